@@ -1,0 +1,1 @@
+//! The API model: IDL, schema tables and the object engine

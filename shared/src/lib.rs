@@ -1,0 +1,1 @@
+//! What all five components share: flags, serving, client, informers, access chains
