@@ -1,1 +1,11 @@
-//! kubelet
+//! The kubelet: runs the pods of one node through a container runtime.
+
+pub mod cri;
+pub mod env;
+pub mod events;
+pub mod facts;
+pub mod hooks;
+pub mod objects;
+pub mod probes;
+pub mod resources;
+pub mod volumes;

@@ -1,0 +1,44 @@
+//! Lifecycle hooks: `postStart` and `preStop` as exec, httpGet, tcpSocket (accepted, always fails as upstream) or
+//! sleep. Answers for upstream's `pkg/kubelet/lifecycle`. Reports no events: the worker does
+//! (`FailedPostStartHook`, `FailedPreStopHook`).
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod};
+use std::time::Duration;
+
+/// What a hook runs against.
+#[derive(Clone, Copy, Debug)]
+pub struct HookTarget<'a> {
+    /// The pod.
+    pub pod: &'a Pod,
+    /// The container's spec.
+    pub container: &'a Container,
+    /// The runtime's id.
+    pub container_id: &'a str,
+    /// The pod's primary IP, empty when it has none.
+    pub pod_ip: &'a str,
+}
+
+/// Why a hook failed; the text goes into the event.
+#[derive(Debug, thiserror::Error)]
+pub enum HookError {
+    /// The command ended with a non-zero code: `command '…' exited with 1: <output>`.
+    #[error("{0}")]
+    Exec(String),
+    /// The HTTP request failed or answered 400 and above.
+    #[error("{0}")]
+    Http(String),
+    /// The handler has no action, or is not valid.
+    #[error("invalid handler: {0}")]
+    Invalid(String),
+    /// Ran into its deadline.
+    #[error("hook did not finish within {0:?}")]
+    Timeout(Duration),
+}
+
+/// The hook room's door.
+#[async_trait]
+pub trait Hooks: Send + Sync {
+    /// Runs one hook to its end, at most for `timeout`.
+    async fn run(&self, handler: &LifecycleHandler, target: HookTarget<'_>, timeout: Duration) -> Result<(), HookError>;
+}

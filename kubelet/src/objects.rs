@@ -1,0 +1,57 @@
+//! Where API objects that pods refer to come from: config maps, secrets, service-account tokens.
+//!
+//! The driver answers from the API server; a standalone kubelet answers [`ObjectError::NoApiServer`]; tests
+//! answer from maps.
+
+use async_trait::async_trait;
+use k8s_openapi::api::authentication::v1::{TokenRequestSpec, TokenRequestStatus};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use std::sync::Arc;
+
+/// Why an object could not be had.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ObjectError {
+    /// The API server says that there is no such object: `configmap "x" not found`.
+    #[error("{kind} \"{name}\" not found")]
+    NotFound {
+        /// `configmap` or `secret` or `serviceaccounts`.
+        kind: &'static str,
+        /// The object's name.
+        name: String,
+    },
+    /// The kubelet runs without an API server.
+    #[error("object references are not available in standalone kubelet mode")]
+    NoApiServer,
+    /// Anything else: the text goes into events.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// Getter for objects that pods refer to. Cached by the implementation; calls may block on the network.
+#[async_trait]
+pub trait ObjectSource: Send + Sync {
+    /// The config map `namespace/name`.
+    async fn config_map(&self, namespace: &str, name: &str) -> Result<Arc<ConfigMap>, ObjectError>;
+    /// The secret `namespace/name`.
+    async fn secret(&self, namespace: &str, name: &str) -> Result<Arc<Secret>, ObjectError>;
+    /// Asks for a token of the pod's service account. Not cached: the volume manager decides when to renew
+    /// (at 80 % of the lifetime or after 24 h). `spec.boundObjectRef` is filled in by the caller.
+    async fn token(&self, pod: &Pod, spec: TokenRequestSpec) -> Result<TokenRequestStatus, ObjectError>;
+}
+
+/// For a kubelet without an API server.
+#[derive(Debug, Default)]
+pub struct Standalone;
+
+#[async_trait]
+impl ObjectSource for Standalone {
+    async fn config_map(&self, _: &str, _: &str) -> Result<Arc<ConfigMap>, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
+    async fn secret(&self, _: &str, _: &str) -> Result<Arc<Secret>, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
+    async fn token(&self, _: &Pod, _: TokenRequestSpec) -> Result<TokenRequestStatus, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
+}

