@@ -1,0 +1,117 @@
+//! Where everything of a cluster lives: paths, names and addresses.
+
+use std::path::{Path, PathBuf};
+
+/// The bridge that stands for the network between the nodes.
+pub const BRIDGE: &str = "ironclad0";
+/// The control plane's address on the bridge.
+pub const HOST_ADDRESS: &str = "10.89.0.1";
+/// Prefix length of the node network.
+pub const NODE_PREFIX: u8 = 24;
+/// Pod addresses; every node gets a /24 of it from node-ipam.
+pub const CLUSTER_CIDR: &str = "10.244.0.0/16";
+/// Service addresses.
+pub const SERVICE_CIDR: &str = "169.169.0.0/16";
+/// The `kubernetes` Service: the first address of [`SERVICE_CIDR`].
+pub const KUBERNETES_SERVICE: &str = "169.169.0.1";
+/// The port the API server listens on.
+pub const APISERVER_PORT: u16 = 6443;
+/// etcd's client port, on loopback.
+pub const ETCD_PORT: u16 = 2379;
+/// etcd's peer port, on loopback.
+pub const ETCD_PEER_PORT: u16 = 2380;
+/// Sandbox image of every pod, built here and imported into each node.
+pub const PAUSE_IMAGE: &str = "registry.k8s.io/pause:3.10.1";
+/// The most nodes that one machine can host.
+pub const MAX_NODES: usize = 9;
+
+/// Paths of one cluster below its run directory.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// The run directory, absolute.
+    pub root: PathBuf,
+    /// Where the built binaries are.
+    pub binaries: PathBuf,
+}
+
+/// One node: its name, number and address.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Node name, also its host name in certificates.
+    pub name: String,
+    /// Address on the node network.
+    pub address: String,
+}
+
+impl Node {
+    /// The node with the given number, counted from one.
+    #[must_use]
+    pub fn new(number: usize) -> Self {
+        Self { name: format!("node-{number}"), address: format!("10.89.0.{}", 10 + number) }
+    }
+
+    /// The network namespace of this node.
+    #[must_use]
+    pub fn netns(&self) -> String {
+        format!("ironclad-{}", self.name)
+    }
+
+    /// The node's cgroup root, below every controller's mount point.
+    #[must_use]
+    pub fn cgroup(&self) -> String {
+        format!("/ironclad/{}", self.name)
+    }
+}
+
+impl Layout {
+    /// The layout below `root`, with binaries from the folder of the running program.
+    ///
+    /// # Errors
+    /// When the current directory or program path cannot be read.
+    pub fn new(root: &Path) -> std::io::Result<Self> {
+        let binaries = std::env::current_exe()?.parent().unwrap_or(Path::new("/")).to_path_buf();
+        Ok(Self { root: std::path::absolute(root)?, binaries })
+    }
+
+    /// The administrator's kubeconfig.
+    #[must_use]
+    pub fn admin_conf(&self) -> PathBuf {
+        self.root.join("admin.conf")
+    }
+
+    /// Certificates and keys, laid out as kubeadm does.
+    #[must_use]
+    pub fn pki(&self) -> PathBuf {
+        self.root.join("pki")
+    }
+
+    /// Supervisors' specifications, pids and logs, one folder a machine.
+    #[must_use]
+    pub fn machine(&self, name: &str) -> PathBuf {
+        self.root.join("machines").join(name)
+    }
+
+    /// A node's disk: the sources of its bind mounts.
+    #[must_use]
+    pub fn disk(&self, node: &str) -> PathBuf {
+        self.root.join("nodes").join(node)
+    }
+
+    /// A kubeconfig of a component.
+    #[must_use]
+    pub fn kubeconfig(&self, user: &str) -> PathBuf {
+        self.root.join("kubeconfig").join(format!("{user}.conf"))
+    }
+
+    /// A built binary.
+    #[must_use]
+    pub fn binary(&self, name: &str) -> String {
+        self.binaries.join(name).display().to_string()
+    }
+
+    /// The nodes that this cluster has machines for, in order.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<Node> {
+        (1..=MAX_NODES).map(Node::new).filter(|node| self.machine(&node.name).exists()).collect()
+    }
+}

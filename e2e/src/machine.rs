@@ -1,0 +1,107 @@
+//! What a machine is made of: the specification that a supervisor runs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use crate::layout::Layout;
+use crate::shell::wait_for;
+
+/// A supervisor's work: namespaces to enter, folders to bind, processes to keep alive.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Machine {
+    /// Machine name; also its folder below `machines/`.
+    pub name: String,
+    /// Folder for pids, logs and stop marks.
+    pub folder: PathBuf,
+    /// Network namespace to enter; none stays on the host's network.
+    pub netns: Option<PathBuf>,
+    /// Bind mounts (source, target) in a mount namespace of the machine's own.
+    pub binds: Vec<(PathBuf, PathBuf)>,
+    /// Processes, started in this order and stopped in the opposite one.
+    pub processes: Vec<Process>,
+}
+
+/// One supervised process.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Process {
+    /// Name: of its log, its pid file and its stop mark.
+    pub name: String,
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Commands that must succeed, in order, before the process starts; retried.
+    pub before: Vec<Vec<String>>,
+}
+
+impl Process {
+    /// A process without preparation.
+    #[must_use]
+    pub fn new(name: &str, program: String, arguments: Vec<String>) -> Self {
+        let mut command = vec![program];
+        command.extend(arguments);
+        Self { name: name.into(), command, before: Vec::new() }
+    }
+}
+
+impl Machine {
+    /// Where the specification of a machine is written.
+    #[must_use]
+    pub fn file(folder: &Path) -> PathBuf {
+        folder.join("machine.json")
+    }
+
+    /// Reads a specification.
+    ///
+    /// # Errors
+    /// When it is missing or not ours.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Ok(serde_json::from_slice(&text)?)
+    }
+
+    /// Starts the machine's supervisor, unless it is running already.
+    ///
+    /// # Errors
+    /// When the supervisor cannot be started or does not come up.
+    pub fn start(&self, layout: &Layout) -> Result<()> {
+        if running(&self.folder).is_some() {
+            return Ok(());
+        }
+        fs::create_dir_all(&self.folder)?;
+        let file = Self::file(&self.folder);
+        fs::write(&file, serde_json::to_vec_pretty(self)?)?;
+        let log = fs::File::create(self.folder.join("supervisor.log"))?;
+        Command::new("setsid")
+            .args([layout.binary("cluster"), "supervise".into(), file.display().to_string()])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("cannot start setsid; is util-linux installed?")?;
+        let log = self.folder.join("supervisor.log");
+        wait_for(&format!("{} did not start", self.name), Duration::from_secs(10), &log, || {
+            running(&self.folder).is_some()
+        })
+    }
+}
+
+/// The supervisor's pid, if it is alive.
+#[must_use]
+pub fn running(folder: &Path) -> Option<Pid> {
+    alive(&folder.join("supervisor.pid"))
+}
+
+/// The pid in a file, if that process is alive.
+#[must_use]
+pub fn alive(pid_file: &Path) -> Option<Pid> {
+    let pid = fs::read_to_string(pid_file).ok()?.trim().parse().ok().map(Pid::from_raw)?;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let zombie = stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'));
+    (!zombie && kill(pid, None).is_ok()).then_some(pid)
+}

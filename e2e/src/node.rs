@@ -1,0 +1,227 @@
+//! A node machine: containerd, kubelet and kube-proxy in namespaces of their own, at the
+//! paths they have on any server.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use crate::layout::{CLUSTER_CIDR, Layout, Node, PAUSE_IMAGE};
+use crate::machine::{Machine, Process};
+use crate::shell;
+
+const SOCKET: &str = "/run/containerd/containerd.sock";
+/// Folders of a node that are its own: (name on its disk, standard path).
+const FOLDERS: [(&str, &str); 9] = [
+    ("var-lib-kubelet", "/var/lib/kubelet"),
+    ("var-lib-containerd", "/var/lib/containerd"),
+    ("var-lib-cni", "/var/lib/cni"),
+    ("var-log-pods", "/var/log/pods"),
+    ("var-log-containers", "/var/log/containers"),
+    ("run-containerd", "/run/containerd"),
+    ("opt-containerd", "/opt/containerd"),
+    ("etc-cni", "/etc/cni/net.d"),
+    ("etc-kubernetes", "/etc/kubernetes"),
+];
+
+/// Writes a node's configuration files and returns its specification.
+///
+/// # Errors
+/// When a file cannot be written.
+pub fn machine(layout: &Layout, node: &Node, pause: &Path) -> Result<Machine> {
+    let disk = layout.disk(&node.name);
+    let config = disk.join("config");
+    for folder in [&config, &disk.join("etc-kubernetes/manifests")] {
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    make_cgroup(node)?;
+    let write = |name: &str, text: String| -> Result<String> {
+        let path = config.join(name);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path.display().to_string())
+    };
+    let cni_template = write("cni.template", cni_template())?;
+    let containerd = write("containerd.toml", containerd_toml(&cni_template))?;
+    let kubelet = write("kubelet.yaml", format!("{:#}\n", kubelet_config(layout, node)))?;
+    let proxy = write("kube-proxy.yaml", format!("{:#}\n", proxy_config(layout, node)))?;
+
+    let binds = FOLDERS.iter().map(|(name, path)| (disk.join(name), path.into())).collect();
+    Ok(Machine {
+        name: node.name.clone(),
+        folder: layout.machine(&node.name),
+        netns: Some(Path::new("/run/netns").join(node.netns())),
+        binds,
+        processes: vec![
+            Process::new("containerd", "containerd".into(), vec!["--config".into(), containerd]),
+            kubelet_process(layout, node, kubelet, pause),
+            Process::new("kube-proxy", layout.binary("kube-proxy"), vec![format!("--config={proxy}")]),
+        ],
+    })
+}
+
+/// Every folder on the host that a node's bind mounts need as a target.
+#[must_use]
+pub fn mount_points() -> Vec<&'static str> {
+    FOLDERS.iter().map(|(_, path)| *path).collect()
+}
+
+/// The cgroup controllers' mount points: one on v2, one a controller on v1.
+#[must_use]
+pub fn cgroup_mounts() -> Vec<std::path::PathBuf> {
+    let root = Path::new("/sys/fs/cgroup");
+    if root.join("cgroup.controllers").exists() {
+        return vec![root.to_path_buf()];
+    }
+    let Ok(entries) = fs::read_dir(root) else { return Vec::new() };
+    entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir() && !path.is_symlink()).collect()
+}
+
+/// The kubelet refuses a `cgroupRoot` that does not exist, so it is made here, with the
+/// CPUs and memory nodes that v1's cpuset wants before it takes a process.
+fn make_cgroup(node: &Node) -> Result<()> {
+    for mount in cgroup_mounts() {
+        let mut path = mount.clone();
+        for part in node.cgroup().trim_start_matches('/').split('/') {
+            let parent = path.clone();
+            path = path.join(part);
+            fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
+            for file in ["cpuset.cpus", "cpuset.mems"] {
+                if let Ok(value) = fs::read_to_string(parent.join(file)) {
+                    fs::write(path.join(file), value.trim()).ok();
+                }
+            }
+            let controllers = fs::read_to_string(parent.join("cgroup.controllers")).unwrap_or_default();
+            for controller in controllers.split_whitespace() {
+                fs::write(parent.join("cgroup.subtree_control"), format!("+{controller}")).ok();
+            }
+        }
+    }
+    Ok(())
+}
+
+fn kubelet_process(layout: &Layout, node: &Node, config: String, pause: &Path) -> Process {
+    let mut process = Process::new(
+        "kubelet",
+        layout.binary("kubelet"),
+        vec![
+            format!("--config={config}"),
+            format!("--kubeconfig={}", layout.kubeconfig(&node.name).display()),
+            format!("--hostname-override={}", node.name),
+            format!("--node-ip={}", node.address),
+        ],
+    );
+    process.before = vec![import_command(pause)];
+    process
+}
+
+/// The command that imports an image archive into the containerd of the namespace it runs in.
+#[must_use]
+pub fn import_command(archive: &Path) -> Vec<String> {
+    let archive = archive.display().to_string();
+    ["ctr", "--address", SOCKET, "--namespace", "k8s.io", "images", "import", &archive].map(String::from).to_vec()
+}
+
+/// A point-to-point link a pod: traffic between pods of a node is routed, not bridged, so
+/// that kube-proxy's rules see it without br_netfilter.
+fn cni_template() -> String {
+    let ranges = "[{{range $i, $range := .PodCIDRRanges}}{{if $i}}, {{end}}[{\"subnet\": \"{{$range}}\"}]{{end}}]";
+    format!(
+        r#"{{
+  "cniVersion": "0.4.0",
+  "name": "ironclad",
+  "plugins": [
+    {{"type": "ptp", "ipam": {{"type": "host-local", "ranges": {ranges}, "routes": [{{"dst": "0.0.0.0/0"}}]}}}},
+    {{"type": "portmap", "capabilities": {{"portMappings": true}}}}
+  ]
+}}
+"#
+    )
+}
+
+fn containerd_toml(cni_template: &str) -> String {
+    // Without CAP_SYS_RESOURCE no process may lower an oom_score_adj, and every sandbox
+    // would fail; containerd can be told to stay at what it has.
+    let restrict = !may_lower_oom_score();
+    format!(
+        r#"version = 2
+disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.devmapper"]
+
+[grpc]
+  address = "{SOCKET}"
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{PAUSE_IMAGE}"
+  restrict_oom_score_adj = {restrict}
+  disable_apparmor = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "/etc/cni/net.d"
+    conf_template = "{cni_template}"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      SystemdCgroup = false
+"#
+    )
+}
+
+/// Whether this process has CAP_SYS_RESOURCE (bit 24 of the effective set).
+fn may_lower_oom_score() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & (1 << 24) != 0)
+}
+
+fn kubelet_config(layout: &Layout, node: &Node) -> serde_json::Value {
+    let pki = |file: String| layout.pki().join(file).display().to_string();
+    json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": node.address,
+        "authentication": {
+            "anonymous": {"enabled": false},
+            "webhook": {"enabled": true},
+            "x509": {"clientCAFile": pki("ca.crt".into())},
+        },
+        "authorization": {"mode": "Webhook"},
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": node.cgroup(),
+        "clusterDomain": "cluster.local",
+        "containerRuntimeEndpoint": format!("unix://{SOCKET}"),
+        "failCgroupV1": false,
+        "failSwapOn": false,
+        "resolvConf": "/etc/resolv.conf",
+        "staticPodPath": "/etc/kubernetes/manifests",
+        "tlsCertFile": pki(format!("kubelet-{}.crt", node.name)),
+        "tlsPrivateKeyFile": pki(format!("kubelet-{}.key", node.name)),
+    })
+}
+
+fn proxy_config(layout: &Layout, node: &Node) -> serde_json::Value {
+    let mode = std::env::var("PROXY_MODE").unwrap_or_else(|_| "iptables".into());
+    json!({
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "clientConnection": {"kubeconfig": layout.kubeconfig("kube-proxy").display().to_string()},
+        "clusterCIDR": CLUSTER_CIDR,
+        "hostnameOverride": node.name,
+        "mode": mode,
+        "conntrack": {"maxPerCore": 0, "min": 0},
+    })
+}
+
+/// Imports an archive into a running node.
+///
+/// # Errors
+/// When the node is not running or containerd refuses the archive.
+pub fn load(layout: &Layout, node: &Node, archive: &Path) -> Result<()> {
+    let folder = layout.machine(&node.name);
+    let pid = crate::machine::running(&folder)
+        .with_context(|| format!("{} is not running; start it with: make up", node.name))?
+        .to_string();
+    let command = import_command(archive);
+    let mut arguments = vec!["--target", pid.as_str(), "--mount", "--net"];
+    arguments.extend(command.iter().map(String::as_str));
+    shell::run("nsenter", &arguments).map(|_| ())
+}

@@ -1,0 +1,104 @@
+//! `up`: from nothing, or from whatever is running, to Ready nodes.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::layout::{Layout, MAX_NODES, Node};
+use crate::machine::running;
+use crate::supervisor::log_file;
+use crate::{control_plane, image, network, node, pki, preflight, shell};
+
+const READY_LIMIT: Duration = Duration::from_secs(120);
+
+/// Starts the control plane and `count` nodes and waits until they are Ready.
+///
+/// # Errors
+/// One line that says what is missing and what to do.
+pub fn up(layout: &Layout, count: usize) -> Result<()> {
+    if !(1..=MAX_NODES).contains(&count) {
+        bail!("NODES={count} is out of range; use 1 to {MAX_NODES}");
+    }
+    preflight::check(layout)?;
+    say("certificates");
+    pki::control_plane(layout)?;
+    network::bridge()?;
+    let pause = image::pause(&layout.root.join("images"))?;
+
+    start_control_plane(layout)?;
+    let nodes: Vec<Node> = (1..=count).map(Node::new).collect();
+    for node in &nodes {
+        say(&node.name);
+        pki::node(layout, node)?;
+        network::namespace(node)?;
+        node::machine(layout, node, &pause)?.start(layout)?;
+    }
+    let all = layout.nodes();
+    for node in &all {
+        wait_ready(layout, node, &all)?;
+    }
+    println!("{}", layout.admin_conf().display());
+    Ok(())
+}
+
+fn start_control_plane(layout: &Layout) -> Result<()> {
+    let machine = control_plane::machine(layout);
+    if running(&machine.folder).is_none() {
+        preflight::ports()?;
+        say("control plane");
+        machine.start(layout)?;
+    }
+    let log = log_file(&machine.folder, "kube-apiserver");
+    shell::wait_for("kube-apiserver is not ready", READY_LIMIT, &log, || {
+        kubectl(layout, &["get", "--raw", "/readyz"]).is_ok()
+    })
+}
+
+fn wait_ready(layout: &Layout, node: &Node, all: &[Node]) -> Result<()> {
+    let log = log_file(&layout.machine(&node.name), "kubelet");
+    let mut pod_cidr = String::new();
+    shell::wait_for(&format!("{} got no pod addresses", node.name), READY_LIMIT, &log, || {
+        let found = kubectl(layout, &["get", "node", &node.name, "-o", "jsonpath={.spec.podCIDR}"]);
+        pod_cidr = found.unwrap_or_default();
+        !pod_cidr.is_empty()
+    })?;
+    network::route_pods(node, &pod_cidr, all)?;
+    let ready = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
+    shell::wait_for(&format!("{} is not Ready", node.name), READY_LIMIT, &log, || {
+        kubectl(layout, &["get", "node", &node.name, "-o", ready]).is_ok_and(|status| status == "True")
+    })?;
+    say(&format!("{} is Ready, pods in {pod_cidr}", node.name));
+    Ok(())
+}
+
+/// Runs kubectl against the cluster as its administrator.
+///
+/// # Errors
+/// When kubectl fails; the error carries what it said.
+pub fn kubectl(layout: &Layout, arguments: &[&str]) -> Result<String> {
+    let config = format!("--kubeconfig={}", layout.admin_conf().display());
+    shell::run("kubectl", &[&[config.as_str()], arguments].concat())
+}
+
+/// Imports an image archive into every node.
+///
+/// # Errors
+/// When the archive is missing or a node refuses it.
+pub fn load(layout: &Layout, archive: &Path) -> Result<()> {
+    let archive: PathBuf = std::fs::canonicalize(archive)
+        .with_context(|| format!("no archive {}; use: make load IMAGE=archive.tar", archive.display()))?;
+    let nodes = layout.nodes();
+    if nodes.is_empty() {
+        bail!("no node is there; start one with: make up");
+    }
+    for node in nodes {
+        say(&format!("{} into {}", archive.display(), node.name));
+        node::load(layout, &node, &archive)?;
+    }
+    Ok(())
+}
+
+fn say(what: &str) {
+    eprintln!("==> {what}");
+}
