@@ -1,0 +1,161 @@
+//! The ports between the rooms of the apiserver: what a request is about ([`RequestInfo`]), how policies read
+//! objects without touching etcd ([`Reader`]) and how the server's own parts write objects through the same
+//! pipeline as everybody else ([`Api`]).
+//!
+//! Nothing here knows HTTP or etcd.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use proto::Value;
+use proto::resources::Resource;
+use shared::authn::UserInfo;
+use shared::flags::FlagSet;
+use shared::run::{Shutdown, TaskGroup};
+use shared::status::Status;
+
+/// What a request asks for, read from its method and path alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestInfo {
+    /// True for paths below `/api/<version>` and `/apis/<group>/<version>` that name a resource.
+    pub is_resource: bool,
+    /// `get list watch create update patch delete deletecollection`, or the lower-case method off resources.
+    pub verb: String,
+    /// `api`, `apis` or empty.
+    pub api_prefix: String,
+    /// API group, empty for the core group.
+    pub api_group: String,
+    /// API version.
+    pub api_version: String,
+    /// Namespace, empty at cluster scope.
+    pub namespace: String,
+    /// Plural resource name.
+    pub resource: String,
+    /// First segment after the object's name, or empty.
+    pub subresource: String,
+    /// Object name, or empty.
+    pub name: String,
+    /// The path as requested, without the query.
+    pub path: String,
+    /// Segments from the resource name on.
+    pub parts: Vec<String>,
+}
+
+/// Reads from the watch cache: never waits, never fails, may be a moment behind etcd.
+///
+/// `group` and `plural` name the resource; objects come in its storage version. Namespace is empty at cluster scope.
+pub trait Reader: Send + Sync {
+    /// One object.
+    fn get(&self, group: &str, plural: &str, namespace: &str, name: &str) -> Option<Arc<Value>>;
+    /// All objects, or those of one namespace.
+    fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Arc<Value>>;
+    /// Changes whenever any object of the resource changes: compare it before rebuilding something derived.
+    fn version(&self, group: &str, plural: &str) -> u64;
+    /// True once the resource has been read from etcd. Asking starts its cache.
+    fn synced(&self, group: &str, plural: &str) -> bool;
+}
+
+/// Preconditions and mode of an in-process delete.
+#[derive(Clone, Debug, Default)]
+pub struct DeleteArgs {
+    /// Only this uid.
+    pub uid: Option<String>,
+    /// Only this revision.
+    pub resource_version: Option<String>,
+    /// Seconds of grace, the kind's own when absent.
+    pub grace_period_seconds: Option<i64>,
+    /// `Foreground`, `Background` or `Orphan`.
+    pub propagation_policy: Option<String>,
+}
+
+/// The object pipeline, as used by the server itself. Authentication and authorisation are skipped, everything else
+/// (defaulting, admission as `user`, strategy, validation) is what a remote caller would get.
+#[async_trait]
+pub trait Pipeline: Send + Sync {
+    /// A quorum read.
+    async fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Result<Value, Status>;
+    /// A consistent list.
+    async fn list(&self, resource: &'static Resource, namespace: Option<&str>) -> Result<Vec<Value>, Status>;
+    /// Creates and returns the stored object.
+    async fn create(&self, user: &UserInfo, resource: &'static Resource, namespace: &str, object: Value) -> Result<Value, Status>;
+    /// Replaces; `subresource` may be empty or `status`.
+    async fn update(&self, user: &UserInfo, resource: &'static Resource, subresource: &str, object: Value) -> Result<Value, Status>;
+    /// Deletes.
+    async fn delete(&self, user: &UserInfo, resource: &'static Resource, namespace: &str, name: &str, args: DeleteArgs) -> Result<(), Status>;
+}
+
+/// Cloneable handle on the [`Pipeline`], addressed by group and plural.
+#[derive(Clone)]
+pub struct Api {
+    pipeline: Arc<dyn Pipeline>,
+}
+
+impl Api {
+    /// Wraps a pipeline; tests bring their own.
+    pub fn new(pipeline: Arc<dyn Pipeline>) -> Self {
+        Self { pipeline }
+    }
+
+    fn resource(group: &str, plural: &str) -> Result<&'static Resource, Status> {
+        crate::registry::storage_row(group, plural).ok_or_else(Status::generic_not_found)
+    }
+
+    /// A quorum read.
+    pub async fn get(&self, group: &str, plural: &str, namespace: &str, name: &str) -> Result<Value, Status> {
+        self.pipeline.get(Self::resource(group, plural)?, namespace, name).await
+    }
+
+    /// A consistent list of all namespaces or one.
+    pub async fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Result<Vec<Value>, Status> {
+        self.pipeline.list(Self::resource(group, plural)?, namespace).await
+    }
+
+    /// Creates `object` as `user`.
+    pub async fn create(&self, user: &UserInfo, group: &str, plural: &str, namespace: &str, object: Value) -> Result<Value, Status> {
+        self.pipeline.create(user, Self::resource(group, plural)?, namespace, object).await
+    }
+
+    /// Replaces an object; the `resourceVersion` inside it is the precondition.
+    pub async fn update(&self, user: &UserInfo, group: &str, plural: &str, subresource: &str, object: Value) -> Result<Value, Status> {
+        self.pipeline.update(user, Self::resource(group, plural)?, subresource, object).await
+    }
+
+    /// Deletes an object.
+    pub async fn delete(&self, user: &UserInfo, group: &str, plural: &str, namespace: &str, name: &str, args: DeleteArgs) -> Result<(), Status> {
+        self.pipeline.delete(user, Self::resource(group, plural)?, namespace, name, args).await
+    }
+}
+
+/// What every room may hold on to for the life of the process.
+#[derive(Clone)]
+pub struct Context {
+    /// The parsed command line.
+    pub flags: Arc<FlagSet>,
+    /// Cached reads.
+    pub reader: Arc<dyn Reader>,
+    /// In-process writes.
+    pub api: Api,
+    /// Named background work, ended at shutdown.
+    pub tasks: TaskGroup,
+    /// Says when the process is going down.
+    pub shutdown: Shutdown,
+    /// The address other parts of the cluster reach this server at.
+    pub advertise_address: std::net::IpAddr,
+    /// The secure port.
+    pub secure_port: u16,
+}
+
+/// Issues service-account tokens for the `serviceaccounts/token` subresource; implemented by `tokens`.
+#[async_trait]
+pub trait TokenIssuer: Send + Sync {
+    /// Answers a defaulted `TokenRequest` for `account`; returns it with `status` filled in.
+    async fn issue(&self, account: &Value, request: Value) -> Result<Value, Status>;
+}
+
+/// Handles the review resources and other kinds that are computed, not stored (`subjectaccessreviews`,
+/// `tokenreviews`, `selfsubjectreviews`, …); implemented by `access`.
+#[async_trait]
+pub trait Virtual: Send + Sync {
+    /// Answers a create of `object` by `user`; `None` when the resource is not a computed one.
+    async fn create(&self, user: &UserInfo, resource: &'static Resource, namespace: &str, object: Value) -> Option<Result<Value, Status>>;
+}
