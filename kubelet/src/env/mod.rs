@@ -1,8 +1,13 @@
 //! A container's environment: `env`, `envFrom`, service links, `$(VAR)` expansion. Pure: every object it may need
 //! is handed in. Answers for upstream's `makeEnvironmentVariables` and `third_party/forked/golang/expansion`.
 
+pub mod fields;
+mod services;
+#[cfg(test)]
+mod tests;
+
 use crate::facts::PodFacts;
-use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, Pod, Secret, Service};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -37,25 +42,204 @@ pub enum EnvError {
     Field(String),
 }
 
-/// Objects that the container's environment refers to.
-pub fn references(_container: &Container) -> EnvReferences {
-    EnvReferences::default()
+/// Objects that the container's environment refers to, each once.
+pub fn references(container: &Container) -> EnvReferences {
+    let mut found = EnvReferences::default();
+    for source in container.env_from.iter().flatten() {
+        found.config_maps.extend(source.config_map_ref.iter().map(|reference| reference.name.clone()));
+        found.secrets.extend(source.secret_ref.iter().map(|reference| reference.name.clone()));
+    }
+    for source in container.env.iter().flatten().filter_map(|variable| variable.value_from.as_ref()) {
+        found.config_maps.extend(source.config_map_key_ref.iter().map(|reference| reference.name.clone()));
+        found.secrets.extend(source.secret_key_ref.iter().map(|reference| reference.name.clone()));
+    }
+    for names in [&mut found.config_maps, &mut found.secrets] {
+        names.sort_unstable();
+        names.dedup();
+    }
+    found
 }
 
-/// The container's environment in order. `services` are all services of the cluster (the function picks the pod's
-/// namespace and the master services, and honours `enableServiceLinks`).
+/// The container's environment: `envFrom` and `env` first, then those service variables that they do not hide.
+/// `services` are all services of the cluster (the function picks the pod's namespace and the API server's
+/// service, and honours `enableServiceLinks`).
+///
+/// # Errors
+/// An object, key, field or resource that a variable refers to does not exist and is not optional.
 pub fn container_env(
-    _pod: &Pod,
+    pod: &Pod,
     container: &Container,
-    _services: &[Arc<Service>],
-    _sources: &EnvSources,
-    _facts: &PodFacts,
+    services: &[Arc<Service>],
+    sources: &EnvSources,
+    facts: &PodFacts,
 ) -> Result<Vec<(String, String)>, EnvError> {
-    Ok(container.env.iter().flatten().map(|e| (e.name.clone(), e.value.clone().unwrap_or_default())).collect())
+    let service_variables = services::variables(pod, services);
+    let scope = Scope { pod, container, sources, facts };
+    let mut own = Ordered::default();
+    scope.add_env_from(&mut own)?;
+    for variable in container.env.iter().flatten() {
+        let literal = variable.value.as_deref().unwrap_or_default();
+        let value = if !literal.is_empty() {
+            let lookup = |name: &str| own.get(name).or_else(|| service_variables.get(name).map(String::as_str));
+            expand_with(literal, lookup)
+        } else if let Some(source) = &variable.value_from {
+            match scope.value_from(source)? {
+                Some(value) => value,
+                None => continue,
+            }
+        } else {
+            String::new()
+        };
+        own.set(&variable.name, value);
+    }
+    let hidden: Vec<_> = service_variables.into_iter().filter(|(name, _)| own.get(name).is_none()).collect();
+    Ok(own.0.into_iter().chain(hidden).collect())
+}
+
+/// Variables in the order of their first appearance; a later value replaces an earlier one.
+#[derive(Default)]
+struct Ordered(Vec<(String, String)>);
+
+impl Ordered {
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    fn set(&mut self, name: &str, value: String) {
+        match self.0.iter_mut().find(|(known, _)| known == name) {
+            Some(entry) => entry.1 = value,
+            None => self.0.push((name.to_owned(), value)),
+        }
+    }
+}
+
+struct Scope<'a> {
+    pod: &'a Pod,
+    container: &'a Container,
+    sources: &'a EnvSources,
+    facts: &'a PodFacts,
+}
+
+impl Scope<'_> {
+    fn add_env_from(&self, variables: &mut Ordered) -> Result<(), EnvError> {
+        for source in self.container.env_from.iter().flatten() {
+            let prefix = source.prefix.as_deref().unwrap_or_default();
+            if let Some(reference) = &source.config_map_ref {
+                let map = self.config_map(&reference.name, reference.optional)?;
+                for (key, value) in map.iter().flat_map(|map| map.data.iter().flatten()) {
+                    variables.set(&format!("{prefix}{key}"), value.clone());
+                }
+            }
+            if let Some(reference) = &source.secret_ref {
+                let secret = self.secret(&reference.name, reference.optional)?;
+                for (key, value) in secret.iter().flat_map(|secret| secret.data.iter().flatten()) {
+                    variables.set(&format!("{prefix}{key}"), String::from_utf8_lossy(&value.0).into_owned());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// None: the reference is optional and what it names is not there.
+    fn value_from(&self, source: &EnvVarSource) -> Result<Option<String>, EnvError> {
+        if let Some(selector) = &source.field_ref {
+            return fields::field(self.pod, self.facts, &selector.field_path).map(Some);
+        }
+        if let Some(selector) = &source.resource_field_ref {
+            let name = selector.container_name.as_deref().filter(|name| !name.is_empty());
+            let container = name.map_or(Some(self.container), |name| fields::container(self.pod, name));
+            let container = container.ok_or_else(|| {
+                EnvError::Field(format!("container {} not found", name.unwrap_or_default()))
+            })?;
+            return fields::resource(selector, container, self.facts).map(Some);
+        }
+        if let Some(selector) = &source.config_map_key_ref {
+            let Some(map) = self.config_map(&selector.name, selector.optional)? else { return Ok(None) };
+            let value = map.data.as_ref().and_then(|data| data.get(&selector.key)).cloned();
+            return self.found("ConfigMap", &selector.name, &selector.key, selector.optional, value);
+        }
+        if let Some(selector) = &source.secret_key_ref {
+            let Some(secret) = self.secret(&selector.name, selector.optional)? else { return Ok(None) };
+            let value = secret.data.as_ref().and_then(|data| data.get(&selector.key));
+            let value = value.map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned());
+            return self.found("Secret", &selector.name, &selector.key, selector.optional, value);
+        }
+        Ok(Some(String::new()))
+    }
+
+    fn found(
+        &self,
+        kind: &str,
+        name: &str,
+        key: &str,
+        optional: Option<bool>,
+        value: Option<String>,
+    ) -> Result<Option<String>, EnvError> {
+        if value.is_some() || optional == Some(true) {
+            return Ok(value);
+        }
+        let namespace = self.pod.metadata.namespace.as_deref().unwrap_or_default();
+        Err(EnvError::Missing(format!("couldn't find key {key} in {kind} {namespace}/{name}")))
+    }
+
+    fn config_map(&self, name: &str, optional: Option<bool>) -> Result<Option<&ConfigMap>, EnvError> {
+        present(self.sources.config_maps.get(name), "configmap", name, optional)
+    }
+
+    fn secret(&self, name: &str, optional: Option<bool>) -> Result<Option<&Secret>, EnvError> {
+        present(self.sources.secrets.get(name), "secret", name, optional)
+    }
+}
+
+fn present<'a, K>(
+    found: Option<&'a Arc<K>>,
+    kind: &str,
+    name: &str,
+    optional: Option<bool>,
+) -> Result<Option<&'a K>, EnvError> {
+    if found.is_none() && optional != Some(true) {
+        return Err(EnvError::Missing(format!("{kind} {name:?} not found")));
+    }
+    Ok(found.map(Arc::as_ref))
 }
 
 /// Expands `$(VAR)` (and `$$` as an escape) in a container's command, arguments and `subPathExpr`; unknown
 /// references stay as they are.
-pub fn expand(input: &str, _env: &[(String, String)]) -> String {
-    input.to_owned()
+pub fn expand(input: &str, env: &[(String, String)]) -> String {
+    expand_with(input, |name| env.iter().rfind(|(known, _)| known == name).map(|(_, value)| value.as_str()))
+}
+
+fn expand_with<'a>(input: &str, lookup: impl Fn(&str) -> Option<&'a str>) -> String {
+    let mut expanded = String::with_capacity(input.len());
+    let mut rest = input;
+    while let Some(position) = rest.find('$') {
+        expanded.push_str(&rest[..position]);
+        let after = &rest[position + 1..];
+        rest = match after.as_bytes().first() {
+            Some(b'$') => {
+                expanded.push('$');
+                &after[1..]
+            }
+            Some(b'(') => match after.find(')') {
+                Some(end) => {
+                    let name = &after[1..end];
+                    match lookup(name) {
+                        Some(value) => expanded.push_str(value),
+                        None => expanded.push_str(&format!("$({name})")),
+                    }
+                    &after[end + 1..]
+                }
+                None => {
+                    expanded.push_str("$(");
+                    &after[1..]
+                }
+            },
+            _ => {
+                expanded.push('$');
+                after
+            }
+        };
+    }
+    expanded.push_str(rest);
+    expanded
 }

@@ -1,0 +1,102 @@
+use super::*;
+use serde_json::json;
+
+fn pod(spec: serde_json::Value) -> Pod {
+    serde_json::from_value(json!({
+        "metadata": {"name": "web", "namespace": "shop", "labels": {"app": "web"}, "annotations": {"note": "a \"b\"\n"}},
+        "spec": spec,
+    }))
+    .expect("a pod")
+}
+
+fn env_of(container: serde_json::Value, services: &[Arc<Service>], sources: &EnvSources) -> Result<Vec<(String, String)>, EnvError> {
+    let pod = pod(json!({"containers": [container]}));
+    let facts = PodFacts { node_name: "n1".into(), host_ips: vec!["10.0.0.1".into()], ..PodFacts::default() };
+    let container = pod.spec.as_ref().expect("spec").containers[0].clone();
+    container_env(&pod, &container, services, sources, &facts)
+}
+
+fn service(namespace: &str, name: &str, ip: &str) -> Arc<Service> {
+    let object = json!({"metadata": {"name": name, "namespace": namespace},
+        "spec": {"clusterIP": ip, "ports": [{"name": "my-sql", "port": 3306, "protocol": "TCP"}]}});
+    Arc::new(serde_json::from_value(object).expect("a service"))
+}
+
+#[test]
+fn expansion_follows_the_documented_table() {
+    let env = [("A".to_owned(), "1".to_owned()), ("B".to_owned(), "$(A)".to_owned())];
+    for (input, expected) in [
+        ("", ""),
+        ("plain", "plain"),
+        ("$(A)", "1"),
+        ("$(A)$(A)", "11"),
+        ("$(B)", "$(A)"),
+        ("$$(A)", "$(A)"),
+        ("$$$(A)", "$1"),
+        ("$(MISSING)", "$(MISSING)"),
+        ("$(A", "$(A"),
+        ("$A", "$A"),
+        ("tail$", "tail$"),
+        ("ü$(A)ü", "ü1ü"),
+    ] {
+        assert_eq!(expand(input, &env), expected, "{input}");
+    }
+}
+
+#[test]
+fn later_variables_see_earlier_ones_and_services() {
+    let container = json!({"name": "c", "env": [
+        {"name": "FIRST", "value": "one"},
+        {"name": "SECOND", "value": "$(FIRST)-$(DB_SERVICE_HOST)-$(LATER)"},
+        {"name": "LATER", "value": "x"},
+    ]});
+    let env = env_of(container, &[service("shop", "db", "10.1.1.1")], &EnvSources::default()).expect("env");
+    assert_eq!(env[1], ("SECOND".into(), "one-10.1.1.1-$(LATER)".into()));
+}
+
+#[test]
+fn service_links_carry_hosts_ports_and_docker_links() {
+    let services = [
+        service("shop", "my-db", "10.1.1.1"),
+        service("other", "far", "10.1.1.2"),
+        service("default", "kubernetes", "10.0.0.1"),
+        service("shop", "headless", "None"),
+    ];
+    let env: BTreeMap<_, _> =
+        env_of(json!({"name": "c"}), &services, &EnvSources::default()).expect("env").into_iter().collect();
+    assert_eq!(env["MY_DB_SERVICE_HOST"], "10.1.1.1");
+    assert_eq!(env["MY_DB_SERVICE_PORT"], "3306");
+    assert_eq!(env["MY_DB_SERVICE_PORT_MY_SQL"], "3306");
+    assert_eq!(env["MY_DB_PORT"], "tcp://10.1.1.1:3306");
+    assert_eq!(env["MY_DB_PORT_3306_TCP_ADDR"], "10.1.1.1");
+    assert_eq!(env["KUBERNETES_SERVICE_HOST"], "10.0.0.1");
+    assert!(!env.keys().any(|name| name.starts_with("FAR") || name.starts_with("HEADLESS")));
+}
+
+#[test]
+fn missing_objects_and_keys_say_which() {
+    let reference = |optional: bool| json!({"name": "c", "env": [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "k", "optional": optional}}}]});
+    let none = EnvSources::default();
+    assert_eq!(env_of(reference(false), &[], &none), Err(EnvError::Missing("configmap \"cm\" not found".into())));
+    assert_eq!(env_of(reference(true), &[], &none), Ok(vec![]));
+    let mut empty = EnvSources::default();
+    empty.config_maps.insert("cm".into(), Arc::default());
+    let text = "couldn't find key k in ConfigMap shop/cm";
+    assert_eq!(env_of(reference(false), &[], &empty), Err(EnvError::Missing(text.into())));
+}
+
+#[test]
+fn fields_and_resources() {
+    let container = json!({"name": "c", "resources": {"requests": {"cpu": "1500m", "memory": "1Mi"}}, "env": [
+        {"name": "NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "LABEL", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['app']"}}},
+        {"name": "NOTES", "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations"}}},
+        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "requests.cpu"}}},
+        {"name": "MILLI", "valueFrom": {"resourceFieldRef": {"resource": "requests.cpu", "divisor": "1m"}}},
+        {"name": "MEM", "valueFrom": {"resourceFieldRef": {"resource": "requests.memory", "divisor": "1Ki"}}},
+    ]});
+    let env = env_of(container, &[], &EnvSources::default()).expect("env");
+    let values: Vec<&str> = env.iter().map(|(_, value)| value.as_str()).collect();
+    assert_eq!(values, ["web", "web", "note=\"a \\\"b\\\"\\n\"", "n1", "2", "1500", "1024"]);
+}
