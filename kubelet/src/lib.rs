@@ -9,3 +9,4 @@ pub mod objects;
 pub mod probes;
 pub mod resources;
 pub mod volumes;
+pub mod workers;

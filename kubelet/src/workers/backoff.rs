@@ -1,0 +1,114 @@
+//! Exponential back-off per key, with upstream's arithmetic: doubling from 10 s to 5 min, forgotten when the last
+//! event lies more than twice the maximum after the last update.
+
+use jiff::{SignedDuration, Timestamp};
+use std::collections::HashMap;
+
+/// First delay.
+pub const INITIAL: SignedDuration = SignedDuration::from_secs(10);
+/// Longest delay.
+pub const MAXIMUM: SignedDuration = SignedDuration::from_mins(5);
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    delay: SignedDuration,
+    updated: Timestamp,
+}
+
+/// Delays by key.
+#[derive(Clone, Debug)]
+pub struct Backoff {
+    initial: SignedDuration,
+    maximum: SignedDuration,
+    entries: HashMap<String, Entry>,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self::new(INITIAL, MAXIMUM)
+    }
+}
+
+impl Backoff {
+    /// Delays from `initial` to `maximum`.
+    pub fn new(initial: SignedDuration, maximum: SignedDuration) -> Self {
+        Self { initial: initial.min(maximum), maximum, entries: HashMap::new() }
+    }
+
+    fn expired(&self, entry: Entry, event: Timestamp) -> bool {
+        event.duration_since(entry.updated) > self.maximum * 2
+    }
+
+    /// The current delay of a key.
+    pub fn delay(&self, key: &str) -> SignedDuration {
+        self.entries.get(key).map_or(SignedDuration::ZERO, |e| e.delay)
+    }
+
+    /// How long is left to wait after `event`, if the key is in back-off.
+    pub fn remaining(&self, key: &str, event: Timestamp, now: Timestamp) -> Option<SignedDuration> {
+        let entry = *self.entries.get(key)?;
+        if self.expired(entry, event) {
+            return None;
+        }
+        let left = entry.delay - now.duration_since(event);
+        (left > SignedDuration::ZERO).then_some(left)
+    }
+
+    /// Records that the key is tried again after `event`.
+    pub fn next(&mut self, key: &str, event: Timestamp, now: Timestamp) {
+        let delay = match self.entries.get(key) {
+            Some(entry) if !self.expired(*entry, event) => (entry.delay * 2).min(self.maximum),
+            _ => self.initial,
+        };
+        self.entries.insert(key.to_owned(), Entry { delay, updated: now });
+    }
+
+    /// Forgets a key.
+    pub fn reset(&mut self, key: &str) {
+        self.entries.remove(key);
+    }
+}
+
+/// A whole-second duration the way Go prints it: `10s`, `1m20s`, `5m0s`.
+pub fn go_duration(duration: SignedDuration) -> String {
+    let seconds = duration.as_secs();
+    let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    match (h, m) {
+        (0, 0) => format!("{s}s"),
+        (0, _) => format!("{m}m{s}s"),
+        _ => format!("{h}h{m}m{s}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + second).expect("in range")
+    }
+
+    #[test]
+    fn doubles_to_the_maximum_and_resets() {
+        let mut backoff = Backoff::default();
+        let mut now = 0;
+        for expected in [10, 20, 40, 80, 160, 300, 300] {
+            backoff.next("k", at(now), at(now));
+            assert_eq!(backoff.delay("k").as_secs(), expected);
+            assert_eq!(backoff.remaining("k", at(now), at(now + 4)).map(|d| d.as_secs()), Some(expected - 4));
+            assert_eq!(backoff.remaining("k", at(now), at(now + expected)), None);
+            now += expected;
+        }
+        // The container ran for more than ten minutes before it ended: back to the start.
+        assert_eq!(backoff.remaining("k", at(now + 700), at(now + 700)), None);
+        backoff.next("k", at(now + 700), at(now + 700));
+        assert_eq!(backoff.delay("k").as_secs(), 10);
+    }
+
+    #[test]
+    fn prints_like_go() {
+        for (seconds, text) in [(10, "10s"), (80, "1m20s"), (300, "5m0s"), (3661, "1h1m1s")] {
+            assert_eq!(go_duration(SignedDuration::from_secs(seconds)), text);
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Pod workers: one task per pod that turns what is desired and what the runtime has into runtime calls.
+//!
+//! [`plan`] decides and is pure; the driver executes one plan at a time, observes and plans again. Nothing outside
+//! of this room creates, starts or stops sandboxes and containers.
+
+pub mod backoff;
+pub mod observed;
+pub mod plan;

@@ -1,0 +1,303 @@
+//! The pure core of a pod worker: what to do next, given what is desired, what the runtime has, and the time.
+//! Answers for upstream's `computePodActions`. The driver executes the steps, observes again and asks again, so a
+//! plan only ever holds what can be done now.
+
+use super::observed::{Container as Found, Observed, State};
+use crate::probes::ProbeResult;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+
+/// Which list of the spec a container comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Runs to its end before the others start.
+    Init,
+    /// Restartable init container.
+    Sidecar,
+    /// Ordinary.
+    App,
+    /// Added to a running pod.
+    Ephemeral,
+}
+
+/// One thing for the driver to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Make a sandbox.
+    CreateSandbox {
+        /// Attempt number.
+        attempt: u32,
+    },
+    /// Stop everything of the pod: containers, then sandboxes.
+    KillPod {
+        /// A new sandbox will follow (event `SandboxChanged`).
+        recreate: bool,
+    },
+    /// Stop one container.
+    KillContainer {
+        /// Runtime id.
+        id: String,
+        /// Name in the pod.
+        name: String,
+        /// Text of the `Killing` event.
+        message: String,
+    },
+    /// Pull the image, make and start the container.
+    StartContainer {
+        /// Name in the pod.
+        name: String,
+        /// Which list.
+        kind: Kind,
+        /// Restart count that the new container gets.
+        attempt: u32,
+        /// When the attempt before it ended, for the back-off.
+        ended: Option<Timestamp>,
+    },
+}
+
+/// Results of probes that decide about restarts.
+pub trait ProbeResults {
+    /// Liveness of this very container.
+    fn liveness(&self, name: &str, id: &str) -> Option<ProbeResult>;
+    /// Startup of this very container.
+    fn startup(&self, name: &str, id: &str) -> Option<ProbeResult>;
+}
+
+/// The next steps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// In order.
+    pub steps: Vec<Step>,
+}
+
+/// A container's hash: changes when something that needs a restart changes. Upstream hashes name and image alone,
+/// as everything else is immutable.
+pub fn container_hash(container: &Container) -> String {
+    // FNV-1a, as short and stable; only ever compared with values of the same program.
+    let mut hash: u32 = 0x811c_9dc5;
+    let image = container.image.as_deref().unwrap_or_default();
+    for byte in container.name.bytes().chain([0]).chain(image.bytes()) {
+        hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    }
+    format!("{hash:x}")
+}
+
+/// An init container that keeps running.
+pub fn is_sidecar(container: &Container) -> bool {
+    container.restart_policy.as_deref() == Some("Always")
+}
+
+/// `spec.restartPolicy`, `Always` when unset.
+pub fn restart_policy(spec: &PodSpec) -> &str {
+    spec.restart_policy.as_deref().unwrap_or("Always")
+}
+
+fn restarts_on_failure(spec: &PodSpec, container: &Container) -> bool {
+    container.restart_policy.as_deref().unwrap_or(restart_policy(spec)) != "Never"
+}
+
+/// Whether a container that is in this state shall be started (again).
+fn wants_start(spec: &PodSpec, container: &Container, found: Option<&Found>) -> bool {
+    let Some(found) = found else { return true };
+    match found.state {
+        State::Running => false,
+        State::Created | State::Unknown => true,
+        State::Exited => match container.restart_policy.as_deref().unwrap_or(restart_policy(spec)) {
+            "Never" => false,
+            "OnFailure" => found.exit_code != 0,
+            _ => true,
+        },
+    }
+}
+
+/// Nanoseconds since the epoch as a time; none for 0.
+pub fn timestamp(nanoseconds: i64) -> Option<Timestamp> {
+    (nanoseconds > 0).then(|| Timestamp::from_nanosecond(i128::from(nanoseconds)).ok()).flatten()
+}
+
+fn start(container: &Container, kind: Kind, found: Option<&Found>) -> Step {
+    Step::StartContainer {
+        name: container.name.clone(),
+        kind,
+        attempt: found.map_or(0, |f| f.restart_count + 1),
+        ended: found.filter(|f| f.state == State::Exited).and_then(|f| timestamp(f.finished_at)),
+    }
+}
+
+fn kill(found: &Found, message: String) -> Step {
+    Step::KillContainer { id: found.id.clone(), name: found.name.clone(), message }
+}
+
+/// Why a running container must be replaced.
+fn replace_reason(container: &Container, found: &Found, probes: &dyn ProbeResults) -> Option<String> {
+    let name = &container.name;
+    if !found.hash.is_empty() && found.hash != container_hash(container) {
+        return Some(format!("Container {name} definition changed"));
+    }
+    if probes.liveness(name, &found.id) == Some(ProbeResult::Failure) {
+        return Some(format!("Container {name} failed liveness probe"));
+    }
+    if probes.startup(name, &found.id) == Some(ProbeResult::Failure) {
+        return Some(format!("Container {name} failed startup probe"));
+    }
+    None
+}
+
+/// The next steps for a pod that shall run.
+pub fn plan(pod: &Pod, observed: &Observed, probes: &dyn ProbeResults) -> Plan {
+    let Some(spec) = &pod.spec else { return Plan::default() };
+    let host_network = spec.host_network.unwrap_or(false);
+    let ready = observed.sandboxes.iter().filter(|s| s.ready).count();
+    let usable = observed
+        .active_sandbox()
+        .filter(|s| ready == 1 && s.host_network == host_network && (host_network || !s.ips.is_empty()));
+    let mut steps = Vec::new();
+    match usable {
+        Some(sandbox) => in_sandbox(spec, observed, &sandbox.id, probes, &mut steps),
+        None => new_sandbox(spec, observed, &mut steps),
+    }
+    Plan { steps }
+}
+
+fn new_sandbox(spec: &PodSpec, observed: &Observed, steps: &mut Vec<Step>) {
+    let attempt = observed.sandboxes.first().map_or(0, |s| s.attempt + 1);
+    let never = restart_policy(spec) == "Never" && !spec.init_containers.iter().flatten().any(is_sidecar);
+    // A pod that may not restart and already ran something in an earlier sandbox stays as it is.
+    let stays = attempt != 0 && never && !observed.containers.is_empty();
+    let finished = spec.containers.iter().all(|c| !wants_start(spec, c, observed.latest(&c.name)) && observed.latest(&c.name).is_some_and(|f| f.state == State::Exited));
+    if !observed.is_stopped() {
+        steps.push(Step::KillPod { recreate: !(stays || finished) });
+        return;
+    }
+    if !(stays || finished) {
+        steps.push(Step::CreateSandbox { attempt });
+    }
+}
+
+/// Result of looking at the init containers.
+enum Init {
+    /// Application containers may run.
+    Done,
+    /// Something has to happen first.
+    Waiting,
+    /// One failed and may not be restarted.
+    Failed,
+}
+
+fn in_sandbox(spec: &PodSpec, observed: &Observed, sandbox: &str, probes: &dyn ProbeResults, steps: &mut Vec<Step>) {
+    for container in spec.ephemeral_containers.iter().flatten() {
+        if observed.latest(&container.name).is_none() {
+            steps.push(Step::StartContainer { name: container.name.clone(), kind: Kind::Ephemeral, attempt: 0, ended: None });
+        }
+    }
+    let before = steps.len();
+    match init_containers(spec, observed, sandbox, probes, steps) {
+        Init::Waiting => return,
+        Init::Failed => {
+            steps.clear();
+            steps.push(Step::KillPod { recreate: false });
+            return;
+        }
+        Init::Done => {}
+    }
+    let mut kept = 0;
+    let mut starting = 0;
+    for container in &spec.containers {
+        // An attempt that ended in an earlier sandbox counts for its restart count and for OnFailure successes.
+        let found = observed.latest_in(sandbox, &container.name);
+        let latest = observed.latest(&container.name);
+        match found {
+            Some(found) if found.state == State::Running => match replace_reason(container, found, probes) {
+                None => kept += 1,
+                Some(reason) => {
+                    let again = restarts_on_failure(spec, container);
+                    let message = if again { format!("{reason}, will be restarted") } else { reason };
+                    steps.push(kill(found, message));
+                    starting += 1;
+                }
+            },
+            _ => {
+                let succeeded_before = found.is_none()
+                    && restart_policy(spec) != "Always"
+                    && latest.is_some_and(|f| f.state == State::Exited && !wants_start(spec, container, Some(f)));
+                if succeeded_before || !wants_start(spec, container, found) {
+                    continue;
+                }
+                if let Some(lost) = found.filter(|f| f.state == State::Unknown) {
+                    let name = &container.name;
+                    steps.push(kill(lost, format!("Container {name} is in unknown state, try killing it before restart")));
+                }
+                steps.push(start(container, Kind::App, latest));
+                starting += 1;
+            }
+        }
+    }
+    if kept == 0 && starting == 0 {
+        // Nothing left to run: sidecars and the sandbox go, too.
+        steps.truncate(before);
+        steps.push(Step::KillPod { recreate: false });
+    }
+}
+
+fn init_containers(
+    spec: &PodSpec,
+    observed: &Observed,
+    sandbox: &str,
+    probes: &dyn ProbeResults,
+    steps: &mut Vec<Step>,
+) -> Init {
+    let inits: Vec<&Container> = spec.init_containers.iter().flatten().collect();
+    let app_seen = spec.containers.iter().any(|c| observed.latest_in(sandbox, &c.name).is_some());
+    let last_seen = inits.iter().rposition(|c| observed.latest_in(sandbox, &c.name).is_some());
+    for (index, container) in inits.iter().enumerate() {
+        let passed = app_seen || last_seen.is_some_and(|last| last > index);
+        let found = observed.latest_in(sandbox, &container.name);
+        let latest = observed.latest(&container.name);
+        if is_sidecar(container) {
+            let started = match found {
+                Some(found) if found.state == State::Running => {
+                    if let Some(reason) = replace_reason(container, found, probes) {
+                        steps.push(kill(found, format!("{reason}, will be restarted")));
+                        false
+                    } else {
+                        container.startup_probe.is_none()
+                            || probes.startup(&container.name, &found.id) == Some(ProbeResult::Success)
+                    }
+                }
+                Some(_) | None => {
+                    steps.push(start(container, Kind::Sidecar, latest));
+                    false
+                }
+            };
+            if !started && !passed {
+                return Init::Waiting;
+            }
+            continue;
+        }
+        if app_seen {
+            continue;
+        }
+        match found {
+            None if passed => {}
+            None => {
+                steps.push(start(container, Kind::Init, latest));
+                return Init::Waiting;
+            }
+            Some(found) => match found.state {
+                State::Running => return Init::Waiting,
+                State::Exited if found.exit_code == 0 => {}
+                State::Exited if passed => {}
+                State::Exited if !restarts_on_failure(spec, container) => return Init::Failed,
+                State::Exited | State::Created | State::Unknown => {
+                    steps.push(start(container, Kind::Init, latest));
+                    return Init::Waiting;
+                }
+            },
+        }
+    }
+    Init::Done
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

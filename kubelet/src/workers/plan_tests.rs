@@ -1,0 +1,170 @@
+use super::*;
+use crate::workers::observed::Sandbox;
+use serde_json::json;
+use std::collections::HashMap;
+
+#[derive(Default)]
+struct Results(HashMap<(&'static str, &'static str), ProbeResult>);
+
+impl ProbeResults for Results {
+    fn liveness(&self, name: &str, _: &str) -> Option<ProbeResult> {
+        self.0.iter().find(|((kind, n), _)| *kind == "live" && *n == name).map(|(_, r)| *r)
+    }
+    fn startup(&self, name: &str, _: &str) -> Option<ProbeResult> {
+        self.0.iter().find(|((kind, n), _)| *kind == "start" && *n == name).map(|(_, r)| *r)
+    }
+}
+
+fn pod(spec: serde_json::Value) -> Pod {
+    serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "d", "uid": "u"}, "spec": spec})).expect("pod")
+}
+
+fn simple(policy: &str) -> Pod {
+    pod(json!({"restartPolicy": policy, "containers": [{"name": "a", "image": "i"}, {"name": "b", "image": "i"}]}))
+}
+
+fn sandbox() -> Sandbox {
+    Sandbox { id: "s".into(), ready: true, created_at: 1, attempt: 0, ips: vec!["10.0.0.2".into()], host_network: false }
+}
+
+fn found(name: &str, state: State, exit_code: i32) -> Found {
+    Found { id: format!("{name}-id"), sandbox_id: "s".into(), name: name.into(), state, exit_code, created_at: 2, ..Found::default() }
+}
+
+fn words(plan: &Plan) -> Vec<String> {
+    plan.steps
+        .iter()
+        .map(|step| match step {
+            Step::CreateSandbox { attempt } => format!("sandbox {attempt}"),
+            Step::KillPod { recreate } => format!("killpod {recreate}"),
+            Step::KillContainer { name, message, .. } => format!("kill {name}: {message}"),
+            Step::StartContainer { name, kind, attempt, .. } => format!("start {kind:?} {name} {attempt}"),
+        })
+        .collect()
+}
+
+fn check(pod: &Pod, observed: Observed, results: &Results, expected: &[&str]) {
+    assert_eq!(words(&plan(pod, &observed, results)), expected);
+}
+
+#[test]
+fn a_new_pod_gets_a_sandbox_and_then_its_containers() {
+    let none = Results::default();
+    check(&simple("Always"), Observed::default(), &none, &["sandbox 0"]);
+    let observed = Observed { sandboxes: vec![sandbox()], containers: vec![] };
+    check(&simple("Always"), observed, &none, &["start App a 0", "start App b 0"]);
+}
+
+#[test]
+fn restarts_follow_the_policy() {
+    let none = Results::default();
+    for (policy, code, expected) in [
+        ("Always", 0, &["start App a 1"][..]),
+        ("Always", 1, &["start App a 1"]),
+        ("OnFailure", 0, &[]),
+        ("OnFailure", 1, &["start App a 1"]),
+        ("Never", 1, &[]),
+    ] {
+        let observed = Observed {
+            sandboxes: vec![sandbox()],
+            containers: vec![found("a", State::Exited, code), found("b", State::Running, 0)],
+        };
+        check(&simple(policy), observed, &none, expected);
+    }
+}
+
+#[test]
+fn a_finished_pod_is_torn_down_and_stays_down() {
+    let none = Results::default();
+    let containers = vec![found("a", State::Exited, 0), found("b", State::Exited, 0)];
+    let observed = Observed { sandboxes: vec![sandbox()], containers: containers.clone() };
+    check(&simple("Never"), observed, &none, &["killpod false"]);
+    let dead = Sandbox { ready: false, ..sandbox() };
+    check(&simple("Never"), Observed { sandboxes: vec![dead.clone()], containers: containers.clone() }, &none, &[]);
+    check(&simple("OnFailure"), Observed { sandboxes: vec![dead.clone()], containers: containers.clone() }, &none, &[]);
+    check(&simple("Always"), Observed { sandboxes: vec![dead], containers }, &none, &["sandbox 1"]);
+}
+
+#[test]
+fn a_dead_sandbox_is_replaced_after_its_containers_are_stopped() {
+    let none = Results::default();
+    let dead = Sandbox { ready: false, ..sandbox() };
+    let observed = Observed { sandboxes: vec![dead.clone()], containers: vec![found("a", State::Running, 0)] };
+    check(&simple("Always"), observed, &none, &["killpod true"]);
+    let observed = Observed { sandboxes: vec![dead], containers: vec![found("a", State::Exited, 137)] };
+    check(&simple("Always"), observed, &none, &["sandbox 1"]);
+    // Two ready sandboxes, or one without an address, are not usable either.
+    let observed = Observed { sandboxes: vec![Sandbox { ips: vec![], ..sandbox() }], containers: vec![] };
+    check(&simple("Always"), observed, &none, &["killpod true"]);
+}
+
+#[test]
+fn probes_and_changed_images_replace_containers() {
+    let observed = || Observed {
+        sandboxes: vec![sandbox()],
+        containers: vec![found("a", State::Running, 0), found("b", State::Running, 0)],
+    };
+    let live = Results(HashMap::from([(("live", "a"), ProbeResult::Failure)]));
+    check(&simple("Always"), observed(), &live, &["kill a: Container a failed liveness probe, will be restarted"]);
+    check(&simple("Never"), observed(), &live, &["kill a: Container a failed liveness probe"]);
+    let startup = Results(HashMap::from([(("start", "b"), ProbeResult::Failure)]));
+    check(&simple("Always"), observed(), &startup, &["kill b: Container b failed startup probe, will be restarted"]);
+    let mut changed = observed();
+    changed.containers[0].hash = "old".into();
+    check(&simple("Always"), changed, &Results::default(), &["kill a: Container a definition changed, will be restarted"]);
+}
+
+#[test]
+fn init_containers_run_one_after_the_other() {
+    let none = Results::default();
+    let pod = pod(json!({
+        "initContainers": [{"name": "i1", "image": "i"}, {"name": "i2", "image": "i"}],
+        "containers": [{"name": "a", "image": "i"}], "restartPolicy": "OnFailure"}));
+    let with = |containers| Observed { sandboxes: vec![sandbox()], containers };
+    check(&pod, with(vec![]), &none, &["start Init i1 0"]);
+    check(&pod, with(vec![found("i1", State::Running, 0)]), &none, &[]);
+    check(&pod, with(vec![found("i1", State::Exited, 2)]), &none, &["start Init i1 1"]);
+    check(&pod, with(vec![found("i1", State::Exited, 0)]), &none, &["start Init i2 0"]);
+    let both = vec![found("i2", State::Exited, 0), found("i1", State::Exited, 0)];
+    check(&pod, with(both), &none, &["start App a 0"]);
+    // The first one was collected: the second one's presence shows that it had succeeded.
+    check(&pod, with(vec![found("i2", State::Exited, 0)]), &none, &["start App a 0"]);
+    let mut never = pod;
+    never.spec.as_mut().expect("spec").restart_policy = Some("Never".into());
+    check(&never, with(vec![found("i1", State::Exited, 2)]), &none, &["killpod false"]);
+}
+
+#[test]
+fn sidecars_start_first_keep_running_and_end_last() {
+    let pod = pod(json!({
+        "initContainers": [
+            {"name": "s", "image": "i", "restartPolicy": "Always", "startupProbe": {"exec": {"command": ["x"]}}},
+            {"name": "i", "image": "i"}],
+        "containers": [{"name": "a", "image": "i"}], "restartPolicy": "Never"}));
+    let with = |containers| Observed { sandboxes: vec![sandbox()], containers };
+    let none = Results::default();
+    let up = Results(HashMap::from([(("start", "s"), ProbeResult::Success)]));
+    check(&pod, with(vec![]), &none, &["start Sidecar s 0"]);
+    check(&pod, with(vec![found("s", State::Running, 0)]), &none, &[]);
+    check(&pod, with(vec![found("s", State::Running, 0)]), &up, &["start Init i 0"]);
+    let running_init = || vec![found("i", State::Running, 0), found("s", State::Exited, 1)];
+    check(&pod, with(running_init()), &up, &["start Sidecar s 1"]);
+    let apps = vec![found("a", State::Running, 0), found("i", State::Exited, 0), found("s", State::Exited, 1)];
+    check(&pod, with(apps), &up, &["start Sidecar s 1"]);
+    let done = vec![found("a", State::Exited, 0), found("i", State::Exited, 0), found("s", State::Running, 0)];
+    check(&pod, with(done), &up, &["killpod false"]);
+}
+
+#[test]
+fn ephemeral_containers_start_once() {
+    let none = Results::default();
+    let mut pod = simple("Always");
+    pod.spec.as_mut().expect("spec").ephemeral_containers =
+        Some(vec![serde_json::from_value(json!({"name": "e", "image": "i"})).expect("container")]);
+    let running = || vec![found("a", State::Running, 0), found("b", State::Running, 0)];
+    let observed = Observed { sandboxes: vec![sandbox()], containers: running() };
+    check(&pod, observed, &none, &["start Ephemeral e 0"]);
+    let mut containers = running();
+    containers.push(found("e", State::Exited, 1));
+    check(&pod, Observed { sandboxes: vec![sandbox()], containers }, &none, &[]);
+}
