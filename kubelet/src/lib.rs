@@ -8,5 +8,6 @@ pub mod hooks;
 pub mod objects;
 pub mod probes;
 pub mod resources;
+pub mod status;
 pub mod volumes;
 pub mod workers;

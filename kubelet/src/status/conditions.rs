@@ -1,0 +1,123 @@
+//! Pod conditions, with upstream's reasons and messages.
+
+use super::generate::Inputs;
+use crate::workers::plan::is_sidecar;
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodCondition, PodSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+fn condition(kind: &str, verdict: Result<(), (String, String)>, reason_when_true: &str) -> PodCondition {
+    let (status, reason, message) = match verdict {
+        Ok(()) => ("True", reason_when_true.to_owned(), String::new()),
+        Err((reason, message)) => ("False", reason, message),
+    };
+    PodCondition {
+        type_: kind.to_owned(),
+        status: status.to_owned(),
+        reason: (!reason.is_empty()).then_some(reason),
+        message: (!message.is_empty()).then_some(message),
+        ..PodCondition::default()
+    }
+}
+
+fn by_name<'a>(statuses: &'a [ContainerStatus], name: &str) -> Option<&'a ContainerStatus> {
+    statuses.iter().find(|s| s.name == name)
+}
+
+fn list(kind: &str, names: &[&str]) -> String {
+    format!("containers with {kind} status: [{}]", names.join(" "))
+}
+
+fn containers_ready(spec: &PodSpec, phase: &str, init: &[ContainerStatus], apps: &[ContainerStatus]) -> Result<(), (String, String)> {
+    match phase {
+        "Succeeded" => return Err(("PodCompleted".into(), String::new())),
+        "Failed" => return Err(("PodFailed".into(), String::new())),
+        _ => {}
+    }
+    let sidecars = spec.init_containers.iter().flatten().filter(|c| is_sidecar(c)).map(|c| (c, init));
+    let apps = spec.containers.iter().map(|c| (c, apps));
+    let (mut unknown, mut unready) = (Vec::new(), Vec::new());
+    for (container, statuses) in sidecars.chain(apps) {
+        let container: &Container = container;
+        match by_name(statuses, &container.name) {
+            None => unknown.push(container.name.as_str()),
+            Some(status) if !status.ready => unready.push(container.name.as_str()),
+            Some(_) => {}
+        }
+    }
+    let mut messages = Vec::new();
+    if !unknown.is_empty() {
+        messages.push(list("unknown", &unknown));
+    }
+    if !unready.is_empty() {
+        messages.push(list("unready", &unready));
+    }
+    if messages.is_empty() { Ok(()) } else { Err(("ContainersNotReady".into(), messages.join(", "))) }
+}
+
+fn pod_ready(spec: &PodSpec, containers: &Result<(), (String, String)>, old: &[PodCondition]) -> Result<(), (String, String)> {
+    containers.clone()?;
+    let mut unready = Vec::new();
+    for gate in spec.readiness_gates.iter().flatten() {
+        let kind = &gate.condition_type;
+        match old.iter().find(|c| c.type_ == *kind) {
+            None => unready.push(format!("corresponding condition of pod readiness gate \"{kind}\" does not exist.")),
+            Some(c) if c.status != "True" => unready
+                .push(format!("the status of pod readiness gate \"{kind}\" is not \"True\", but {}", c.status)),
+            Some(_) => {}
+        }
+    }
+    if unready.is_empty() { Ok(()) } else { Err(("ReadinessGatesNotReady".into(), unready.join(", "))) }
+}
+
+fn initialized(spec: &PodSpec, phase: &str, init: &[ContainerStatus], apps: &[ContainerStatus]) -> Result<(), (String, String)> {
+    if phase == "Succeeded" {
+        return Ok(());
+    }
+    let app_ran = apps.iter().any(|s| {
+        s.state.as_ref().is_some_and(|state| state.running.is_some() || state.terminated.is_some()) || s.last_state.as_ref().is_some_and(|l| l.terminated.is_some())
+    });
+    let mut incomplete = Vec::new();
+    for container in spec.init_containers.iter().flatten() {
+        let done = by_name(init, &container.name).is_some_and(|status| {
+            if is_sidecar(container) { status.started == Some(true) || app_ran } else { status.ready }
+        });
+        if !done {
+            incomplete.push(container.name.as_str());
+        }
+    }
+    if incomplete.is_empty() { Ok(()) } else { Err(("ContainersNotInitialized".into(), list("incomplete", &incomplete))) }
+}
+
+/// All conditions: the kubelet's own first, then those that others set on the pod.
+pub fn conditions(inputs: &Inputs<'_>, phase: &str, init: &[ContainerStatus], apps: &[ContainerStatus]) -> Vec<PodCondition> {
+    let Some(spec) = &inputs.pod.spec else { return Vec::new() };
+    let none = Vec::new();
+    let old = inputs.pod.status.as_ref().and_then(|s| s.conditions.as_ref()).unwrap_or(&none);
+    let sandbox = inputs
+        .observed
+        .active_sandbox()
+        .is_some_and(|s| spec.host_network.unwrap_or(false) || !s.ips.is_empty());
+    let completed = if phase == "Succeeded" { "PodCompleted" } else { "" };
+    let containers = containers_ready(spec, phase, init, apps);
+    let ready = pod_ready(spec, &containers, old);
+    let mut all = vec![
+        condition("PodReadyToStartContainers", if sandbox { Ok(()) } else { Err(Default::default()) }, ""),
+        condition("Initialized", initialized(spec, phase, init, apps), completed),
+        condition("Ready", ready, ""),
+        condition("ContainersReady", containers, ""),
+        condition("PodScheduled", Ok(()), ""),
+    ];
+    let generation = inputs.pod.metadata.generation;
+    for condition in &mut all {
+        condition.observed_generation = generation;
+        // A condition keeps its transition time as long as its status stays.
+        let before = inputs.previous.iter().chain(old).find(|c| c.type_ == condition.type_);
+        condition.last_transition_time = before
+            .filter(|c| c.status == condition.status)
+            .and_then(|c| c.last_transition_time.clone())
+            .or(Some(Time(inputs.now)));
+    }
+    let own: Vec<String> = all.iter().map(|c| c.type_.clone()).collect();
+    all.extend(old.iter().filter(|c| !own.contains(&c.type_)).cloned());
+    all
+}

@@ -1,0 +1,234 @@
+//! Status of single containers.
+
+use super::generate::Inputs;
+use crate::probes::ProbeResult;
+use crate::workers::observed::{Container as Found, State};
+use crate::workers::plan::{is_sidecar, restart_policy, timestamp};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
+    ContainerUser, LinuxContainerUser, PodSpec, ResourceRequirements, VolumeMountStatus,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+/// The exit code for containers that the runtime lost.
+const LOST: i32 = 137;
+
+fn waiting(reason: &str, message: &str) -> ContainerState {
+    ContainerState {
+        waiting: Some(ContainerStateWaiting {
+            reason: Some(reason.to_owned()),
+            message: (!message.is_empty()).then(|| message.to_owned()),
+        }),
+        ..ContainerState::default()
+    }
+}
+
+fn lost(message: &str) -> ContainerState {
+    ContainerState {
+        terminated: Some(ContainerStateTerminated {
+            reason: Some("ContainerStatusUnknown".to_owned()),
+            message: Some(message.to_owned()),
+            exit_code: LOST,
+            ..ContainerStateTerminated::default()
+        }),
+        ..ContainerState::default()
+    }
+}
+
+fn time(nanoseconds: i64) -> Option<Time> {
+    timestamp(nanoseconds).map(Time)
+}
+
+fn terminated(found: &Found) -> ContainerState {
+    let reason = match (found.reason.as_str(), found.exit_code) {
+        ("", 0) => "Completed",
+        ("", _) => "Error",
+        (reason, _) => reason,
+    };
+    ContainerState {
+        terminated: Some(ContainerStateTerminated {
+            container_id: Some(format!("containerd://{}", found.id)),
+            exit_code: found.exit_code,
+            finished_at: time(found.finished_at).or(Some(Time(jiff::Timestamp::UNIX_EPOCH))),
+            started_at: time(found.started_at).or(Some(Time(jiff::Timestamp::UNIX_EPOCH))),
+            message: (!found.message.is_empty()).then(|| found.message.clone()),
+            reason: Some(reason.to_owned()),
+            signal: None,
+        }),
+        ..ContainerState::default()
+    }
+}
+
+fn state(found: &Found) -> ContainerState {
+    match found.state {
+        State::Running => ContainerState {
+            running: Some(ContainerStateRunning { started_at: time(found.started_at) }),
+            ..ContainerState::default()
+        },
+        State::Exited => terminated(found),
+        State::Created => waiting("ContainerCreating", ""),
+        State::Unknown => lost("The container could not be located when the pod was terminated"),
+    }
+}
+
+/// Whether the worker will start this container again.
+fn restarts(spec: &PodSpec, container: &Container, found: &Found, init: bool) -> bool {
+    if found.state != State::Exited {
+        return false;
+    }
+    let policy = container.restart_policy.as_deref().unwrap_or(restart_policy(spec));
+    match policy {
+        "Never" => false,
+        "OnFailure" => found.exit_code != 0,
+        _ => !(init && !is_sidecar(container) && found.exit_code == 0),
+    }
+}
+
+/// Statuses of one list of containers, in the spec's order.
+pub fn statuses(
+    inputs: &Inputs<'_>,
+    list: &[Container],
+    old: Option<&Vec<ContainerStatus>>,
+    init: bool,
+) -> Vec<ContainerStatus> {
+    let Some(spec) = &inputs.pod.spec else { return Vec::new() };
+    let has_init = spec.init_containers.as_ref().is_some_and(|i| !i.is_empty());
+    list.iter()
+        .map(|container| {
+            let old = old.and_then(|all| all.iter().find(|s| s.name == container.name));
+            let default = if has_init && !init { "PodInitializing" } else { "ContainerCreating" };
+            one(inputs, spec, container, old, default, init)
+        })
+        .collect()
+}
+
+fn one(
+    inputs: &Inputs<'_>,
+    spec: &PodSpec,
+    container: &Container,
+    old: Option<&ContainerStatus>,
+    default_reason: &str,
+    init: bool,
+) -> ContainerStatus {
+    let name = &container.name;
+    let mut status = ContainerStatus {
+        name: name.clone(),
+        image: container.image.clone().unwrap_or_default(),
+        ..ContainerStatus::default()
+    };
+    let found = inputs.observed.latest(name);
+    match found {
+        Some(found) => {
+            status.container_id = Some(format!("containerd://{}", found.id));
+            if !found.image.is_empty() {
+                status.image = found.image.clone();
+            }
+            status.image_id = found.image_ref.clone();
+            status.restart_count = i32::try_from(found.restart_count).unwrap_or(i32::MAX);
+            status.state = Some(state(found));
+            status.last_state = match inputs.observed.previous(name) {
+                Some(previous) if previous.state == State::Exited => Some(terminated(previous)),
+                _ => old.and_then(|o| o.last_state.clone()).filter(|_| found.restart_count > 0),
+            };
+            if let Some(user) = &found.user {
+                status.user = Some(ContainerUser {
+                    linux: Some(LinuxContainerUser {
+                        uid: user.uid,
+                        gid: user.gid,
+                        supplemental_groups: (!user.supplemental_groups.is_empty())
+                            .then(|| user.supplemental_groups.clone()),
+                    }),
+                });
+            }
+        }
+        None => {
+            status.state = Some(waiting(default_reason, ""));
+            if let Some(old) = old {
+                carry_over(inputs, &mut status, old, default_reason);
+            }
+        }
+    }
+    if let Some((reason, message)) = inputs.waiting.get(name) {
+        let blocked = found.is_none_or(|f| f.state == State::Created || restarts(spec, container, f, init));
+        if blocked && !inputs.terminating {
+            if let Some(state) = status.state.take()
+                && state.terminated.is_some()
+            {
+                status.last_state = Some(state);
+            }
+            status.state = Some(waiting(reason, message));
+        }
+    }
+    flags(inputs, container, found, &mut status, init);
+    decorate(container, found, &mut status);
+    status
+}
+
+/// The runtime knows nothing of the container, but an earlier status does.
+fn carry_over(inputs: &Inputs<'_>, status: &mut ContainerStatus, old: &ContainerStatus, default_reason: &str) {
+    status.last_state = old.last_state.clone();
+    status.restart_count = old.restart_count;
+    let Some(state) = &old.state else { return };
+    if state.terminated.is_some() {
+        // It had ended; the runtime has merely forgotten it.
+        status.state = Some(state.clone());
+        status.container_id = old.container_id.clone();
+        status.image_id = old.image_id.clone();
+    } else if state.running.is_some() {
+        if inputs.terminating {
+            status.state = Some(lost("The container could not be located when the pod was terminated"));
+        } else {
+            status.state = Some(waiting(default_reason, ""));
+            status.last_state = Some(lost(
+                "The container could not be located when the pod was deleted.  The container used to be Running",
+            ));
+            status.restart_count += 1;
+        }
+    } else if inputs.terminating {
+        status.state = Some(lost("The container could not be located when the pod was terminated"));
+    }
+}
+
+/// `started` and `ready`.
+fn flags(inputs: &Inputs<'_>, container: &Container, found: Option<&Found>, status: &mut ContainerStatus, init: bool) {
+    let running = found.filter(|f| f.state == State::Running);
+    let started = running.is_some_and(|f| {
+        container.startup_probe.is_none() || (inputs.startup)(&container.name, &f.id) == Some(ProbeResult::Success)
+    });
+    status.started = Some(started);
+    status.ready = if init && !is_sidecar(container) {
+        found.is_some_and(|f| f.state == State::Exited && f.exit_code == 0)
+            || (found.is_none() && status.state.as_ref().and_then(|s| s.terminated.as_ref()).is_some_and(|t| t.exit_code == 0))
+    } else {
+        started
+            && running.is_some_and(|f| {
+                container.readiness_probe.is_none()
+                    || (inputs.readiness)(&container.name, &f.id) == Some(ProbeResult::Success)
+            })
+    };
+}
+
+/// What is told about resources and mounts.
+fn decorate(container: &Container, found: Option<&Found>, status: &mut ContainerStatus) {
+    let mounts: Vec<VolumeMountStatus> = container
+        .volume_mounts
+        .iter()
+        .flatten()
+        .map(|mount| VolumeMountStatus {
+            name: mount.name.clone(),
+            mount_path: mount.mount_path.clone(),
+            read_only: mount.read_only,
+            recursive_read_only: mount.read_only.filter(|r| *r).map(|_| "Disabled".to_owned()),
+            ..VolumeMountStatus::default()
+        })
+        .collect();
+    if !mounts.is_empty() {
+        status.volume_mounts = Some(mounts);
+    }
+    if found.is_none_or(|f| f.state != State::Running) {
+        return;
+    }
+    let resources = container.resources.clone().unwrap_or_default();
+    status.allocated_resources = resources.requests.clone();
+    status.resources = Some(ResourceRequirements { claims: None, ..resources });
+}

@@ -1,0 +1,193 @@
+//! The pod's status as a pure function.
+
+use super::{conditions, containers};
+use crate::facts::PodFacts;
+use crate::probes::ProbeResult;
+use crate::resources::qos_class;
+use crate::workers::observed::Observed;
+use crate::workers::plan::{is_sidecar, restart_policy};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{
+    Container, ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodSpec, PodStatus,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use std::collections::HashMap;
+
+/// Result of a probe for a container's name and id.
+pub type Lookup<'a> = &'a (dyn Fn(&str, &str) -> Option<ProbeResult> + Sync);
+
+/// Everything the status is computed from.
+pub struct Inputs<'a> {
+    /// The pod, with the status the API server has.
+    pub pod: &'a Pod,
+    /// What the runtime has.
+    pub observed: &'a Observed,
+    /// Addresses of node and pod.
+    pub facts: &'a PodFacts,
+    /// Why containers wait, by name: reason and message.
+    pub waiting: &'a HashMap<String, (String, String)>,
+    /// Startup probe results.
+    pub startup: Lookup<'a>,
+    /// Readiness probe results.
+    pub readiness: Lookup<'a>,
+    /// Conditions that were computed last time.
+    pub previous: &'a [PodCondition],
+    /// Set when the kubelet itself ended the pod: reason and message, phase `Failed`.
+    pub failure: Option<&'a (String, String)>,
+    /// The pod is being stopped: nothing is restarted any more.
+    pub terminating: bool,
+    /// Everything has been stopped.
+    pub terminated: bool,
+    /// When the kubelet first saw the pod.
+    pub seen: Timestamp,
+    /// The current time.
+    pub now: Timestamp,
+}
+
+/// The phase from container statuses.
+pub fn phase(spec: &PodSpec, init: &[ContainerStatus], apps: &[ContainerStatus], terminated: bool) -> &'static str {
+    let find = |all: &'_ [ContainerStatus], name: &str| all.iter().find(|s| s.name == name).cloned();
+    let (mut pending_init, mut failed_init, mut sidecars_up) = (0, 0, 0);
+    for container in spec.init_containers.iter().flatten() {
+        let status = find(init, &container.name);
+        let state = status.as_ref().and_then(|s| s.state.as_ref());
+        if is_sidecar(container) {
+            if status.as_ref().and_then(|s| s.started) != Some(true) && state.is_none_or(|s| s.terminated.is_none()) {
+                pending_init += 1;
+            }
+            sidecars_up += usize::from(state.is_some_and(|s| s.running.is_some()));
+            continue;
+        }
+        match state {
+            Some(state) if state.terminated.is_some() => {
+                failed_init += usize::from(state.terminated.as_ref().is_some_and(|t| t.exit_code != 0));
+            }
+            Some(state) if state.waiting.is_some() => {
+                let last = status.as_ref().and_then(|s| s.last_state.as_ref()).and_then(|l| l.terminated.as_ref());
+                match last {
+                    Some(last) if last.exit_code != 0 => failed_init += 1,
+                    _ => pending_init += 1,
+                }
+            }
+            _ => pending_init += 1,
+        }
+    }
+    let (mut waiting, mut running, mut stopped, mut succeeded, mut unknown) = (0, 0, 0, 0, 0);
+    for container in &spec.containers {
+        let Some(status) = find(apps, &container.name) else {
+            unknown += 1;
+            continue;
+        };
+        match &status.state {
+            Some(state) if state.running.is_some() => running += 1,
+            Some(state) if state.terminated.is_some() => {
+                stopped += 1;
+                succeeded += usize::from(state.terminated.as_ref().is_some_and(|t| t.exit_code == 0));
+            }
+            Some(state) if state.waiting.is_some() => {
+                if status.last_state.as_ref().is_some_and(|l| l.terminated.is_some()) {
+                    stopped += 1;
+                } else {
+                    waiting += 1;
+                }
+            }
+            _ => unknown += 1,
+        }
+    }
+    let policy = restart_policy(spec);
+    if failed_init > 0 && policy == "Never" {
+        return "Failed";
+    }
+    let started = running + stopped > 0;
+    if (pending_init > 0 || failed_init > 0) && !started {
+        return if terminated { "Failed" } else { "Pending" };
+    }
+    if waiting > 0 {
+        return if terminated { "Failed" } else { "Pending" };
+    }
+    if running > 0 && unknown == 0 {
+        return "Running";
+    }
+    if running == 0 && stopped > 0 && unknown == 0 {
+        if terminated {
+            return if stopped == succeeded { "Succeeded" } else { "Failed" };
+        }
+        if policy == "Always" || sidecars_up > 0 {
+            return "Running";
+        }
+        if stopped == succeeded {
+            return "Succeeded";
+        }
+        return if policy == "Never" { "Failed" } else { "Running" };
+    }
+    "Pending"
+}
+
+/// The status to publish.
+pub fn pod_status(inputs: &Inputs<'_>) -> PodStatus {
+    let Some(spec) = &inputs.pod.spec else { return PodStatus::default() };
+    let old = inputs.pod.status.as_ref();
+    let none: Vec<Container> = Vec::new();
+    let init_spec = spec.init_containers.as_ref().unwrap_or(&none);
+    let init = containers::statuses(inputs, init_spec, old.and_then(|s| s.init_container_statuses.as_ref()), true);
+    let apps = containers::statuses(inputs, &spec.containers, old.and_then(|s| s.container_statuses.as_ref()), false);
+    let ephemeral_spec: Vec<Container> = spec
+        .ephemeral_containers
+        .iter()
+        .flatten()
+        .map(|e| Container { name: e.name.clone(), image: e.image.clone(), restart_policy: Some("Never".into()), ..Container::default() })
+        .collect();
+    let ephemeral =
+        containers::statuses(inputs, &ephemeral_spec, old.and_then(|s| s.ephemeral_container_statuses.as_ref()), false);
+    let computed = phase(spec, &init, &apps, inputs.terminated);
+    let was = old.and_then(|s| s.phase.as_deref()).unwrap_or_default();
+    let (mut reason, mut message) = (None, None);
+    let phase = if let Some((why, text)) = inputs.failure {
+        reason = Some(why.clone());
+        message = Some(text.clone());
+        "Failed".to_owned()
+    } else if was == "Failed" || was == "Succeeded" {
+        // Terminal phases never change.
+        reason = old.and_then(|s| s.reason.clone());
+        message = old.and_then(|s| s.message.clone());
+        was.to_owned()
+    } else {
+        computed.to_owned()
+    };
+    let conditions = conditions::conditions(inputs, &phase, &init, &apps);
+    let host_ips = &inputs.facts.host_ips;
+    let mut ips: Vec<String> = if spec.host_network.unwrap_or(false) {
+        if inputs.observed.sandboxes.is_empty() { Vec::new() } else { host_ips.clone() }
+    } else {
+        inputs.observed.active_sandbox().map(|s| s.ips.clone()).unwrap_or_default()
+    };
+    if ips.is_empty() {
+        // A finished pod keeps the addresses it had.
+        ips = old.and_then(|s| s.pod_ips.as_ref()).map(|all| all.iter().map(|p| p.ip.clone()).collect()).unwrap_or_default();
+        if !matches!(phase.as_str(), "Failed" | "Succeeded") && !inputs.terminating && inputs.observed.sandboxes.is_empty() {
+            ips.clear();
+        }
+    }
+    let some = |list: Vec<ContainerStatus>| (!list.is_empty()).then_some(list);
+    PodStatus {
+        phase: Some(phase),
+        reason,
+        message,
+        conditions: Some(conditions),
+        container_statuses: some(apps),
+        init_container_statuses: some(init),
+        ephemeral_container_statuses: some(ephemeral),
+        host_ip: host_ips.first().cloned(),
+        host_ips: (!host_ips.is_empty()).then(|| host_ips.iter().map(|ip| HostIP { ip: ip.clone() }).collect()),
+        pod_ip: ips.first().cloned(),
+        pod_ips: (!ips.is_empty()).then(|| ips.iter().map(|ip| PodIP { ip: ip.clone() }).collect()),
+        qos_class: old
+            .and_then(|s| s.qos_class.clone())
+            .or_else(|| Some(qos_class(inputs.pod).as_str().to_owned())),
+        start_time: old.and_then(|s| s.start_time.clone()).or(Some(Time(inputs.seen))),
+        observed_generation: inputs.pod.metadata.generation,
+        nominated_node_name: None,
+        resize: old.and_then(|s| s.resize.clone()),
+        ..PodStatus::default()
+    }
+}
