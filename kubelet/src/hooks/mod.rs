@@ -2,6 +2,10 @@
 //! sleep. Answers for upstream's `pkg/kubelet/lifecycle`. Reports no events: the worker does
 //! (`FailedPostStartHook`, `FailedPreStopHook`).
 
+mod runner;
+
+pub use runner::Runner;
+
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod};
 use std::time::Duration;

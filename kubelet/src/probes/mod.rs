@@ -4,6 +4,13 @@
 //! channel and are kept for [`Probes::result`]. Reports `Unhealthy` and `ProbeWarning` events; never kills anything
 //! itself. `prober_probe_total`, `prober_probe_duration_seconds` are its metrics.
 
+mod check;
+pub mod http;
+mod manager;
+mod worker;
+
+pub use manager::Manager;
+
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use std::sync::Arc;

@@ -5,8 +5,17 @@
 //! Touches only cgroups below the configured root. Everything but [`Cgroups`] implementations and
 //! [`machine_info`] is pure.
 
-use crate::cri::v1::LinuxContainerResources;
-use k8s_openapi::api::core::v1::{Container, Pod};
+mod cgroups;
+mod limits;
+mod machine;
+#[cfg(test)]
+mod tests;
+
+pub use cgroups::{FsCgroups, NoCgroups};
+pub use limits::{container_resources, qos_class, sandbox_resources};
+pub use machine::{allocatable, capacity, cgroup_version, machine_info};
+
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeMap;
 
@@ -30,11 +39,6 @@ impl QosClass {
             Self::BestEffort => "BestEffort",
         }
     }
-}
-
-/// The pod's class as upstream computes it (pod-level resources first, then init and app containers).
-pub fn qos_class(_pod: &Pod) -> QosClass {
-    QosClass::BestEffort
 }
 
 /// What the machine has.
@@ -62,11 +66,6 @@ pub struct MachineInfo {
     pub os_image: String,
 }
 
-/// Reads [`MachineInfo`] from `/proc`, `/sys` and `/etc`.
-pub fn machine_info(_root_dir: &std::path::Path) -> MachineInfo {
-    MachineInfo::default()
-}
-
 /// Settings that decide about allocatable and container resources.
 #[derive(Clone, Debug)]
 pub struct ResourceConfig {
@@ -90,32 +89,6 @@ pub struct ResourceConfig {
     pub pod_pids_limit: i64,
 }
 
-/// `status.capacity`.
-pub fn capacity(_machine: &MachineInfo, _config: &ResourceConfig) -> BTreeMap<String, Quantity> {
-    BTreeMap::new()
-}
-
-/// `status.allocatable`.
-pub fn allocatable(_machine: &MachineInfo, _config: &ResourceConfig) -> BTreeMap<String, Quantity> {
-    BTreeMap::new()
-}
-
-/// CRI resources of a container: shares, quota, period, memory limit, `oom_score_adj`, hugepage limits, unified
-/// keys on cgroup v2.
-pub fn container_resources(
-    _pod: &Pod,
-    _container: &Container,
-    _machine: &MachineInfo,
-    _config: &ResourceConfig,
-) -> LinuxContainerResources {
-    LinuxContainerResources::default()
-}
-
-/// CRI resources of the whole pod (sandbox), without or with its overhead alone.
-pub fn sandbox_resources(_pod: &Pod, _config: &ResourceConfig) -> (LinuxContainerResources, LinuxContainerResources) {
-    Default::default()
-}
-
 /// How the host mounts its cgroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CgroupVersion {
@@ -123,11 +96,6 @@ pub enum CgroupVersion {
     V1,
     /// The unified hierarchy.
     V2,
-}
-
-/// Looks at `/sys/fs/cgroup`.
-pub fn cgroup_version() -> CgroupVersion {
-    CgroupVersion::V1
 }
 
 /// Why a cgroup operation failed.

@@ -6,6 +6,15 @@
 //! (sub-paths under `<root-dir>/pods/<uid>/volume-subpaths/<volume>/<container>/<index>`); nothing outside of the
 //! root directory is written. Must not talk to the runtime and must not report events itself.
 
+mod content;
+mod hostpath;
+mod manager;
+mod mounts;
+mod tokens;
+mod writer;
+
+pub use manager::Manager;
+
 use crate::facts::PodFacts;
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Pod, VolumeMount};

@@ -1,0 +1,41 @@
+# The commands a person must know. `make help` lists them.
+NODES ?= 1
+CACHE ?= $(HOME)/.cache/ironclad
+# Outside the clone, so that clones and CI share what is built.
+export CARGO_TARGET_DIR ?= $(CACHE)/target
+export PATH := $(CACHE)/bin:$(PATH)
+BIN := $(CARGO_TARGET_DIR)/release
+CLUSTER := $(BIN)/cluster --run .run
+
+.PHONY: help up down load build test unit e2e bench images lint deps generate
+help: ## This list
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+up: deps build ## Start a cluster of NODES nodes (1) and wait until they are Ready
+	@$(CLUSTER) up --nodes $(NODES)
+
+down: ## Stop the cluster and leave nothing behind
+	@if [ -x $(BIN)/cluster ]; then $(CLUSTER) down; elif [ -e .run ]; then echo "error: the cluster program is not built; run: make build"; exit 1; fi
+
+load: ## Import the image archive IMAGE into every node
+	@test -n "$(IMAGE)" || { echo "error: no archive given; use: make load IMAGE=archive.tar"; exit 1; }
+	@$(CLUSTER) load $(IMAGE)
+
+build: deps ## Build the five binaries and the cluster program
+	@cargo build --release --locked --bins
+
+test: deps ## Run every test: unit, integration against etcd, end to end
+	@hack/test.sh
+
+bench: deps build ## Print one JSON line for each figure
+	@hack/bench.sh
+
+images: deps build ## Build the images of the example offline from Debian packages
+	@e2e/images/build.sh $(CACHE)/images $(BIN)/cluster
+
+lint: ## rustfmt and clippy, warnings are errors
+	@cargo fmt --all --check
+	@cargo clippy --workspace --all-targets --locked -- -D warnings
+
+deps: ## Install what is missing on this machine
+	@hack/install-deps.sh $(CACHE)

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Builds the example's images offline from Debian packages, each once: FOLDER/mysql.tar and FOLDER/myweb.tar.
+set -euo pipefail
+folder=$1
+cluster=$2
+here=$(cd "$(dirname "$0")" && pwd)
+mkdir -p "$folder"
+
+# recipe NAME REFERENCE PACKAGES: a Debian root file system with the packages and the files in NAME/, as an image.
+recipe() {
+  local name=$1 reference=$2 packages=$3
+  local archive=$folder/$name.tar stamp
+  stamp=$(cat "$here/build.sh" "$here/$name"/* | sha256sum | cut -c1-16)
+  [ "$(cat "$archive.stamp" 2>/dev/null)" = "$stamp" ] && [ -e "$archive" ] && return
+  echo "==> image $reference"
+  local layer=$folder/$name-layer.tar hooks=()
+  for file in "$here/$name"/*; do
+    hooks+=("--customize-hook=upload $file /$(basename "$file")")
+  done
+  mmdebstrap --quiet --variant=apt --mode=root --include="$packages" \
+    --aptopt='Acquire::Retries "3"' --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
+    "${hooks[@]}" --customize-hook='chroot "$1" sh -e /setup.sh' \
+    bookworm "$layer" http://deb.debian.org/debian
+  "$cluster" wrap "$layer" "$archive" --reference "$reference" --env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin -- /entrypoint.sh
+  echo "$stamp" >"$archive.stamp"
+}
+
+recipe mysql docker.io/library/mysql:5.7 mariadb-server
+recipe myweb docker.io/kubeguide/tomcat-app:v1 tomcat10,default-jre-headless,libmariadb-java

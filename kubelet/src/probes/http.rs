@@ -1,0 +1,243 @@
+//! HTTP requests of probes and hooks: TLS without verification (a container's certificate
+//! is its own business), redirects within the host, answers read up to a bound.
+
+use http::header::{ACCEPT, HOST, HeaderName, HeaderValue, LOCATION, USER_AGENT};
+use http::{HeaderMap, Method, Uri};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::{Container, HTTPGetAction};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+
+/// The most of an answer's body that is read.
+const BODY_LIMIT: usize = 10 << 10;
+const REDIRECT_LIMIT: usize = 10;
+
+/// A GET request.
+#[derive(Clone, Debug)]
+pub struct Request {
+    secure: bool,
+    host: String,
+    port: u16,
+    path: String,
+    headers: HeaderMap,
+}
+
+/// What came back.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The status code of the last answer.
+    pub status: u16,
+    /// The beginning of its body.
+    pub body: String,
+    /// A redirect to another host, which is not followed.
+    pub redirected_to: Option<String>,
+}
+
+impl Request {
+    /// The request that an action describes.
+    ///
+    /// # Errors
+    /// The port is neither a number nor the name of one of the container's ports.
+    pub fn new(action: &HTTPGetAction, container: &Container, pod_ip: &str, agent: &str) -> Result<Self, String> {
+        let host = action.host.as_deref().filter(|host| !host.is_empty()).unwrap_or(pod_ip);
+        let mut headers = HeaderMap::new();
+        for header in action.http_headers.iter().flatten() {
+            let name = HeaderName::try_from(header.name.as_str());
+            let value = HeaderValue::try_from(header.value.as_str());
+            if let (Ok(name), Ok(value)) = (name, value) {
+                headers.append(name, value);
+            }
+        }
+        headers.entry(USER_AGENT).or_insert(HeaderValue::try_from(agent).map_err(|error| error.to_string())?);
+        headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
+        let path = action.path.as_deref().unwrap_or_default();
+        Ok(Self {
+            secure: action.scheme.as_deref().is_some_and(|scheme| scheme.eq_ignore_ascii_case("https")),
+            host: host.to_owned(),
+            port: port_number(&action.port, container)?,
+            path: if path.starts_with('/') { path.to_owned() } else { format!("/{path}") },
+            headers,
+        })
+    }
+}
+
+/// A port given by number or by the name of a container port.
+///
+/// # Errors
+/// Not a port.
+pub fn port_number(port: &IntOrString, container: &Container) -> Result<u16, String> {
+    let number = match port {
+        IntOrString::Int(number) => Some(*number),
+        IntOrString::String(name) => {
+            let ports = container.ports.iter().flatten();
+            let named = ports.clone().find(|port| port.name.as_ref() == Some(name)).map(|port| port.container_port);
+            named.or_else(|| name.parse().ok())
+        }
+    };
+    number
+        .and_then(|number| u16::try_from(number).ok())
+        .filter(|number| *number > 0)
+        .ok_or_else(|| format!("couldn't find port: {port:?} in container {:?}", container.name))
+}
+
+/// Sends a request and follows redirects that stay on its host.
+///
+/// # Errors
+/// What went wrong on the way, in words for an event.
+pub async fn send(request: &Request, timeout: Duration) -> Result<Answer, String> {
+    let url = url(request);
+    let work = async {
+        let mut request = request.clone();
+        for _ in 0..REDIRECT_LIMIT {
+            let (answer, location) = exchange(&request).await?;
+            let Some(location) = location.filter(|_| (300..400).contains(&answer.status)) else { return Ok(answer) };
+            match follow(&request, &location) {
+                Some(next) => request = next,
+                None => return Ok(Answer { redirected_to: Some(location), ..answer }),
+            }
+        }
+        Err(format!("stopped after {REDIRECT_LIMIT} redirects"))
+    };
+    let result = tokio::time::timeout(timeout, work).await;
+    result
+        .unwrap_or_else(|_| {
+            Err("context deadline exceeded (Client.Timeout exceeded while awaiting headers)".to_owned())
+        })
+        .map_err(|error| format!("Get {url:?}: {error}"))
+}
+
+fn url(request: &Request) -> String {
+    format!("{}://{}{}", if request.secure { "https" } else { "http" }, authority(request), request.path)
+}
+
+fn authority(request: &Request) -> String {
+    let host = &request.host;
+    if host.contains(':') { format!("[{host}]:{}", request.port) } else { format!("{host}:{}", request.port) }
+}
+
+/// The next request after a redirect, if it stays on the same host.
+fn follow(request: &Request, location: &str) -> Option<Request> {
+    let target: Uri = location.parse().ok()?;
+    let mut next = request.clone();
+    if let Some(host) = target.host() {
+        if host.trim_matches(['[', ']']) != request.host {
+            return None;
+        }
+        next.secure = target.scheme_str() == Some("https");
+        next.port = target.port_u16().unwrap_or(if next.secure { 443 } else { 80 });
+    }
+    next.path = target.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string);
+    Some(next)
+}
+
+async fn exchange(request: &Request) -> Result<(Answer, Option<String>), String> {
+    let dial = |error: std::io::Error| format!("dial tcp {}: connect: {}", authority(request), reason(&error));
+    let stream = TcpStream::connect((request.host.as_str(), request.port)).await.map_err(dial)?;
+    if !request.secure {
+        return over(stream, request).await;
+    }
+    let name = ServerName::try_from(request.host.clone()).map_err(|error| error.to_string())?;
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(unverified()?));
+    let stream = connector.connect(name, stream).await.map_err(|error| error.to_string())?;
+    over(stream, request).await
+}
+
+/// The kernel's words as Go prints them: lower case, without the number.
+pub(super) fn reason(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::ConnectionRefused => "connection refused".into(),
+        std::io::ErrorKind::HostUnreachable => "no route to host".into(),
+        std::io::ErrorKind::NetworkUnreachable => "network is unreachable".into(),
+        std::io::ErrorKind::TimedOut => "i/o timeout".into(),
+        _ => error.to_string(),
+    }
+}
+
+async fn over<S>(stream: S, request: &Request) -> Result<(Answer, Option<String>), String>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let text = |error: hyper::Error| error.to_string();
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(text)?;
+    let mut builder = http::Request::builder().method(Method::GET).uri(&request.path);
+    if !request.headers.contains_key(HOST) {
+        builder = builder.header(HOST, authority(request));
+    }
+    let mut message = builder.body(Empty::<bytes::Bytes>::new()).map_err(|error| error.to_string())?;
+    message.headers_mut().extend(request.headers.clone());
+    let exchange = async move {
+        let response = sender.send_request(message).await.map_err(text)?;
+        let status = response.status().as_u16();
+        let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        // A longer body is no failure: only its beginning is of use.
+        let body = Limited::new(response.into_body(), BODY_LIMIT).collect().await;
+        let body = body.map(|body| String::from_utf8_lossy(&body.to_bytes()).into_owned()).unwrap_or_default();
+        Ok((Answer { status, body, redirected_to: None }, location))
+    };
+    tokio::pin!(exchange);
+    tokio::select! {
+        result = &mut exchange => result,
+        // The connection ends by itself only when the peer closes it: then the answer is complete or lost.
+        _ = connection => exchange.await,
+    }
+}
+
+fn unverified() -> Result<ClientConfig, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+        .with_no_client_auth();
+    Ok(config)
+}
+
+/// Probes do not verify certificates, as documented for `scheme: HTTPS`.
+#[derive(Debug)]
+struct AnyCertificate(Arc<rustls::crypto::CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

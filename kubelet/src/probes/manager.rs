@@ -1,0 +1,205 @@
+//! The prober: starts and stops the workers of a node's containers and keeps their results.
+
+use super::worker::{Shared, Worker, initial};
+use super::{ProbeKind, ProbeResult, ProbeUpdate, Probes, RunningContainer};
+use crate::cri::Exec;
+use crate::events::EventSink;
+use k8s_openapi::api::core::v1::{Container, Pod, Probe};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+
+/// Results that wait to be read; a full channel makes probes wait, not memory grow.
+const UPDATES: usize = 256;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    pod_uid: String,
+    container: String,
+    kind: ProbeKind,
+}
+
+struct Running {
+    container_id: String,
+    shared: Arc<Shared>,
+    task: AbortHandle,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// All probes of a node.
+pub struct Manager {
+    exec: Arc<dyn Exec>,
+    events: Arc<dyn EventSink>,
+    updates: mpsc::Sender<ProbeUpdate>,
+    workers: Mutex<HashMap<Key, Running>>,
+    /// By pod uid and container: whether it counts as started.
+    started: Mutex<HashMap<(String, String), (String, watch::Sender<bool>)>>,
+}
+
+impl Manager {
+    /// A prober and the stream of its results. Must be used within a tokio runtime.
+    pub fn new(exec: Arc<dyn Exec>, events: Arc<dyn EventSink>) -> (Self, mpsc::Receiver<ProbeUpdate>) {
+        let (updates, receiver) = mpsc::channel(UPDATES);
+        let manager =
+            Self { exec, events, updates, workers: Mutex::default(), started: Mutex::default() };
+        (manager, receiver)
+    }
+
+    /// The container's gate, new when the container is: open from the start without a startup probe, else when
+    /// that probe has passed.
+    fn gate(&self, pod_uid: &str, container: &Container, running: &RunningContainer) -> watch::Receiver<bool> {
+        let passed = match container.startup_probe {
+            None => true,
+            Some(_) => {
+                self.result(pod_uid, &container.name, ProbeKind::Startup, &running.container_id)
+                    == Some(ProbeResult::Success)
+            }
+        };
+        let mut gates = self.started.lock();
+        let key = (pod_uid.to_owned(), container.name.clone());
+        let gate = gates.entry(key).or_insert_with(|| (running.container_id.clone(), watch::Sender::new(passed)));
+        if gate.0 != running.container_id {
+            *gate = (running.container_id.clone(), watch::Sender::new(passed));
+        }
+        if passed {
+            gate.1.send_replace(true);
+        }
+        gate.1.subscribe()
+    }
+
+    fn ensure(&self, pod: &Arc<Pod>, pod_ip: &str, container: &Container, running: &RunningContainer) {
+        let pod_uid = pod.metadata.uid.clone().unwrap_or_default();
+        let started = self.gate(&pod_uid, container, running);
+        for (kind, probe) in probes(container) {
+            let key = Key { pod_uid: pod_uid.clone(), container: container.name.clone(), kind };
+            let mut workers = self.workers.lock();
+            if workers.get(&key).is_some_and(|known| known.container_id == running.container_id) {
+                continue;
+            }
+            let shared = Arc::new(Shared { result: Mutex::new(initial(kind)) });
+            let worker = Worker {
+                kind,
+                pod: pod.clone(),
+                pod_ip: pod_ip.to_owned(),
+                container: container.clone(),
+                probe: probe.clone(),
+                running: running.clone(),
+                shared: shared.clone(),
+                exec: self.exec.clone(),
+                events: self.events.clone(),
+                updates: self.updates.clone(),
+                started: started.clone(),
+            };
+            let task = tokio::spawn(worker.run()).abort_handle();
+            workers.insert(key, Running { container_id: running.container_id.clone(), shared, task });
+        }
+    }
+}
+
+impl Probes for Manager {
+    fn observe(&self, pod: &Arc<Pod>, pod_ips: &[String], running: &[RunningContainer]) {
+        let Some(spec) = &pod.spec else { return };
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let alive = |key: &Key| running.iter().any(|container| container.name == key.container);
+        self.workers.lock().retain(|key, _| key.pod_uid != uid || alive(key));
+        let pod_ip = pod_ips.first().map(String::as_str).unwrap_or_default();
+        for container in spec.containers.iter().chain(spec.init_containers.iter().flatten()) {
+            if let Some(running) = running.iter().find(|running| running.name == container.name) {
+                self.ensure(pod, pod_ip, container, running);
+            }
+        }
+    }
+
+    fn stop_liveness(&self, pod_uid: &str) {
+        let stops = |key: &Key| key.pod_uid == pod_uid && key.kind != ProbeKind::Readiness;
+        self.workers.lock().retain(|key, _| !stops(key));
+    }
+
+    fn remove(&self, pod_uid: &str) {
+        self.workers.lock().retain(|key, _| key.pod_uid != pod_uid);
+        self.started.lock().retain(|(uid, _), _| uid != pod_uid);
+    }
+
+    fn result(&self, pod_uid: &str, container: &str, kind: ProbeKind, container_id: &str) -> Option<ProbeResult> {
+        let key = Key { pod_uid: pod_uid.to_owned(), container: container.to_owned(), kind };
+        let workers = self.workers.lock();
+        let worker = workers.get(&key).filter(|worker| worker.container_id == container_id)?;
+        let result = *worker.shared.result.lock();
+        Some(result)
+    }
+}
+
+fn probes(container: &Container) -> impl Iterator<Item = (ProbeKind, &Probe)> {
+    let all = [
+        (ProbeKind::Startup, &container.startup_probe),
+        (ProbeKind::Liveness, &container.liveness_probe),
+        (ProbeKind::Readiness, &container.readiness_probe),
+    ];
+    all.into_iter().filter_map(|(kind, probe)| Some((kind, probe.as_ref()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cri::{CriError, ExecOutput};
+    use crate::events::LogSink;
+    use async_trait::async_trait;
+    use jiff::Timestamp;
+    use serde_json::json;
+    use std::time::Duration;
+
+    /// Answers with the exit code that the command names.
+    struct ExitCode;
+
+    #[async_trait]
+    impl Exec for ExitCode {
+        async fn exec_sync(&self, _: &str, command: &[String], _: Duration) -> Result<ExecOutput, CriError> {
+            Ok(ExecOutput { exit_code: command[0].parse().unwrap_or(0), ..ExecOutput::default() })
+        }
+    }
+
+    fn pod(container: serde_json::Value) -> Arc<Pod> {
+        let pod = json!({"metadata": {"name": "p", "uid": "u"}, "spec": {"containers": [container]}});
+        Arc::new(serde_json::from_value(pod).expect("a pod"))
+    }
+
+    fn running(id: &str) -> [RunningContainer; 1] {
+        [RunningContainer { name: "c".into(), container_id: id.into(), started_at: Timestamp::now() }]
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn readiness_waits_for_startup_and_starts_anew_with_the_container() {
+        let (manager, mut updates) = Manager::new(Arc::new(ExitCode), Arc::new(LogSink));
+        let exec = |code: &str| json!({"exec": {"command": [code]}, "periodSeconds": 1});
+        let pod = pod(json!({"name": "c", "startupProbe": exec("0"), "readinessProbe": exec("0")}));
+        manager.observe(&pod, &[], &running("first"));
+        assert_eq!(manager.result("u", "c", ProbeKind::Readiness, "first"), Some(ProbeResult::Failure));
+        let update = updates.recv().await.expect("an update");
+        assert_eq!((update.kind, update.result), (ProbeKind::Startup, ProbeResult::Success));
+        manager.observe(&pod, &[], &running("first"));
+        let update = updates.recv().await.expect("an update");
+        assert_eq!((update.kind, update.result), (ProbeKind::Readiness, ProbeResult::Success));
+        manager.observe(&pod, &[], &running("second"));
+        assert_eq!(manager.result("u", "c", ProbeKind::Readiness, "first"), None);
+        assert_eq!(manager.result("u", "c", ProbeKind::Readiness, "second"), Some(ProbeResult::Failure));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn liveness_fails_after_its_threshold() {
+        let (manager, mut updates) = Manager::new(Arc::new(ExitCode), Arc::new(LogSink));
+        let probe = json!({"exec": {"command": ["1"]}, "periodSeconds": 10, "failureThreshold": 3});
+        let before = tokio::time::Instant::now();
+        manager.observe(&pod(json!({"name": "c", "livenessProbe": probe})), &[], &running("id"));
+        assert_eq!(manager.result("u", "c", ProbeKind::Liveness, "id"), Some(ProbeResult::Success));
+        let update = updates.recv().await.expect("an update");
+        assert_eq!((update.kind, update.result, update.container_id.as_str()), (ProbeKind::Liveness, ProbeResult::Failure, "id"));
+        assert_eq!(before.elapsed().as_secs(), 20);
+    }
+}

@@ -1,0 +1,226 @@
+//! Quality of service and the limits that follow from a pod's requests: pure arithmetic.
+
+use super::machine::page_size;
+use super::{MachineInfo, QosClass, ResourceConfig, cgroup_version};
+use crate::cri::v1::{HugepageLimit, LinuxContainerResources};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use proto::quantity::Quantity as Amount;
+use std::collections::{BTreeMap, HashMap};
+
+/// The smallest CPU weight the kernel takes.
+pub(super) const MIN_SHARES: i64 = 2;
+const MAX_SHARES: i64 = 262_144;
+/// The shortest CPU quota the kernel takes, in microseconds.
+const MIN_QUOTA: i64 = 1000;
+const GUARANTEED_OOM: i64 = -997;
+const BEST_EFFORT_OOM: i64 = 1000;
+/// Priorities from here on are `system-node-critical` and `system-cluster-critical`.
+const CRITICAL_PRIORITY: i32 = 2_000_000_000;
+
+/// CPU (thousandths) and memory (bytes) of one request or limit list; absent is `None`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Amounts {
+    pub(super) cpu: Option<i64>,
+    pub(super) memory: Option<i64>,
+}
+
+impl Amounts {
+    fn of(list: Option<&BTreeMap<String, Quantity>>) -> Self {
+        let amount = |name: &str| list.and_then(|list| list.get(name)).and_then(|quantity| quantity.0.parse::<Amount>().ok());
+        Self {
+            cpu: amount("cpu").map(|amount| amount.milli_value()).filter(|cpu| *cpu > 0),
+            memory: amount("memory").map(|amount| amount.value()).filter(|memory| *memory > 0),
+        }
+    }
+
+    fn requests(resources: Option<&ResourceRequirements>) -> Self {
+        Self::of(resources.and_then(|resources| resources.requests.as_ref()))
+    }
+
+    fn limits(resources: Option<&ResourceRequirements>) -> Self {
+        Self::of(resources.and_then(|resources| resources.limits.as_ref()))
+    }
+
+    fn sum(self, other: Self) -> Self {
+        let add = |a: Option<i64>, b: Option<i64>| match (a, b) {
+            (None, None) => None,
+            (a, b) => Some(a.unwrap_or(0).saturating_add(b.unwrap_or(0))),
+        };
+        Self { cpu: add(self.cpu, other.cpu), memory: add(self.memory, other.memory) }
+    }
+
+    fn max(self, other: Self) -> Self {
+        Self { cpu: self.cpu.max(other.cpu), memory: self.memory.max(other.memory) }
+    }
+}
+
+/// The pod's class as upstream computes it (pod-level resources first, then init and app containers).
+pub fn qos_class(pod: &Pod) -> QosClass {
+    let Some(spec) = &pod.spec else { return QosClass::BestEffort };
+    let mut requests = Amounts::default();
+    let mut limits = Amounts::default();
+    let mut all_limited = true;
+    if let Some(resources) = &spec.resources {
+        requests = Amounts::requests(Some(resources));
+        limits = Amounts::limits(Some(resources));
+        all_limited = limits.cpu.is_some() && limits.memory.is_some();
+    } else {
+        for container in containers(spec) {
+            let limit = Amounts::limits(container.resources.as_ref());
+            requests = requests.sum(Amounts::requests(container.resources.as_ref()));
+            limits = limits.sum(limit);
+            all_limited &= limit.cpu.is_some() && limit.memory.is_some();
+        }
+    }
+    let nothing = Amounts::default();
+    if requests == nothing && limits == nothing {
+        return QosClass::BestEffort;
+    }
+    // A request that is not set equals the limit: defaulting has written it into the object.
+    let equal = requests.cpu.is_none_or(|cpu| Some(cpu) == limits.cpu)
+        && requests.memory.is_none_or(|memory| Some(memory) == limits.memory);
+    if all_limited && equal { QosClass::Guaranteed } else { QosClass::Burstable }
+}
+
+fn containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
+    spec.containers.iter().chain(spec.init_containers.iter().flatten())
+}
+
+fn is_sidecar(container: &Container) -> bool {
+    container.restart_policy.as_deref() == Some("Always")
+}
+
+/// What a pod needs at its peak: app containers and sidecars together, or an init container with the sidecars
+/// that were started before it. Pod-level resources, where set, stand instead.
+pub(super) fn pod_amounts(spec: &PodSpec, of: fn(Option<&ResourceRequirements>) -> Amounts) -> Amounts {
+    let whole = of(spec.resources.as_ref());
+    let mut running = Amounts::default();
+    let mut peak = Amounts::default();
+    for container in spec.init_containers.iter().flatten() {
+        let amounts = of(container.resources.as_ref());
+        if is_sidecar(container) {
+            running = running.sum(amounts);
+            peak = peak.max(running);
+        } else {
+            peak = peak.max(running.sum(amounts));
+        }
+    }
+    for container in &spec.containers {
+        running = running.sum(of(container.resources.as_ref()));
+    }
+    let summed = running.max(peak);
+    let overhead = Amounts::of(spec.overhead.as_ref());
+    Amounts { cpu: whole.cpu.or(summed.cpu), memory: whole.memory.or(summed.memory) }.sum(overhead)
+}
+
+pub(super) fn pod_requests(spec: &PodSpec) -> Amounts {
+    pod_amounts(spec, Amounts::requests)
+}
+
+/// A pod has a limit only where each of its containers has one.
+pub(super) fn pod_limits(spec: &PodSpec) -> Amounts {
+    let sum = pod_amounts(spec, Amounts::limits);
+    let whole = Amounts::limits(spec.resources.as_ref());
+    let every = |has: fn(&Amounts) -> bool| containers(spec).all(|c| has(&Amounts::limits(c.resources.as_ref())));
+    Amounts {
+        cpu: sum.cpu.filter(|_| whole.cpu.is_some() || every(|limits| limits.cpu.is_some())),
+        memory: sum.memory.filter(|_| whole.memory.is_some() || every(|limits| limits.memory.is_some())),
+    }
+}
+
+pub(super) fn shares(milli_cpu: i64) -> i64 {
+    (milli_cpu.saturating_mul(1024) / 1000).clamp(MIN_SHARES, MAX_SHARES)
+}
+
+pub(super) fn quota(milli_cpu: i64, period: i64) -> i64 {
+    (milli_cpu.saturating_mul(period) / 1000).max(MIN_QUOTA)
+}
+
+/// CRI resources of a container: shares, quota, period, memory limit, `oom_score_adj`, hugepage limits, unified
+/// keys on cgroup v2.
+pub fn container_resources(
+    pod: &Pod,
+    container: &Container,
+    machine: &MachineInfo,
+    config: &ResourceConfig,
+) -> LinuxContainerResources {
+    let requests = Amounts::requests(container.resources.as_ref());
+    let limits = Amounts::limits(container.resources.as_ref());
+    let mut resources = LinuxContainerResources {
+        cpu_shares: shares(requests.cpu.or(limits.cpu).unwrap_or(0)),
+        memory_limit_in_bytes: limits.memory.unwrap_or(0),
+        oom_score_adj: oom_score_adj(pod, container, machine),
+        hugepage_limits: hugepage_limits(container, machine),
+        ..LinuxContainerResources::default()
+    };
+    if let Some(cpu) = limits.cpu.filter(|_| config.cpu_cfs_quota) {
+        resources.cpu_period = config.cpu_cfs_quota_period_us;
+        resources.cpu_quota = quota(cpu, config.cpu_cfs_quota_period_us);
+    }
+    if cgroup_version() == super::CgroupVersion::V2 && !config.single_process_oom_kill {
+        resources.unified = HashMap::from([("memory.oom.group".to_owned(), "1".to_owned())]);
+    }
+    resources
+}
+
+/// How readily the kernel ends a container when memory runs out: the less of the machine's memory a burstable
+/// container asks for, the sooner.
+fn oom_score_adj(pod: &Pod, container: &Container, machine: &MachineInfo) -> i64 {
+    let Some(spec) = &pod.spec else { return BEST_EFFORT_OOM };
+    let critical = spec.priority.is_some_and(|priority| priority >= CRITICAL_PRIORITY);
+    match qos_class(pod) {
+        _ if critical => return GUARANTEED_OOM,
+        QosClass::Guaranteed => return GUARANTEED_OOM,
+        QosClass::BestEffort => return BEST_EFFORT_OOM,
+        QosClass::Burstable => {}
+    }
+    let request = |container: &Container| Amounts::requests(container.resources.as_ref()).memory.unwrap_or(0);
+    let mut memory = request(container);
+    if is_sidecar(container) {
+        // A sidecar must not be ended before the containers that it serves.
+        let served = spec.containers.iter().map(request).min().unwrap_or(0);
+        memory = memory.max(served);
+    }
+    let total = i64::try_from(machine.memory).unwrap_or(i64::MAX).max(1);
+    let score = 1000 - memory.saturating_mul(1000) / total;
+    score.clamp(1000 + GUARANTEED_OOM, BEST_EFFORT_OOM - 1)
+}
+
+fn hugepage_limits(container: &Container, machine: &MachineInfo) -> Vec<HugepageLimit> {
+    let limits = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
+    let limit = |size: u64| {
+        let quantity = limits?.get(&format!("hugepages-{}", page_size(size)))?;
+        u64::try_from(quantity.0.parse::<Amount>().ok()?.value()).ok()
+    };
+    let entry = |size: &u64| HugepageLimit {
+        page_size: page_size(*size).replace('i', "B"),
+        limit: limit(*size).unwrap_or(0),
+    };
+    machine.hugepages.keys().map(entry).collect()
+}
+
+/// CRI resources of the sandbox: (the pod's overhead, the pod without it).
+pub fn sandbox_resources(pod: &Pod, config: &ResourceConfig) -> (LinuxContainerResources, LinuxContainerResources) {
+    let Some(spec) = &pod.spec else { return Default::default() };
+    let build = |requests: Amounts, limits: Amounts| {
+        let mut resources = LinuxContainerResources {
+            cpu_shares: shares(requests.cpu.unwrap_or(0)),
+            memory_limit_in_bytes: limits.memory.unwrap_or(0),
+            ..LinuxContainerResources::default()
+        };
+        if let Some(cpu) = limits.cpu.filter(|_| config.cpu_cfs_quota) {
+            resources.cpu_period = config.cpu_cfs_quota_period_us;
+            resources.cpu_quota = quota(cpu, config.cpu_cfs_quota_period_us);
+        }
+        resources
+    };
+    let overhead = Amounts::of(spec.overhead.as_ref());
+    let without = PodSpec { overhead: None, ..spec.clone() };
+    let overhead = if overhead == Amounts::default() {
+        LinuxContainerResources::default()
+    } else {
+        build(overhead, overhead)
+    };
+    (overhead, build(pod_requests(&without), pod_limits(&without)))
+}

@@ -1,0 +1,146 @@
+//! What the machine has, and how much of it pods may ask for.
+
+use super::{CgroupVersion, MachineInfo, ResourceConfig};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use proto::quantity::Quantity as Amount;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// Reads [`MachineInfo`] from `/proc`, `/sys` and `/etc`; what cannot be read is zero or empty.
+pub fn machine_info(root_dir: &Path) -> MachineInfo {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    MachineInfo {
+        cpu_millis: cpus as u64 * 1000,
+        memory: meminfo_bytes(&meminfo, "MemTotal:"),
+        swap: meminfo_bytes(&meminfo, "SwapTotal:"),
+        hugepages: hugepages(Path::new("/sys/kernel/mm/hugepages")),
+        ephemeral_storage: filesystem_bytes(root_dir),
+        machine_id: first_of(&["/etc/machine-id", "/var/lib/dbus/machine-id"]),
+        system_uuid: first_of(&["/sys/class/dmi/id/product_uuid", "/etc/machine-id"]),
+        boot_id: first_of(&["/proc/sys/kernel/random/boot_id"]),
+        kernel_version: first_of(&["/proc/sys/kernel/osrelease"]),
+        os_image: os_image(&fs::read_to_string("/etc/os-release").unwrap_or_default()),
+    }
+}
+
+fn first_of(paths: &[&str]) -> String {
+    let read = |path: &&str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    paths.iter().filter_map(read).find(|text| !text.is_empty()).unwrap_or_default()
+}
+
+/// A line `Name:  123 kB` of `/proc/meminfo` in bytes.
+fn meminfo_bytes(meminfo: &str, name: &str) -> u64 {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+    line.split_whitespace().next().and_then(|number| number.parse::<u64>().ok()).unwrap_or_default() * 1024
+}
+
+fn hugepages(folder: &Path) -> BTreeMap<u64, u64> {
+    let Ok(entries) = fs::read_dir(folder) else { return BTreeMap::new() };
+    let parse = |entry: fs::DirEntry| {
+        let name = entry.file_name().into_string().ok()?;
+        let size: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+        let pages = fs::read_to_string(entry.path().join("nr_hugepages")).ok()?.trim().parse().ok()?;
+        Some((size * 1024, pages))
+    };
+    entries.flatten().filter_map(parse).collect()
+}
+
+/// Size of the file system of the nearest folder that exists.
+fn filesystem_bytes(folder: &Path) -> u64 {
+    let existing = folder.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
+    nix::sys::statvfs::statvfs(existing).map_or(0, |stat| stat.blocks() * stat.fragment_size())
+}
+
+fn os_image(os_release: &str) -> String {
+    let name = os_release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    name.map_or_else(|| "Linux".into(), |name| name.trim_matches('"').to_owned())
+}
+
+/// `status.capacity`.
+pub fn capacity(machine: &MachineInfo, config: &ResourceConfig) -> BTreeMap<String, Quantity> {
+    let mut amounts = hugepage_amounts(machine);
+    amounts.insert("cpu".into(), millis(machine.cpu_millis));
+    amounts.insert("memory".into(), kibibytes(machine.memory));
+    amounts.insert("ephemeral-storage".into(), kibibytes(machine.ephemeral_storage));
+    amounts.insert("pods".into(), Quantity(max_pods(machine, config).to_string()));
+    amounts
+}
+
+/// `status.allocatable`: capacity without what is reserved for the system and the kubelet, without the hard
+/// eviction thresholds, and for memory without huge pages.
+pub fn allocatable(machine: &MachineInfo, config: &ResourceConfig) -> BTreeMap<String, Quantity> {
+    let reserved = |name: &str| -> Amount {
+        let of = |map: &BTreeMap<String, String>| map.get(name).and_then(|text| text.parse::<Amount>().ok());
+        let mut sum = of(&config.kube_reserved).unwrap_or_default();
+        sum.add(&of(&config.system_reserved).unwrap_or_default());
+        sum
+    };
+    let bytes = |name: &str| u64::try_from(reserved(name).value()).unwrap_or_default();
+    let threshold = |signal: &str, total: u64| {
+        config.eviction_hard.get(signal).map_or(0, |threshold| threshold_bytes(threshold, total))
+    };
+    let huge: u64 = machine.hugepages.iter().map(|(size, pages)| size * pages).sum();
+    let memory = machine.memory.saturating_sub(bytes("memory") + threshold("memory.available", machine.memory) + huge);
+    let storage = machine
+        .ephemeral_storage
+        .saturating_sub(bytes("ephemeral-storage") + threshold("nodefs.available", machine.ephemeral_storage));
+    let cpu = machine.cpu_millis.saturating_sub(u64::try_from(reserved("cpu").milli_value()).unwrap_or_default());
+
+    let mut amounts = hugepage_amounts(machine);
+    amounts.insert("cpu".into(), millis(cpu));
+    amounts.insert("memory".into(), kibibytes(memory));
+    // Upstream prints this one in bytes: the threshold is rarely a whole number of kibibytes.
+    amounts.insert("ephemeral-storage".into(), Quantity(storage.to_string()));
+    amounts.insert("pods".into(), Quantity(max_pods(machine, config).to_string()));
+    amounts
+}
+
+fn max_pods(machine: &MachineInfo, config: &ResourceConfig) -> i64 {
+    if config.pods_per_core <= 0 {
+        return config.max_pods;
+    }
+    let cores = i64::try_from(machine.cpu_millis / 1000).unwrap_or(i64::MAX);
+    config.pods_per_core.saturating_mul(cores).min(config.max_pods)
+}
+
+fn hugepage_amounts(machine: &MachineInfo) -> BTreeMap<String, Quantity> {
+    let amount = |(size, pages): (&u64, &u64)| (format!("hugepages-{}", page_size(*size)), Quantity(hugepage_text(size * pages)));
+    machine.hugepages.iter().map(amount).collect()
+}
+
+fn hugepage_text(bytes: u64) -> String {
+    if bytes == 0 { "0".into() } else { kibibytes(bytes).0 }
+}
+
+/// `2Mi`, `1Gi`: the largest binary unit that divides the size.
+pub(super) fn page_size(bytes: u64) -> String {
+    [(30, "Gi"), (20, "Mi"), (10, "Ki")]
+        .iter()
+        .find(|(shift, _)| bytes >= 1 << shift && bytes % (1 << shift) == 0)
+        .map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
+}
+
+fn millis(value: u64) -> Quantity {
+    Quantity(if value % 1000 == 0 { (value / 1000).to_string() } else { format!("{value}m") })
+}
+
+fn kibibytes(bytes: u64) -> Quantity {
+    Quantity(if bytes % 1024 == 0 { format!("{}Ki", bytes / 1024) } else { bytes.to_string() })
+}
+
+/// A hard eviction threshold, a quantity or a percentage, in bytes.
+fn threshold_bytes(threshold: &str, total: u64) -> u64 {
+    if let Some(percent) = threshold.strip_suffix('%') {
+        let share = percent.trim().parse::<f64>().unwrap_or_default().clamp(0.0, 100.0) / 100.0;
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+        return (total as f64 * share) as u64;
+    }
+    threshold.parse::<Amount>().map_or(0, |amount| u64::try_from(amount.value()).unwrap_or_default())
+}
+
+/// Looks at `/sys/fs/cgroup`.
+pub fn cgroup_version() -> CgroupVersion {
+    if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() { CgroupVersion::V2 } else { CgroupVersion::V1 }
+}

@@ -1,0 +1,100 @@
+use super::*;
+use serde_json::json;
+
+fn pod(containers: serde_json::Value) -> Pod {
+    serde_json::from_value(json!({"metadata": {"name": "p", "uid": "u1"}, "spec": {"containers": containers}})).expect("a pod")
+}
+
+fn container(requests: serde_json::Value, limits: serde_json::Value) -> serde_json::Value {
+    json!({"name": "c", "resources": {"requests": requests, "limits": limits}})
+}
+
+fn config() -> ResourceConfig {
+    ResourceConfig {
+        kube_reserved: BTreeMap::from([("cpu".into(), "100m".into()), ("memory".into(), "1Mi".into())]),
+        system_reserved: BTreeMap::new(),
+        eviction_hard: BTreeMap::from([
+            ("memory.available".into(), "100Mi".into()),
+            ("nodefs.available".into(), "10%".into()),
+        ]),
+        max_pods: 110,
+        pods_per_core: 0,
+        cpu_cfs_quota: true,
+        cpu_cfs_quota_period_us: 100_000,
+        single_process_oom_kill: false,
+        pod_pids_limit: -1,
+    }
+}
+
+fn machine() -> MachineInfo {
+    MachineInfo { cpu_millis: 2000, memory: 1 << 30, ephemeral_storage: 1000 * 1024, ..MachineInfo::default() }
+}
+
+#[test]
+fn quality_of_service() {
+    let full = json!({"cpu": "1", "memory": "1Mi"});
+    for (containers, expected) in [
+        (json!([{"name": "c"}]), QosClass::BestEffort),
+        (json!([container(json!({}), json!({}))]), QosClass::BestEffort),
+        (json!([container(json!({"cpu": "0"}), json!({}))]), QosClass::BestEffort),
+        (json!([container(full.clone(), full.clone())]), QosClass::Guaranteed),
+        (json!([container(json!({}), full.clone())]), QosClass::Guaranteed),
+        (json!([container(json!({"cpu": "500m"}), full.clone())]), QosClass::Burstable),
+        (json!([container(full.clone(), full.clone()), {"name": "d"}]), QosClass::Burstable),
+        (json!([container(json!({"memory": "1Mi"}), json!({}))]), QosClass::Burstable),
+        (json!([container(json!({"nvidia.com/gpu": "1"}), json!({"nvidia.com/gpu": "1"}))]), QosClass::BestEffort),
+    ] {
+        assert_eq!(qos_class(&pod(containers.clone())), expected, "{containers}");
+    }
+}
+
+#[test]
+fn container_limits_become_shares_quota_and_score() {
+    let resources = |container: serde_json::Value| {
+        let pod = pod(json!([container]));
+        let container = pod.spec.as_ref().expect("spec").containers[0].clone();
+        container_resources(&pod, &container, &machine(), &config())
+    };
+    let none = resources(json!({"name": "c"}));
+    assert_eq!((none.cpu_shares, none.cpu_quota, none.oom_score_adj), (2, 0, 1000));
+    let half = resources(container(json!({"cpu": "500m", "memory": "512Mi"}), json!({"cpu": "1500m"})));
+    assert_eq!((half.cpu_shares, half.cpu_quota, half.cpu_period, half.oom_score_adj), (512, 150_000, 100_000, 500));
+    let tiny = resources(container(json!({"memory": "1"}), json!({"cpu": "1m"})));
+    assert_eq!((tiny.cpu_shares, tiny.cpu_quota, tiny.oom_score_adj), (2, 1000, 999));
+    let full = resources(container(json!({}), json!({"cpu": "1", "memory": "1Gi"})));
+    assert_eq!((full.memory_limit_in_bytes, full.oom_score_adj), (1 << 30, -997));
+}
+
+#[test]
+fn allocatable_is_capacity_without_reservations_and_thresholds() {
+    let text = |map: BTreeMap<String, Quantity>, name: &str| map[name].0.clone();
+    assert_eq!(text(capacity(&machine(), &config()), "memory"), "1048576Ki");
+    assert_eq!(text(allocatable(&machine(), &config()), "cpu"), "1900m");
+    assert_eq!(text(allocatable(&machine(), &config()), "memory"), format!("{}Ki", 1_048_576 - 101 * 1024));
+    assert_eq!(text(allocatable(&machine(), &config()), "ephemeral-storage"), "921600");
+    assert_eq!(text(allocatable(&machine(), &config()), "pods"), "110");
+}
+
+#[test]
+fn pods_get_cgroups_in_their_tier_and_lose_them() {
+    let base = std::env::temp_dir().join(format!("ironclad-cgroups-{}", std::process::id()));
+    for controller in ["cpu", "memory"] {
+        std::fs::create_dir_all(base.join(controller).join("node")).expect("folder");
+    }
+    let tree = FsCgroups::at(&base, "/node", CgroupVersion::V1, config()).expect("tree");
+    tree.ensure_tree(&BTreeMap::new()).expect("tree");
+    let burstable = pod(json!([container(json!({"cpu": "500m"}), json!({}))]));
+    tree.ensure_pod(&burstable).expect("pod");
+    assert_eq!(tree.pod_parent(&burstable), "/node/kubepods/burstable/podu1");
+    assert!(base.join("memory/node/kubepods/burstable/podu1").is_dir());
+    assert_eq!(tree.pods(), ["u1"]);
+    tree.remove_pod("u1").expect("removed");
+    assert!(tree.pods().is_empty());
+    std::fs::remove_dir_all(&base).expect("clean");
+}
+
+#[test]
+fn a_missing_root_is_refused() {
+    let error = FsCgroups::at(std::path::Path::new("/nowhere"), "/x", CgroupVersion::V2, config()).err().expect("error");
+    assert_eq!(error.to_string(), "invalid configuration: cgroup-root [\"/x\"] doesn't exist");
+}

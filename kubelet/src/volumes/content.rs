@@ -1,0 +1,188 @@
+//! What the files of config-map, secret, downward-API and projected volumes hold. The
+//! objects come from an [`ObjectSource`]; everything else is computed.
+
+use super::tokens::Tokens;
+use super::writer::{Payload, Projection};
+use crate::env::fields;
+use crate::facts::PodFacts;
+use crate::objects::{ObjectError, ObjectSource};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, PodSpec, Secret, Volume, VolumeProjection,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const DEFAULT_MODE: i32 = 0o644;
+
+/// What contents are made from.
+pub(super) struct Context<'a> {
+    pub(super) pod: &'a Pod,
+    pub(super) facts: &'a PodFacts,
+    pub(super) objects: &'a dyn ObjectSource,
+    pub(super) tokens: &'a Tokens,
+}
+
+/// The files of a volume; `None` for kinds of volume whose files are not the kubelet's.
+pub(super) async fn payload(context: &Context<'_>, volume: &Volume) -> Result<Option<Payload>, String> {
+    let mut payload = Payload::new();
+    if let Some(source) = &volume.config_map {
+        let mode = source.default_mode.unwrap_or(DEFAULT_MODE);
+        context.add_config_map(&mut payload, &source.name, source.items.as_deref(), mode, source.optional).await?;
+    } else if let Some(source) = &volume.secret {
+        let name = source.secret_name.as_deref().unwrap_or_default();
+        let mode = source.default_mode.unwrap_or(DEFAULT_MODE);
+        context.add_secret(&mut payload, name, source.items.as_deref(), mode, source.optional).await?;
+    } else if let Some(source) = &volume.downward_api {
+        let mode = source.default_mode.unwrap_or(DEFAULT_MODE);
+        context.add_downward(&mut payload, source.items.as_deref().unwrap_or_default(), mode)?;
+    } else if let Some(source) = &volume.projected {
+        let mode = source.default_mode.unwrap_or(DEFAULT_MODE);
+        for projection in source.sources.iter().flatten() {
+            context.add_projection(&mut payload, projection, mode).await?;
+        }
+    } else {
+        return Ok(None);
+    }
+    Ok(Some(payload))
+}
+
+impl Context<'_> {
+    fn namespace(&self) -> &str {
+        self.pod.metadata.namespace.as_deref().unwrap_or_default()
+    }
+
+    async fn add_projection(&self, payload: &mut Payload, source: &VolumeProjection, mode: i32) -> Result<(), String> {
+        if let Some(map) = &source.config_map {
+            self.add_config_map(payload, &map.name, map.items.as_deref(), mode, map.optional).await?;
+        }
+        if let Some(secret) = &source.secret {
+            self.add_secret(payload, &secret.name, secret.items.as_deref(), mode, secret.optional).await?;
+        }
+        if let Some(downward) = &source.downward_api {
+            self.add_downward(payload, downward.items.as_deref().unwrap_or_default(), mode)?;
+        }
+        if let Some(token) = &source.service_account_token {
+            let text = self.tokens.get(self.objects, self.pod, token).await?;
+            let owner = self.pod.spec.as_ref().and_then(common_user);
+            let grouped = self.fs_group().is_some();
+            let mode = if owner.is_some() || grouped { 0o600 } else { mode };
+            let file = Projection { data: text.into_bytes(), mode: bits(mode), uid: owner };
+            payload.insert(token.path.clone(), file);
+        }
+        if source.cluster_trust_bundle.is_some() {
+            return Err("ClusterTrustBundle projections are not supported by this kubelet".into());
+        }
+        if source.pod_certificate.is_some() {
+            return Err("PodCertificate projections are not supported by this kubelet".into());
+        }
+        Ok(())
+    }
+
+    fn fs_group(&self) -> Option<i64> {
+        self.pod.spec.as_ref()?.security_context.as_ref()?.fs_group
+    }
+
+    async fn add_config_map(
+        &self,
+        payload: &mut Payload,
+        name: &str,
+        items: Option<&[KeyToPath]>,
+        mode: i32,
+        optional: Option<bool>,
+    ) -> Result<(), String> {
+        let optional = optional.unwrap_or(false);
+        let map = allow_missing(self.objects.config_map(self.namespace(), name).await, optional)?;
+        let data = map.map(|map| config_map_data(&map)).unwrap_or_default();
+        select(payload, data, items, mode, optional, "config")
+    }
+
+    async fn add_secret(
+        &self,
+        payload: &mut Payload,
+        name: &str,
+        items: Option<&[KeyToPath]>,
+        mode: i32,
+        optional: Option<bool>,
+    ) -> Result<(), String> {
+        let optional = optional.unwrap_or(false);
+        let secret = allow_missing(self.objects.secret(self.namespace(), name).await, optional)?;
+        let data = secret.map(|secret| secret_data(&secret)).unwrap_or_default();
+        select(payload, data, items, mode, optional, "secret")
+    }
+
+    fn add_downward(&self, payload: &mut Payload, items: &[DownwardAPIVolumeFile], mode: i32) -> Result<(), String> {
+        for item in items {
+            let text = if let Some(field) = &item.field_ref {
+                fields::field(self.pod, self.facts, &field.field_path)
+            } else if let Some(resource) = &item.resource_field_ref {
+                let name = resource.container_name.as_deref().unwrap_or_default();
+                let container = fields::container(self.pod, name).ok_or(format!("container {name} not found"))?;
+                fields::resource(resource, container, self.facts)
+            } else {
+                continue;
+            };
+            let data = text.map_err(|error| error.to_string())?.into_bytes();
+            payload.insert(item.path.clone(), Projection { data, mode: bits(item.mode.unwrap_or(mode)), uid: None });
+        }
+        Ok(())
+    }
+}
+
+fn bits(mode: i32) -> u32 {
+    u32::try_from(mode).unwrap_or_default() & 0o777
+}
+
+/// The user that every container of the pod runs as, if it is one.
+fn common_user(spec: &PodSpec) -> Option<u32> {
+    let default = spec.security_context.as_ref().and_then(|context| context.run_as_user);
+    let of = |own: Option<i64>| own.or(default);
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let mut users = containers.map(|c| of(c.security_context.as_ref().and_then(|context| context.run_as_user)));
+    let first = users.next()??;
+    users.all(|user| user == Some(first)).then(|| u32::try_from(first).ok()).flatten()
+}
+
+fn allow_missing<K>(result: Result<Arc<K>, ObjectError>, optional: bool) -> Result<Option<Arc<K>>, String> {
+    match result {
+        Ok(object) => Ok(Some(object)),
+        Err(ObjectError::NotFound { .. }) if optional => Ok(None),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn config_map_data(map: &ConfigMap) -> BTreeMap<String, Vec<u8>> {
+    let text = map.data.iter().flatten().map(|(key, value)| (key.clone(), value.clone().into_bytes()));
+    let binary = map.binary_data.iter().flatten().map(|(key, value)| (key.clone(), value.0.clone()));
+    text.chain(binary).collect()
+}
+
+fn secret_data(secret: &Secret) -> BTreeMap<String, Vec<u8>> {
+    secret.data.iter().flatten().map(|(key, value)| (key.clone(), value.0.clone())).collect()
+}
+
+/// All keys, or those that `items` names at the paths it gives them.
+fn select(
+    payload: &mut Payload,
+    data: BTreeMap<String, Vec<u8>>,
+    items: Option<&[KeyToPath]>,
+    mode: i32,
+    optional: bool,
+    kind: &str,
+) -> Result<(), String> {
+    let Some(items) = items.filter(|items| !items.is_empty()) else {
+        let file = |data| Projection { data, mode: bits(mode), uid: None };
+        payload.extend(data.into_iter().map(|(key, data)| (key, file(data))));
+        return Ok(());
+    };
+    for item in items {
+        match data.get(&item.key) {
+            Some(data) => {
+                let file = Projection { data: data.clone(), mode: bits(item.mode.unwrap_or(mode)), uid: None };
+                payload.insert(item.path.clone(), file);
+            }
+            None if optional => {}
+            None => return Err(format!("references non-existent {kind} key: {}", item.key)),
+        }
+    }
+    Ok(())
+}

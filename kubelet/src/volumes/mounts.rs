@@ -1,0 +1,159 @@
+//! Mounts below the kubelet's root directory: tmpfs volumes, sub-path binds, tear-down.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::stat::{Mode, mkdirat};
+
+/// Mount points at or below `folder`, deepest first.
+pub(super) fn below(folder: &Path) -> Vec<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mut points: Vec<PathBuf> =
+        table.lines().filter_map(mount_point).filter(|point| point.starts_with(folder)).collect();
+    points.reverse();
+    points
+}
+
+/// The fifth column, with its octal escapes undone.
+fn mount_point(line: &str) -> Option<PathBuf> {
+    let field = line.split(' ').nth(4)?;
+    let mut point = String::new();
+    let mut rest = field;
+    while let Some((before, after)) = rest.split_once('\\') {
+        point.push_str(before);
+        let code = after.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match code {
+            Some(code) => point.push(char::from(code)),
+            None => point.push('\\'),
+        }
+        rest = if code.is_some() { &after[3..] } else { after };
+    }
+    point.push_str(rest);
+    Some(point.into())
+}
+
+pub(super) fn is_mount_point(path: &Path) -> bool {
+    below(path).iter().any(|point| point == path)
+}
+
+/// Mounts a tmpfs (or another memory file system) unless something is mounted there.
+pub(super) fn memory(target: &Path, kind: &str, options: &str) -> io::Result<()> {
+    if is_mount_point(target) {
+        return Ok(());
+    }
+    let options = (!options.is_empty()).then_some(options);
+    mount(Some(kind), target, Some(kind), MsFlags::empty(), options).map_err(io::Error::from)
+}
+
+/// Unmounts everything at and below `folder`.
+pub(super) fn unmount_all(folder: &Path) -> io::Result<()> {
+    for point in below(folder) {
+        if umount2(&point, MntFlags::UMOUNT_NOFOLLOW).is_err() {
+            umount2(&point, MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH)?;
+        }
+    }
+    Ok(())
+}
+
+/// Binds `sub_path` of `volume` to `target`. The path is resolved once, by the kernel, with
+/// every link kept below the volume, and what was found is bound by its descriptor: what
+/// the container swaps afterwards does not matter. Missing folders are made.
+pub(super) fn bind_sub_path(volume: &Path, sub_path: &str, target: &Path) -> io::Result<()> {
+    let found = open_beneath(volume, sub_path)?;
+    let source = PathBuf::from(format!("/proc/self/fd/{}", found.as_raw_fd()));
+    let wanted = fs::metadata(&source)?;
+    if is_mount_point(target) {
+        let bound = fs::metadata(target)?;
+        if (bound.dev(), bound.ino()) == (wanted.dev(), wanted.ino()) {
+            return Ok(());
+        }
+        umount2(target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)?;
+    }
+    if wanted.is_dir() {
+        fs::create_dir_all(target)?;
+    } else {
+        if let Some(parent) = target.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        fs::OpenOptions::new().create(true).append(true).open(target)?;
+    }
+    mount(Some(&source), target, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)
+        .map_err(io::Error::from)
+}
+
+fn open_beneath(volume: &Path, sub_path: &str) -> io::Result<OwnedFd> {
+    let root: OwnedFd = fs::File::open(volume)?.into();
+    let open = |path: &Path| {
+        let how = OpenHow::new()
+            .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+            .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+        openat2(&root, path, how)
+    };
+    match open(Path::new(sub_path)) {
+        Err(nix::errno::Errno::ENOENT) => {}
+        other => return other.map_err(io::Error::from),
+    }
+    let mut prefix = PathBuf::new();
+    for part in Path::new(sub_path).components() {
+        let parent = if prefix.as_os_str().is_empty() { root.try_clone()? } else { open(&prefix)? };
+        prefix.push(part);
+        if matches!(open(&prefix), Err(nix::errno::Errno::ENOENT)) {
+            mkdirat(&parent, Path::new(part.as_os_str()), Mode::from_bits_truncate(0o750))?;
+            fs::set_permissions(
+                format!("/proc/self/fd/{}/{}", parent.as_raw_fd(), part.as_os_str().to_string_lossy()),
+                fs::Permissions::from_mode(0o750),
+            )?;
+        }
+    }
+    open(Path::new(sub_path)).map_err(io::Error::from)
+}
+
+/// Gives a volume to a group (`fsGroup`): the group owns every file and may read it, and
+/// write it unless the volume is read-only; new files inherit the group.
+pub(super) fn give_to_group(path: &Path, group: u32, read_only: bool) -> io::Result<()> {
+    let metadata = fs::symlink_metadata(path)?;
+    lchown(path, None, Some(group))?;
+    if metadata.is_symlink() {
+        return Ok(());
+    }
+    let access = if read_only { 0o440 } else { 0o660 };
+    let folder = if metadata.is_dir() { 0o2110 } else { 0 };
+    let mode = (metadata.permissions().mode() & 0o7777) | access | folder;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    if metadata.is_dir() {
+        for entry in fs::read_dir(path)? {
+            give_to_group(&entry?.path(), group, read_only)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_are_read_with_their_escapes() {
+        let line = r"36 35 98:0 /mnt1 /a\040b\134c rw,noatime master:1 - ext3 /dev/root rw";
+        assert_eq!(mount_point(line), Some(PathBuf::from(r"/a b\c")));
+        assert_eq!(mount_point("short"), None);
+    }
+
+    #[test]
+    fn sub_paths_stay_below_the_volume() {
+        let volume = std::env::temp_dir().join(format!("ironclad-subpath-{}", std::process::id()));
+        fs::create_dir_all(volume.join("real")).expect("folder");
+        std::os::unix::fs::symlink("/etc", volume.join("out")).ok();
+        std::os::unix::fs::symlink("real", volume.join("inside")).ok();
+        assert!(open_beneath(&volume, "out/passwd").is_err(), "a link must not lead out");
+        assert!(open_beneath(&volume, "../x").is_err());
+        open_beneath(&volume, "inside/new/deep").expect("made below the link's target");
+        assert!(volume.join("real/new/deep").is_dir());
+        fs::remove_dir_all(&volume).expect("clean");
+    }
+}
