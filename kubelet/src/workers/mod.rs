@@ -4,5 +4,9 @@
 //! of this room creates, starts or stops sandboxes and containers.
 
 pub mod backoff;
+pub mod container;
+pub mod dns;
 pub mod observed;
 pub mod plan;
+pub mod sandbox;
+pub mod security;

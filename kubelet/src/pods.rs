@@ -1,0 +1,64 @@
+//! Short questions about pod objects.
+
+use crate::sources::annotations;
+use k8s_openapi::api::core::v1::Pod;
+
+/// The pod's uid; static pods carry their hash, mirror pods their own.
+pub fn uid(pod: &Pod) -> &str {
+    pod.metadata.uid.as_deref().unwrap_or_default()
+}
+
+/// The pod's name.
+pub fn name(pod: &Pod) -> &str {
+    pod.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// The pod's namespace.
+pub fn namespace(pod: &Pod) -> &str {
+    pod.metadata.namespace.as_deref().unwrap_or("default")
+}
+
+/// `name_namespace`, the name that static and mirror pods share.
+pub fn full_name(pod: &Pod) -> String {
+    format!("{}_{}", name(pod), namespace(pod))
+}
+
+/// `name_namespace(uid)`, as messages carry it.
+pub fn describe(pod: &Pod) -> String {
+    format!("{}_{}({})", name(pod), namespace(pod), uid(pod))
+}
+
+/// An annotation's value.
+pub fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+    pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+/// The API server's image of a static pod.
+pub fn is_mirror(pod: &Pod) -> bool {
+    annotation(pod, annotations::MIRROR).is_some()
+}
+
+/// A pod from a file or URL.
+pub fn is_static(pod: &Pod) -> bool {
+    annotation(pod, annotations::SOURCE).is_some_and(|s| s != annotations::SOURCE_API)
+}
+
+/// The phase in the pod's status is final.
+pub fn is_terminal(pod: &Pod) -> bool {
+    pod.status.as_ref().and_then(|s| s.phase.as_deref()).is_some_and(|p| p == "Succeeded" || p == "Failed")
+}
+
+/// Uses the node's network.
+pub fn host_network(pod: &Pod) -> bool {
+    pod.spec.as_ref().is_some_and(|s| s.host_network.unwrap_or(false))
+}
+
+/// The grace period that a stop of this pod has to honour.
+pub fn grace(pod: &Pod) -> i64 {
+    pod.metadata
+        .deletion_timestamp
+        .as_ref()
+        .and(pod.metadata.deletion_grace_period_seconds)
+        .or_else(|| pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds))
+        .unwrap_or(30)
+}

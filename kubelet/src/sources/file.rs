@@ -1,0 +1,113 @@
+//! A folder (or single file) of manifests, watched with inotify and read again every `fileCheckFrequency`.
+
+use super::manifest;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use notify::Watcher;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
+
+/// Largest manifest that is read.
+const MAX_MANIFEST: u64 = 10 * 1024 * 1024;
+
+/// Reads every manifest under `path`; a bad one is reported and skipped.
+pub fn read(path: &Path, node_name: &str, now: Timestamp) -> Vec<Pod> {
+    let mut files: Vec<PathBuf> = match std::fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
+        Err(error) => {
+            tracing::error!(path = %path.display(), %error, "Could not read the manifest path");
+            return Vec::new();
+        }
+        Ok(meta) if meta.is_dir() => match std::fs::read_dir(path) {
+            Ok(entries) => entries.filter_map(|e| e.ok().map(|e| e.path())).collect(),
+            Err(error) => {
+                tracing::error!(path = %path.display(), %error, "Could not read the manifest folder");
+                return Vec::new();
+            }
+        },
+        Ok(_) => vec![path.to_owned()],
+    };
+    files.sort();
+    let mut pods = Vec::new();
+    for file in files {
+        let hidden = file.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'));
+        let readable = std::fs::metadata(&file).is_ok_and(|m| m.is_file() && m.len() <= MAX_MANIFEST);
+        if hidden || !readable {
+            continue;
+        }
+        let decoded = std::fs::read_to_string(&file)
+            .map_err(|e| manifest::ManifestError::Parse(e.to_string()))
+            .and_then(|text| manifest::decode(&text))
+            .and_then(|list| {
+                let origin = file.to_string_lossy();
+                list.into_iter().map(|pod| manifest::adopt(pod, "file", &origin, node_name, now)).collect::<Result<Vec<_>, _>>()
+            });
+        match decoded {
+            Ok(list) => pods.extend(list),
+            Err(error) => tracing::error!(path = %file.display(), %error, "Could not process manifest file"),
+        }
+    }
+    pods
+}
+
+/// Keeps the "first seen" time of pods that stay the same.
+fn keep_seen(pods: &mut [Pod], seen: &mut BTreeMap<String, String>) {
+    let mut now = BTreeMap::new();
+    for pod in pods.iter_mut() {
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        if let Some(marks) = &mut pod.metadata.annotations
+            && let Some(mark) = marks.get_mut(super::annotations::SEEN)
+        {
+            if let Some(first) = seen.get(&uid) {
+                first.clone_into(mark);
+            }
+            now.insert(uid, mark.clone());
+        }
+    }
+    *seen = now;
+}
+
+/// Watches `path` and sends the whole set whenever it changed.
+pub async fn watch(
+    path: PathBuf,
+    node_name: String,
+    every: Duration,
+    sender: mpsc::Sender<super::SourceSet>,
+    shutdown: CancellationToken,
+) {
+    let changed = Arc::new(Notify::new());
+    let waker = Arc::clone(&changed);
+    let mut watcher = notify::recommended_watcher(move |_: notify::Result<notify::Event>| waker.notify_one()).ok();
+    let mut watching = false;
+    let mut seen = BTreeMap::new();
+    let mut last: Option<Vec<Pod>> = None;
+    loop {
+        if !watching && let Some(watcher) = &mut watcher {
+            watching = watcher.watch(&path, notify::RecursiveMode::NonRecursive).is_ok();
+        }
+        let (folder, node) = (path.clone(), node_name.clone());
+        let read = tokio::task::spawn_blocking(move || read(&folder, &node, Timestamp::now())).await;
+        if let Ok(mut pods) = read {
+            keep_seen(&mut pods, &mut seen);
+            if last.as_ref() != Some(&pods) {
+                last = Some(pods.clone());
+                let set = super::SourceSet { source: super::Source::File, pods };
+                if sender.send(set).await.is_err() {
+                    return;
+                }
+            }
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = changed.notified() => {
+                // Editors write in several steps: let them finish.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            () = tokio::time::sleep(every) => {}
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Manifests to static pods: decoding, defaults, identity. Pure.
+
+use super::annotations;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+
+/// Why a manifest is not usable.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// Not YAML or JSON, or not a pod.
+    #[error("couldn't parse as pod({0}), please check config file")]
+    Parse(String),
+    /// Fields that only make sense with an API server, or are missing.
+    #[error("invalid pod: {0}")]
+    Invalid(String),
+}
+
+/// Pods of a manifest: a Pod or a PodList in YAML or JSON.
+pub fn decode(text: &str) -> Result<Vec<Pod>, ManifestError> {
+    let value: serde_json::Value =
+        serde_norway::from_str(text).map_err(|e| ManifestError::Parse(e.to_string()))?;
+    let kind = value.get("kind").and_then(|k| k.as_str()).unwrap_or_default().to_owned();
+    let pods = match kind.as_str() {
+        "Pod" => vec![value],
+        "PodList" | "List" => value.get("items").and_then(|i| i.as_array()).cloned().unwrap_or_default(),
+        other => return Err(ManifestError::Parse(format!("object is of kind {other:?}, not Pod"))),
+    };
+    pods.into_iter().map(|v| serde_json::from_value(v).map_err(|e| ManifestError::Parse(e.to_string()))).collect()
+}
+
+/// Gives a pod from a manifest its identity on this node: name suffix, namespace, uid, annotations, defaults.
+/// `origin` is the file path or URL.
+pub fn adopt(mut pod: Pod, source: &str, origin: &str, node_name: &str, now: Timestamp) -> Result<Pod, ManifestError> {
+    let name = pod.metadata.name.clone().filter(|n| !n.is_empty()).ok_or_else(|| ManifestError::Invalid("name must be set".into()))?;
+    let content = serde_json::to_vec(&pod).map_err(|e| ManifestError::Invalid(e.to_string()))?;
+    let mut digest = Sha256::new();
+    digest.update(&content);
+    digest.update(node_name.as_bytes());
+    digest.update(origin.as_bytes());
+    let hash: String = digest.finalize().iter().take(16).map(|b| format!("{b:02x}")).collect();
+    pod.metadata.name = Some(format!("{name}-{}", node_name.to_lowercase()));
+    pod.metadata.namespace.get_or_insert_with(|| "default".to_owned());
+    if pod.metadata.uid.as_deref().unwrap_or_default().is_empty() {
+        pod.metadata.uid = Some(hash.clone());
+    }
+    pod.metadata.generation.get_or_insert(1);
+    let uid = pod.metadata.uid.clone().unwrap_or_default();
+    let marks = pod.metadata.annotations.get_or_insert_with(BTreeMap::new);
+    marks.insert(annotations::HASH.to_owned(), uid);
+    marks.insert(annotations::SOURCE.to_owned(), source.to_owned());
+    marks.insert(annotations::SEEN.to_owned(), now.to_string());
+    pod.status = None;
+    let spec = pod.spec.as_mut().ok_or_else(|| ManifestError::Invalid("spec must be set".into()))?;
+    if spec.containers.is_empty() {
+        return Err(ManifestError::Invalid("spec.containers: Required value".into()));
+    }
+    spec.node_name = Some(node_name.to_owned());
+    // A static pod outlives every taint but those that keep it from running at all.
+    let tolerations = spec.tolerations.get_or_insert_with(Vec::new);
+    if !tolerations.iter().any(|t| t.operator.as_deref() == Some("Exists") && t.effect.as_deref() == Some("NoExecute") && t.key.is_none()) {
+        tolerations.push(k8s_openapi::api::core::v1::Toleration {
+            operator: Some("Exists".into()),
+            effect: Some("NoExecute".into()),
+            ..Default::default()
+        });
+    }
+    default(spec);
+    Ok(pod)
+}
+
+/// Defaults that the API server would have filled in and that the kubelet relies on.
+fn default(spec: &mut k8s_openapi::api::core::v1::PodSpec) {
+    spec.restart_policy.get_or_insert_with(|| "Always".to_owned());
+    spec.termination_grace_period_seconds.get_or_insert(30);
+    spec.dns_policy.get_or_insert_with(|| "ClusterFirst".to_owned());
+    spec.scheduler_name.get_or_insert_with(|| "default-scheduler".to_owned());
+    spec.security_context.get_or_insert_default();
+    spec.enable_service_links.get_or_insert(true);
+    let containers = spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten());
+    for container in containers {
+        container.termination_message_path.get_or_insert_with(|| "/dev/termination-log".to_owned());
+        container.termination_message_policy.get_or_insert_with(|| "File".to_owned());
+        let image = container.image.clone().unwrap_or_default();
+        container.image_pull_policy.get_or_insert_with(|| default_pull_policy(&image).to_owned());
+        for port in container.ports.iter_mut().flatten() {
+            port.protocol.get_or_insert_with(|| "TCP".to_owned());
+        }
+        if let Some(resources) = &mut container.resources
+            && let Some(limits) = resources.limits.clone()
+        {
+            let requests = resources.requests.get_or_insert_with(BTreeMap::new);
+            for (name, quantity) in limits {
+                requests.entry(name).or_insert(quantity);
+            }
+        }
+        for probe in [&mut container.liveness_probe, &mut container.readiness_probe, &mut container.startup_probe].into_iter().flatten() {
+            probe.timeout_seconds.get_or_insert(1);
+            probe.period_seconds.get_or_insert(10);
+            probe.success_threshold.get_or_insert(1);
+            probe.failure_threshold.get_or_insert(3);
+            if let Some(http) = &mut probe.http_get {
+                http.path.get_or_insert_with(|| "/".to_owned());
+                http.scheme.get_or_insert_with(|| "HTTP".to_owned());
+            }
+        }
+    }
+}
+
+/// `Always` for the tag `latest` or none, `IfNotPresent` otherwise.
+pub fn default_pull_policy(image: &str) -> &'static str {
+    let last = image.rsplit('/').next().unwrap_or(image);
+    if last.contains('@') {
+        return "IfNotPresent";
+    }
+    match last.split_once(':') {
+        None | Some((_, "latest")) => "Always",
+        Some(_) => "IfNotPresent",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn static_pods_get_their_identity() {
+        let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: etcd, namespace: kube-system}\nspec:\n  containers:\n  - {name: e, image: 'etcd:3'}\n";
+        let pods = decode(text).expect("decodes");
+        let adopt_at = |node: &str| adopt(pods[0].clone(), "file", "/m/etcd.yaml", node, Timestamp::UNIX_EPOCH).expect("pod");
+        let pod = adopt_at("Node1");
+        assert_eq!(pod.metadata.name.as_deref(), Some("etcd-node1"));
+        let marks = pod.metadata.annotations.clone().expect("annotations");
+        assert_eq!(marks[annotations::SOURCE], "file");
+        assert_eq!(Some(&marks[annotations::HASH]), pod.metadata.uid.as_ref());
+        assert_eq!(marks[annotations::HASH].len(), 32);
+        assert_ne!(adopt_at("node2").metadata.uid, pod.metadata.uid);
+        assert_eq!(pod.spec.expect("spec").containers[0].image_pull_policy.as_deref(), Some("IfNotPresent"));
+    }
+
+    #[test]
+    fn bad_manifests_are_refused() {
+        for text in ["{", "kind: Deployment", "kind: Pod\nspec: 5\n"] {
+            assert!(decode(text).is_err(), "{text}");
+        }
+        let nameless = decode("kind: Pod\nspec: {containers: [{name: a}]}").expect("decodes").remove(0);
+        assert!(adopt(nameless, "file", "f", "n", Timestamp::UNIX_EPOCH).is_err());
+    }
+}

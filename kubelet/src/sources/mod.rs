@@ -1,0 +1,39 @@
+//! Where pods come from: the API server, a folder of manifests, a manifest URL. Each source delivers its whole
+//! current set; the pod map merges them.
+
+pub mod file;
+pub mod manifest;
+
+/// Annotations that tell where a pod comes from.
+pub mod annotations {
+    /// `api`, `file` or `http`.
+    pub const SOURCE: &str = "kubernetes.io/config.source";
+    /// The hash that identifies one version of a static pod.
+    pub const HASH: &str = "kubernetes.io/config.hash";
+    /// When the kubelet first saw it.
+    pub const SEEN: &str = "kubernetes.io/config.seen";
+    /// On mirror pods: the hash of their static pod.
+    pub const MIRROR: &str = "kubernetes.io/config.mirror";
+    /// Value of [`SOURCE`] for pods of the API server.
+    pub const SOURCE_API: &str = "api";
+}
+
+use k8s_openapi::api::core::v1::Pod;
+
+/// The sources of static pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Source {
+    /// `--pod-manifest-path`, `staticPodPath`.
+    File,
+    /// `--manifest-url`, `staticPodURL`.
+    Url,
+}
+
+/// The whole current set of one source.
+#[derive(Clone, Debug)]
+pub struct SourceSet {
+    /// Which source.
+    pub source: Source,
+    /// All its pods.
+    pub pods: Vec<Pod>,
+}

@@ -1,0 +1,172 @@
+//! Container configuration in the runtime's words. Pure: mounts, environment and image were prepared by the driver.
+
+use super::plan::container_hash;
+use super::sandbox::{pod_labels, seccomp_root};
+use super::security::{self, ImageUser};
+use crate::cri::{labels, v1};
+use crate::env::expand;
+use crate::pods;
+use crate::resources::{MachineInfo, container_resources};
+use crate::settings::Settings;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use std::collections::BTreeMap;
+
+/// What the driver prepared for a container.
+#[derive(Clone, Debug, Default)]
+pub struct Prepared {
+    /// Restart count of the new container.
+    pub attempt: u32,
+    /// Environment in order.
+    pub env: Vec<(String, String)>,
+    /// Mounts, the kubelet's own ones included.
+    pub mounts: Vec<v1::Mount>,
+    /// The image's id, so that the very image that was checked is run.
+    pub image_id: String,
+    /// Who the image runs as.
+    pub image_user: ImageUser,
+}
+
+/// Mount propagation of a volume mount.
+pub fn propagation(mode: Option<&str>) -> v1::MountPropagation {
+    match mode {
+        Some("Bidirectional") => v1::MountPropagation::PropagationBidirectional,
+        Some("HostToContainer") => v1::MountPropagation::PropagationHostToContainer,
+        _ => v1::MountPropagation::PropagationPrivate,
+    }
+}
+
+fn annotations(pod: &Pod, container: &Container, attempt: u32) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::from([
+        (labels::HASH.to_owned(), container_hash(container)),
+        (labels::RESTART_COUNT.to_owned(), attempt.to_string()),
+        (
+            labels::TERMINATION_PATH.to_owned(),
+            container.termination_message_path.clone().unwrap_or_else(|| "/dev/termination-log".to_owned()),
+        ),
+        (
+            labels::TERMINATION_POLICY.to_owned(),
+            container.termination_message_policy.clone().unwrap_or_else(|| "File".to_owned()),
+        ),
+    ]);
+    if let Some(seconds) = pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds) {
+        all.insert(labels::POD_GRACE.to_owned(), seconds.to_string());
+    }
+    if let Some(ports) = container.ports.as_ref().filter(|p| !p.is_empty())
+        && let Ok(text) = serde_json::to_string(ports)
+    {
+        all.insert(labels::PORTS.to_owned(), text);
+    }
+    all
+}
+
+/// The configuration; an error is the text of `CreateContainerConfigError`.
+pub fn container_config(
+    pod: &Pod,
+    container: &Container,
+    prepared: Prepared,
+    machine: &MachineInfo,
+    settings: &Settings,
+) -> Result<v1::ContainerConfig, String> {
+    let expanded = |list: &Option<Vec<String>>| list.iter().flatten().map(|s| expand(s, &prepared.env)).collect();
+    let root = seccomp_root(settings);
+    let context = security::container(pod, container, &prepared.image_user, &root, settings.seccomp_default)?;
+    let mut all_labels = pod_labels(pod);
+    all_labels.insert(labels::CONTAINER_NAME.to_owned(), container.name.clone());
+    let stdin = container.stdin.unwrap_or(false);
+    Ok(v1::ContainerConfig {
+        metadata: Some(v1::ContainerMetadata { name: container.name.clone(), attempt: prepared.attempt }),
+        image: Some(v1::ImageSpec {
+            image: prepared.image_id,
+            user_specified_image: container.image.clone().unwrap_or_default(),
+            ..v1::ImageSpec::default()
+        }),
+        command: expanded(&container.command),
+        args: expanded(&container.args),
+        working_dir: container.working_dir.clone().unwrap_or_default(),
+        envs: prepared.env.iter().map(|(key, value)| v1::KeyValue { key: key.clone(), value: value.clone() }).collect(),
+        mounts: prepared.mounts,
+        devices: Vec::new(),
+        labels: all_labels,
+        annotations: annotations(pod, container, prepared.attempt),
+        log_path: format!("{}/{}.log", container.name, prepared.attempt),
+        stdin,
+        stdin_once: container.stdin_once.unwrap_or(false),
+        tty: container.tty.unwrap_or(false),
+        linux: Some(v1::LinuxContainerConfig {
+            resources: Some(container_resources(pod, container, machine, &settings.resources)),
+            security_context: Some(context),
+        }),
+        cdi_devices: Vec::new(),
+    })
+}
+
+/// Where log collectors expect a container's log: `<pod>_<namespace>_<container>-<id>.log`, short enough for a
+/// file name.
+pub fn log_symlink(pod: &Pod, container: &str, id: &str) -> String {
+    let mut name = format!("{}_{}_{container}-{id}", pods::name(pod), pods::namespace(pod));
+    name.truncate(251);
+    format!("{name}.log")
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::resources::ResourceConfig;
+    use serde_json::json;
+    use std::time::Duration;
+
+    /// Settings for tests.
+    pub fn settings() -> Settings {
+        Settings {
+            root_dir: "/nonexistent/kubelet".into(),
+            pod_logs_dir: "/nonexistent/pods".into(),
+            container_logs_dir: "/nonexistent/containers".into(),
+            node_name: "node".into(),
+            hostname: "node".into(),
+            cluster_dns: vec!["10.96.0.10".into()],
+            cluster_domain: "cluster.local".into(),
+            resolv_conf: String::new(),
+            seccomp_default: false,
+            serialize_image_pulls: true,
+            log_max_size: 10 << 20,
+            log_max_files: 5,
+            log_monitor_interval: Duration::from_secs(10),
+            max_crash_backoff: jiff::SignedDuration::from_mins(5),
+            sync_frequency: Duration::from_secs(60),
+            enable_controller_attach_detach: true,
+            resources: ResourceConfig {
+                kube_reserved: Default::default(),
+                system_reserved: Default::default(),
+                eviction_hard: Default::default(),
+                max_pods: 110,
+                pods_per_core: 0,
+                cpu_cfs_quota: true,
+                cpu_cfs_quota_period_us: 100_000,
+                single_process_oom_kill: false,
+                pod_pids_limit: -1,
+            },
+        }
+    }
+
+    #[test]
+    fn non_root_is_checked_against_user_and_image() {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "d", "uid": "u"},
+            "spec": {"containers": [], "securityContext": {"runAsNonRoot": true}}})).expect("pod");
+        let container = |user: Option<i64>| Container {
+            name: "c".into(),
+            security_context: Some(k8s_openapi::api::core::v1::SecurityContext { run_as_user: user, ..Default::default() }),
+            ..Container::default()
+        };
+        let place = "(pod: \"p_d(u)\", container: c)";
+        for (user, image, expected) in [
+            (Some(5), ImageUser::default(), None),
+            (Some(0), ImageUser::default(), Some(format!("container's runAsUser breaks non-root policy {place}"))),
+            (None, ImageUser { uid: Some(0), name: String::new() }, Some(format!("container has runAsNonRoot and image will run as root {place}"))),
+            (None, ImageUser { uid: None, name: "www".into() }, Some(format!("container has runAsNonRoot and image has non-numeric user (www), cannot verify user is non-root {place}"))),
+        ] {
+            let prepared = Prepared { image_user: image, ..Prepared::default() };
+            let result = container_config(&pod, &container(user), prepared, &MachineInfo::default(), &settings());
+            assert_eq!(result.err(), expected);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Sandbox configuration in the runtime's words. Pure.
+
+use super::dns::{Resolver, dns_config, hostname};
+use super::security;
+use crate::cri::{labels, v1};
+use crate::pods;
+use crate::resources;
+use crate::settings::Settings;
+use k8s_openapi::api::core::v1::Pod;
+use std::collections::BTreeMap;
+
+/// Labels of everything that belongs to the pod.
+pub fn pod_labels(pod: &Pod) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        (labels::POD_NAME.to_owned(), pods::name(pod).to_owned()),
+        (labels::POD_NAMESPACE.to_owned(), pods::namespace(pod).to_owned()),
+        (labels::POD_UID.to_owned(), pods::uid(pod).to_owned()),
+    ])
+}
+
+/// The sandbox's configuration; `parent` is the pod's cgroup.
+pub fn sandbox_config(pod: &Pod, attempt: u32, parent: &str, settings: &Settings, host: &Resolver) -> v1::PodSandboxConfig {
+    let spec = pod.spec.as_ref();
+    let host_network = pods::host_network(pod);
+    let (name, domain) = hostname(pod, settings);
+    let hostname = if host_network {
+        settings.hostname.clone()
+    } else if spec.and_then(|s| s.set_hostname_as_fqdn).unwrap_or(false) && !domain.is_empty() {
+        format!("{name}.{domain}")
+    } else {
+        name
+    };
+    let mut all_labels = pod.metadata.labels.clone().unwrap_or_default();
+    all_labels.extend(pod_labels(pod));
+    let port_mappings = spec
+        .into_iter()
+        .flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()))
+        .flat_map(|c| c.ports.iter().flatten())
+        .map(|port| v1::PortMapping {
+            protocol: match port.protocol.as_deref() {
+                Some("UDP") => v1::Protocol::Udp,
+                Some("SCTP") => v1::Protocol::Sctp,
+                _ => v1::Protocol::Tcp,
+            }
+            .into(),
+            container_port: port.container_port,
+            // On the host network there is nothing to map.
+            host_port: if host_network { 0 } else { port.host_port.unwrap_or(0) },
+            host_ip: port.host_ip.clone().unwrap_or_default(),
+        })
+        .filter(|p| p.host_port != 0 || !host_network)
+        .collect();
+    let sysctls = spec
+        .and_then(|s| s.security_context.as_ref())
+        .and_then(|c| c.sysctls.as_ref())
+        .into_iter()
+        .flatten()
+        .map(|s| (s.name.replace('/', "."), s.value.clone()))
+        .collect();
+    let (pod_resources, overhead) = resources::sandbox_resources(pod, &settings.resources);
+    v1::PodSandboxConfig {
+        metadata: Some(v1::PodSandboxMetadata {
+            name: pods::name(pod).to_owned(),
+            uid: pods::uid(pod).to_owned(),
+            namespace: pods::namespace(pod).to_owned(),
+            attempt,
+        }),
+        hostname,
+        log_directory: settings
+            .pod_log_dir(pods::namespace(pod), pods::name(pod), pods::uid(pod))
+            .to_string_lossy()
+            .into_owned(),
+        dns_config: Some(dns_config(pod, settings, host)),
+        port_mappings,
+        labels: all_labels,
+        annotations: pod.metadata.annotations.clone().unwrap_or_default(),
+        linux: Some(v1::LinuxPodSandboxConfig {
+            cgroup_parent: parent.to_owned(),
+            security_context: Some(security::sandbox(pod, &seccomp_root(settings))),
+            sysctls,
+            overhead: Some(overhead),
+            resources: Some(pod_resources),
+        }),
+    }
+}
+
+/// Where seccomp profiles named in pods are looked for.
+pub fn seccomp_root(settings: &Settings) -> String {
+    settings.root_dir.join("seccomp").to_string_lossy().into_owned()
+}

@@ -1,0 +1,194 @@
+//! Security contexts in the runtime's words. Pure.
+
+use crate::cri::v1;
+use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod, PodSecurityContext, SELinuxOptions, SeccompProfile, SecurityContext};
+
+/// Paths hidden from containers unless they are privileged or ask for an unmasked `/proc`.
+const MASKED: [&str; 11] = [
+    "/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+    "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware",
+];
+/// One more, kept apart because it is the only device path.
+const MASKED_POWERCAP: &str = "/sys/devices/virtual/powercap";
+/// Paths that are read-only in containers.
+const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+fn strings(list: &[&str]) -> Vec<String> {
+    list.iter().map(|s| (*s).to_owned()).collect()
+}
+
+fn int(value: i64) -> v1::Int64Value {
+    v1::Int64Value { value }
+}
+
+fn selinux(options: &SELinuxOptions) -> v1::SeLinuxOption {
+    v1::SeLinuxOption {
+        user: options.user.clone().unwrap_or_default(),
+        role: options.role.clone().unwrap_or_default(),
+        r#type: options.type_.clone().unwrap_or_default(),
+        level: options.level.clone().unwrap_or_default(),
+    }
+}
+
+fn profile(kind: v1::security_profile::ProfileType, localhost: String) -> v1::SecurityProfile {
+    v1::SecurityProfile { profile_type: kind.into(), localhost_ref: localhost }
+}
+
+fn seccomp(chosen: Option<&SeccompProfile>, seccomp_root: &str, runtime_default: bool) -> v1::SecurityProfile {
+    use v1::security_profile::ProfileType::{Localhost, RuntimeDefault, Unconfined};
+    match chosen.map(|p| p.type_.as_str()) {
+        Some("RuntimeDefault") => profile(RuntimeDefault, String::new()),
+        Some("Localhost") => {
+            let name = chosen.and_then(|p| p.localhost_profile.clone()).unwrap_or_default();
+            profile(Localhost, format!("{seccomp_root}/{name}"))
+        }
+        Some(_) => profile(Unconfined, String::new()),
+        None if runtime_default => profile(RuntimeDefault, String::new()),
+        None => profile(Unconfined, String::new()),
+    }
+}
+
+fn apparmor(chosen: &AppArmorProfile) -> v1::SecurityProfile {
+    use v1::security_profile::ProfileType::{Localhost, RuntimeDefault, Unconfined};
+    match chosen.type_.as_str() {
+        "RuntimeDefault" => profile(RuntimeDefault, String::new()),
+        "Localhost" => profile(Localhost, chosen.localhost_profile.clone().unwrap_or_default()),
+        _ => profile(Unconfined, String::new()),
+    }
+}
+
+/// Namespaces of the pod.
+pub fn namespaces(pod: &Pod) -> v1::NamespaceOption {
+    use v1::NamespaceMode::{Container, Node, Pod as PodMode};
+    let spec = pod.spec.as_ref();
+    let flag = |get: fn(&k8s_openapi::api::core::v1::PodSpec) -> Option<bool>| spec.and_then(get).unwrap_or(false);
+    let node = |host: bool| if host { Node } else { PodMode };
+    let pid = if flag(|s| s.host_pid) {
+        Node
+    } else if flag(|s| s.share_process_namespace) {
+        PodMode
+    } else {
+        Container
+    };
+    v1::NamespaceOption {
+        network: node(flag(|s| s.host_network)).into(),
+        ipc: node(flag(|s| s.host_ipc)).into(),
+        pid: pid.into(),
+        ..v1::NamespaceOption::default()
+    }
+}
+
+fn groups(context: Option<&PodSecurityContext>) -> Vec<i64> {
+    let Some(context) = context else { return Vec::new() };
+    context.fs_group.iter().copied().chain(context.supplemental_groups.iter().flatten().copied()).collect()
+}
+
+fn groups_policy(context: Option<&PodSecurityContext>) -> i32 {
+    let strict = context.and_then(|c| c.supplemental_groups_policy.as_deref()) == Some("Strict");
+    if strict { v1::SupplementalGroupsPolicy::Strict.into() } else { v1::SupplementalGroupsPolicy::Merge.into() }
+}
+
+/// The sandbox's security context.
+pub fn sandbox(pod: &Pod, seccomp_root: &str) -> v1::LinuxSandboxSecurityContext {
+    let spec = pod.spec.as_ref();
+    let context = spec.and_then(|s| s.security_context.as_ref());
+    let privileged = spec.is_some_and(|s| {
+        s.containers
+            .iter()
+            .chain(s.init_containers.iter().flatten())
+            .any(|c| c.security_context.as_ref().and_then(|s| s.privileged).unwrap_or(false))
+    });
+    let _ = seccomp_root;
+    v1::LinuxSandboxSecurityContext {
+        namespace_options: Some(namespaces(pod)),
+        privileged,
+        seccomp: Some(profile(v1::security_profile::ProfileType::RuntimeDefault, String::new())),
+        run_as_user: context.and_then(|c| c.run_as_user).map(int),
+        run_as_group: context.and_then(|c| c.run_as_group).map(int),
+        supplemental_groups: groups(context),
+        supplemental_groups_policy: groups_policy(context),
+        selinux_options: context.and_then(|c| c.se_linux_options.as_ref()).map(selinux),
+        ..v1::LinuxSandboxSecurityContext::default()
+    }
+}
+
+/// The user an image runs as by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImageUser {
+    /// Numeric user, if the image names one.
+    pub uid: Option<i64>,
+    /// User name, if the image names one.
+    pub name: String,
+}
+
+/// A container's security context; an error is `CreateContainerConfigError`'s text.
+pub fn container(
+    pod: &Pod,
+    container: &Container,
+    image: &ImageUser,
+    seccomp_root: &str,
+    seccomp_default: bool,
+) -> Result<v1::LinuxContainerSecurityContext, String> {
+    let none = SecurityContext::default();
+    let own = container.security_context.as_ref().unwrap_or(&none);
+    let context = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
+    let user = own.run_as_user.or_else(|| context.and_then(|c| c.run_as_user));
+    let group = own.run_as_group.or_else(|| context.and_then(|c| c.run_as_group));
+    let non_root = own.run_as_non_root.or_else(|| context.and_then(|c| c.run_as_non_root)).unwrap_or(false);
+    if non_root {
+        let place = format!("(pod: \"{}\", container: {})", crate::pods::describe(pod), container.name);
+        match (user, image.uid) {
+            (Some(0), _) => return Err(format!("container's runAsUser breaks non-root policy {place}")),
+            (Some(_), _) => {}
+            (None, Some(0)) => return Err(format!("container has runAsNonRoot and image will run as root {place}")),
+            (None, None) if !image.name.is_empty() => {
+                let name = &image.name;
+                return Err(format!("container has runAsNonRoot and image has non-numeric user ({name}), cannot verify user is non-root {place}"));
+            }
+            (None, None) => return Err(format!("container has runAsNonRoot and image will run as root {place}")),
+            (None, Some(_)) => {}
+        }
+    }
+    let privileged = own.privileged.unwrap_or(false);
+    let unmasked = own.proc_mount.as_deref() == Some("Unmasked") || privileged;
+    let mut masked_paths = strings(&MASKED);
+    masked_paths.push(MASKED_POWERCAP.to_owned());
+    let no_new_privs = own.allow_privilege_escalation == Some(false);
+    let chosen = own.seccomp_profile.as_ref().or_else(|| context.and_then(|c| c.seccomp_profile.as_ref()));
+    let (run_as_user, run_as_username) = match (user, image.uid, image.name.is_empty()) {
+        (Some(user), _, _) => (Some(int(user)), String::new()),
+        (None, Some(uid), _) => (Some(int(uid)), String::new()),
+        (None, None, false) => (None, image.name.clone()),
+        (None, None, true) => (None, String::new()),
+    };
+    Ok(v1::LinuxContainerSecurityContext {
+        capabilities: own.capabilities.as_ref().map(|c| v1::Capability {
+            add_capabilities: c.add.clone().unwrap_or_default(),
+            drop_capabilities: c.drop.clone().unwrap_or_default(),
+            add_ambient_capabilities: Vec::new(),
+        }),
+        privileged,
+        namespace_options: Some(namespaces(pod)),
+        selinux_options: own
+            .se_linux_options
+            .as_ref()
+            .or_else(|| context.and_then(|c| c.se_linux_options.as_ref()))
+            .map(selinux),
+        run_as_user,
+        run_as_username,
+        run_as_group: group.map(int),
+        readonly_rootfs: own.read_only_root_filesystem.unwrap_or(false),
+        supplemental_groups: groups(context),
+        supplemental_groups_policy: groups_policy(context),
+        no_new_privs,
+        masked_paths: if unmasked { Vec::new() } else { masked_paths },
+        readonly_paths: if unmasked { Vec::new() } else { strings(&READ_ONLY) },
+        seccomp: Some(seccomp(chosen, seccomp_root, seccomp_default)),
+        apparmor: own
+            .app_armor_profile
+            .as_ref()
+            .or_else(|| context.and_then(|c| c.app_armor_profile.as_ref()))
+            .map(apparmor),
+        ..v1::LinuxContainerSecurityContext::default()
+    })
+}
