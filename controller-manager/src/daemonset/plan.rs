@@ -1,0 +1,376 @@
+//! One pod on every node that wants it: placement, repair, rolling update and status.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, DaemonSetStatus};
+use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Toleration};
+use k8s_openapi::jiff::Timestamp;
+
+use crate::deployment::strategy::scaled;
+use crate::engine::action::Action;
+use crate::engine::{history, nodes, object, pods};
+
+/// No more than this many creations or deletions in one go.
+const BURST: usize = 250;
+const GENERATION: &str = "deprecated.daemonset.template.generation";
+
+/// What the decision rests on.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// The daemon set.
+    pub set: Arc<DaemonSet>,
+    /// Every node.
+    pub nodes: Vec<Arc<Node>>,
+    /// The pods it owns.
+    pub pods: Vec<Arc<Pod>>,
+    /// Its template history.
+    pub revisions: Vec<Arc<ControllerRevision>>,
+    /// Whether earlier writes have been seen; if not only the status is looked after.
+    pub settled: bool,
+}
+
+/// The next writes for this daemon set: history first, then pods, then status.
+#[must_use]
+pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
+    let (ds, Some(spec)) = (&s.set, s.set.spec.as_ref()) else { return Vec::new() };
+    let about = object::reference::<DaemonSet>(&ds.metadata);
+    if object::selector_is_empty(&spec.selector) {
+        let message = "This daemon set is selecting all pods. A non-empty selector is required.".into();
+        return vec![Action::warning(&about, "SelectingAll", message)];
+    }
+    if object::deleting(&ds.metadata) {
+        return Vec::new();
+    }
+    let owner = object::controller_ref::<DaemonSet>(&ds.metadata);
+    let labels = spec.template.metadata.as_ref().and_then(|m| m.labels.clone()).unwrap_or_default();
+    let collisions = ds.status.as_ref().and_then(|s| s.collision_count);
+    let current = history::current(&owner, ds.metadata.namespace.as_deref(), &spec.template, labels, collisions, &s.revisions);
+    let mut actions = current.actions;
+    let place = Placement::new(s, &current.hash, now);
+    if s.settled {
+        let mut todo = place.repair();
+        if todo.is_empty() && spec.update_strategy.as_ref().and_then(|u| u.type_.as_deref()) != Some("OnDelete") {
+            todo = place.update();
+        }
+        actions.extend(place.carry_out(todo));
+    }
+    let live: HashSet<&str> = s
+        .pods
+        .iter()
+        .filter_map(|p| object::label(&p.metadata, history::HASH_LABEL))
+        .chain([current.hash.as_str()])
+        .collect();
+    actions.extend(history::truncate(&s.revisions, &live, spec.revision_history_limit.unwrap_or(10)));
+    let status = place.status();
+    if ds.status.as_ref() != Some(&status) {
+        let mut copy = DaemonSet::clone(ds);
+        copy.status = Some(status);
+        actions.push(Action::update_status(&copy));
+    }
+    let min_ready = place.min_ready;
+    let soonest = s.pods.iter().filter_map(|p| pods::available_in(p, min_ready, now)).filter(|d| !d.is_zero()).min();
+    actions.extend(soonest.map(Action::RequeueAfter));
+    actions
+}
+
+/// Whether a pod of this template should be started on the node, and whether a running one may stay.
+#[must_use]
+pub fn should_run(template: &PodSpec, node: &Node) -> (bool, bool) {
+    let wrong_node = template.node_name.as_deref().is_some_and(|n| !n.is_empty() && n != object::name(&node.metadata));
+    if wrong_node || !nodes::affinity_allows(template, node) {
+        return (false, false);
+    }
+    let tolerations = tolerations(template);
+    let taints = nodes::taints(node);
+    let start = nodes::all_tolerated(taints, &tolerations, |t| t.effect == "NoSchedule" || t.effect == "NoExecute");
+    let stay = nodes::all_tolerated(taints, &tolerations, |t| t.effect == "NoExecute");
+    (start, start || stay)
+}
+
+/// The template's tolerations and those every daemon pod gets: it stays where ordinary pods would have to go.
+fn tolerations(template: &PodSpec) -> Vec<Toleration> {
+    let always = [
+        ("node.kubernetes.io/not-ready", "NoExecute"),
+        ("node.kubernetes.io/unreachable", "NoExecute"),
+        ("node.kubernetes.io/disk-pressure", "NoSchedule"),
+        ("node.kubernetes.io/memory-pressure", "NoSchedule"),
+        ("node.kubernetes.io/pid-pressure", "NoSchedule"),
+        ("node.kubernetes.io/unschedulable", "NoSchedule"),
+    ];
+    let network = template.host_network == Some(true);
+    let mut out = template.tolerations.clone().unwrap_or_default();
+    for (key, effect) in always.into_iter().chain(network.then_some(("node.kubernetes.io/network-unavailable", "NoSchedule"))) {
+        let t = Toleration {
+            key: Some(key.into()),
+            operator: Some("Exists".into()),
+            effect: Some(effect.into()),
+            ..Toleration::default()
+        };
+        if !out.contains(&t) {
+            out.push(t);
+        }
+    }
+    out
+}
+
+/// The node a daemon pod is for, bound or not.
+#[must_use]
+pub fn target_node(pod: &Pod) -> Option<&str> {
+    let bound = pods::node(pod);
+    if !bound.is_empty() {
+        return Some(bound);
+    }
+    let required = pod.spec.as_ref()?.affinity.as_ref()?.node_affinity.as_ref()?;
+    let terms = &required.required_during_scheduling_ignored_during_execution.as_ref()?.node_selector_terms;
+    terms
+        .iter()
+        .flat_map(|t| t.match_fields.iter().flatten())
+        .find(|r| r.key == "metadata.name" && r.operator == "In")
+        .and_then(|r| r.values.as_ref()?.first())
+        .map(String::as_str)
+}
+
+#[derive(Default)]
+struct Todo {
+    create_on: Vec<String>,
+    delete: Vec<Arc<Pod>>,
+    events: Vec<Action>,
+}
+
+impl Todo {
+    fn is_empty(&self) -> bool {
+        self.create_on.is_empty() && self.delete.is_empty()
+    }
+}
+
+struct Placement<'a> {
+    s: &'a Snapshot,
+    hash: &'a str,
+    now: Timestamp,
+    min_ready: i32,
+    /// Pods by node, oldest first.
+    by_node: BTreeMap<&'a str, Vec<&'a Arc<Pod>>>,
+    /// (start, stay) by node.
+    wants: HashMap<&'a str, (bool, bool)>,
+}
+
+impl<'a> Placement<'a> {
+    fn new(s: &'a Snapshot, hash: &'a str, now: Timestamp) -> Self {
+        let mut by_node: BTreeMap<&str, Vec<&Arc<Pod>>> = BTreeMap::new();
+        for pod in &s.pods {
+            if let Some(node) = target_node(pod) {
+                by_node.entry(node).or_default().push(pod);
+            }
+        }
+        for list in by_node.values_mut() {
+            list.sort_by_key(|p| (pods::node(p).is_empty(), object::created(&p.metadata)));
+        }
+        let spec = s.set.spec.as_ref();
+        let template = spec.and_then(|x| x.template.spec.as_ref());
+        let wants = s
+            .nodes
+            .iter()
+            .map(|n| (object::name(&n.metadata), template.map_or((false, false), |t| should_run(t, n))))
+            .collect();
+        let min_ready = spec.and_then(|x| x.min_ready_seconds).unwrap_or(0);
+        Self { s, hash, now, min_ready, by_node, wants }
+    }
+
+    fn current(&self, pod: &Pod) -> bool {
+        object::label(&pod.metadata, history::HASH_LABEL) == Some(self.hash)
+    }
+
+    fn available(&self, pod: &Pod) -> bool {
+        pods::available(pod, self.min_ready, self.now)
+    }
+
+    fn limits(&self) -> (i32, i32) {
+        let rolling = self.s.set.spec.as_ref().and_then(|s| s.update_strategy.as_ref()).and_then(|u| u.rolling_update.as_ref());
+        let desired = i32::try_from(self.wants.values().filter(|w| w.0).count()).unwrap_or(i32::MAX);
+        let surge = scaled(rolling.and_then(|r| r.max_surge.as_ref()), desired, true);
+        let unavailable = rolling.and_then(|r| r.max_unavailable.as_ref()).map_or(1, |v| scaled(Some(v), desired, true));
+        if surge == 0 && unavailable == 0 { (0, 1) } else { (surge, unavailable) }
+    }
+
+    /// Missing pods, doubles, failed pods, pods on nodes that do not want them.
+    fn repair(&self) -> Todo {
+        let mut todo = Todo::default();
+        let about = object::reference::<DaemonSet>(&self.s.set.metadata);
+        let surging = self.limits().0 > 0;
+        for node in &self.s.nodes {
+            let name = object::name(&node.metadata);
+            let (start, stay) = self.wants.get(name).copied().unwrap_or_default();
+            let there = self.by_node.get(name).map(Vec::as_slice).unwrap_or_default();
+            if start && there.is_empty() {
+                todo.create_on.push(name.to_owned());
+                continue;
+            }
+            if !stay {
+                todo.delete.extend(there.iter().filter(|p| !object::deleting(&p.metadata)).map(|p| Arc::clone(p)));
+                continue;
+            }
+            let mut running = Vec::new();
+            for pod in there.iter().filter(|p| !object::deleting(&p.metadata)) {
+                let place = format!("{}/{} on node {name}", object::namespace(&pod.metadata), object::name(&pod.metadata));
+                match pods::phase(pod) {
+                    "Failed" => {
+                        let text = format!("Found failed daemon pod {place}, will try to kill it");
+                        todo.events.push(Action::warning(&about, "FailedDaemonPod", text));
+                        todo.delete.push(Arc::clone(pod));
+                    }
+                    "Succeeded" => {
+                        let text = format!("Found succeeded daemon pod {place}, will try to delete it");
+                        todo.events.push(Action::normal(&about, "SucceededDaemonPod", text));
+                        todo.delete.push(Arc::clone(pod));
+                    }
+                    _ => running.push(*pod),
+                }
+            }
+            if surging {
+                let (new, old): (Vec<&Arc<Pod>>, Vec<&Arc<Pod>>) = running.iter().copied().partition(|p| self.current(p));
+                todo.delete.extend(new.iter().skip(1).chain(old.iter().skip(1)).map(|p| Arc::clone(p)));
+                if let (Some(new), Some(old)) = (new.first(), old.first())
+                    && (!pods::ready(old) || self.available(new))
+                {
+                    todo.delete.push(Arc::clone(old));
+                }
+            } else {
+                todo.delete.extend(running.iter().skip(1).map(|p| Arc::clone(p)));
+            }
+        }
+        // Pods bound to nodes that no longer exist are left to pod garbage collection; unbound ones never start.
+        for (name, there) in &self.by_node {
+            if !self.wants.contains_key(name) {
+                let unbound = there.iter().filter(|p| pods::node(p).is_empty() && !object::deleting(&p.metadata));
+                todo.delete.extend(unbound.map(|p| Arc::clone(p)));
+            }
+        }
+        todo
+    }
+
+    /// Replace outdated pods within the limits.
+    fn update(&self) -> Todo {
+        let mut todo = Todo::default();
+        let (max_surge, max_unavailable) = self.limits();
+        let (mut busy, mut at_once, mut candidates) = (0, Vec::new(), Vec::new());
+        for node in &self.s.nodes {
+            let name = object::name(&node.metadata);
+            if !self.wants.get(name).is_some_and(|w| w.0) {
+                continue;
+            }
+            let live = self.by_node.get(name).into_iter().flatten().filter(|p| !object::deleting(&p.metadata));
+            let (new, old): (Vec<&Arc<Pod>>, Vec<&Arc<Pod>>) = live.copied().partition(|p| self.current(p));
+            match (new.first(), old.first()) {
+                (None, None) => busy += i32::from(max_surge == 0),
+                (Some(new), None) => busy += i32::from(max_surge == 0 && !self.available(new)),
+                (Some(new), Some(old)) => {
+                    if self.available(new) {
+                        todo.delete.push(Arc::clone(old));
+                    } else {
+                        busy += 1;
+                    }
+                }
+                (None, Some(old)) if !self.available(old) => {
+                    busy += i32::from(max_surge == 0);
+                    at_once.push((name, *old));
+                }
+                (None, Some(old)) => candidates.push((name, *old)),
+            }
+        }
+        let room = if max_surge > 0 { max_surge - busy } else { max_unavailable - busy };
+        let room = usize::try_from(room).unwrap_or(0);
+        for (name, old) in at_once.into_iter().chain(candidates.into_iter().take(room)) {
+            if max_surge > 0 {
+                todo.create_on.push(name.to_owned());
+            } else {
+                todo.delete.push(Arc::clone(old));
+            }
+        }
+        todo
+    }
+
+    fn carry_out(&self, todo: Todo) -> Vec<Action> {
+        let parent = object::reference::<DaemonSet>(&self.s.set.metadata);
+        let mut actions = todo.events;
+        for node in todo.create_on.iter().take(BURST) {
+            actions.push(Action::CreatePod { pod: Box::new(self.pod_for(node)), parent: parent.clone() });
+        }
+        for pod in todo.delete.iter().take(BURST) {
+            actions.push(Action::DeletePod {
+                namespace: object::namespace(&pod.metadata).to_owned(),
+                name: object::name(&pod.metadata).to_owned(),
+                uid: object::uid(&pod.metadata).to_owned(),
+                parent: parent.clone(),
+            });
+        }
+        actions
+    }
+
+    /// The template made to land on one node: the scheduler binds it, by affinity to the node's name.
+    fn pod_for(&self, node: &str) -> Pod {
+        let ds = &self.s.set;
+        let owner = object::controller_ref::<DaemonSet>(&ds.metadata);
+        let template = ds.spec.as_ref().map(|s| s.template.clone()).unwrap_or_default();
+        let mut pod = pods::from_template(&template, object::namespace(&ds.metadata), &owner);
+        let labels = pod.metadata.labels.get_or_insert_default();
+        labels.insert(history::HASH_LABEL.into(), self.hash.to_owned());
+        if let Some(generation) = object::annotation(&ds.metadata, GENERATION).filter(|g| g.parse::<i64>().is_ok()) {
+            labels.insert("pod-template-generation".into(), generation.to_owned());
+        }
+        if let Some(spec) = pod.spec.as_mut() {
+            spec.tolerations = Some(tolerations(spec));
+            let affinity = spec.affinity.get_or_insert_default().node_affinity.get_or_insert_default();
+            affinity.required_during_scheduling_ignored_during_execution = Some(NodeSelector {
+                node_selector_terms: vec![NodeSelectorTerm {
+                    match_fields: Some(vec![NodeSelectorRequirement {
+                        key: "metadata.name".into(),
+                        operator: "In".into(),
+                        values: Some(vec![node.to_owned()]),
+                    }]),
+                    ..NodeSelectorTerm::default()
+                }],
+            });
+        }
+        pod
+    }
+
+    fn status(&self) -> DaemonSetStatus {
+        let (mut desired, mut scheduled, mut mis, mut ready, mut available, mut updated) = (0, 0, 0, 0, 0, 0);
+        for node in &self.s.nodes {
+            let name = object::name(&node.metadata);
+            let there = self.by_node.get(name).map(Vec::as_slice).unwrap_or_default();
+            if !self.wants.get(name).is_some_and(|w| w.0) {
+                mis += i32::from(!there.is_empty());
+                continue;
+            }
+            desired += 1;
+            if there.is_empty() {
+                continue;
+            }
+            scheduled += 1;
+            let best = there.iter().find(|p| pods::active(p)).unwrap_or(&there[0]);
+            ready += i32::from(pods::ready(best));
+            available += i32::from(self.available(best));
+            updated += i32::from(there.iter().any(|p| self.current(p)));
+        }
+        let old = self.s.set.status.as_ref();
+        let some = |n: i32| (n != 0).then_some(n);
+        DaemonSetStatus {
+            observed_generation: self.s.set.metadata.generation,
+            desired_number_scheduled: desired,
+            current_number_scheduled: scheduled,
+            number_misscheduled: mis,
+            number_ready: ready,
+            updated_number_scheduled: some(updated),
+            number_available: some(available),
+            number_unavailable: some(desired - available),
+            collision_count: old.and_then(|s| s.collision_count),
+            conditions: old.and_then(|s| s.conditions.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

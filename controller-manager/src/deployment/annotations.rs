@@ -1,0 +1,78 @@
+//! Revision and size bookkeeping in annotations, as `kubectl rollout` reads it.
+
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+
+use super::strategy::{max_surge, replicas};
+use crate::engine::object;
+
+/// Number of the rollout.
+pub const REVISION: &str = "deployment.kubernetes.io/revision";
+const HISTORY: &str = "deployment.kubernetes.io/revision-history";
+const DESIRED: &str = "deployment.kubernetes.io/desired-replicas";
+const MAX: &str = "deployment.kubernetes.io/max-replicas";
+const HISTORY_LIMIT: usize = 2000;
+
+/// Annotations that stay with the object they are on.
+const NOT_COPIED: [&str; 6] = [
+    "kubectl.kubernetes.io/last-applied-configuration",
+    REVISION,
+    HISTORY,
+    DESIRED,
+    MAX,
+    "deprecated.deployment.rollback.to",
+];
+
+/// A set's revision; 0 if it has none.
+#[must_use]
+pub fn revision(r: &ReplicaSet) -> i64 {
+    object::annotation(&r.metadata, REVISION).and_then(|v| v.parse().ok()).unwrap_or(0)
+}
+
+/// The size the deployment had when the set was last sized.
+#[must_use]
+pub fn desired(r: &ReplicaSet) -> Option<i32> {
+    object::annotation(&r.metadata, DESIRED).and_then(|v| v.parse().ok())
+}
+
+/// The size with surge the deployment had when the set was last sized.
+#[must_use]
+pub fn max_replicas(r: &ReplicaSet) -> Option<i32> {
+    object::annotation(&r.metadata, MAX).and_then(|v| v.parse().ok())
+}
+
+/// Note the deployment's size on the set.
+pub fn set_sizes(r: &mut ReplicaSet, d: &Deployment) {
+    let notes = r.metadata.annotations.get_or_insert_default();
+    notes.insert(DESIRED.into(), replicas(d).to_string());
+    notes.insert(MAX.into(), (replicas(d) + max_surge(d)).to_string());
+}
+
+/// Bring the new set's annotations up to date: copies of the deployment's, the revision, the past revisions.
+pub fn sync(r: &mut ReplicaSet, d: &Deployment, revision: i64, exists: bool) {
+    let notes = r.metadata.annotations.get_or_insert_default();
+    for (k, v) in d.metadata.annotations.iter().flatten() {
+        if !NOT_COPIED.contains(&k.as_str()) {
+            notes.insert(k.clone(), v.clone());
+        }
+    }
+    let old = notes.get(REVISION).cloned();
+    let old_number: i64 = old.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0);
+    if old_number < revision {
+        notes.insert(REVISION.into(), revision.to_string());
+        if let Some(old) = old.filter(|o| !o.is_empty()) {
+            let mut past: Vec<String> =
+                notes.get(HISTORY).map(|h| h.split(',').filter(|s| !s.is_empty()).map(str::to_owned).collect()).unwrap_or_default();
+            past.push(old);
+            while past.len() > 1 && past.iter().map(|p| p.len() + 1).sum::<usize>() > HISTORY_LIMIT {
+                past.remove(0);
+            }
+            notes.insert(HISTORY.into(), past.join(","));
+        }
+    }
+    if !exists {
+        set_sizes(r, d);
+    }
+    if r.metadata.annotations.as_ref().is_some_and(std::collections::BTreeMap::is_empty) {
+        r.metadata.annotations = None;
+    }
+}

@@ -1,0 +1,107 @@
+use super::*;
+use serde_json::{Value, json};
+
+fn pod(n: usize, ready: bool, deleting: bool) -> Arc<Pod> {
+    let mut v = json!({"metadata": {"name": format!("p{n}"), "namespace": "ns", "uid": format!("p{n}")},
+        "spec": {"nodeName": "n1", "containers": []},
+        "status": {"phase": "Running", "podIP": format!("10.1.0.{n}"),
+            "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }}]}});
+    if deleting {
+        v["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    }
+    Arc::new(serde_json::from_value(v).expect("pod"))
+}
+
+fn world(pods: Vec<Arc<Pod>>, max: usize) -> Snapshot {
+    let service = json!({"metadata": {"name": "web", "namespace": "ns", "uid": "svc"},
+        "spec": {"selector": {"app": "web"}, "clusterIP": "10.0.0.1", "ipFamilies": ["IPv4"], "ports": [{"port": 80, "targetPort": 8080, "protocol": "TCP"}]}});
+    let node: Node = serde_json::from_value(json!({"metadata": {"name": "n1", "labels": {ZONE: "z1"}}})).expect("node");
+    Snapshot {
+        service: Arc::new(serde_json::from_value(service).expect("service")),
+        pods,
+        nodes: HashMap::from([("n1".to_owned(), Arc::new(node))]),
+        slices: vec![],
+        max_per_slice: max,
+        trigger: None,
+    }
+}
+
+/// Apply the planned writes, as the server would.
+fn apply(s: &mut Snapshot) -> Vec<String> {
+    let mut log = Vec::new();
+    for action in plan(s) {
+        match action {
+            Action::Create { body, .. } => {
+                let mut slice: EndpointSlice = serde_json::from_value(body).expect("slice");
+                slice.metadata.name = Some(format!("web-{}", s.slices.len()));
+                log.push(format!("create {}", slice.endpoints.len()));
+                s.slices.push(Arc::new(slice));
+            }
+            Action::Update { body, .. } => {
+                let slice: EndpointSlice = serde_json::from_value(body).expect("slice");
+                log.push(format!("update {}", slice.endpoints.len()));
+                let at = s.slices.iter().position(|x| x.metadata.name == slice.metadata.name).expect("there");
+                s.slices[at] = Arc::new(slice);
+            }
+            Action::Delete { path, .. } => {
+                log.push("delete".into());
+                s.slices.retain(|x| !path.ends_with(object::name(&x.metadata)));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(plan(s).is_empty(), "the plan settles");
+    log
+}
+
+#[test]
+fn life_of_a_service() {
+    let mut s = world(vec![], 2);
+    assert_eq!(apply(&mut s), ["create 0"], "a placeholder");
+    let empty = serde_json::to_value(&*s.slices[0]).expect("json");
+    assert_eq!(empty["metadata"]["labels"], json!({MANAGED_BY: CONTROLLER, SERVICE_NAME: "web"}));
+    assert_eq!(empty["metadata"]["generateName"], "web-");
+    s.pods = vec![pod(1, true, false)];
+    assert_eq!(apply(&mut s), ["update 1"], "the placeholder is used");
+    s.pods = (1..=5).map(|n| pod(n, true, false)).collect();
+    assert_eq!(apply(&mut s), ["create 2", "create 2"], "whole slices stay as they are");
+    s.pods.remove(1);
+    assert_eq!(apply(&mut s), ["update 1"]);
+    s.pods.push(pod(6, true, false));
+    assert_eq!(apply(&mut s), ["update 2"], "fits into the fullest slice with room");
+    s.pods.clear();
+    let log = apply(&mut s);
+    assert_eq!(log.iter().filter(|l| *l == "update 0").count(), 1, "{log:?}");
+    assert_eq!(s.slices.len(), 1, "a placeholder remains");
+}
+
+#[test]
+fn endpoint_fields_and_conditions() {
+    let mut s = world(vec![pod(1, true, false), pod(2, false, false), pod(3, true, true)], 100);
+    apply(&mut s);
+    let v = serde_json::to_value(&*s.slices[0]).expect("json");
+    let conditions: Vec<Value> = v["endpoints"].as_array().expect("list").iter().map(|e| e["conditions"].clone()).collect();
+    assert_eq!(
+        conditions,
+        [
+            json!({"ready": true, "serving": true, "terminating": false}),
+            json!({"ready": false, "serving": false, "terminating": false}),
+            json!({"ready": false, "serving": true, "terminating": true}),
+        ]
+    );
+    assert_eq!(v["endpoints"][0]["zone"], "z1");
+    assert_eq!(v["endpoints"][0]["nodeName"], "n1");
+    assert_eq!(v["ports"], json!([{"name": "", "port": 8080, "protocol": "TCP"}]));
+    assert_eq!(v["metadata"]["ownerReferences"][0]["kind"], "Service");
+}
+
+#[test]
+fn traffic_distribution_gives_hints() {
+    let mut s = world(vec![pod(1, true, false)], 100);
+    let mut service = Service::clone(&s.service);
+    service.spec.as_mut().expect("spec").traffic_distribution = Some("PreferSameNode".into());
+    s.service = Arc::new(service);
+    apply(&mut s);
+    let v = serde_json::to_value(&*s.slices[0]).expect("json");
+    assert_eq!(v["endpoints"][0]["hints"], json!({"forNodes": [{"name": "n1"}], "forZones": [{"name": "z1"}]}));
+}

@@ -1,0 +1,140 @@
+//! What a plan may ask for: one vocabulary of writes for every controller.
+//!
+//! A plan never talks to the server; it returns [`Action`]s, compared by value in table tests and carried out by
+//! [`super::executor::Executor`].
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// How a patch body is merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatchKind {
+    /// RFC 7386.
+    Merge,
+    /// Kubernetes' own, with list merge keys.
+    Strategic,
+    /// RFC 6902.
+    Json,
+}
+
+impl PatchKind {
+    /// The media type of the request body.
+    #[must_use]
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Merge => "application/merge-patch+json",
+            Self::Strategic => "application/strategic-merge-patch+json",
+            Self::Json => "application/json-patch+json",
+        }
+    }
+}
+
+/// One step a controller wants done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// POST `body` to the collection at `path`.
+    Create { path: String, body: Value },
+    /// PUT `body` to the object (or subresource) at `path`.
+    Update { path: String, body: Value },
+    /// PATCH the object (or subresource) at `path`.
+    Patch { path: String, kind: PatchKind, body: Value },
+    /// DELETE the object at `path`; `options` is a DeleteOptions body.
+    Delete { path: String, options: Value },
+    /// Create a pod on behalf of `parent`, with the events and expectations that go with it.
+    CreatePod { pod: Box<Pod>, parent: ObjectReference },
+    /// Delete a pod on behalf of `parent`, with the events and expectations that go with it.
+    DeletePod { namespace: String, name: String, uid: String, parent: ObjectReference },
+    /// Tell the user.
+    Event { about: ObjectReference, warning: bool, reason: &'static str, message: String },
+    /// Look at the same key again after this time.
+    RequeueAfter(Duration),
+}
+
+impl Action {
+    /// POST of a typed object.
+    pub fn create<K>(object: &K) -> Self
+    where
+        K: Resource<DynamicType = ()> + Serialize,
+    {
+        let path = K::url_path(&(), object.meta().namespace.as_deref());
+        Self::Create { path, body: body(object) }
+    }
+
+    /// PUT of a typed object, guarded by the resourceVersion it carries.
+    pub fn update<K>(object: &K) -> Self
+    where
+        K: Resource<DynamicType = ()> + Serialize,
+    {
+        Self::Update { path: object_path::<K>(object.meta()), body: body(object) }
+    }
+
+    /// PUT of a subresource.
+    pub fn update_sub<K>(object: &K, subresource: &str) -> Self
+    where
+        K: Resource<DynamicType = ()> + Serialize,
+    {
+        Self::Update { path: format!("{}/{subresource}", object_path::<K>(object.meta())), body: body(object) }
+    }
+
+    /// PUT of `/status`.
+    pub fn update_status<K>(object: &K) -> Self
+    where
+        K: Resource<DynamicType = ()> + Serialize,
+    {
+        Self::update_sub(object, "status")
+    }
+
+    /// PATCH of an object.
+    pub fn patch<K: Resource<DynamicType = ()>>(meta: &ObjectMeta, kind: PatchKind, body: Value) -> Self {
+        Self::Patch { path: object_path::<K>(meta), kind, body }
+    }
+
+    /// PATCH of `/status`.
+    pub fn patch_status<K: Resource<DynamicType = ()>>(meta: &ObjectMeta, kind: PatchKind, body: Value) -> Self {
+        Self::Patch { path: format!("{}/status", object_path::<K>(meta)), kind, body }
+    }
+
+    /// DELETE guarded by the object's uid.
+    pub fn delete<K: Resource<DynamicType = ()>>(meta: &ObjectMeta) -> Self {
+        Self::delete_with::<K>(meta, json!({"preconditions": {"uid": meta.uid}}))
+    }
+
+    /// DELETE with explicit options.
+    pub fn delete_with<K: Resource<DynamicType = ()>>(meta: &ObjectMeta, options: Value) -> Self {
+        Self::Delete { path: object_path::<K>(meta), options }
+    }
+
+    /// A Normal event.
+    #[must_use]
+    pub fn normal(about: &ObjectReference, reason: &'static str, message: String) -> Self {
+        Self::Event { about: about.clone(), warning: false, reason, message }
+    }
+
+    /// A Warning event.
+    #[must_use]
+    pub fn warning(about: &ObjectReference, reason: &'static str, message: String) -> Self {
+        Self::Event { about: about.clone(), warning: true, reason, message }
+    }
+}
+
+/// The request path of an object.
+pub fn object_path<K: Resource<DynamicType = ()>>(meta: &ObjectMeta) -> String {
+    let collection = K::url_path(&(), meta.namespace.as_deref());
+    format!("{collection}/{}", meta.name.as_deref().unwrap_or_default())
+}
+
+/// A typed object as a JSON body. Typed objects always serialise: their keys are strings.
+pub fn body<T: Serialize>(object: &T) -> Value {
+    serde_json::to_value(object).unwrap_or(Value::Null)
+}
+
+/// The path of the object at a collection path.
+#[must_use]
+pub fn join(collection: &str, name: &str) -> String {
+    format!("{collection}/{name}")
+}

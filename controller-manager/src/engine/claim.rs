@@ -1,0 +1,111 @@
+//! Who owns what: adoption of matching orphans and release of what no longer matches.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::Resource;
+use serde_json::json;
+use std::sync::Arc;
+
+use super::action::{Action, PatchKind};
+use super::object;
+
+/// The outcome of sorting candidates by owner.
+#[derive(Debug)]
+pub struct Claimed<K> {
+    /// Objects of this owner, adopted ones included.
+    pub owned: Vec<Arc<K>>,
+    /// Patches that make it so on the server. Non-empty adoption needs the owner to be read afresh first.
+    pub patches: Vec<Action>,
+    /// Whether any patch is an adoption.
+    pub adopts: bool,
+}
+
+/// Sort `candidates` for `owner`: keep what it controls and selects, adopt orphans it selects, release what it no
+/// longer selects. Nothing is adopted by an owner that is being deleted, nor adopted when itself being deleted.
+pub fn claim<K: Resource<DynamicType = ()>>(
+    owner: &ObjectMeta,
+    reference: &OwnerReference,
+    selects: impl Fn(&K) -> bool,
+    candidates: impl IntoIterator<Item = Arc<K>>,
+) -> Claimed<K> {
+    let mut out = Claimed { owned: Vec::new(), patches: Vec::new(), adopts: false };
+    for candidate in candidates {
+        let meta = candidate.meta();
+        match object::controller_of(meta) {
+            Some(r) if r.uid != reference.uid => {}
+            Some(_) if selects(&candidate) => out.owned.push(candidate),
+            Some(_) => {
+                if !object::deleting(owner) {
+                    out.patches.push(release::<K>(meta, &reference.uid));
+                }
+            }
+            None => {
+                if !object::deleting(owner) && !object::deleting(meta) && selects(&candidate) {
+                    out.patches.push(adopt::<K>(meta, reference));
+                    out.adopts = true;
+                    out.owned.push(candidate);
+                }
+            }
+        }
+    }
+    out
+}
+
+fn adopt<K: Resource<DynamicType = ()>>(meta: &ObjectMeta, reference: &OwnerReference) -> Action {
+    Action::patch::<K>(
+        meta,
+        PatchKind::Strategic,
+        json!({"metadata": {"ownerReferences": [reference], "uid": meta.uid}}),
+    )
+}
+
+fn release<K: Resource<DynamicType = ()>>(meta: &ObjectMeta, owner_uid: &str) -> Action {
+    Action::patch::<K>(
+        meta,
+        PatchKind::Strategic,
+        json!({"metadata": {"ownerReferences": [{"$patch": "delete", "uid": owner_uid}], "uid": meta.uid}}),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::Pod;
+
+    fn pod(name: &str, app: &str, owner: Option<&str>, deleting: bool) -> Arc<Pod> {
+        let mut v = json!({"metadata": {"name": name, "namespace": "ns", "uid": name, "labels": {"app": app}}});
+        if let Some(uid) = owner {
+            v["metadata"]["ownerReferences"] =
+                json!([{"apiVersion": "v1", "kind": "X", "name": "x", "uid": uid, "controller": true}]);
+        }
+        if deleting {
+            v["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        }
+        Arc::new(serde_json::from_value(v).expect("pod"))
+    }
+
+    #[test]
+    fn claims() {
+        let owner = ObjectMeta { uid: Some("me".into()), ..ObjectMeta::default() };
+        let reference = OwnerReference { uid: "me".into(), controller: Some(true), ..OwnerReference::default() };
+        let selects = |p: &Pod| object::label(&p.metadata, "app") == Some("web");
+        let all = || {
+            [
+                pod("mine", "web", Some("me"), false),
+                pod("strayed", "db", Some("me"), false),
+                pod("orphan", "web", None, false),
+                pod("dying-orphan", "web", None, true),
+                pod("foreign", "web", Some("them"), false),
+                pod("unrelated", "db", None, false),
+            ]
+        };
+        let got = claim(&owner, &reference, selects, all());
+        let names: Vec<_> = got.owned.iter().map(|p| object::name(&p.metadata)).collect();
+        assert_eq!(names, ["mine", "orphan"]);
+        assert_eq!(got.patches.len(), 2);
+        assert!(got.adopts);
+
+        let dying = ObjectMeta { deletion_timestamp: Some(object::seconds(k8s_openapi::jiff::Timestamp::UNIX_EPOCH)), ..owner };
+        let got = claim(&dying, &reference, selects, all());
+        assert!(got.patches.is_empty(), "a dying owner neither adopts nor releases");
+    }
+}

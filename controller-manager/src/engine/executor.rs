@@ -1,0 +1,190 @@
+//! Carries out what plans ask for.
+//!
+//! Ordinary writes run in order and stop at the first failure. Pod creations run in batches that double while they
+//! succeed, so that a quota or an admission error costs one request and not hundreds. Every pod write is announced in
+//! the expectations first and taken back when it fails.
+
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use kube::Resource;
+use serde_json::json;
+
+use super::action::{Action, body, join};
+use super::events::Events;
+use super::expect::Expectations;
+use super::object::{Key, name};
+use super::rest::{Rest, RestError};
+
+const INITIAL_BATCH: usize = 1;
+/// How many deletions are in flight at once.
+const DELETE_BATCH: usize = 64;
+
+/// What came of a plan.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// The soonest time the plan wants to look again.
+    pub requeue: Option<Duration>,
+    /// The first failed write.
+    pub failure: Option<Failure>,
+}
+
+/// A failed write.
+#[derive(Debug)]
+pub struct Failure {
+    /// `FailedCreate`, `FailedDelete` or empty.
+    pub reason: &'static str,
+    /// What went wrong.
+    pub error: RestError,
+}
+
+/// Writes on behalf of one controller.
+#[derive(Clone)]
+pub struct Executor {
+    /// The controller's client.
+    pub rest: Rest,
+    /// Where its events go.
+    pub events: Events,
+}
+
+impl Executor {
+    /// Carry out a plan for `key`.
+    pub async fn run(&self, key: &Key, expectations: Option<&Expectations>, actions: Vec<Action>) -> Outcome {
+        let mut out = Outcome::default();
+        let (mut creates, mut deletes, mut rest) = (Vec::new(), Vec::new(), Vec::new());
+        for action in actions {
+            match action {
+                Action::CreatePod { pod, parent } => creates.push((*pod, parent)),
+                Action::DeletePod { namespace, name, uid, parent } => deletes.push((Key::new(namespace, name), uid, parent)),
+                Action::RequeueAfter(d) => out.requeue = Some(out.requeue.map_or(d, |r| r.min(d))),
+                other => rest.push(other),
+            }
+        }
+        let (before, after) = split_status(rest);
+        for action in before {
+            if let Err(error) = self.one(action).await {
+                out.failure = Some(Failure { reason: "", error });
+                return out;
+            }
+        }
+        if let Some(e) = expectations
+            && !(creates.is_empty() && deletes.is_empty())
+        {
+            let adds = i64::try_from(creates.len()).unwrap_or(i64::MAX);
+            e.expect(key, adds, deletes.iter().map(|d| d.1.clone()), Instant::now());
+        }
+        out.failure = self.create_pods(key, expectations, creates).await;
+        let failed_delete = self.delete_pods(key, expectations, deletes).await;
+        out.failure = out.failure.or(failed_delete);
+        for action in after {
+            if let Err(error) = self.one(action).await {
+                out.failure = out.failure.or(Some(Failure { reason: "", error }));
+                break;
+            }
+        }
+        out
+    }
+
+    /// One ordinary write. What is gone already needs no deletion.
+    pub async fn one(&self, action: Action) -> Result<(), RestError> {
+        match action {
+            Action::Create { path, body } => self.rest.post(&path, &body).await.map(drop),
+            Action::Update { path, body } => self.rest.put(&path, &body).await.map(drop),
+            Action::Patch { path, kind, body } => self.rest.patch(&path, kind, &body).await.map(drop),
+            Action::Delete { path, options } => match self.rest.delete(&path, &options).await {
+                Err(e) if e.not_found() => Ok(()),
+                other => other.map(drop),
+            },
+            Action::Event { about, warning, reason, message } => {
+                self.events.say(&about, warning, reason, message);
+                Ok(())
+            }
+            Action::CreatePod { .. } | Action::DeletePod { .. } | Action::RequeueAfter(_) => Ok(()),
+        }
+    }
+
+    async fn create_pods(&self, key: &Key, expectations: Option<&Expectations>, pods: Vec<(Pod, ObjectReference)>) -> Option<Failure> {
+        let mut left = pods.into_iter();
+        let mut batch = INITIAL_BATCH;
+        let mut failure = None;
+        while left.len() > 0 && failure.is_none() {
+            let now: Vec<_> = left.by_ref().take(batch).collect();
+            let results = join_all(now.iter().map(|(pod, parent)| self.create_pod(pod, parent))).await;
+            for error in results.into_iter().filter_map(Result::err) {
+                if let Some(e) = expectations {
+                    e.created(key);
+                }
+                if !error.namespace_terminating() {
+                    failure.get_or_insert(Failure { reason: "FailedCreate", error });
+                }
+            }
+            batch *= 2;
+        }
+        if let Some(e) = expectations {
+            left.for_each(|_| e.created(key));
+        }
+        failure
+    }
+
+    async fn create_pod(&self, pod: &Pod, parent: &ObjectReference) -> Result<(), RestError> {
+        let path = Pod::url_path(&(), pod.metadata.namespace.as_deref());
+        match self.rest.post(&path, &body(pod)).await {
+            Ok(made) => {
+                let name = made.pointer("/metadata/name").and_then(|v| v.as_str()).unwrap_or_else(|| name(&pod.metadata));
+                self.events.say(parent, false, "SuccessfulCreate", format!("Created pod: {name}"));
+                Ok(())
+            }
+            Err(e) => {
+                if !e.namespace_terminating() {
+                    self.events.say(parent, true, "FailedCreate", format!("Error creating: {e}"));
+                }
+                Err(e)
+            }
+        }
+    }
+
+    async fn delete_pods(
+        &self,
+        key: &Key,
+        expectations: Option<&Expectations>,
+        pods: Vec<(Key, String, ObjectReference)>,
+    ) -> Option<Failure> {
+        let mut failure = None;
+        for batch in pods.chunks(DELETE_BATCH) {
+            let results = join_all(batch.iter().map(|(pod, uid, parent)| self.delete_pod(pod, uid, parent))).await;
+            for ((_, uid, _), result) in batch.iter().zip(results) {
+                if let Err(error) = result {
+                    if let Some(e) = expectations {
+                        e.deleted(key, uid);
+                    }
+                    if !error.not_found() {
+                        failure.get_or_insert(Failure { reason: "FailedDelete", error });
+                    }
+                }
+            }
+        }
+        failure
+    }
+
+    async fn delete_pod(&self, pod: &Key, uid: &str, parent: &ObjectReference) -> Result<(), RestError> {
+        let path = join(&Pod::url_path(&(), Some(&pod.namespace)), &pod.name);
+        match self.rest.delete(&path, &json!({"preconditions": {"uid": uid}})).await {
+            Ok(_) => {
+                self.events.say(parent, false, "SuccessfulDelete", format!("Deleted pod: {}", pod.name));
+                Ok(())
+            }
+            Err(e) => {
+                if !e.not_found() {
+                    self.events.say(parent, true, "FailedDelete", format!("Error deleting: {e}"));
+                }
+                Err(e)
+            }
+        }
+    }
+}
+
+/// Status writes come after the pods they report on.
+fn split_status(actions: Vec<Action>) -> (Vec<Action>, Vec<Action>) {
+    actions.into_iter().partition(|a| !matches!(a, Action::Update { path, .. } if path.ends_with("/status")))
+}

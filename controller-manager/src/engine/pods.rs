@@ -1,0 +1,212 @@
+//! Readings of pods that more than one controller needs.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, PodCondition, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::jiff::Timestamp;
+
+use super::object::{annotation, created, deleting, name, uid};
+
+/// The annotation that makes a replica cheaper or dearer to delete.
+const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+
+/// The phase, or the empty string.
+#[must_use]
+pub fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default()
+}
+
+/// Succeeded or Failed.
+#[must_use]
+pub fn finished(pod: &Pod) -> bool {
+    matches!(phase(pod), "Succeeded" | "Failed")
+}
+
+/// Neither finished nor being deleted.
+#[must_use]
+pub fn active(pod: &Pod) -> bool {
+    !finished(pod) && !deleting(&pod.metadata)
+}
+
+/// Being deleted but not finished yet.
+#[must_use]
+pub fn terminating(pod: &Pod) -> bool {
+    !finished(pod) && deleting(&pod.metadata)
+}
+
+/// A condition by type.
+#[must_use]
+pub fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
+    pod.status.as_ref()?.conditions.as_ref()?.iter().find(|c| c.type_ == kind)
+}
+
+/// Whether the Ready condition is True.
+#[must_use]
+pub fn ready(pod: &Pod) -> bool {
+    condition(pod, "Ready").is_some_and(|c| c.status == "True")
+}
+
+/// When the pod became ready, if it is.
+#[must_use]
+pub fn ready_since(pod: &Pod) -> Option<Timestamp> {
+    let c = condition(pod, "Ready").filter(|c| c.status == "True")?;
+    Some(c.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |t| t.0))
+}
+
+/// Whether the pod has been ready for `min_ready` seconds.
+#[must_use]
+pub fn available(pod: &Pod, min_ready: i32, now: Timestamp) -> bool {
+    available_in(pod, min_ready, now) == Some(Duration::ZERO)
+}
+
+/// How long until a ready pod counts as available; zero when it does, None when it is not ready.
+#[must_use]
+pub fn available_in(pod: &Pod, min_ready: i32, now: Timestamp) -> Option<Duration> {
+    let since = ready_since(pod)?;
+    if min_ready <= 0 {
+        return Some(Duration::ZERO);
+    }
+    let due = since.as_second() + i64::from(min_ready);
+    Some(Duration::from_secs(u64::try_from(due - now.as_second()).unwrap_or(0)))
+}
+
+/// The node it is bound to, or the empty string.
+#[must_use]
+pub fn node(pod: &Pod) -> &str {
+    pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or_default()
+}
+
+/// The uid of the pod's controller.
+#[must_use]
+pub fn owner_uid(pod: &Pod) -> Option<&str> {
+    super::object::controller_of(&pod.metadata).map(|r| r.uid.as_str())
+}
+
+fn deletion_cost(pod: &Pod) -> i32 {
+    annotation(&pod.metadata, DELETION_COST).and_then(|v| v.parse().ok()).unwrap_or(0)
+}
+
+fn restarts(pod: &Pod) -> i32 {
+    pod.status.as_ref().and_then(|s| s.container_statuses.as_ref()).map_or(0, |cs| cs.iter().map(|c| c.restart_count).max().unwrap_or(0))
+}
+
+/// How many related active pods share each node: surplus replicas leave crowded nodes first.
+#[must_use]
+pub fn crowding<'a>(related: impl IntoIterator<Item = &'a Pod>) -> HashMap<String, usize> {
+    let mut on_node = HashMap::new();
+    for pod in related.into_iter().filter(|p| active(p)) {
+        *on_node.entry(node(pod).to_owned()).or_insert(0) += 1;
+    }
+    on_node
+}
+
+/// Order in which surplus replicas go: unassigned, pending, unready, cheap, crowded, recently ready (in powers of
+/// two, so that ages that hardly differ are a tie), often restarted, recently created.
+#[must_use]
+pub fn deletion_order(a: &Pod, b: &Pod, on_node: &HashMap<String, usize>, now: Timestamp) -> Ordering {
+    let unassigned = |p: &Pod| node(p).is_empty();
+    let phase_rank = |p: &Pod| match phase(p) {
+        "Pending" => 0,
+        "Unknown" => 1,
+        "Running" => 2,
+        _ => 0,
+    };
+    let rank = |p: &Pod| on_node.get(node(p)).copied().unwrap_or(0);
+    let age = |t: Timestamp| {
+        let seconds = now.as_second() - t.as_second();
+        if t == Timestamp::UNIX_EPOCH { 0 } else { 64 - seconds.max(1).leading_zeros() }
+    };
+    let since = |p: &Pod| ready_since(p).unwrap_or(Timestamp::UNIX_EPOCH);
+    unassigned(b)
+        .cmp(&unassigned(a))
+        .then_with(|| phase_rank(a).cmp(&phase_rank(b)))
+        .then_with(|| ready(a).cmp(&ready(b)))
+        .then_with(|| deletion_cost(a).cmp(&deletion_cost(b)))
+        .then_with(|| rank(b).cmp(&rank(a)))
+        .then_with(|| if ready(a) && ready(b) { age(since(a)).cmp(&age(since(b))) } else { Ordering::Equal })
+        .then_with(|| restarts(b).cmp(&restarts(a)))
+        .then_with(|| age(created(&a.metadata)).cmp(&age(created(&b.metadata))))
+        .then_with(|| uid(&a.metadata).cmp(uid(&b.metadata)))
+}
+
+/// A pod from a template, owned by `owner`, named by the server from the owner's name.
+#[must_use]
+pub fn from_template(template: &PodTemplateSpec, namespace: &str, owner: &OwnerReference) -> Pod {
+    let meta = template.metadata.clone().unwrap_or_default();
+    Pod {
+        metadata: ObjectMeta {
+            namespace: Some(namespace.to_owned()),
+            generate_name: Some(name_prefix(&owner.name)),
+            labels: meta.labels,
+            annotations: meta.annotations,
+            finalizers: meta.finalizers,
+            owner_references: Some(vec![owner.clone()]),
+            ..ObjectMeta::default()
+        },
+        spec: template.spec.clone(),
+        status: None,
+    }
+}
+
+/// `x-`, unless that could not start a pod's name.
+#[must_use]
+pub fn name_prefix(owner: &str) -> String {
+    let dashed = format!("{owner}-");
+    if dashed.len() <= 253 { dashed } else { owner.to_owned() }
+}
+
+/// Pods sorted by name: plans must not depend on cache order.
+pub fn sort_by_name<T: AsRef<Pod>>(pods: &mut [T]) {
+    pods.sort_by(|a, b| name(&a.as_ref().metadata).cmp(name(&b.as_ref().metadata)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(v: Value) -> Pod {
+        serde_json::from_value(v).expect("pod")
+    }
+
+    #[test]
+    fn availability_waits_for_min_ready_seconds() {
+        let p = pod(json!({"status": {"conditions": [
+            {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}));
+        let t0: Timestamp = "2026-01-01T00:00:00Z".parse().expect("time");
+        let at = |s: i64| Timestamp::from_second(t0.as_second() + s).expect("time");
+        assert!(available(&p, 0, t0));
+        assert_eq!(available_in(&p, 10, at(4)), Some(Duration::from_secs(6)));
+        assert!(available(&p, 10, at(10)));
+        assert_eq!(available_in(&pod(json!({})), 10, t0), None);
+    }
+
+    #[test]
+    fn surplus_order() {
+        let running = |n: &str, node: &str, ready: &str, extra: Value| {
+            let mut v = json!({"metadata": {"name": n, "uid": n}, "spec": {"containers": [], "nodeName": node},
+                "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready,
+                    "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+            if let (Some(m), Value::Object(e)) = (v["metadata"].as_object_mut(), extra) {
+                m.extend(e);
+            }
+            pod(v)
+        };
+        let mut pods = [
+            running("plain", "n1", "True", json!({})),
+            running("dear", "n1", "True", json!({"annotations": {DELETION_COST: "5"}})),
+            running("unready", "n1", "False", json!({})),
+            pod(json!({"metadata": {"name": "unassigned", "uid": "u"}, "status": {"phase": "Pending"}})),
+            running("crowded-a", "n2", "True", json!({})),
+            running("crowded-b", "n2", "True", json!({})),
+        ];
+        let crowd = HashMap::from([("n1".to_owned(), 1), ("n2".to_owned(), 2)]);
+        let now = "2026-01-02T00:00:00Z".parse().expect("time");
+        pods.sort_by(|a, b| deletion_order(a, b, &crowd, now));
+        let names: Vec<_> = pods.iter().map(|p| name(&p.metadata)).collect();
+        assert_eq!(names, ["unassigned", "unready", "crowded-a", "crowded-b", "plain", "dear"]);
+    }
+}

@@ -1,0 +1,131 @@
+//! Readings of services and their pods shared by the endpoints and endpointslice controllers.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Container, ObjectReference, Pod, Service, ServicePort, ServiceSpec};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use k8s_openapi::jiff::Timestamp;
+
+use super::{object, pods};
+
+/// When the oldest change behind an endpoints object happened, for programming-latency measurements.
+pub const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+/// Marks endpoints of services without a cluster IP.
+pub const HEADLESS: &str = "service.kubernetes.io/headless";
+
+/// The spec, if the service selects pods at all.
+#[must_use]
+pub fn selecting(service: &Service) -> Option<&ServiceSpec> {
+    let spec = service.spec.as_ref()?;
+    let selects = spec.selector.as_ref().is_some_and(|s| !s.is_empty()) && spec.type_.as_deref() != Some("ExternalName");
+    selects.then_some(spec)
+}
+
+/// Whether the service has no virtual IP on purpose.
+#[must_use]
+pub fn headless(spec: &ServiceSpec) -> bool {
+    spec.cluster_ip.as_deref() == Some("None")
+}
+
+/// The port number a pod serves a service port on; None if it does not.
+#[must_use]
+pub fn pod_port(pod: &Pod, port: &ServicePort) -> Option<i32> {
+    match port.target_port.as_ref() {
+        None => Some(port.port),
+        Some(IntOrString::Int(0)) => Some(port.port),
+        Some(IntOrString::Int(n)) => Some(*n),
+        Some(IntOrString::String(name)) => {
+            let spec = pod.spec.as_ref()?;
+            let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+            let find = |c: &Container| {
+                c.ports
+                    .iter()
+                    .flatten()
+                    .find(|p| p.name.as_deref() == Some(name) && protocol(p.protocol.as_deref()) == protocol(port.protocol.as_deref()))
+                    .map(|p| p.container_port)
+            };
+            spec.containers.iter().chain(sidecars).find_map(find)
+        }
+    }
+}
+
+fn protocol(p: Option<&str>) -> &str {
+    p.filter(|p| !p.is_empty()).unwrap_or("TCP")
+}
+
+/// All addresses of a pod.
+#[must_use]
+pub fn pod_ips(pod: &Pod) -> Vec<&str> {
+    let Some(status) = pod.status.as_ref() else { return Vec::new() };
+    let listed: Vec<&str> = status.pod_ips.iter().flatten().map(|p| p.ip.as_str()).filter(|ip| !ip.is_empty()).collect();
+    if listed.is_empty() { status.pod_ip.iter().map(String::as_str).filter(|ip| !ip.is_empty()).collect() } else { listed }
+}
+
+/// Whether a pod belongs behind a service at all.
+#[must_use]
+pub fn belongs(pod: &Pod, with_terminating: bool) -> bool {
+    !pods::finished(pod) && !pod_ips(pod).is_empty() && (with_terminating || !object::deleting(&pod.metadata))
+}
+
+/// The hostname published for the pod under this service.
+#[must_use]
+pub fn hostname<'a>(pod: &'a Pod, service: &Service) -> Option<&'a str> {
+    let spec = pod.spec.as_ref()?;
+    let host = spec.hostname.as_deref().filter(|h| !h.is_empty())?;
+    (spec.subdomain.as_deref() == service.metadata.name.as_deref()).then_some(host)
+}
+
+/// A reference to the pod behind an address.
+#[must_use]
+pub fn pod_reference(pod: &Pod) -> ObjectReference {
+    ObjectReference {
+        kind: Some("Pod".into()),
+        namespace: pod.metadata.namespace.clone(),
+        name: pod.metadata.name.clone(),
+        uid: pod.metadata.uid.clone(),
+        ..ObjectReference::default()
+    }
+}
+
+/// Remembers what triggered earlier syncs, to date the next change by its oldest new cause.
+#[derive(Debug, Default)]
+pub struct Triggers {
+    seen: HashMap<object::Key, BTreeMap<String, Timestamp>>,
+}
+
+impl Triggers {
+    /// The oldest cause that is new since the last call for this service.
+    pub fn next(&mut self, service: &Service, behind: &[Arc<Pod>]) -> Option<Timestamp> {
+        let key = object::Key::of(&service.metadata);
+        let mut now: BTreeMap<String, Timestamp> = behind
+            .iter()
+            .filter_map(|p| {
+                let at = pods::condition(p, "Ready")?.last_transition_time.as_ref()?.0;
+                Some((object::name(&p.metadata).to_owned(), at))
+            })
+            .collect();
+        // Pod names are never empty, so the empty name stands for the service.
+        now.insert(String::new(), object::created(&service.metadata));
+        let before = self.seen.get(&key);
+        let oldest = now
+            .iter()
+            .filter(|(name, at)| before.and_then(|b| b.get(*name)).is_none_or(|b| *at > b))
+            .map(|(_, at)| *at)
+            .filter(|at| *at != Timestamp::UNIX_EPOCH)
+            .min();
+        self.seen.insert(key, now);
+        oldest
+    }
+
+    /// The service is gone.
+    pub fn forget(&mut self, key: &object::Key) {
+        self.seen.remove(key);
+    }
+}
+
+/// A trigger time as the annotation spells it.
+#[must_use]
+pub fn trigger_text(at: Timestamp) -> String {
+    at.to_string()
+}

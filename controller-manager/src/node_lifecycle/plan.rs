@@ -1,0 +1,423 @@
+//! Node health: who stopped reporting, what taints follow from conditions, and how fast nodes may be emptied.
+//!
+//! The monitor is a pure state machine: the driver calls [`Monitor::tick`] with what it sees and the time.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, NodeCondition, ObjectReference, Pod, Taint};
+use k8s_openapi::jiff::Timestamp;
+use serde_json::json;
+
+use crate::engine::action::{Action, PatchKind, body};
+use crate::engine::{nodes, object, pods};
+
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
+const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+/// Conditions that turn Unknown together.
+const REPORTED: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
+
+/// The flags that matter here.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// How long a node may be silent.
+    pub grace: Duration,
+    /// How long a node that never reported may be silent.
+    pub startup_grace: Duration,
+    /// Nodes per second that may be emptied in a healthy zone.
+    pub eviction_rate: f64,
+    /// The same in a large zone that is partly down.
+    pub secondary_rate: f64,
+    /// Zones up to this size are not emptied at all while partly down.
+    pub large_zone: usize,
+    /// The share of unready nodes from which a zone counts as partly down.
+    pub unhealthy_share: f64,
+}
+
+/// What the monitor looks at.
+pub struct World<'a> {
+    /// Every node.
+    pub nodes: &'a [Arc<Node>],
+    /// When each node's Lease was last renewed.
+    pub renewed: &'a dyn Fn(&str) -> Option<Timestamp>,
+    /// The pods bound to a node.
+    pub pods_on: &'a dyn Fn(&str) -> Vec<Arc<Pod>>,
+}
+
+#[derive(Debug)]
+struct Health {
+    heartbeat: Option<Timestamp>,
+    renewed: Option<Timestamp>,
+    probed: Timestamp,
+    was_ready: bool,
+    /// Pods still have to be marked after the node became unready.
+    mark_pods: bool,
+}
+
+/// How a zone fares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ZoneState {
+    /// Most nodes are ready.
+    Normal,
+    /// Many are not.
+    PartialDisruption,
+    /// None is.
+    FullDisruption,
+}
+
+#[derive(Debug)]
+struct Zone {
+    tokens: f64,
+    filled: Timestamp,
+    waiting: BTreeSet<String>,
+}
+
+/// Remembers when each node was last heard of.
+#[derive(Debug)]
+pub struct Monitor {
+    config: Config,
+    health: HashMap<String, (String, Health)>,
+    zones: HashMap<String, Zone>,
+}
+
+impl Monitor {
+    /// Nothing seen yet.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self { config, health: HashMap::new(), zones: HashMap::new() }
+    }
+
+    /// Look at every node once.
+    pub fn tick(&mut self, world: &World<'_>, now: Timestamp) -> Vec<Action> {
+        let mut actions = self.arrivals_and_departures(world, now);
+        let mut readiness: HashMap<&str, Option<String>> = HashMap::new();
+        let mut written: HashSet<&str> = HashSet::new();
+        for node in world.nodes {
+            let name = object::name(&node.metadata);
+            let silent = self.silent_for(node, (world.renewed)(name), now);
+            let mut status = ready_status(node);
+            if let Some(patch) = silent.then(|| unknown_conditions(node, now)).flatten() {
+                actions.push(patch);
+                written.insert(name);
+                status = Some("Unknown".into());
+            }
+            actions.extend(self.follow_readiness(node, status.as_deref(), world));
+            readiness.insert(name, status);
+        }
+        let states = self.zone_states(world.nodes, &readiness);
+        let all_down = !states.is_empty() && states.values().all(|s| *s == ZoneState::FullDisruption);
+        for node in world.nodes {
+            let name = object::name(&node.metadata);
+            let status = readiness.get(name).cloned().flatten();
+            let evict = self.may_evict(node, status.as_deref(), all_down);
+            if let Some(taints) = desired_taints(node, status.as_deref(), evict, now) {
+                // The status patch above moved the resourceVersion; its watch event brings the node back here.
+                if !written.contains(name) {
+                    actions.push(taint_patch(node, &taints));
+                }
+            }
+            if let Some(labels) = missing_labels(node) {
+                actions.push(labels);
+            }
+        }
+        self.drain_zones(world, &states, all_down, &readiness, &written, now, &mut actions);
+        actions
+    }
+
+    fn arrivals_and_departures(&mut self, world: &World<'_>, now: Timestamp) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let present: HashSet<&str> = world.nodes.iter().map(|n| object::name(&n.metadata)).collect();
+        let gone: Vec<String> = self.health.keys().filter(|n| !present.contains(n.as_str())).cloned().collect();
+        for name in gone {
+            if let Some((uid, _)) = self.health.remove(&name) {
+                let text = format!("Node {name} event: Removing Node {name} from Controller");
+                actions.push(Action::normal(&node_reference(&name, &uid), "RemovingNode", text));
+            }
+            for zone in self.zones.values_mut() {
+                zone.waiting.remove(&name);
+            }
+        }
+        for node in world.nodes {
+            let name = object::name(&node.metadata).to_owned();
+            let uid = object::uid(&node.metadata).to_owned();
+            if !self.health.contains_key(&name) {
+                let text = format!("Node {name} event: Registered Node {name} in Controller");
+                actions.push(Action::normal(&node_reference(&name, &uid), "RegisteredNode", text));
+                let health = Health {
+                    heartbeat: heartbeat(node),
+                    renewed: (world.renewed)(&name),
+                    probed: now,
+                    was_ready: ready_status(node).as_deref() == Some("True"),
+                    mark_pods: false,
+                };
+                self.health.insert(name, (uid, health));
+            }
+        }
+        actions
+    }
+
+    /// Whether nothing was heard of the node for the grace period.
+    fn silent_for(&mut self, node: &Node, renewed: Option<Timestamp>, now: Timestamp) -> bool {
+        let Some((_, h)) = self.health.get_mut(object::name(&node.metadata)) else { return false };
+        let beat = heartbeat(node);
+        // Only the fact that something changed counts, not the node's clock.
+        if beat != h.heartbeat || renewed > h.renewed {
+            h.heartbeat = beat;
+            h.renewed = renewed.or(h.renewed);
+            h.probed = now;
+        }
+        let grace = if nodes::condition(node, "Ready").is_none() { self.config.startup_grace } else { self.config.grace };
+        now.duration_since(h.probed).unsigned_abs() > grace && now > h.probed
+    }
+
+    /// Say that a node became unready and mark its pods.
+    fn follow_readiness(&mut self, node: &Node, status: Option<&str>, world: &World<'_>) -> Vec<Action> {
+        let name = object::name(&node.metadata);
+        let Some((uid, h)) = self.health.get_mut(name) else { return Vec::new() };
+        let ready = status == Some("True");
+        let mut actions = Vec::new();
+        if h.was_ready && !ready {
+            let text = format!("Node {name} status is now: NodeNotReady");
+            actions.push(Action::normal(&node_reference(name, uid), "NodeNotReady", text));
+            h.mark_pods = true;
+        }
+        h.was_ready = ready;
+        if ready {
+            h.mark_pods = false;
+        } else if h.mark_pods {
+            h.mark_pods = false;
+            for pod in (world.pods_on)(name).iter().filter(|p| pods::ready(p)) {
+                actions.extend(mark_not_ready(pod));
+            }
+        }
+        actions
+    }
+
+    fn zone_states(&self, nodes: &[Arc<Node>], readiness: &HashMap<&str, Option<String>>) -> HashMap<String, ZoneState> {
+        let mut counts: HashMap<String, (usize, usize)> = HashMap::new();
+        for node in nodes {
+            let up = readiness.get(object::name(&node.metadata)).cloned().flatten().as_deref() == Some("True");
+            let (ready, not_ready) = counts.entry(zone_of(node)).or_default();
+            if up { *ready += 1 } else { *not_ready += 1 }
+        }
+        counts.into_iter().map(|(zone, (ready, not_ready))| (zone, self.zone_state(ready, not_ready))).collect()
+    }
+
+    fn zone_state(&self, ready: usize, not_ready: usize) -> ZoneState {
+        #[allow(clippy::cast_precision_loss, reason = "node counts are small")]
+        let share = not_ready as f64 / (ready + not_ready).max(1) as f64;
+        if ready == 0 && not_ready > 0 {
+            ZoneState::FullDisruption
+        } else if not_ready > 2 && share >= self.config.unhealthy_share {
+            ZoneState::PartialDisruption
+        } else {
+            ZoneState::Normal
+        }
+    }
+
+    /// Keep the NoExecute taint a node has, or queue it for one. Nothing is evicted when every zone is down: then it
+    /// is more likely us who lost the network.
+    fn may_evict(&mut self, node: &Node, status: Option<&str>, all_down: bool) -> bool {
+        let name = object::name(&node.metadata);
+        let unready = matches!(status, Some("False" | "Unknown"));
+        let tainted = nodes::taints(node).iter().any(|t| t.effect == "NoExecute" && (t.key == NOT_READY || t.key == UNREACHABLE));
+        let zone = self.zones.entry(zone_of(node)).or_insert_with(|| Zone {
+            tokens: 1.0,
+            filled: Timestamp::UNIX_EPOCH,
+            waiting: BTreeSet::new(),
+        });
+        if unready && !tainted && !all_down {
+            zone.waiting.insert(name.to_owned());
+        } else {
+            zone.waiting.remove(name);
+        }
+        unready && tainted && !all_down
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one step of the tick")]
+    fn drain_zones(
+        &mut self,
+        world: &World<'_>,
+        states: &HashMap<String, ZoneState>,
+        all_down: bool,
+        readiness: &HashMap<&str, Option<String>>,
+        written: &HashSet<&str>,
+        now: Timestamp,
+        actions: &mut Vec<Action>,
+    ) {
+        for (name, zone) in &mut self.zones {
+            let size = world.nodes.iter().filter(|n| zone_of(n) == *name).count();
+            let rate = match states.get(name) {
+                _ if all_down => 0.0,
+                Some(ZoneState::PartialDisruption) if size > self.config.large_zone => self.config.secondary_rate,
+                Some(ZoneState::PartialDisruption) => 0.0,
+                _ => self.config.eviction_rate,
+            };
+            let elapsed = now.duration_since(zone.filled).as_secs_f64().max(0.0);
+            zone.tokens = (zone.tokens + elapsed * rate).min(1.0);
+            zone.filled = now;
+            while rate > 0.0 && zone.tokens >= 1.0 {
+                let Some(next) = zone.waiting.iter().find(|n| !written.contains(n.as_str())).cloned() else { break };
+                zone.waiting.remove(&next);
+                let Some(node) = world.nodes.iter().find(|n| object::name(&n.metadata) == next) else { continue };
+                zone.tokens -= 1.0;
+                let status = readiness.get(next.as_str()).cloned().flatten();
+                if let Some(taints) = desired_taints(node, status.as_deref(), true, now) {
+                    // Replaces the NoSchedule-only patch of the same node in this tick.
+                    let patch = taint_patch(node, &taints);
+                    actions.retain(|a| !same_target(a, &patch));
+                    actions.push(patch);
+                }
+            }
+        }
+    }
+}
+
+fn same_target(a: &Action, b: &Action) -> bool {
+    matches!((a, b), (Action::Patch { path: x, body: v, .. }, Action::Patch { path: y, .. })
+        if x == y && v.pointer("/spec/taints").is_some())
+}
+
+fn node_reference(name: &str, uid: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("Node".into()),
+        name: Some(name.to_owned()),
+        uid: Some(uid.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
+fn ready_status(node: &Node) -> Option<String> {
+    nodes::condition(node, "Ready").map(|c| c.status.clone())
+}
+
+fn heartbeat(node: &Node) -> Option<Timestamp> {
+    nodes::condition(node, "Ready")?.last_heartbeat_time.as_ref().map(|t| t.0)
+}
+
+fn zone_of(node: &Node) -> String {
+    let label = |k: &str| object::label(&node.metadata, k).unwrap_or_default();
+    format!("{}:{}", label("topology.kubernetes.io/region"), label("topology.kubernetes.io/zone"))
+}
+
+fn unknown_conditions(node: &Node, now: Timestamp) -> Option<Action> {
+    let mut changed: Vec<NodeCondition> = Vec::new();
+    for kind in REPORTED {
+        match nodes::condition(node, kind) {
+            None => changed.push(NodeCondition {
+                type_: kind.into(),
+                status: "Unknown".into(),
+                reason: Some("NodeStatusNeverUpdated".into()),
+                message: Some("Kubelet never posted node status.".into()),
+                last_heartbeat_time: node.metadata.creation_timestamp.clone(),
+                last_transition_time: Some(object::seconds(now)),
+            }),
+            Some(c) if c.status != "Unknown" => changed.push(NodeCondition {
+                status: "Unknown".into(),
+                reason: Some("NodeStatusUnknown".into()),
+                message: Some("Kubelet stopped posting node status.".into()),
+                last_transition_time: Some(object::seconds(now)),
+                ..c.clone()
+            }),
+            Some(_) => {}
+        }
+    }
+    (!changed.is_empty()).then(|| {
+        Action::patch_status::<Node>(&node.metadata, PatchKind::Strategic, json!({"status": {"conditions": body(&changed)}}))
+    })
+}
+
+fn mark_not_ready(pod: &Pod) -> [Action; 2] {
+    let about = object::reference::<Pod>(&pod.metadata);
+    let conditions = json!([{"type": "Ready", "status": "False"}]);
+    [
+        Action::patch_status::<Pod>(
+            &pod.metadata,
+            PatchKind::Strategic,
+            json!({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": conditions}}),
+        ),
+        Action::warning(&about, "NodeNotReady", "Node is not ready".into()),
+    ]
+}
+
+/// The taints that follow from conditions; None if the node has them already.
+fn desired_taints(node: &Node, ready: Option<&str>, evict: bool, now: Timestamp) -> Option<Vec<Taint>> {
+    let is = |kind: &str| nodes::condition(node, kind).is_some_and(|c| c.status == "True");
+    let unschedulable = node.spec.as_ref().and_then(|s| s.unschedulable) == Some(true);
+    let mut want: Vec<(&str, &str)> = Vec::new();
+    let failing = match ready {
+        Some("False") => Some(NOT_READY),
+        Some("Unknown") => Some(UNREACHABLE),
+        _ => None,
+    };
+    want.extend(failing.map(|k| (k, "NoSchedule")));
+    for (kind, key) in [
+        ("MemoryPressure", "node.kubernetes.io/memory-pressure"),
+        ("DiskPressure", "node.kubernetes.io/disk-pressure"),
+        ("NetworkUnavailable", "node.kubernetes.io/network-unavailable"),
+        ("PIDPressure", "node.kubernetes.io/pid-pressure"),
+    ] {
+        want.extend(is(kind).then_some((key, "NoSchedule")));
+    }
+    want.extend(unschedulable.then_some(("node.kubernetes.io/unschedulable", "NoSchedule")));
+    want.extend(failing.filter(|_| evict).map(|k| (k, "NoExecute")));
+    let ours = |t: &Taint| match t.effect.as_str() {
+        "NoExecute" => t.key == NOT_READY || t.key == UNREACHABLE,
+        // A node that never reported keeps the taint it registered with.
+        "NoSchedule" if t.key == NOT_READY && ready.is_none() => false,
+        "NoSchedule" => {
+            [NOT_READY, UNREACHABLE].contains(&t.key.as_str())
+                || [
+                    "node.kubernetes.io/memory-pressure",
+                    "node.kubernetes.io/disk-pressure",
+                    "node.kubernetes.io/network-unavailable",
+                    "node.kubernetes.io/pid-pressure",
+                    "node.kubernetes.io/unschedulable",
+                ]
+                .contains(&t.key.as_str())
+        }
+        _ => false,
+    };
+    let have = nodes::taints(node);
+    let mut out: Vec<Taint> =
+        have.iter().filter(|t| !ours(t) || want.contains(&(t.key.as_str(), t.effect.as_str()))).cloned().collect();
+    for (key, effect) in want {
+        if !out.iter().any(|t| t.key == key && t.effect == effect) {
+            out.push(Taint {
+                key: key.into(),
+                effect: effect.into(),
+                value: None,
+                time_added: Some(object::seconds(now)),
+            });
+        }
+    }
+    (out != have).then_some(out)
+}
+
+fn taint_patch(node: &Node, taints: &[Taint]) -> Action {
+    let taints = if taints.is_empty() { serde_json::Value::Null } else { body(&taints) };
+    Action::patch::<Node>(
+        &node.metadata,
+        PatchKind::Merge,
+        json!({"metadata": {"resourceVersion": node.metadata.resource_version}, "spec": {"taints": taints}}),
+    )
+}
+
+/// The old beta labels are kept equal to the stable ones.
+fn missing_labels(node: &Node) -> Option<Action> {
+    let mut labels = serde_json::Map::new();
+    for (stable, beta) in [("kubernetes.io/os", "beta.kubernetes.io/os"), ("kubernetes.io/arch", "beta.kubernetes.io/arch")] {
+        let value = object::label(&node.metadata, stable);
+        if value.is_some() && object::label(&node.metadata, beta) != value {
+            labels.insert(beta.into(), json!(value));
+        }
+    }
+    (!labels.is_empty())
+        .then(|| Action::patch::<Node>(&node.metadata, PatchKind::Strategic, json!({"metadata": {"labels": labels}})))
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

@@ -1,0 +1,229 @@
+//! Keep exactly as many pods as asked for. The same rules serve ReplicaSets and ReplicationControllers.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::jiff::Timestamp;
+
+use crate::engine::action::Action;
+use crate::engine::{object, pods};
+
+/// No more than this many creations or deletions in one go.
+const BURST: usize = 500;
+
+/// What the decision rests on.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// The set, for events.
+    pub parent: ObjectReference,
+    /// The set, as owner of new pods.
+    pub owner: OwnerReference,
+    /// Where its pods live.
+    pub namespace: String,
+    /// Whether the set itself is being deleted: then nothing is managed any more.
+    pub deleting: bool,
+    /// How many pods there shall be.
+    pub replicas: i32,
+    /// How long a pod must be ready before it counts as available.
+    pub min_ready_seconds: i32,
+    /// What new pods look like.
+    pub template: PodTemplateSpec,
+    /// The pods the set owns, terminating and finished ones included.
+    pub pods: Vec<Arc<Pod>>,
+    /// Pods of sets with the same owner; nodes crowded by them lose surplus replicas first.
+    pub related: Vec<Arc<Pod>>,
+}
+
+/// What a set's status reports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Active pods.
+    pub replicas: i32,
+    /// Active pods that carry all labels of the template.
+    pub fully_labeled: i32,
+    /// Active pods that are ready.
+    pub ready: i32,
+    /// Ready long enough.
+    pub available: i32,
+    /// Being deleted.
+    pub terminating: i32,
+}
+
+/// Create what is missing, delete what is too much, nearest to uselessness first.
+#[must_use]
+pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
+    let mut active: Vec<&Arc<Pod>> = s.pods.iter().filter(|p| pods::active(p)).collect();
+    let want = usize::try_from(s.replicas).unwrap_or(0);
+    let mut actions = Vec::new();
+    if s.deleting {
+        return actions;
+    }
+    if active.len() < want {
+        let missing = (want - active.len()).min(BURST);
+        let pod = pods::from_template(&s.template, &s.namespace, &s.owner);
+        actions.extend((0..missing).map(|_| Action::CreatePod { pod: Box::new(pod.clone()), parent: s.parent.clone() }));
+    } else if active.len() > want {
+        let surplus = (active.len() - want).min(BURST);
+        let crowding = pods::crowding(s.related.iter().map(AsRef::as_ref));
+        active.sort_by(|a, b| pods::deletion_order(a, b, &crowding, now));
+        actions.extend(active.iter().take(surplus).map(|p| Action::DeletePod {
+            namespace: s.namespace.clone(),
+            name: object::name(&p.metadata).to_owned(),
+            uid: object::uid(&p.metadata).to_owned(),
+            parent: s.parent.clone(),
+        }));
+    }
+    // A ready pod becomes available by the clock alone, which no watch reports.
+    let soonest = active
+        .iter()
+        .filter_map(|p| pods::available_in(p, s.min_ready_seconds, now))
+        .filter(|d| !d.is_zero())
+        .min();
+    actions.extend(soonest.map(Action::RequeueAfter));
+    actions
+}
+
+/// Count the pods for the status.
+#[must_use]
+pub fn counts(s: &Snapshot, now: Timestamp) -> Counts {
+    let wanted = s.template.metadata.as_ref().and_then(|m| m.labels.as_ref());
+    let mut c = Counts::default();
+    for pod in &s.pods {
+        if pods::terminating(pod) {
+            c.terminating += 1;
+        }
+        if !pods::active(pod) {
+            continue;
+        }
+        c.replicas += 1;
+        let labelled = wanted.is_none_or(|w| {
+            w.iter().all(|(k, v)| object::label(&pod.metadata, k) == Some(v))
+        });
+        c.fully_labeled += i32::from(labelled);
+        c.ready += i32::from(pods::ready(pod));
+        c.available += i32::from(pods::available(pod, s.min_ready_seconds, now));
+    }
+    c
+}
+
+/// The `ReplicaFailure` condition after a round: `Some(reason, message)` when a write failed.
+/// Returns the conditions to store, generic over the two kinds' condition types through plain JSON.
+#[must_use]
+pub fn failure_condition(
+    existing: Option<serde_json::Value>,
+    failure: Option<&(String, String)>,
+    now: Timestamp,
+) -> Option<serde_json::Value> {
+    let mut conditions = match existing {
+        Some(serde_json::Value::Array(v)) => v,
+        _ => Vec::new(),
+    };
+    let present = conditions.iter().any(|c| c["type"] == "ReplicaFailure");
+    match failure {
+        Some((reason, message)) if !present => conditions.push(serde_json::json!({
+            "type": "ReplicaFailure", "status": "True", "reason": reason, "message": message,
+            "lastTransitionTime": object::seconds(now),
+        })),
+        None if present => conditions.retain(|c| c["type"] != "ReplicaFailure"),
+        _ => {}
+    }
+    (!conditions.is_empty()).then_some(serde_json::Value::Array(conditions))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn now() -> Timestamp {
+        "2026-01-01T00:10:00Z".parse().expect("time")
+    }
+
+    fn pod(name: &str, phase: &str, ready_at: Option<&str>, deleting: bool) -> Arc<Pod> {
+        let mut v = json!({
+            "metadata": {"name": name, "uid": name, "labels": {"app": "web"}},
+            "spec": {"containers": [], "nodeName": "n"}, "status": {"phase": phase},
+        });
+        if let Some(t) = ready_at {
+            v["status"]["conditions"] = json!([{"type": "Ready", "status": "True", "lastTransitionTime": t}]);
+        }
+        if deleting {
+            v["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        }
+        Arc::new(serde_json::from_value(v).expect("pod"))
+    }
+
+    fn set(replicas: i32, pods: Vec<Arc<Pod>>) -> Snapshot {
+        Snapshot {
+            parent: ObjectReference::default(),
+            owner: OwnerReference { name: "web".into(), uid: "rs".into(), ..OwnerReference::default() },
+            namespace: "ns".into(),
+            deleting: false,
+            replicas,
+            min_ready_seconds: 0,
+            template: serde_json::from_value(json!({"metadata": {"labels": {"app": "web"}}})).expect("template"),
+            related: pods.clone(),
+            pods,
+        }
+    }
+
+    fn shape(actions: &[Action]) -> Vec<String> {
+        actions
+            .iter()
+            .map(|a| match a {
+                Action::CreatePod { pod, .. } => format!("create {}", pod.metadata.generate_name.clone().unwrap_or_default()),
+                Action::DeletePod { name, .. } => format!("delete {name}"),
+                Action::RequeueAfter(d) => format!("again in {}s", d.as_secs()),
+                other => format!("{other:?}"),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn replica_count() {
+        let running = |n: &str| pod(n, "Running", Some("2026-01-01T00:00:00Z"), false);
+        let cases: Vec<(&str, Snapshot, Vec<&str>)> = vec![
+            ("nothing yet", set(2, vec![]), vec!["create web-", "create web-"]),
+            ("as asked", set(1, vec![running("a")]), vec![]),
+            ("finished pods are replaced", set(1, vec![pod("a", "Failed", None, false)]), vec!["create web-"]),
+            ("terminating pods are replaced at once", set(1, vec![pod("a", "Running", None, true)]), vec!["create web-"]),
+            ("surplus: the pending one goes", set(1, vec![running("a"), pod("b", "Pending", None, false)]), vec!["delete b"]),
+            ("a dying set does nothing", Snapshot { deleting: true, ..set(3, vec![]) }, vec![]),
+            (
+                "becoming available is awaited",
+                Snapshot { min_ready_seconds: 900, ..set(1, vec![running("a")]) },
+                vec!["again in 300s"],
+            ),
+        ];
+        for (name, snapshot, want) in cases {
+            assert_eq!(shape(&plan(&snapshot, now())), want, "{name}");
+        }
+        assert_eq!(plan(&set(2000, vec![]), now()).len(), BURST);
+    }
+
+    #[test]
+    fn status_counts() {
+        let mut s = set(
+            3,
+            vec![
+                pod("old", "Running", Some("2026-01-01T00:00:00Z"), false),
+                pod("fresh", "Running", Some("2026-01-01T00:09:59Z"), false),
+                pod("starting", "Pending", None, false),
+                pod("dying", "Running", Some("2026-01-01T00:00:00Z"), true),
+                pod("done", "Succeeded", None, false),
+            ],
+        );
+        s.min_ready_seconds = 60;
+        assert_eq!(counts(&s, now()), Counts { replicas: 3, fully_labeled: 3, ready: 2, available: 1, terminating: 1 });
+    }
+
+    #[test]
+    fn replica_failure_appears_and_goes() {
+        let failure = ("FailedCreate".to_owned(), "quota".to_owned());
+        let set = failure_condition(None, Some(&failure), now()).expect("conditions");
+        assert_eq!(set[0]["reason"], "FailedCreate");
+        assert_eq!(failure_condition(Some(set.clone()), Some(&failure), now()), Some(set.clone()), "not renewed");
+        assert_eq!(failure_condition(Some(set), None, now()), None);
+    }
+}
