@@ -1,5 +1,6 @@
 //! The API model: IDL, schema tables and the object engine
 
+pub mod quantity;
 pub mod resources;
 pub mod schema;
 
