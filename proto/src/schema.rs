@@ -46,6 +46,10 @@ pub struct Message {
     pub embedded_resource: bool,
     /// Upstream has a protobuf form for this type.
     pub has_protobuf: bool,
+    /// Published discriminated unions, JSON text, empty when there are none.
+    pub unions: &'static str,
+    /// Go package name in error texts (`v1`).
+    pub go_package: &'static str,
 }
 
 /// One JSON field.
@@ -79,6 +83,8 @@ pub struct Field {
     pub required: bool,
     /// `null` is a value of its own (custom resources).
     pub nullable: bool,
+    /// A list whose list type is not published.
+    pub unlisted: bool,
     /// Allowed values in the published schema, empty when open.
     pub enums: Cow<'static, [Cow<'static, str>]>,
     /// Go type as upstream names it in error texts, e.g. `[]v1.Container`.
@@ -259,6 +265,7 @@ impl Field {
             default: None,
             required: false,
             nullable: false,
+            unlisted: false,
             enums: Cow::Borrowed(&[]),
             go_type: Cow::Borrowed(""),
             go_struct: Cow::Borrowed(""),
