@@ -18,7 +18,7 @@ recipe() {
     hooks+=("--customize-hook=upload $file /$(basename "$file")")
   done
   mmdebstrap --quiet --variant=apt --mode=root --include="$packages" \
-    --aptopt='Acquire::Retries "3"' --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
+    --aptopt='Acquire::Retries "3"' --dpkgopt='path-exclude=/usr/share/doc/*' \
     "${hooks[@]}" --customize-hook='chroot "$1" sh -e /setup.sh' \
     bookworm "$layer" http://deb.debian.org/debian
   "$cluster" wrap "$layer" "$archive" --reference "$reference" --env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin -- /entrypoint.sh

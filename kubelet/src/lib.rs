@@ -6,6 +6,7 @@ pub mod events;
 pub mod facts;
 pub mod hooks;
 pub mod objects;
+pub mod pleg;
 pub mod pods;
 pub mod probes;
 pub mod resources;

@@ -1,1 +1,7 @@
 //! What all five components share: flags, serving, client, informers, access chains
+
+pub mod authn;
+pub mod authz;
+pub mod cert;
+pub mod status;
+pub mod types;

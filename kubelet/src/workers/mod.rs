@@ -5,8 +5,15 @@
 
 pub mod backoff;
 pub mod container;
+pub mod context;
 pub mod dns;
+pub mod images;
+pub mod kill;
+pub mod manager;
 pub mod observed;
 pub mod plan;
 pub mod sandbox;
 pub mod security;
+pub mod start;
+pub mod termination;
+pub mod worker;

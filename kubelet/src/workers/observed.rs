@@ -155,8 +155,9 @@ impl Observer {
             }
             match runtime.container_status(&item.id).await {
                 Ok(status) => {
-                    let container = container(status, item.pod_sandbox_id);
+                    let mut container = container(status, item.pod_sandbox_id);
                     if container.state == State::Exited {
+                        super::termination::fill(&mut container);
                         ended.insert(container.id.clone(), container.clone());
                     }
                     observed.containers.push(container);

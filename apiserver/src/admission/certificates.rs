@@ -1,0 +1,148 @@
+//! The certificate plugins: who may approve, sign and attest for a signer, and which subjects may be asked for.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use serde_json::Value;
+use shared::authz;
+use shared::status::Status;
+use x509_parser::prelude::FromDer as _;
+
+use super::{Attributes, Operation, Plugin};
+use crate::access::tree;
+use crate::authz::Authorization;
+
+const GROUP: &str = "certificates.k8s.io";
+const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
+
+/// Whether a user may do something for a signer: by its name, or by `domain/*`.
+fn may(authorization: &Authorization, a: &Attributes<'_>, verb: &str, signer: &str) -> bool {
+    let domain = signer.split('/').next().unwrap_or("");
+    [signer.to_owned(), format!("{domain}/*")].into_iter().any(|name| {
+        authorization.allows(&authz::Attributes {
+            user: a.user.clone(),
+            verb: verb.to_owned(),
+            api_group: GROUP.to_owned(),
+            api_version: "*".to_owned(),
+            resource: "signers".to_owned(),
+            name,
+            resource_request: true,
+            ..authz::Attributes::default()
+        })
+    })
+}
+
+/// CertificateApproval, CertificateSigning or ClusterTrustBundleAttest.
+pub struct SignerPermission {
+    name: &'static str,
+    verb: &'static str,
+    what: &'static str,
+    authorization: Arc<Authorization>,
+}
+
+impl SignerPermission {
+    /// Approving requests.
+    pub fn approval(authorization: Arc<Authorization>) -> SignerPermission {
+        SignerPermission { name: "CertificateApproval", verb: "approve", what: "approve requests with", authorization }
+    }
+
+    /// Signing requests.
+    pub fn signing(authorization: Arc<Authorization>) -> SignerPermission {
+        SignerPermission { name: "CertificateSigning", verb: "sign", what: "sign requests with", authorization }
+    }
+
+    /// Writing trust bundles.
+    pub fn attest(authorization: Arc<Authorization>) -> SignerPermission {
+        SignerPermission { name: "ClusterTrustBundleAttest", verb: "attest", what: "attest for", authorization }
+    }
+
+    fn concerns(&self, a: &Attributes<'_>) -> bool {
+        let request = a.of(GROUP, "certificatesigningrequests") && a.operation == Operation::Update;
+        match self.verb {
+            "approve" => request && a.subresource == "approval",
+            "sign" => request && a.subresource == "status",
+            _ => a.is(GROUP, "clustertrustbundles"),
+        }
+    }
+}
+
+#[async_trait]
+impl Plugin for SignerPermission {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn validates(&self) -> bool {
+        true
+    }
+
+    fn handles(&self, operation: Operation) -> bool {
+        matches!(operation, Operation::Create | Operation::Update)
+    }
+
+    async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
+        if !self.concerns(a) {
+            return Ok(());
+        }
+        let null = Value::Null;
+        let (new, old) = (a.object().unwrap_or(&null), a.old_object.unwrap_or(&null));
+        let same = |field: &str| new.pointer(field) == old.pointer(field);
+        if self.verb == "sign" && same("/status/certificate") && same("/status/conditions") {
+            return Ok(());
+        }
+        if self.verb == "attest" && a.operation == Operation::Update && same("/spec") {
+            return Ok(());
+        }
+        let from = if a.operation == Operation::Update { old } else { new };
+        let signer = tree::text(from, "/spec/signerName");
+        if (self.verb == "attest" && signer.is_empty()) || may(&self.authorization, a, self.verb, signer) {
+            return Ok(());
+        }
+        Err(a.forbidden(format!("user not permitted to {} signerName {signer:?}", self.what)))
+    }
+}
+
+/// Nobody asks the client signer for `system:masters`.
+pub struct CertificateSubjectRestriction;
+
+#[async_trait]
+impl Plugin for CertificateSubjectRestriction {
+    fn name(&self) -> &'static str {
+        "CertificateSubjectRestriction"
+    }
+
+    fn validates(&self) -> bool {
+        true
+    }
+
+    fn handles(&self, operation: Operation) -> bool {
+        operation == Operation::Create
+    }
+
+    async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
+        let Some(request) = a.object().filter(|_| a.is(GROUP, "certificatesigningrequests")) else { return Ok(()) };
+        if tree::text(request, "/spec/signerName") != CLIENT_SIGNER {
+            return Ok(());
+        }
+        match organizations(tree::text(request, "/spec/request")) {
+            None => Err(a.forbidden("failed to parse CSR: PEM block type must be CERTIFICATE REQUEST")),
+            Some(groups) if groups.iter().any(|g| g == "system:masters") => {
+                Err(a.forbidden(format!("use of {CLIENT_SIGNER} signer with system:masters group is not allowed")))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+/// The organisations of a certificate request given as base64 of PEM.
+fn organizations(request: &str) -> Option<Vec<String>> {
+    let pem = base64::engine::general_purpose::STANDARD.decode(request).ok()?;
+    let (_, pem) = x509_parser::pem::parse_x509_pem(&pem).ok()?;
+    if pem.label != "CERTIFICATE REQUEST" {
+        return None;
+    }
+    let (_, csr) = x509_parser::certification_request::X509CertificationRequest::from_der(&pem.contents).ok()?;
+    let subject = &csr.certification_request_info.subject;
+    Some(subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned)).collect())
+}

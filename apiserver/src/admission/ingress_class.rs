@@ -1,0 +1,52 @@
+//! DefaultIngressClass: ingresses without a class get the default one.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::json;
+use shared::status::Status;
+
+use super::{Attributes, Operation, Plugin, storage};
+use crate::access::tree;
+use crate::api::Reader;
+
+const GROUP: &str = "networking.k8s.io";
+
+/// The plugin.
+pub struct DefaultIngressClass {
+    /// Watch cache.
+    pub reader: Arc<dyn Reader>,
+}
+
+#[async_trait]
+impl Plugin for DefaultIngressClass {
+    fn name(&self) -> &'static str {
+        "DefaultIngressClass"
+    }
+
+    fn mutates(&self) -> bool {
+        true
+    }
+
+    fn handles(&self, operation: Operation) -> bool {
+        operation == Operation::Create
+    }
+
+    async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
+        if !a.is(GROUP, "ingresses") {
+            return Ok(());
+        }
+        let Some(ingress) = a.object.as_deref_mut() else { return Ok(()) };
+        if tree::has(ingress, "/spec/ingressClassName")
+            || tree::annotation(ingress, "kubernetes.io/ingress.class").is_some()
+        {
+            return Ok(());
+        }
+        let mut classes = self.reader.list(GROUP, "ingressclasses", None);
+        classes.retain(|c| tree::annotation(c, "ingressclass.kubernetes.io/is-default-class") == Some("true"));
+        if let Some(class) = storage::newest(classes) {
+            *tree::field(ingress, &["spec", "ingressClassName"]) = json!(tree::name(&class));
+        }
+        Ok(())
+    }
+}

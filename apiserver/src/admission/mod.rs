@@ -1,0 +1,179 @@
+//! Admission: after authorisation and before storage, every write passes the plugins in upstream's order,
+//! first to be changed ([`Chain::admit`]), then to be judged ([`Chain::validate`]).
+//!
+//! A plugin sees trees and the watch cache; it never talks to etcd and never writes but through the
+//! in-process [`Api`](crate::api::Api).
+
+mod always;
+mod certificates;
+mod chain;
+mod default_toleration_seconds;
+mod ingress_class;
+mod limit_ranger;
+mod namespace_exists;
+mod namespace_lifecycle;
+mod node_restriction;
+mod owner_references;
+mod pod_node_selector;
+mod pod_security;
+mod pod_tolerations;
+mod pod_topology_labels;
+mod priority;
+mod resource_list;
+mod resource_quota;
+mod runtime_class;
+mod service_account;
+mod service_external_ips;
+mod storage;
+mod taint_nodes_by_condition;
+mod webhooks;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use proto::resources::Resource;
+use serde_json::Value;
+use shared::authn::UserInfo;
+use shared::status::Status;
+
+pub use chain::{Chain, Deps};
+
+use crate::access::{deny, tree};
+
+/// What is done to an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// POST, and PUT or apply of something new.
+    Create,
+    /// PUT and PATCH.
+    Update,
+    /// DELETE.
+    Delete,
+    /// exec, attach, port-forward, proxy.
+    Connect,
+}
+
+impl Operation {
+    /// `CREATE`, `UPDATE`, `DELETE` or `CONNECT`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Operation::Create => "CREATE",
+            Operation::Update => "UPDATE",
+            Operation::Delete => "DELETE",
+            Operation::Connect => "CONNECT",
+        }
+    }
+}
+
+/// One write on its way to storage.
+pub struct Attributes<'a> {
+    /// The resource written to.
+    pub resource: &'a Resource,
+    /// Subresource, or "".
+    pub subresource: &'a str,
+    /// Namespace, or "".
+    pub namespace: &'a str,
+    /// The name in the request path; "" on create.
+    pub name: &'a str,
+    /// What is done.
+    pub operation: Operation,
+    /// Who asks.
+    pub user: &'a UserInfo,
+    /// What is written; plugins that mutate change it in place.
+    pub object: Option<&'a mut Value>,
+    /// What is stored now.
+    pub old_object: Option<&'a Value>,
+    /// CreateOptions, UpdateOptions or DeleteOptions.
+    pub options: &'a Value,
+    /// Nothing will be stored.
+    pub dry_run: bool,
+    /// Warnings for the client.
+    pub warnings: &'a mut Vec<String>,
+    /// Annotations for the audit log.
+    pub annotations: &'a mut BTreeMap<String, String>,
+}
+
+impl Attributes<'_> {
+    /// The object as it is now.
+    pub fn object(&self) -> Option<&Value> {
+        self.object.as_deref()
+    }
+
+    /// Whether the request is about this resource (not a subresource of it).
+    pub fn is(&self, group: &str, plural: &str) -> bool {
+        self.subresource.is_empty() && self.of(group, plural)
+    }
+
+    /// Whether the request is about this resource or a subresource of it.
+    pub fn of(&self, group: &str, plural: &str) -> bool {
+        self.resource.group == group && self.resource.plural == plural
+    }
+
+    /// The name to use in messages: from the path, the object, its `generateName`, or `Unknown`.
+    pub fn object_name(&self) -> &str {
+        if !self.name.is_empty() {
+            return self.name;
+        }
+        let Some(object) = self.object.as_deref() else { return "Unknown" };
+        match (tree::name(object), tree::text(object, "/metadata/generateName")) {
+            ("", "") => "Unknown",
+            ("", generate) => generate,
+            (name, _) => name,
+        }
+    }
+
+    /// `403`: `pods "x" is forbidden: <why>`.
+    pub fn forbidden(&self, why: impl AsRef<str>) -> Status {
+        deny::forbidden(&self.resource.group, &self.resource.plural, self.object_name(), why.as_ref())
+    }
+}
+
+/// An admission plugin.
+#[async_trait]
+pub trait Plugin: Send + Sync {
+    /// Upstream's name.
+    fn name(&self) -> &'static str;
+
+    /// Whether the plugin takes part in [`admit`](Plugin::admit).
+    fn mutates(&self) -> bool {
+        false
+    }
+
+    /// Whether the plugin takes part in [`validate`](Plugin::validate).
+    fn validates(&self) -> bool {
+        false
+    }
+
+    /// Which operations it looks at.
+    fn handles(&self, operation: Operation) -> bool;
+
+    /// May change the object, or refuse it.
+    async fn admit(&self, _attributes: &mut Attributes<'_>) -> Result<(), Status> {
+        Ok(())
+    }
+
+    /// May refuse the object, warn or note; must not change it.
+    async fn validate(&self, _attributes: &mut Attributes<'_>) -> Result<(), Status> {
+        Ok(())
+    }
+}
+
+/// A plugin as the chain holds it.
+pub type Shared = Arc<dyn Plugin>;
+
+/// Why admission could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A name that is no plugin's.
+    #[error("{flag} plugin {name:?} is unknown")]
+    Unknown {
+        /// The flag it stood in.
+        flag: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// A name both enabled and disabled.
+    #[error("[{0}] in enable-admission-plugins and disable-admission-plugins overlapped")]
+    Overlap(String),
+}

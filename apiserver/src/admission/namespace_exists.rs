@@ -1,0 +1,79 @@
+//! NamespaceExists and NamespaceAutoProvision: refuse writes into missing namespaces, or make them.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::json;
+use shared::status::Status;
+
+use super::{Attributes, Operation, Plugin};
+use crate::access::server_user;
+use crate::api::{Api, Reader};
+
+fn concerned(a: &Attributes<'_>) -> bool {
+    !a.namespace.is_empty() && !a.of("", "namespaces") && !a.of("authorization.k8s.io", "localsubjectaccessreviews")
+}
+
+/// Refuses.
+pub struct NamespaceExists {
+    /// Watch cache.
+    pub reader: Arc<dyn Reader>,
+    /// Live reads.
+    pub api: Api,
+}
+
+#[async_trait]
+impl Plugin for NamespaceExists {
+    fn name(&self) -> &'static str {
+        "NamespaceExists"
+    }
+
+    fn validates(&self) -> bool {
+        true
+    }
+
+    fn handles(&self, operation: Operation) -> bool {
+        operation != Operation::Connect
+    }
+
+    async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
+        if concerned(a) && self.reader.get("", "namespaces", "", a.namespace).is_none() {
+            self.api.get("", "namespaces", "", a.namespace).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes.
+pub struct NamespaceAutoProvision {
+    /// Watch cache.
+    pub reader: Arc<dyn Reader>,
+    /// Creates the namespace.
+    pub api: Api,
+}
+
+#[async_trait]
+impl Plugin for NamespaceAutoProvision {
+    fn name(&self) -> &'static str {
+        "NamespaceAutoProvision"
+    }
+
+    fn mutates(&self) -> bool {
+        true
+    }
+
+    fn handles(&self, operation: Operation) -> bool {
+        operation == Operation::Create
+    }
+
+    async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
+        if !concerned(a) || a.dry_run || self.reader.get("", "namespaces", "", a.namespace).is_some() {
+            return Ok(());
+        }
+        let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": a.namespace}});
+        match self.api.create(&server_user(), "", "namespaces", "", object).await {
+            Err(status) if status.reason != "AlreadyExists" => Err(status),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! OwnerReferencesPermissionEnforcement: owners are set by those who may delete the object, and owners whose
+//! deletion waits for it by those who may set the owner's finalizers.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::Value;
+use shared::authz;
+use shared::status::Status;
+
+use super::{Attributes, Operation, Plugin};
+use crate::access::tree;
+use crate::authz::Authorization;
+
+/// The plugin.
+pub struct OwnerReferencesPermissionEnforcement {
+    /// Who may do what.
+    pub authorization: Arc<Authorization>,
+}
+
+#[async_trait]
+impl Plugin for OwnerReferencesPermissionEnforcement {
+    fn name(&self) -> &'static str {
+        "OwnerReferencesPermissionEnforcement"
+    }
+
+    fn validates(&self) -> bool {
+        true
+    }
+
+    fn handles(&self, operation: Operation) -> bool {
+        matches!(operation, Operation::Create | Operation::Update)
+    }
+
+    async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
+        const OWNERS: &str = "/metadata/ownerReferences";
+        let Some(new) = a.object() else { return Ok(()) };
+        let owners = tree::list(new, OWNERS);
+        let before = a.old_object.map_or(&[][..], |old| tree::list(old, OWNERS));
+        if owners == before {
+            return Ok(());
+        }
+        let question = |verb: &str| authz::Attributes {
+            user: a.user.clone(),
+            verb: verb.to_owned(),
+            namespace: a.namespace.to_owned(),
+            api_group: a.resource.group.to_string(),
+            api_version: a.resource.version.to_string(),
+            resource: a.resource.plural.to_string(),
+            subresource: a.subresource.to_owned(),
+            name: a.name.to_owned(),
+            resource_request: true,
+            ..authz::Attributes::default()
+        };
+        if !self.authorization.allows(&question("delete")) {
+            return Err(a.forbidden("cannot set an ownerRef on a resource you can't delete: , <nil>"));
+        }
+        let blocks = |o: &&Value| tree::flag(o, "/blockOwnerDeletion");
+        for owner in owners.iter().filter(blocks) {
+            let uid = tree::text(owner, "/uid");
+            if before.iter().filter(blocks).any(|o| tree::text(o, "/uid") == uid) {
+                continue;
+            }
+            let api_version = tree::text(owner, "/apiVersion");
+            let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+            let Some(row) = proto::resources::find_kind(group, version, tree::text(owner, "/kind")) else { continue };
+            let allowed = self.authorization.allows(&authz::Attributes {
+                verb: "update".to_owned(),
+                namespace: if row.namespaced { a.namespace.to_owned() } else { String::new() },
+                api_group: group.to_owned(),
+                api_version: version.to_owned(),
+                resource: row.plural.to_string(),
+                subresource: "finalizers".to_owned(),
+                name: tree::text(owner, "/name").to_owned(),
+                ..question("update")
+            });
+            if !allowed {
+                return Err(a.forbidden(
+                    "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: , <nil>",
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,143 @@
+//! Pod Security levels and versions as they stand in namespace labels.
+
+use serde_json::Value;
+
+use crate::access::tree;
+
+/// What a policy forbids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Nothing.
+    Privileged,
+    /// Known privilege escalations.
+    Baseline,
+    /// Everything but current hardening practice.
+    Restricted,
+}
+
+impl Level {
+    /// Reads a level; `None` for anything that is none.
+    pub fn parse(text: &str) -> Option<Level> {
+        match text {
+            "privileged" => Some(Level::Privileged),
+            "baseline" => Some(Level::Baseline),
+            "restricted" => Some(Level::Restricted),
+            _ => None,
+        }
+    }
+
+    /// The label's word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Level::Privileged => "privileged",
+            Level::Baseline => "baseline",
+            Level::Restricted => "restricted",
+        }
+    }
+}
+
+/// Minor version of `v1.N`, or latest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Version(pub Option<u32>);
+
+impl Version {
+    /// `latest`.
+    pub const LATEST: Version = Version(None);
+
+    /// Reads `latest` or `v1.N`.
+    pub fn parse(text: &str) -> Option<Version> {
+        if text == "latest" {
+            return Some(Version::LATEST);
+        }
+        let digits = text.strip_prefix("v1.")?;
+        let plain = digits == "0" || (!digits.starts_with('0') && digits.bytes().all(|b| b.is_ascii_digit()));
+        if !plain {
+            return None;
+        }
+        digits.parse().ok().map(|minor| Version(Some(minor)))
+    }
+
+    /// The minor version that counts; later than known is latest.
+    pub fn minor(self) -> u32 {
+        self.0.unwrap_or(u32::MAX)
+    }
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            None => f.write_str("latest"),
+            Some(minor) => write!(f, "v1.{minor}"),
+        }
+    }
+}
+
+/// A level at a version: `restricted:latest`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LevelVersion {
+    /// Level.
+    pub level: Level,
+    /// Version.
+    pub version: Version,
+}
+
+impl std::fmt::Display for LevelVersion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.level.as_str(), self.version)
+    }
+}
+
+/// The three policies of a namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// Violations are refused.
+    pub enforce: LevelVersion,
+    /// Violations are noted in the audit log.
+    pub audit: LevelVersion,
+    /// Violations are answered with a warning.
+    pub warn: LevelVersion,
+}
+
+/// A label value that is no level or version: label key, value, what it must be.
+pub type LabelError = (String, String, &'static str);
+
+const MUST_BE_LEVEL: &str = "must be one of privileged, baseline, restricted";
+const MUST_BE_VERSION: &str = "must be \"latest\" or \"v1.x\"";
+
+impl Policy {
+    /// Reads a namespace's labels over the defaults (privileged:latest). A bad value counts as restricted,
+    /// except for a bad level, which leaves the version alone; both are reported.
+    pub fn of_namespace(namespace: &Value) -> (Policy, Vec<LabelError>) {
+        let mut errors = Vec::new();
+        let mut read = |mode: &str| {
+            let key = format!("pod-security.kubernetes.io/{mode}");
+            let level = match tree::label(namespace, &key) {
+                None => Level::Privileged,
+                Some(text) => Level::parse(text).unwrap_or_else(|| {
+                    errors.push((key.clone(), text.to_owned(), MUST_BE_LEVEL));
+                    Level::Restricted
+                }),
+            };
+            let key = format!("{key}-version");
+            let version = match tree::label(namespace, &key) {
+                None => Version::LATEST,
+                Some(text) => Version::parse(text).unwrap_or_else(|| {
+                    errors.push((key.clone(), text.to_owned(), MUST_BE_VERSION));
+                    Version::LATEST
+                }),
+            };
+            LevelVersion { level, version }
+        };
+        let (enforce, audit, mut warn) = (read("enforce"), read("audit"), read("warn"));
+        // Without its own label, warn follows enforce.
+        if tree::label(namespace, "pod-security.kubernetes.io/warn").is_none() && enforce.level > warn.level {
+            warn = enforce;
+        }
+        (Policy { enforce, audit, warn }, errors)
+    }
+
+    /// Whether nothing is forbidden, noted or warned about.
+    pub fn is_privileged(&self) -> bool {
+        [self.enforce, self.audit, self.warn].iter().all(|p| p.level == Level::Privileged)
+    }
+}

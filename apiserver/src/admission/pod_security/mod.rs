@@ -1,0 +1,226 @@
+//! PodSecurity: pods must satisfy the level their namespace's labels ask for; workloads that would make
+//! forbidden pods are warned about.
+
+mod checks;
+mod level;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::Value;
+use shared::status::Status;
+use shared::status::field;
+
+use super::{Attributes, Operation, Plugin};
+use crate::access::tree;
+use crate::api::Reader;
+use checks::{describe, evaluate};
+use level::{Level, LevelVersion, Policy};
+
+/// Where a kind keeps its pod template.
+const TEMPLATES: &[(&str, &str, &str)] = &[
+    ("", "replicationcontrollers", "/spec/template"),
+    ("", "podtemplates", "/template"),
+    ("apps", "replicasets", "/spec/template"),
+    ("apps", "deployments", "/spec/template"),
+    ("apps", "statefulsets", "/spec/template"),
+    ("apps", "daemonsets", "/spec/template"),
+    ("batch", "jobs", "/spec/template"),
+    ("batch", "cronjobs", "/spec/jobTemplate/spec/template"),
+];
+
+/// How many of a namespace's pods are looked at when its level changes, and how many warnings come of it.
+const NAMESPACE_PODS: usize = 3000;
+
+/// The plugin.
+pub struct PodSecurity {
+    /// Watch cache.
+    pub reader: Arc<dyn Reader>,
+}
+
+#[async_trait]
+impl Plugin for PodSecurity {
+    fn name(&self) -> &'static str {
+        "PodSecurity"
+    }
+
+    fn validates(&self) -> bool {
+        true
+    }
+
+    fn handles(&self, operation: Operation) -> bool {
+        matches!(operation, Operation::Create | Operation::Update)
+    }
+
+    async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
+        if a.is("", "namespaces") {
+            return self.namespace(a);
+        }
+        if a.is("", "pods") || (a.of("", "pods") && a.subresource == "ephemeralcontainers") {
+            return self.pod(a);
+        }
+        let template = TEMPLATES.iter().find(|(group, plural, _)| a.is(group, plural));
+        if let Some((_, _, pointer)) = template {
+            self.workload(a, pointer);
+        }
+        Ok(())
+    }
+}
+
+const NOTHING: &Value = &Value::Null;
+
+fn parts(pod: &Value) -> (&Value, &Value) {
+    (pod.get("metadata").unwrap_or(NOTHING), pod.get("spec").unwrap_or(NOTHING))
+}
+
+fn note(a: &mut Attributes<'_>, key: &str, value: String) {
+    a.annotations.insert(format!("pod-security.kubernetes.io/{key}"), value);
+}
+
+impl PodSecurity {
+    fn policy(&self, namespace: &str) -> Policy {
+        match self.reader.get("", "namespaces", "", namespace) {
+            Some(namespace) => Policy::of_namespace(&namespace).0,
+            None => Policy::of_namespace(NOTHING).0,
+        }
+    }
+
+    fn namespace(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
+        let Some(new) = a.object() else { return Ok(()) };
+        let (policy, errors) = Policy::of_namespace(new);
+        let old = a.old_object.map(Policy::of_namespace);
+        if !errors.is_empty() {
+            // An update that leaves old mistakes alone is let through.
+            if old.as_ref().is_some_and(|(_, before)| *before == errors) {
+                return Ok(());
+            }
+            let causes = errors
+                .into_iter()
+                .map(|(key, value, must)| field::Error::invalid(format!("metadata.labels[{key}]"), value, must))
+                .collect();
+            return Err(Status::invalid("", "Namespace", a.object_name(), causes));
+        }
+        let Some((before, _)) = old else { return Ok(()) };
+        if policy.enforce == before.enforce || policy.enforce.level == Level::Privileged {
+            return Ok(());
+        }
+        let name = a.object_name().to_owned();
+        let warnings = self.existing_pods(&name, policy.enforce);
+        a.warnings.extend(warnings);
+        Ok(())
+    }
+
+    /// `existing pods in namespace "x" violate …` and a line per pod, pods of one controller counted once.
+    fn existing_pods(&self, namespace: &str, enforce: LevelVersion) -> Vec<String> {
+        let mut found: Vec<(String, Vec<String>)> = Vec::new();
+        let mut owners = std::collections::HashSet::new();
+        for pod in self.reader.list("", "pods", Some(namespace)).into_iter().take(NAMESPACE_PODS) {
+            let owner = tree::list(&pod, "/metadata/ownerReferences")
+                .iter()
+                .find(|o| tree::flag(o, "/controller"))
+                .map(|o| tree::text(o, "/uid").to_owned());
+            if owner.is_some_and(|uid| !owners.insert(uid)) {
+                continue;
+            }
+            let (metadata, spec) = parts(&pod);
+            let violations = evaluate(enforce, metadata, spec);
+            if violations.is_empty() {
+                continue;
+            }
+            let text = violations.iter().map(checks::Violation::reason).collect::<Vec<_>>().join(", ");
+            let name = tree::name(&pod).to_owned();
+            match found.iter_mut().find(|(t, _)| *t == text) {
+                Some((_, pods)) => pods.push(name),
+                None => found.push((text, vec![name])),
+            }
+        }
+        if found.is_empty() {
+            return Vec::new();
+        }
+        let mut lines: Vec<String> = found
+            .into_iter()
+            .map(|(text, mut pods)| {
+                pods.sort();
+                match pods.len() {
+                    1 => format!("{}: {text}", pods[0]),
+                    2 => format!("{} (and 1 other pod): {text}", pods[0]),
+                    n => format!("{} (and {} other pods): {text}", pods[0], n - 1),
+                }
+            })
+            .collect();
+        lines.sort();
+        let title = format!(
+            "existing pods in namespace {namespace:?} violate the new PodSecurity enforce level {:?}",
+            enforce.to_string()
+        );
+        std::iter::once(title).chain(lines).collect()
+    }
+
+    fn pod(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
+        let policy = self.policy(a.namespace);
+        if policy.is_privileged() {
+            note(a, "enforce-policy", policy.enforce.to_string());
+            return Ok(());
+        }
+        let Some(pod) = a.object() else { return Ok(()) };
+        if a.operation == Operation::Update && !a.old_object.is_some_and(|old| matters(old, pod)) {
+            return Ok(());
+        }
+        let (metadata, spec) = parts(pod);
+        let refused = describe(&evaluate(policy.enforce, metadata, spec));
+        let audited = describe(&evaluate(policy.audit, metadata, spec));
+        let warned = describe(&evaluate(policy.warn, metadata, spec));
+        note(a, "enforce-policy", policy.enforce.to_string());
+        if !audited.is_empty() {
+            note(a, "audit-violations", format!("would violate PodSecurity {:?}: {audited}", policy.audit.to_string()));
+        }
+        if !refused.is_empty() {
+            return Err(a.forbidden(format!("violates PodSecurity {:?}: {refused}", policy.enforce.to_string())));
+        }
+        if !warned.is_empty() {
+            a.warnings.push(format!("would violate PodSecurity {:?}: {warned}", policy.warn.to_string()));
+        }
+        Ok(())
+    }
+
+    fn workload(&self, a: &mut Attributes<'_>, pointer: &str) {
+        let policy = self.policy(a.namespace);
+        if policy.audit.level == Level::Privileged && policy.warn.level == Level::Privileged {
+            return;
+        }
+        let Some(template) = a.object().and_then(|o| o.pointer(pointer)) else { return };
+        let (metadata, spec) = parts(template);
+        let audited = describe(&evaluate(policy.audit, metadata, spec));
+        let warned = describe(&evaluate(policy.warn, metadata, spec));
+        if !audited.is_empty() {
+            note(a, "audit-violations", format!("would violate PodSecurity {:?}: {audited}", policy.audit.to_string()));
+        }
+        if !warned.is_empty() {
+            a.warnings.push(format!("would violate PodSecurity {:?}: {warned}", policy.warn.to_string()));
+        }
+    }
+}
+
+/// Whether an update touches what policies look at: container lists and images, seccomp and AppArmor annotations.
+fn matters(old: &Value, new: &Value) -> bool {
+    let lists = ["/spec/containers", "/spec/initContainers", "/spec/ephemeralContainers"];
+    let images = |pod: &Value, l: &str| -> Vec<String> {
+        tree::list(pod, l).iter().map(|c| tree::text(c, "/image").to_owned()).collect()
+    };
+    let guarded = |pod: &Value| -> Vec<(String, Value)> {
+        tree::map(pod, "/metadata/annotations")
+            .into_iter()
+            .flatten()
+            .filter(|(k, _)| {
+                k.starts_with("seccomp.security.alpha.kubernetes.io/")
+                    || k.starts_with("container.seccomp.security.alpha.kubernetes.io/")
+                    || k.starts_with("container.apparmor.security.beta.kubernetes.io/")
+            })
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect()
+    };
+    lists.iter().any(|l| images(old, l) != images(new, l)) || guarded(old) != guarded(new)
+}
+
+#[cfg(test)]
+mod tests;

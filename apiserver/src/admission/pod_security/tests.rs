@@ -1,0 +1,119 @@
+use serde_json::{Value, json};
+
+use super::checks::{describe, evaluate};
+use super::level::{Level, LevelVersion, Policy, Version};
+
+fn says(level: Level, minor: Option<u32>, pod: &Value) -> String {
+    let (metadata, spec) = super::parts(pod);
+    describe(&evaluate(LevelVersion { level, version: Version(minor) }, metadata, spec))
+}
+
+fn with(container: Value) -> Value {
+    json!({"spec": {"containers": [container]}})
+}
+
+#[test]
+fn baseline_table() {
+    let table: &[(Value, &str)] = &[
+        (with(json!({"name": "c"})), ""),
+        (
+            json!({"spec": {"hostNetwork": true, "hostPID": true, "containers": []}}),
+            "host namespaces (hostNetwork=true, hostPID=true)",
+        ),
+        (
+            with(json!({"name": "c", "securityContext": {"privileged": true}})),
+            "privileged (container \"c\" must not set securityContext.privileged=true)",
+        ),
+        (
+            with(json!({"name": "c", "securityContext": {"capabilities": {"add": ["SYS_ADMIN", "CHOWN", "NET_RAW"]}}})),
+            "non-default capabilities (container \"c\" must not include \"NET_RAW\", \"SYS_ADMIN\" in securityContext.capabilities.add)",
+        ),
+        (
+            json!({"spec": {"volumes": [{"name": "a", "hostPath": {}}, {"name": "b", "hostPath": {}}]}}),
+            "hostPath volumes (volumes \"a\", \"b\")",
+        ),
+        (
+            with(json!({"name": "c", "ports": [{"hostPort": 80}, {"hostPort": 0}]})),
+            "hostPort (container \"c\" uses hostPort 80)",
+        ),
+        (
+            with(json!({"name": "c", "livenessProbe": {"httpGet": {"host": "x"}}})),
+            "probe or lifecycle host (container \"c\" uses probe or lifecycle host \"x\")",
+        ),
+        (
+            json!({"spec": {"securityContext": {"seccompProfile": {"type": "Unconfined"}}}}),
+            "seccompProfile (pod must not set securityContext.seccompProfile.type to \"Unconfined\")",
+        ),
+        (
+            json!({"spec": {"securityContext": {"sysctls": [{"name": "kernel.msgmax"}, {"name": "net.ipv4.tcp_rmem"}]}}}),
+            "forbidden sysctls (kernel.msgmax)",
+        ),
+        (
+            with(json!({"name": "c", "securityContext": {"seLinuxOptions": {"type": "spc_t", "user": "u"}}})),
+            "seLinuxOptions (container \"c\" set forbidden securityContext.seLinuxOptions: type \"spc_t\"; user may not be set)",
+        ),
+        (
+            with(json!({"name": "c", "securityContext": {"procMount": "Unmasked"}})),
+            "procMount (container \"c\" must not set securityContext.procMount to \"Unmasked\")",
+        ),
+        (
+            with(json!({"name": "c", "securityContext": {"windowsOptions": {"hostProcess": true}}})),
+            "hostProcess (container \"c\" must not set securityContext.windowsOptions.hostProcess=true)",
+        ),
+        (
+            with(json!({"name": "c", "securityContext": {"appArmorProfile": {"type": "Unconfined"}}})),
+            "forbidden AppArmor profile (container \"c\" must not set AppArmor profile type to \"Unconfined\")",
+        ),
+    ];
+    for (pod, wanted) in table {
+        assert_eq!(&says(Level::Baseline, None, pod), wanted);
+        assert_eq!(says(Level::Privileged, None, pod), "");
+    }
+}
+
+#[test]
+fn restricted_as_upstream_says_it() {
+    let bare = with(json!({"name": "c", "image": "i"}));
+    assert_eq!(
+        says(Level::Restricted, None, &bare),
+        "allowPrivilegeEscalation != false (container \"c\" must set securityContext.allowPrivilegeEscalation=false), \
+         unrestricted capabilities (container \"c\" must set securityContext.capabilities.drop=[\"ALL\"]), \
+         runAsNonRoot != true (pod or container \"c\" must set securityContext.runAsNonRoot=true), \
+         seccompProfile (pod or container \"c\" must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\")"
+    );
+    let good = json!({"spec": {"securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+        "volumes": [{"name": "e", "emptyDir": {}}],
+        "containers": [{"name": "c", "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}}}]}});
+    assert_eq!(says(Level::Restricted, None, &good), "");
+    let volumes = json!({"spec": {"volumes": [{"name": "v", "hostPath": {}}, {"name": "n", "nfs": {}}]}});
+    assert_eq!(
+        says(Level::Restricted, None, &volumes),
+        "restricted volume types (volumes \"v\", \"n\" use restricted volume types \"hostPath\", \"nfs\")"
+    );
+}
+
+#[test]
+fn older_versions_ask_less() {
+    let root = with(json!({"name": "c", "securityContext": {"runAsUser": 0, "runAsNonRoot": true,
+        "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "Localhost"}}}));
+    assert_eq!(says(Level::Restricted, Some(22), &root), "");
+    assert_eq!(says(Level::Restricted, Some(23), &root), "runAsUser=0 (container \"c\" must not set runAsUser=0)");
+    let probe = with(json!({"name": "c", "livenessProbe": {"httpGet": {"host": "x"}}}));
+    assert_eq!(says(Level::Baseline, Some(33), &probe), "");
+    let caps = with(json!({"name": "c", "securityContext": {"capabilities": {"add": ["NET_RAW"]}, "allowPrivilegeEscalation": false, "runAsNonRoot": true}}));
+    assert!(says(Level::Restricted, Some(18), &caps).contains("non-default capabilities"));
+}
+
+#[test]
+fn labels_set_the_policy() {
+    let namespace = json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "baseline",
+        "pod-security.kubernetes.io/enforce-version": "v1.30"}}});
+    let (policy, errors) = Policy::of_namespace(&namespace);
+    assert!(errors.is_empty());
+    assert_eq!(policy.enforce.to_string(), "baseline:v1.30");
+    assert_eq!(policy.warn.to_string(), "baseline:v1.30");
+    assert_eq!(policy.audit.to_string(), "privileged:latest");
+    let bad = json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "nope"}}});
+    let (_, errors) = Policy::of_namespace(&bad);
+    assert_eq!(errors[0].2, "must be one of privileged, baseline, restricted");
+}

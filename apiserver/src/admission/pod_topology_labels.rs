@@ -1,0 +1,56 @@
+//! PodTopologyLabels: a pod learns the zone and region of the node it is bound to.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::json;
+use shared::status::Status;
+
+use super::{Attributes, Operation, Plugin};
+use crate::access::tree;
+use crate::api::Reader;
+
+const LABELS: [&str; 2] = ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
+
+/// The plugin.
+pub struct PodTopologyLabels {
+    /// Watch cache.
+    pub reader: Arc<dyn Reader>,
+}
+
+#[async_trait]
+impl Plugin for PodTopologyLabels {
+    fn name(&self) -> &'static str {
+        "PodTopologyLabels"
+    }
+
+    fn mutates(&self) -> bool {
+        true
+    }
+
+    fn handles(&self, operation: Operation) -> bool {
+        operation == Operation::Create
+    }
+
+    async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
+        let binding = a.of("", "pods") && a.subresource == "binding";
+        if !binding && !a.is("", "pods") && !a.is("", "bindings") {
+            return Ok(());
+        }
+        let Some(object) = a.object.as_deref_mut() else { return Ok(()) };
+        let node = match tree::text(object, "/target/name") {
+            "" => tree::text(object, "/spec/nodeName"),
+            target => target,
+        };
+        if node.is_empty() {
+            return Ok(());
+        }
+        let Some(node) = self.reader.get("", "nodes", "", node) else { return Ok(()) };
+        for key in LABELS {
+            if let Some(value) = tree::label(&node, key) {
+                *tree::field(object, &["metadata", "labels", key]) = json!(value);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,136 @@
+//! Resource lists (`cpu: 100m, memory: 1Gi`) as quota and limit ranges count them. Pure arithmetic.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proto::quantity::Quantity;
+use serde_json::Value;
+
+/// Resource name → quantity.
+pub type List = BTreeMap<String, Quantity>;
+
+/// Reads the resource list at a JSON pointer; what does not parse is left out (validation has said so).
+pub fn read(object: &Value, pointer: &str) -> List {
+    let mut list = List::new();
+    for (name, value) in object.pointer(pointer).and_then(Value::as_object).into_iter().flatten() {
+        let parsed = match value {
+            Value::String(text) => Quantity::parse(text).ok(),
+            Value::Number(number) => Quantity::parse(&number.to_string()).ok(),
+            _ => None,
+        };
+        if let Some(quantity) = parsed {
+            list.insert(name.clone(), quantity);
+        }
+    }
+    list
+}
+
+/// The tree form.
+pub fn write(list: &List) -> Value {
+    Value::Object(list.iter().map(|(k, v)| (k.clone(), Value::String(v.to_string()))).collect())
+}
+
+/// A count.
+pub fn count(n: i64) -> Quantity {
+    Quantity::from_int(n)
+}
+
+/// Sum by name.
+pub fn add(a: &List, b: &List) -> List {
+    let mut sum = a.clone();
+    for (name, quantity) in b {
+        let total = match sum.get(name) {
+            Some(own) => own.add(quantity),
+            None => quantity.clone(),
+        };
+        sum.insert(name.clone(), total);
+    }
+    sum
+}
+
+/// Difference by name; names only in `b` come out negative.
+pub fn subtract(a: &List, b: &List) -> List {
+    let mut rest = a.clone();
+    for (name, quantity) in b {
+        let left = match rest.get(name) {
+            Some(own) => own.sub(quantity),
+            None => count(0).sub(quantity),
+        };
+        rest.insert(name.clone(), left);
+    }
+    rest
+}
+
+/// The greater by name.
+pub fn max(a: &List, b: &List) -> List {
+    let mut greatest = a.clone();
+    for (name, quantity) in b {
+        if greatest.get(name).is_none_or(|own| own < quantity) {
+            greatest.insert(name.clone(), quantity.clone());
+        }
+    }
+    greatest
+}
+
+/// Only the given names.
+pub fn mask(list: &List, names: &BTreeSet<String>) -> List {
+    list.iter().filter(|(k, _)| names.contains(*k)).map(|(k, v)| (k.clone(), v.clone())).collect()
+}
+
+/// The names in a list.
+pub fn names(list: &List) -> BTreeSet<String> {
+    list.keys().cloned().collect()
+}
+
+/// The names whose amount is over the limit that stands for them.
+pub fn exceeding(list: &List, limits: &List) -> BTreeSet<String> {
+    list.iter().filter(|(k, v)| limits.get(*k).is_some_and(|limit| *v > limit)).map(|(k, _)| k.clone()).collect()
+}
+
+/// `cpu=1,memory=2Gi`.
+pub fn describe(list: &List) -> String {
+    list.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(",")
+}
+
+/// Whether a resource is none of Kubernetes' own.
+pub fn is_extended(name: &str) -> bool {
+    name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
+}
+
+/// What a pod asks for (`requests`) or may use at most (`limits`): containers together, or the largest moment of
+/// initialisation when that is more; sidecars count on top; then overhead.
+pub fn of_pod(pod: &Value, which: &str) -> List {
+    let of = |container: &Value| read(container, &format!("/resources/{which}"));
+    let mut total = List::new();
+    for container in crate::access::tree::list(pod, "/spec/containers") {
+        total = add(&total, &of(container));
+    }
+    let (mut sidecars, mut peak) = (List::new(), List::new());
+    for container in crate::access::tree::list(pod, "/spec/initContainers") {
+        let own = of(container);
+        if crate::access::tree::text(container, "/restartPolicy") == "Always" {
+            total = add(&total, &own);
+            sidecars = add(&sidecars, &own);
+            peak = max(&peak, &sidecars);
+        } else {
+            peak = max(&peak, &add(&own, &sidecars));
+        }
+    }
+    total = max(&total, &peak);
+    let whole = read(pod, &format!("/spec/resources/{which}"));
+    for (name, quantity) in whole {
+        if matches!(name.as_str(), "cpu" | "memory") || name.starts_with("hugepages-") {
+            total.insert(name, quantity);
+        }
+    }
+    let overhead = read(pod, "/spec/overhead");
+    if which == "requests" {
+        return add(&total, &overhead);
+    }
+    for (name, quantity) in overhead {
+        if let Some(limit) = total.get(&name).filter(|l| **l != count(0)) {
+            let sum = limit.add(&quantity);
+            total.insert(name, sum);
+        }
+    }
+    total
+}

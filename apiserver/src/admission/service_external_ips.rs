@@ -1,0 +1,34 @@
+//! DenyServiceExternalIPs: services may keep or drop external IPs, never gain them.
+
+use async_trait::async_trait;
+use shared::status::Status;
+
+use super::{Attributes, Operation, Plugin};
+use crate::access::tree;
+
+/// The plugin.
+pub struct DenyServiceExternalIPs;
+
+#[async_trait]
+impl Plugin for DenyServiceExternalIPs {
+    fn name(&self) -> &'static str {
+        "DenyServiceExternalIPs"
+    }
+
+    fn validates(&self) -> bool {
+        true
+    }
+
+    fn handles(&self, operation: Operation) -> bool {
+        matches!(operation, Operation::Create | Operation::Update)
+    }
+
+    async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
+        let Some(new) = a.object().filter(|_| a.is("", "services")) else { return Ok(()) };
+        let old = a.old_object.map(|o| tree::strings(o, "/spec/externalIPs")).unwrap_or_default();
+        if tree::strings(new, "/spec/externalIPs").iter().all(|ip| old.contains(ip)) {
+            return Ok(());
+        }
+        Err(a.forbidden("Use of external IPs is denied by admission control."))
+    }
+}

@@ -1,0 +1,149 @@
+//! The storage plugins: DefaultStorageClass, StorageObjectInUseProtection and PersistentVolumeClaimResize.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+use shared::status::Status;
+
+use super::{Attributes, Operation, Plugin, resource_list};
+use crate::access::tree;
+use crate::api::Reader;
+
+const DEFAULT: [&str; 2] =
+    ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
+const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+
+/// The newest of several, the first by name among equals.
+pub(super) fn newest(mut objects: Vec<Arc<Value>>) -> Option<Arc<Value>> {
+    objects.sort_by(|a, b| {
+        let time = |o: &Value| tree::text(o, "/metadata/creationTimestamp").to_owned();
+        time(b).cmp(&time(a)).then_with(|| tree::name(a).cmp(tree::name(b)))
+    });
+    objects.into_iter().next()
+}
+
+/// Claims without a class get the default one.
+pub struct DefaultStorageClass {
+    /// Watch cache.
+    pub reader: Arc<dyn Reader>,
+}
+
+#[async_trait]
+impl Plugin for DefaultStorageClass {
+    fn name(&self) -> &'static str {
+        "DefaultStorageClass"
+    }
+
+    fn mutates(&self) -> bool {
+        true
+    }
+
+    fn handles(&self, operation: Operation) -> bool {
+        operation == Operation::Create
+    }
+
+    async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
+        if !a.is("", "persistentvolumeclaims") {
+            return Ok(());
+        }
+        let Some(claim) = a.object.as_deref_mut() else { return Ok(()) };
+        if tree::has(claim, "/spec/storageClassName") || tree::annotation(claim, BETA_CLASS).is_some() {
+            return Ok(());
+        }
+        let mut classes = self.reader.list("storage.k8s.io", "storageclasses", None);
+        classes.retain(|c| DEFAULT.iter().any(|key| tree::annotation(c, key) == Some("true")));
+        if let Some(class) = newest(classes) {
+            *tree::field(claim, &["spec", "storageClassName"]) = json!(tree::name(&class));
+        }
+        Ok(())
+    }
+}
+
+/// Volumes, claims and attribute classes are kept while in use: they are born with a finalizer.
+pub struct StorageObjectInUseProtection;
+
+const FINALIZERS: [(&str, &str, &str); 3] = [
+    ("", "persistentvolumeclaims", "kubernetes.io/pvc-protection"),
+    ("", "persistentvolumes", "kubernetes.io/pv-protection"),
+    ("storage.k8s.io", "volumeattributesclasses", "kubernetes.io/vac-protection"),
+];
+
+#[async_trait]
+impl Plugin for StorageObjectInUseProtection {
+    fn name(&self) -> &'static str {
+        "StorageObjectInUseProtection"
+    }
+
+    fn mutates(&self) -> bool {
+        true
+    }
+
+    fn handles(&self, operation: Operation) -> bool {
+        operation == Operation::Create
+    }
+
+    async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
+        let Some((_, _, finalizer)) = FINALIZERS.iter().find(|(group, plural, _)| a.is(group, plural)) else {
+            return Ok(());
+        };
+        if let Some(object) = a.object.as_deref_mut()
+            && let Some(finalizers) = tree::list_mut(object, &["metadata", "finalizers"])
+            && !finalizers.iter().any(|f| f == finalizer)
+        {
+            finalizers.push(json!(finalizer));
+        }
+        Ok(())
+    }
+}
+
+/// A claim grows only where its class lets it.
+pub struct PersistentVolumeClaimResize {
+    /// Watch cache.
+    pub reader: Arc<dyn Reader>,
+}
+
+#[async_trait]
+impl Plugin for PersistentVolumeClaimResize {
+    fn name(&self) -> &'static str {
+        "PersistentVolumeClaimResize"
+    }
+
+    fn validates(&self) -> bool {
+        true
+    }
+
+    fn handles(&self, operation: Operation) -> bool {
+        operation == Operation::Update
+    }
+
+    async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
+        let (Some(new), Some(old)) = (a.object(), a.old_object) else { return Ok(()) };
+        if !a.is("", "persistentvolumeclaims") {
+            return Ok(());
+        }
+        let size = |claim: &Value| resource_list::read(claim, "/spec/resources/requests").remove("storage");
+        match (size(new), size(old)) {
+            (Some(new), Some(old)) if new > old => {}
+            _ => return Ok(()),
+        }
+        if tree::text(old, "/status/phase") != "Bound" {
+            return Err(a.forbidden("Only bound persistent volume claims can be expanded"));
+        }
+        let class = match tree::annotation(new, BETA_CLASS) {
+            Some(class) => class,
+            None => tree::text(new, "/spec/storageClassName"),
+        };
+        let grows = !class.is_empty()
+            && self
+                .reader
+                .get("storage.k8s.io", "storageclasses", "", class)
+                .is_some_and(|c| tree::flag(&c, "/allowVolumeExpansion"));
+        if grows {
+            return Ok(());
+        }
+        Err(a.forbidden(
+            "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize",
+        ))
+    }
+}

@@ -1,0 +1,350 @@
+//! Which objects are related to which node: node ← pod ← secrets, config maps, claims, service accounts;
+//! claim ← volume ← volume secrets; attachments and resource slices by their node name.
+//!
+//! Pure: fed one object at a time, asked by (kind, namespace, name).
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use serde_json::Value;
+
+use crate::access::tree;
+
+/// What kind of object a vertex stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// Pod.
+    Pod,
+    /// Secret.
+    Secret,
+    /// ConfigMap.
+    ConfigMap,
+    /// PersistentVolumeClaim.
+    Claim,
+    /// PersistentVolume.
+    Volume,
+    /// ServiceAccount.
+    ServiceAccount,
+    /// ResourceClaim.
+    ResourceClaim,
+    /// ResourceSlice.
+    ResourceSlice,
+    /// VolumeAttachment.
+    VolumeAttachment,
+}
+
+type Vertex = (Kind, String, String);
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct PodEntry {
+    node: String,
+    refs: BTreeSet<Vertex>,
+}
+
+/// The graph.
+#[derive(Debug, Default)]
+pub struct Graph {
+    pods: HashMap<(String, String), PodEntry>,
+    /// Object → pods that use it.
+    users: HashMap<Vertex, HashSet<(String, String)>>,
+    /// Volume → its claim and its secrets.
+    volumes: HashMap<String, (Option<Vertex>, Vec<Vertex>)>,
+    /// Secret → volumes that use it.
+    volume_secrets: HashMap<Vertex, HashSet<String>>,
+    /// Attachments and slices → node.
+    direct: HashMap<(Kind, String), String>,
+}
+
+impl Graph {
+    /// Takes over one object's current state; `None` when it is gone. Other resources are ignored.
+    pub fn observe(&mut self, plural: &str, namespace: &str, name: &str, object: Option<&Value>) {
+        match plural {
+            "pods" => self.pod(namespace, name, object),
+            "persistentvolumes" => self.volume(name, object),
+            "volumeattachments" => {
+                self.direct(Kind::VolumeAttachment, name, object.map(|o| tree::text(o, "/spec/nodeName")));
+            }
+            "resourceslices" => {
+                self.direct(Kind::ResourceSlice, name, object.map(|o| tree::text(o, "/spec/nodeName")));
+            }
+            _ => {}
+        }
+    }
+
+    fn direct(&mut self, kind: Kind, name: &str, node: Option<&str>) {
+        match node {
+            Some(node) if !node.is_empty() => self.direct.insert((kind, name.to_owned()), node.to_owned()),
+            _ => self.direct.remove(&(kind, name.to_owned())),
+        };
+    }
+
+    fn pod(&mut self, namespace: &str, name: &str, object: Option<&Value>) {
+        let key = (namespace.to_owned(), name.to_owned());
+        let entry = object.and_then(|o| {
+            let node = tree::text(o, "/spec/nodeName");
+            (!node.is_empty()).then(|| PodEntry { node: node.to_owned(), refs: references(namespace, name, o) })
+        });
+        if self.pods.get(&key) == entry.as_ref() {
+            return;
+        }
+        if let Some(old) = self.pods.remove(&key) {
+            for vertex in &old.refs {
+                if let Some(users) = self.users.get_mut(vertex) {
+                    users.remove(&key);
+                    if users.is_empty() {
+                        self.users.remove(vertex);
+                    }
+                }
+            }
+        }
+        if let Some(entry) = entry {
+            for vertex in &entry.refs {
+                self.users.entry(vertex.clone()).or_default().insert(key.clone());
+            }
+            self.pods.insert(key, entry);
+        }
+    }
+
+    fn volume(&mut self, name: &str, object: Option<&Value>) {
+        if let Some((_, secrets)) = self.volumes.remove(name) {
+            for secret in secrets {
+                if let Some(volumes) = self.volume_secrets.get_mut(&secret) {
+                    volumes.remove(name);
+                }
+            }
+        }
+        let Some(object) = object else { return };
+        let claim_name = tree::text(object, "/spec/claimRef/name");
+        let claim_namespace = tree::text(object, "/spec/claimRef/namespace");
+        let claim = (!claim_name.is_empty())
+            .then(|| (Kind::Claim, claim_namespace.to_owned(), claim_name.to_owned()));
+        let secrets = volume_secrets(object, claim_namespace);
+        for secret in &secrets {
+            self.volume_secrets.entry(secret.clone()).or_default().insert(name.to_owned());
+        }
+        self.volumes.insert(name.to_owned(), (claim, secrets));
+    }
+
+    /// Whether a node needs an object.
+    pub fn related(&self, node: &str, kind: Kind, namespace: &str, name: &str) -> bool {
+        match kind {
+            Kind::Pod => {
+                self.pods.get(&(namespace.to_owned(), name.to_owned())).is_some_and(|p| p.node == node)
+            }
+            Kind::VolumeAttachment | Kind::ResourceSlice => {
+                self.direct.get(&(kind, name.to_owned())).is_some_and(|n| n == node)
+            }
+            Kind::Volume => self.volume_related(node, name),
+            _ => {
+                let vertex = (kind, namespace.to_owned(), name.to_owned());
+                self.used_on(node, &vertex)
+                    || (kind == Kind::Secret
+                        && self
+                            .volume_secrets
+                            .get(&vertex)
+                            .is_some_and(|volumes| volumes.iter().any(|v| self.volume_related(node, v))))
+            }
+        }
+    }
+
+    fn used_on(&self, node: &str, vertex: &Vertex) -> bool {
+        self.users
+            .get(vertex)
+            .is_some_and(|pods| pods.iter().any(|pod| self.pods.get(pod).is_some_and(|p| p.node == node)))
+    }
+
+    fn volume_related(&self, node: &str, name: &str) -> bool {
+        matches!(self.volumes.get(name), Some((Some(claim), _)) if self.used_on(node, claim))
+    }
+
+    /// The keys of all pods known.
+    pub fn pod_keys(&self) -> Vec<(String, String)> {
+        self.pods.keys().cloned().collect()
+    }
+
+    /// The names of all volumes known.
+    pub fn volume_names(&self) -> Vec<String> {
+        self.volumes.keys().cloned().collect()
+    }
+
+    /// The names of all attachments or slices known.
+    pub fn direct_names(&self, kind: Kind) -> Vec<String> {
+        self.direct.keys().filter(|(k, _)| *k == kind).map(|(_, name)| name.clone()).collect()
+    }
+}
+
+fn volume_secrets(volume: &Value, claim_namespace: &str) -> Vec<Vertex> {
+    let mut found = Vec::new();
+    let Some(spec) = volume.get("spec").and_then(Value::as_object) else { return found };
+    for source in spec.values() {
+        for field in
+            ["secretRef", "controllerPublishSecretRef", "nodeStageSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef"]
+        {
+            if let Some(name) = source.get(field).and_then(|r| r.get("name")).and_then(Value::as_str) {
+                let own = source.get(field).map_or("", |r| tree::text(r, "/namespace"));
+                let namespace = if own.is_empty() { claim_namespace } else { own };
+                found.push((Kind::Secret, namespace.to_owned(), name.to_owned()));
+            }
+        }
+        if let Some(name) = source.get("secretName").and_then(Value::as_str) {
+            let own = tree::text(source, "/secretNamespace");
+            let namespace = if own.is_empty() { claim_namespace } else { own };
+            found.push((Kind::Secret, namespace.to_owned(), name.to_owned()));
+        }
+    }
+    found
+}
+
+/// Names of the secrets a pod mentions anywhere.
+pub fn pod_secrets(pod: &Value) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut add = |name: &str| {
+        if !name.is_empty() {
+            found.insert(name.to_owned());
+        }
+    };
+    for pull in tree::list(pod, "/spec/imagePullSecrets") {
+        add(tree::text(pull, "/name"));
+    }
+    for_each_env(pod, |env_from, env| {
+        add(env_from.map_or("", |e| tree::text(e, "/secretRef/name")));
+        add(env.map_or("", |e| tree::text(e, "/valueFrom/secretKeyRef/name")));
+    });
+    for volume in tree::list(pod, "/spec/volumes") {
+        add(tree::text(volume, "/secret/secretName"));
+        add(tree::text(volume, "/azureFile/secretName"));
+        for source in ["cephfs", "flexVolume", "rbd", "scaleIO", "iscsi", "storageos"] {
+            add(tree::text(volume, &format!("/{source}/secretRef/name")));
+        }
+        add(tree::text(volume, "/csi/nodePublishSecretRef/name"));
+        for source in tree::list(volume, "/projected/sources") {
+            add(tree::text(source, "/secret/name"));
+        }
+    }
+    found
+}
+
+/// Names of the config maps a pod mentions anywhere.
+pub fn pod_config_maps(pod: &Value) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut add = |name: &str| {
+        if !name.is_empty() {
+            found.insert(name.to_owned());
+        }
+    };
+    for_each_env(pod, |env_from, env| {
+        add(env_from.map_or("", |e| tree::text(e, "/configMapRef/name")));
+        add(env.map_or("", |e| tree::text(e, "/valueFrom/configMapKeyRef/name")));
+    });
+    for volume in tree::list(pod, "/spec/volumes") {
+        add(tree::text(volume, "/configMap/name"));
+        for source in tree::list(volume, "/projected/sources") {
+            add(tree::text(source, "/configMap/name"));
+        }
+    }
+    found
+}
+
+fn for_each_env(pod: &Value, mut see: impl FnMut(Option<&Value>, Option<&Value>)) {
+    for list in ["/spec/initContainers", "/spec/containers", "/spec/ephemeralContainers"] {
+        for container in tree::list(pod, list) {
+            tree::list(container, "/envFrom").iter().for_each(|e| see(Some(e), None));
+            tree::list(container, "/env").iter().for_each(|e| see(None, Some(e)));
+        }
+    }
+}
+
+fn references(namespace: &str, name: &str, pod: &Value) -> BTreeSet<Vertex> {
+    let mut refs = BTreeSet::new();
+    // A mirror pod is the kubelet's own: nothing it names becomes readable through it.
+    if tree::annotation(pod, "kubernetes.io/config.mirror").is_some() {
+        return refs;
+    }
+    let mut add = |kind: Kind, name: &str| {
+        if !name.is_empty() {
+            refs.insert((kind, namespace.to_owned(), name.to_owned()));
+        }
+    };
+    add(Kind::ServiceAccount, tree::text(pod, "/spec/serviceAccountName"));
+    pod_secrets(pod).iter().for_each(|s| add(Kind::Secret, s));
+    pod_config_maps(pod).iter().for_each(|c| add(Kind::ConfigMap, c));
+    for volume in tree::list(pod, "/spec/volumes") {
+        add(Kind::Claim, tree::text(volume, "/persistentVolumeClaim/claimName"));
+        if tree::has(volume, "/ephemeral") {
+            add(Kind::Claim, &format!("{name}-{}", tree::text(volume, "/name")));
+        }
+    }
+    for claim in tree::list(pod, "/spec/resourceClaims") {
+        add(Kind::ResourceClaim, tree::text(claim, "/resourceClaimName"));
+    }
+    for status in tree::list(pod, "/status/resourceClaimStatuses") {
+        add(Kind::ResourceClaim, tree::text(status, "/resourceClaimName"));
+    }
+    add(Kind::ResourceClaim, tree::text(pod, "/status/extendedResourceClaimStatus/resourceClaimName"));
+    refs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn sample() -> Graph {
+        let mut graph = Graph::default();
+        let pod = json!({"spec": {"nodeName": "n1", "serviceAccountName": "sa",
+            "imagePullSecrets": [{"name": "pull"}],
+            "containers": [{"envFrom": [{"secretRef": {"name": "env"}}],
+                "env": [{"valueFrom": {"configMapKeyRef": {"name": "cm"}}}]}],
+            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}},
+                {"name": "e", "ephemeral": {}},
+                {"name": "p", "projected": {"sources": [{"secret": {"name": "proj"}}, {"configMap": {"name": "ca"}}]}}]}});
+        graph.observe("pods", "a", "p1", Some(&pod));
+        let volume = json!({"spec": {"claimRef": {"namespace": "a", "name": "data"},
+            "csi": {"nodeStageSecretRef": {"name": "stage", "namespace": "drivers"}}}});
+        graph.observe("persistentvolumes", "", "pv1", Some(&volume));
+        graph.observe("volumeattachments", "", "va1", Some(&json!({"spec": {"nodeName": "n1"}})));
+        graph
+    }
+
+    #[test]
+    fn a_node_reaches_what_its_pods_use() {
+        let graph = sample();
+        for (kind, namespace, name) in [
+            (Kind::Pod, "a", "p1"),
+            (Kind::Secret, "a", "pull"),
+            (Kind::Secret, "a", "env"),
+            (Kind::Secret, "a", "proj"),
+            (Kind::ConfigMap, "a", "cm"),
+            (Kind::ConfigMap, "a", "ca"),
+            (Kind::Claim, "a", "data"),
+            (Kind::Claim, "a", "p1-e"),
+            (Kind::Volume, "", "pv1"),
+            (Kind::Secret, "drivers", "stage"),
+            (Kind::ServiceAccount, "a", "sa"),
+            (Kind::VolumeAttachment, "", "va1"),
+        ] {
+            assert!(graph.related("n1", kind, namespace, name), "{kind:?} {namespace}/{name}");
+            assert!(!graph.related("n2", kind, namespace, name), "{kind:?} {namespace}/{name} from another node");
+        }
+        assert!(!graph.related("n1", Kind::Secret, "b", "env"));
+        assert!(!graph.related("n1", Kind::Secret, "a", "other"));
+    }
+
+    #[test]
+    fn a_deleted_pod_takes_its_relations_with_it() {
+        let mut graph = sample();
+        graph.observe("pods", "a", "p1", None);
+        assert!(!graph.related("n1", Kind::Secret, "a", "env"));
+        assert!(!graph.related("n1", Kind::Volume, "", "pv1"));
+        assert!(graph.users.is_empty());
+    }
+
+    #[test]
+    fn a_mirror_pod_opens_nothing() {
+        let mut graph = Graph::default();
+        let pod = json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}},
+            "spec": {"nodeName": "n1", "imagePullSecrets": [{"name": "pull"}]}});
+        graph.observe("pods", "a", "m", Some(&pod));
+        assert!(graph.related("n1", Kind::Pod, "a", "m"));
+        assert!(!graph.related("n1", Kind::Secret, "a", "pull"));
+    }
+}

@@ -1,0 +1,268 @@
+//! The Node authoriser: what a kubelet (`system:node:<name>` in `system:nodes`) may do.
+//!
+//! Objects its pods use it may read, its own Node, Lease and CSINode it may write, everything else follows
+//! the static rules of the `system:node` role. Answers for upstream's node authoriser and its texts.
+
+mod graph;
+
+use parking_lot::RwLock;
+use shared::authn::UserInfo;
+use shared::authz::{Attributes, Decision};
+
+pub use graph::{Graph, Kind, pod_config_maps, pod_secrets};
+
+use super::rbac::Rule;
+use crate::api::Reader;
+
+const USER_PREFIX: &str = "system:node:";
+const GROUP: &str = "system:nodes";
+
+/// `None` for users that are no nodes, else the node's name, which may be "" when it cannot be told.
+pub fn identity(user: &UserInfo) -> Option<&str> {
+    let name = user.name.strip_prefix(USER_PREFIX)?;
+    user.groups.iter().any(|g| g == GROUP).then_some(name)
+}
+
+type Answer = (Decision, String);
+
+fn allow() -> Answer {
+    (Decision::Allow, String::new())
+}
+
+fn no(text: impl Into<String>) -> Answer {
+    (Decision::NoOpinion, text.into())
+}
+
+/// The authoriser.
+pub struct NodeAuthorizer {
+    graph: RwLock<Graph>,
+    seen: RwLock<[u64; 4]>,
+    rules: Vec<Rule>,
+}
+
+/// Resources the graph is made of.
+const SOURCES: [(&str, &str); 4] = [
+    ("", "pods"),
+    ("", "persistentvolumes"),
+    ("storage.k8s.io", "volumeattachments"),
+    ("resource.k8s.io", "resourceslices"),
+];
+
+impl NodeAuthorizer {
+    /// An authoriser with the static rules every node has.
+    pub fn new(rules: Vec<Rule>) -> NodeAuthorizer {
+        NodeAuthorizer { graph: RwLock::default(), seen: RwLock::new([u64::MAX; 4]), rules }
+    }
+
+    /// Catches up with the watch cache where it has moved on.
+    pub fn refresh(&self, reader: &dyn Reader) {
+        for (at, (group, plural)) in SOURCES.iter().enumerate() {
+            let version = reader.version(group, plural);
+            if self.seen.read()[at] == version {
+                continue;
+            }
+            let objects = reader.list(group, plural, None);
+            let mut graph = self.graph.write();
+            let mut gone: std::collections::HashSet<(String, String)> = match *plural {
+                "pods" => graph.pod_keys().into_iter().collect(),
+                "persistentvolumes" => bare(graph.volume_names()),
+                "volumeattachments" => bare(graph.direct_names(Kind::VolumeAttachment)),
+                _ => bare(graph.direct_names(Kind::ResourceSlice)),
+            };
+            for object in &objects {
+                let (namespace, name) = (crate::access::tree::namespace(object), crate::access::tree::name(object));
+                gone.remove(&(namespace.to_owned(), name.to_owned()));
+                graph.observe(plural, namespace, name, Some(object));
+            }
+            for (namespace, name) in gone {
+                graph.observe(plural, &namespace, &name, None);
+            }
+            self.seen.write()[at] = version;
+        }
+    }
+
+    /// Decides one request.
+    pub fn decide(&self, request: &Attributes, reader: Option<&dyn Reader>) -> Answer {
+        let Some(node) = identity(&request.user) else { return no("") };
+        if node.is_empty() {
+            return no(format!("unknown node for user {:?}", request.user.name));
+        }
+        if request.resource_request {
+            let ask = Ask { on: self, node, request, reader };
+            match (request.api_group.as_str(), request.resource.as_str()) {
+                ("", "secrets") => return ask.read(Kind::Secret),
+                ("", "configmaps") => return ask.read(Kind::ConfigMap),
+                ("", "persistentvolumeclaims") if request.subresource == "status" => return ask.status(Kind::Claim),
+                ("", "persistentvolumeclaims") => return ask.get(Kind::Claim),
+                ("", "persistentvolumes") => return ask.get(Kind::Volume),
+                ("resource.k8s.io", "resourceclaims") => return ask.get(Kind::ResourceClaim),
+                ("storage.k8s.io", "volumeattachments") => return ask.get(Kind::VolumeAttachment),
+                ("", "serviceaccounts") => return ask.service_account(),
+                ("coordination.k8s.io", "leases") => return ask.lease(),
+                ("storage.k8s.io", "csinodes") => return ask.csi_node(),
+                ("resource.k8s.io", "resourceslices") => return ask.resource_slice(),
+                ("", "nodes") => return ask.node(),
+                ("", "pods") => return ask.pod(),
+                _ => {}
+            }
+        }
+        if self.rules.iter().any(|rule| rule.allows(request)) { allow() } else { no("") }
+    }
+}
+
+fn bare(names: Vec<String>) -> std::collections::HashSet<(String, String)> {
+    names.into_iter().map(|n| (String::new(), n)).collect()
+}
+
+struct Ask<'a> {
+    on: &'a NodeAuthorizer,
+    node: &'a str,
+    request: &'a Attributes,
+    reader: Option<&'a dyn Reader>,
+}
+
+impl Ask<'_> {
+    fn verb(&self) -> &str {
+        &self.request.verb
+    }
+
+    fn own_name(&self) -> bool {
+        self.request.name == self.node
+    }
+
+    fn related(&self, kind: Kind) -> Answer {
+        if let Some(reader) = self.reader {
+            self.on.refresh(reader);
+        }
+        let r = self.request;
+        if self.on.graph.read().related(self.node, kind, &r.namespace, &r.name) {
+            allow()
+        } else {
+            no(format!("no relationship found between node '{}' and this object", self.node))
+        }
+    }
+
+    fn named(&self, kind: Kind) -> Answer {
+        if self.request.name.is_empty() {
+            return no("No Object name found");
+        }
+        self.related(kind)
+    }
+
+    fn read(&self, kind: Kind) -> Answer {
+        if !matches!(self.verb(), "get" | "list" | "watch") {
+            return no("can only read resources of this type");
+        }
+        if !self.request.subresource.is_empty() {
+            return no("cannot read subresource");
+        }
+        if self.request.namespace.is_empty() {
+            return no("can only read namespaced object of this type");
+        }
+        self.named(kind)
+    }
+
+    fn get(&self, kind: Kind) -> Answer {
+        if self.verb() != "get" {
+            return no("can only get individual resources of this type");
+        }
+        if !self.request.subresource.is_empty() {
+            return no("cannot get subresource");
+        }
+        self.named(kind)
+    }
+
+    fn status(&self, kind: Kind) -> Answer {
+        if !matches!(self.verb(), "update" | "patch") {
+            return no("can only get/update/patch this type");
+        }
+        self.named(kind)
+    }
+
+    fn service_account(&self) -> Answer {
+        if self.verb() == "get" && self.request.subresource.is_empty() {
+            return self.read(Kind::ServiceAccount);
+        }
+        if self.verb() != "create" || self.request.name.is_empty() {
+            return no("can only create tokens for individual service accounts");
+        }
+        if self.request.subresource != "token" {
+            return no("can only create token subresource of serviceaccount");
+        }
+        self.related(Kind::ServiceAccount)
+    }
+
+    fn lease(&self) -> Answer {
+        if !matches!(self.verb(), "get" | "create" | "update" | "patch" | "delete") {
+            return no("can only get, create, update, patch, or delete a node lease");
+        }
+        if self.request.namespace != "kube-node-lease" {
+            return no("can only access leases in the \"kube-node-lease\" system namespace");
+        }
+        if self.verb() != "create" && !self.own_name() {
+            return no("can only access node lease with the same name as the requesting node");
+        }
+        allow()
+    }
+
+    fn csi_node(&self) -> Answer {
+        if !matches!(self.verb(), "get" | "create" | "update" | "patch" | "delete") {
+            return no("can only get, create, update, patch, or delete a CSINode");
+        }
+        if !self.request.subresource.is_empty() {
+            return no("cannot authorize CSINode subresources");
+        }
+        if self.verb() != "create" && !self.own_name() {
+            return no("can only access CSINode with the same name as the requesting node");
+        }
+        allow()
+    }
+
+    fn resource_slice(&self) -> Answer {
+        if !self.request.subresource.is_empty() {
+            return no("cannot authorize ResourceSlice subresources");
+        }
+        match self.verb() {
+            "create" => allow(),
+            "get" | "update" | "patch" | "delete" => self.named(Kind::ResourceSlice),
+            "watch" | "list" | "deletecollection" if self.selects("nodeName") => {
+                allow()
+            }
+            "watch" | "list" | "deletecollection" => {
+                no("can only list/watch/deletecollection resourceslices with nodeName field selector")
+            }
+            _ => no(
+                "only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, delete, deletecollection",
+            ),
+        }
+    }
+
+    fn node(&self) -> Answer {
+        match (self.request.subresource.as_str(), self.verb()) {
+            ("", "create" | "update" | "patch") | ("status", "update" | "patch") => allow(),
+            ("", "get" | "list" | "watch") if self.own_name() => allow(),
+            ("", "get" | "list" | "watch") if self.request.name.is_empty() => {
+                no(format!("node '{}' cannot read all nodes, only its own Node object", self.node))
+            }
+            ("", "get" | "list" | "watch") => {
+                no(format!("node '{}' cannot read '{}', only its own Node object", self.node, self.request.name))
+            }
+            _ => no(""),
+        }
+    }
+
+    fn pod(&self) -> Answer {
+        match (self.request.subresource.as_str(), self.verb()) {
+            ("", "get") => self.named(Kind::Pod),
+            ("", "list" | "watch") if self.selects("spec.nodeName") => allow(),
+            ("", "list" | "watch") => no("can only list/watch pods with spec.nodeName field selector"),
+            ("", "create" | "delete") | ("status", "update" | "patch") | ("eviction", "create") => allow(),
+            _ => no(""),
+        }
+    }
+
+    /// Whether the request's field selector pins a field to this node's name.
+    fn selects(&self, field: &str) -> bool {
+        super::field_equals(self.request, field, self.node)
+    }
+}

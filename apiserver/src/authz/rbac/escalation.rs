@@ -1,0 +1,168 @@
+//! Nobody may grant what he does not hold: the check on writes of roles and bindings.
+//!
+//! A write passes when the writer is in `system:masters`, may `escalate` the role (or `bind` it), or holds
+//! every rule himself.
+
+use serde_json::{Value, json};
+use shared::authn::UserInfo;
+use shared::authz::Attributes;
+use shared::status::Status;
+
+use super::rule::{Rule, compact, missing, quoted_list};
+use super::{GROUP, Rbac, RoleRef};
+use crate::access::deny;
+use crate::access::tree;
+
+/// One write of a role or binding.
+pub struct Write<'a> {
+    /// Who writes.
+    pub user: &'a UserInfo,
+    /// `roles`, `clusterroles`, `rolebindings` or `clusterrolebindings`.
+    pub plural: &'a str,
+    /// Namespace, empty at cluster scope.
+    pub namespace: &'a str,
+    /// The object's name.
+    pub name: &'a str,
+    /// What is written.
+    pub new: &'a Value,
+    /// What was there.
+    pub old: Option<&'a Value>,
+}
+
+/// Refuses a write that would grant more than the writer holds. `allowed` asks the authorisers a question.
+pub fn check(rbac: &Rbac, write: &Write<'_>, allowed: impl Fn(&Attributes) -> bool) -> Result<(), Status> {
+    let binding = matches!(write.plural, "rolebindings" | "clusterrolebindings");
+    if !binding && !matches!(write.plural, "roles" | "clusterroles") {
+        return Ok(());
+    }
+    if write.user.groups.iter().any(|g| g == "system:masters") {
+        return Ok(());
+    }
+    let role = if binding {
+        RoleRef::from_binding(write.new)
+    } else {
+        let kind = if write.plural == "roles" { "Role" } else { "ClusterRole" };
+        RoleRef { kind: kind.to_owned(), name: write.name.to_owned() }
+    };
+    let resource = if role.kind == "ClusterRole" { "clusterroles" } else { "roles" };
+    let question = Attributes {
+        user: write.user.clone(),
+        verb: if binding { "bind" } else { "escalate" }.to_owned(),
+        namespace: write.namespace.to_owned(),
+        api_group: GROUP.to_owned(),
+        api_version: "*".to_owned(),
+        resource: resource.to_owned(),
+        name: role.name.clone(),
+        resource_request: true,
+        ..Attributes::default()
+    };
+    if allowed(&question) || write.old.is_some_and(|old| only_bookkeeping_changed(old, write.new)) {
+        return Ok(());
+    }
+    let wanted = if binding {
+        rbac.rules_of(&role, write.namespace).map_err(|_| deny::not_found(GROUP, write.plural, &role.name))?
+    } else {
+        Rule::list_of(write.new)
+    };
+    let refuse = |text: &str| deny::forbidden(GROUP, write.plural, write.name, text);
+    confirm(rbac, write, &wanted).map_err(|text| refuse(&text))?;
+    let aggregates = |o: &Value| !tree::list(o, "/aggregationRule/clusterRoleSelectors").is_empty();
+    if write.plural == "clusterroles" && (aggregates(write.new) || write.old.is_some_and(aggregates)) {
+        confirm(rbac, write, &everything())
+            .map_err(|_| refuse("must have cluster-admin privileges to use the aggregationRule"))?;
+    }
+    Ok(())
+}
+
+fn confirm(rbac: &Rbac, write: &Write<'_>, wanted: &[Rule]) -> Result<(), String> {
+    let (held, unresolved) = rbac.rules_for(write.user, write.namespace);
+    let lacking = missing(&held, wanted);
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    let mut lines: Vec<String> = compact(lacking).iter().map(Rule::describe).collect();
+    lines.sort();
+    lines.dedup();
+    let mut text = format!(
+        "user {:?} (groups={}) is attempting to grant RBAC permissions not currently held:\n{}",
+        write.user.name,
+        quoted_list(&write.user.groups),
+        lines.join("\n")
+    );
+    if !unresolved.is_empty() {
+        text.push_str(&format!("; resolution errors: [{}]", unresolved.join(", ")));
+    }
+    Err(text)
+}
+
+fn everything() -> [Rule; 2] {
+    let star = || vec!["*".to_owned()];
+    [
+        Rule { verbs: star(), api_groups: star(), resources: star(), ..Rule::default() },
+        Rule { verbs: star(), non_resource_urls: star(), ..Rule::default() },
+    ]
+}
+
+/// Whether an update touches only what garbage collection writes: owner references and finalizers.
+fn only_bookkeeping_changed(old: &Value, new: &Value) -> bool {
+    let bare = |o: &Value| {
+        let mut o = o.clone();
+        if let Some(meta) = o.get_mut("metadata").and_then(Value::as_object_mut) {
+            for field in ["ownerReferences", "finalizers", "managedFields", "resourceVersion", "generation"] {
+                meta.remove(field);
+            }
+        }
+        o
+    };
+    let same = |a: &Value, b: &Value, field: &str| {
+        a.pointer(field).unwrap_or(&json!(null)) == b.pointer(field).unwrap_or(&json!(null))
+    };
+    let touched = !same(old, new, "/metadata/ownerReferences") || !same(old, new, "/metadata/finalizers");
+    touched && bare(old) == bare(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn alice() -> UserInfo {
+        UserInfo { name: "alice".into(), groups: vec!["system:authenticated".into()], ..UserInfo::default() }
+    }
+
+    fn try_write(plural: &str, namespace: &str, new: &Value, allowed: bool) -> Result<(), String> {
+        let rbac = Rbac::default();
+        let dns = json!({"rules": [{"apiGroups": [""], "resources": ["endpoints", "services"], "verbs": ["list", "watch"]}]});
+        rbac.observe("clusterroles", "", "system:kube-dns", Some(&dns));
+        let user = alice();
+        let write = Write { user: &user, plural, namespace, name: "x", new, old: None };
+        check(&rbac, &write, |_| allowed).map_err(|s| s.message)
+    }
+
+    #[test]
+    fn a_role_beyond_the_writers_own_rights_is_refused() {
+        let role = json!({"rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["*"]}]});
+        assert_eq!(
+            try_write("roles", "e", &role, false).unwrap_err(),
+            "roles.rbac.authorization.k8s.io \"x\" is forbidden: user \"alice\" (groups=[\"system:authenticated\"]) is \
+             attempting to grant RBAC permissions not currently held:\n{APIGroups:[\"\"], Resources:[\"pods\"], Verbs:[\"*\"]}"
+        );
+        assert!(try_write("roles", "e", &role, true).is_ok());
+    }
+
+    #[test]
+    fn a_binding_to_such_a_role_is_refused() {
+        let binding = json!({"roleRef": {"kind": "ClusterRole", "name": "system:kube-dns"}});
+        assert_eq!(
+            try_write("rolebindings", "e2", &binding, false).unwrap_err(),
+            "rolebindings.rbac.authorization.k8s.io \"x\" is forbidden: user \"alice\" (groups=[\"system:authenticated\"]) is \
+             attempting to grant RBAC permissions not currently held:\n\
+             {APIGroups:[\"\"], Resources:[\"endpoints\"], Verbs:[\"list\" \"watch\"]}\n\
+             {APIGroups:[\"\"], Resources:[\"services\"], Verbs:[\"list\" \"watch\"]}"
+        );
+        let missing = json!({"roleRef": {"kind": "ClusterRole", "name": "nope"}});
+        assert_eq!(
+            try_write("rolebindings", "e2", &missing, false).unwrap_err(),
+            "rolebindings.rbac.authorization.k8s.io \"nope\" not found"
+        );
+    }
+}

@@ -1,0 +1,182 @@
+//! Reading the `Accept` header: the format of the answer and the form of the objects in it.
+
+/// Encoding of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// `application/json`
+    Json,
+    /// `application/yaml`
+    Yaml,
+    /// `application/vnd.kubernetes.protobuf`
+    Protobuf,
+}
+
+impl Format {
+    /// The `Content-Type` of an answer.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Yaml => "application/yaml",
+            Self::Protobuf => "application/vnd.kubernetes.protobuf",
+        }
+    }
+
+    /// The `Content-Type` of a watch.
+    pub fn stream_content_type(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Yaml => "application/yaml",
+            Self::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
+        }
+    }
+}
+
+/// Form of the objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// As they are.
+    Object,
+    /// Rows of columns, in the given version of `meta.k8s.io`.
+    Table(&'static str),
+    /// Metadata only.
+    Metadata(&'static str),
+}
+
+/// What the client accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// Encoding.
+    pub format: Format,
+    /// Form.
+    pub shape: Shape,
+    /// Indented JSON.
+    pub pretty: bool,
+}
+
+/// Why nothing fits.
+#[derive(Debug, PartialEq, Eq)]
+pub enum NotAcceptable {
+    /// No such encoding.
+    Format,
+    /// The encoding is known, the form is not.
+    Shape,
+}
+
+/// Reads an `Accept` header for an endpoint that answers with a single object, a list or a watch.
+pub fn parse(header: Option<&str>, watch: bool) -> Result<Accepted, NotAcceptable> {
+    let accepted = |format, shape| Accepted { format, shape, pretty: false };
+    let header = header.unwrap_or("").trim();
+    if header.is_empty() {
+        return Ok(accepted(Format::Json, Shape::Object));
+    }
+    let mut error = NotAcceptable::Format;
+    for clause in clauses(header) {
+        let mut format = match clause.media {
+            "*/*" | "application/*" | "application/json" => Format::Json,
+            "application/yaml" => Format::Yaml,
+            "application/vnd.kubernetes.protobuf" => Format::Protobuf,
+            _ => continue,
+        };
+        if watch && format == Format::Yaml {
+            continue;
+        }
+        let (mut r#as, mut group, mut version, mut pretty) = ("", "", "", false);
+        let mut known = true;
+        for (key, value) in &clause.parameters {
+            match *key {
+                "as" => r#as = value,
+                "g" => group = value,
+                "v" => version = value,
+                "pretty" => pretty = *value == "1" || *value == "true",
+                "stream" => known &= *value == "watch",
+                "profile" | "charset" | "q" => {}
+                _ => {}
+            }
+        }
+        let version = match version {
+            "v1" => "v1",
+            "v1beta1" => "v1beta1",
+            _ => "",
+        };
+        let shape = match r#as {
+            "" => Shape::Object,
+            "Table" if group == "meta.k8s.io" && !version.is_empty() => Shape::Table(version),
+            "PartialObjectMetadata" | "PartialObjectMetadataList" if group == "meta.k8s.io" && !version.is_empty() => Shape::Metadata(version),
+            _ => {
+                error = NotAcceptable::Shape;
+                continue;
+            }
+        };
+        if matches!(shape, Shape::Table(_)) && format == Format::Protobuf {
+            // Table has no protobuf form.
+            error = NotAcceptable::Shape;
+            continue;
+        }
+        if !known {
+            format = Format::Json;
+        }
+        return Ok(Accepted { format, shape, pretty });
+    }
+    Err(error)
+}
+
+struct Clause<'a> {
+    media: &'a str,
+    parameters: Vec<(&'a str, &'a str)>,
+    quality: u16,
+    specificity: u8,
+}
+
+/// Clauses by descending quality; those of equal quality keep their order, wildcards last.
+fn clauses(header: &str) -> Vec<Clause<'_>> {
+    let mut out: Vec<Clause<'_>> = header
+        .split(',')
+        .filter_map(|c| {
+            let mut parts = c.split(';').map(str::trim);
+            let media = parts.next()?;
+            let parameters: Vec<_> = parts.filter_map(|p| p.split_once('=')).map(|(k, v)| (k.trim(), v.trim().trim_matches('"'))).collect();
+            let q = parameters.iter().find(|(k, _)| *k == "q").and_then(|(_, v)| v.parse::<f32>().ok()).unwrap_or(1.0);
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+            let quality = (q.clamp(0.0, 1.0) * 1000.0) as u16;
+            let specificity = if media == "*/*" { 0 } else if media.ends_with("/*") { 1 } else { 2 };
+            Some(Clause { media, parameters, quality, specificity })
+        })
+        .collect();
+    out.sort_by(|a, b| b.quality.cmp(&a.quality).then(b.specificity.cmp(&a.specificity)));
+    out
+}
+
+/// The format of a request body; `None` when unknown.
+pub fn body_format(content_type: &str) -> Option<Format> {
+    match content_type.split(';').next().unwrap_or("").trim() {
+        "" | "application/json" => Some(Format::Json),
+        "application/yaml" => Some(Format::Yaml),
+        "application/vnd.kubernetes.protobuf" => Some(Format::Protobuf),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accept_headers() {
+        let ok = |format, shape| Ok(Accepted { format, shape, pretty: false });
+        for (header, want) in [
+            ("", ok(Format::Json, Shape::Object)),
+            ("*/*", ok(Format::Json, Shape::Object)),
+            ("application/vnd.kubernetes.protobuf,application/json", ok(Format::Protobuf, Shape::Object)),
+            ("application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", ok(Format::Json, Shape::Table("v1"))),
+            ("application/json;as=Table;v=v9;g=meta.k8s.io", Err(NotAcceptable::Shape)),
+            ("application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io,application/json", ok(Format::Json, Shape::Object)),
+            ("application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", ok(Format::Protobuf, Shape::Metadata("v1"))),
+            ("text/html", Err(NotAcceptable::Format)),
+            ("application/cbor", Err(NotAcceptable::Format)),
+            ("text/html, */*;q=0.1", ok(Format::Json, Shape::Object)),
+            ("application/json;q=0.2,application/yaml", ok(Format::Yaml, Shape::Object)),
+        ] {
+            assert_eq!(parse(Some(header), false), want, "{header}");
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The batch group.
+
+pub mod job {
+    //! Jobs select their pods by the job's own uid.
+
+    use proto::Value;
+    use serde_json::json;
+
+    use crate::registry::strategy::StrategyCx;
+
+    /// Adds the generated labels and selector unless `manualSelector` is set.
+    pub(in crate::registry) fn prepare_create(object: &mut Value, _: &StrategyCx<'_>) {
+        if object.pointer("/spec/manualSelector").and_then(Value::as_bool) == Some(true) {
+            return;
+        }
+        let (Some(uid), Some(name)) = (object.pointer("/metadata/uid").cloned(), object.pointer("/metadata/name").cloned()) else { return };
+        let spec = &mut object["spec"];
+        spec["selector"]["matchLabels"]["batch.kubernetes.io/controller-uid"] = uid.clone();
+        let labels = [
+            ("batch.kubernetes.io/controller-uid", uid.clone()),
+            ("batch.kubernetes.io/job-name", name.clone()),
+            ("controller-uid", uid),
+            ("job-name", name),
+        ];
+        if !spec["template"]["metadata"].is_object() {
+            spec["template"]["metadata"] = json!({});
+        }
+        for (key, value) in labels {
+            spec["template"]["metadata"]["labels"][key] = value;
+        }
+    }
+}

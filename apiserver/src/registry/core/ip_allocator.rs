@@ -1,0 +1,150 @@
+//! Cluster addresses. An address is taken by creating an IPAddress object of its name: etcd decides who was first, so
+//! any number of servers may allocate from the same range.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+use proto::Value;
+use rand::Rng;
+use serde_json::json;
+
+use crate::registry::{meta, storage_row};
+use crate::storage::{Written, codec};
+use crate::verbs::engine::Engine;
+
+/// Attempts to hit a free address by chance before giving up.
+const ATTEMPTS: usize = 4096;
+
+/// Why an address was not allocated. The texts end up in the `spec.clusterIPs` error.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IpError {
+    /// Outside the range.
+    #[error("the provided network does not match the current range")]
+    Range,
+    /// Taken.
+    #[error("provided IP is already allocated")]
+    Taken,
+    /// Nothing left.
+    #[error("range is full")]
+    Full,
+    /// etcd failed.
+    #[error("{0}")]
+    Storage(String),
+}
+
+/// Number of addresses of a range that may be given out, capped at 2^62.
+fn size(net: &IpNet) -> u64 {
+    let bits = u32::from(net.max_prefix_len() - net.prefix_len()).min(62);
+    let all = 1u64 << bits;
+    // The network address is never given out, nor is IPv4's broadcast address.
+    all.saturating_sub(if net.addr().is_ipv4() { 2 } else { 1 })
+}
+
+/// Addresses at the start of the range that are preferably left to static assignment.
+fn static_band(size: u64) -> u64 {
+    if size <= 16 { 0 } else { (size / 16).clamp(16, 256) }
+}
+
+fn nth(net: &IpNet, n: u64) -> IpAddr {
+    match net.network() {
+        IpAddr::V4(a) => IpAddr::V4(Ipv4Addr::from(u32::from(a).wrapping_add(u32::try_from(n).unwrap_or(u32::MAX)))),
+        IpAddr::V6(a) => IpAddr::V6(Ipv6Addr::from(u128::from(a).wrapping_add(u128::from(n)))),
+    }
+}
+
+/// True when an address may be given out of a range.
+fn contains(net: &IpNet, ip: IpAddr) -> bool {
+    net.contains(&ip) && ip != net.network() && !(ip.is_ipv4() && ip == net.broadcast())
+}
+
+fn object(ip: IpAddr, namespace: &str, name: &str) -> Value {
+    let family = if ip.is_ipv4() { "IPv4" } else { "IPv6" };
+    json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "IPAddress",
+        "metadata": {
+            "name": ip.to_string(), "uid": uuid::Uuid::new_v4().to_string(), "creationTimestamp": meta::now(),
+            "labels": {"ipaddress.kubernetes.io/ip-family": family, "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"},
+        },
+        "spec": {"parentRef": {"resource": "services", "namespace": namespace, "name": name}},
+    })
+}
+
+async fn take(engine: &Engine, ip: IpAddr, namespace: &str, name: &str) -> Result<bool, IpError> {
+    let storage = |e: String| IpError::Storage(e);
+    let row = storage_row("networking.k8s.io", "ipaddresses").ok_or(IpError::Full)?;
+    let bytes = codec::encode(row, &object(ip, namespace, name)).map_err(|e| storage(e.to_string()))?;
+    let written = engine.store.create(&engine.key(row, "", &ip.to_string()), bytes, None).await.map_err(|e| storage(e.to_string()))?;
+    match written {
+        Written::Done(_) => Ok(true),
+        // A service that is created again may find its own address.
+        Written::Lost(Some(there)) => {
+            let parent = codec::decode(row, &there.value, 0).map_err(|e| storage(e.to_string()))?["spec"]["parentRef"].take();
+            Ok(parent["namespace"] == namespace && parent["name"] == name && name == "kubernetes")
+        }
+        Written::Lost(None) => Ok(false),
+    }
+}
+
+/// Takes a given address.
+pub async fn allocate(engine: &Engine, net: &IpNet, ip: IpAddr, namespace: &str, name: &str) -> Result<(), IpError> {
+    if !contains(net, ip) {
+        return Err(IpError::Range);
+    }
+    if take(engine, ip, namespace, name).await? { Ok(()) } else { Err(IpError::Taken) }
+}
+
+/// Takes any address, from above the static band first.
+pub async fn allocate_next(engine: &Engine, net: &IpNet, namespace: &str, name: &str) -> Result<IpAddr, IpError> {
+    let size = size(net);
+    let band = static_band(size);
+    for attempt in 0..ATTEMPTS {
+        // Half of the attempts in the upper part; then anywhere, in order when the range is small.
+        let n = if attempt < ATTEMPTS / 2 && size > band {
+            rand::rng().random_range(band..size)
+        } else if size <= ATTEMPTS as u64 / 2 {
+            attempt as u64 % size.max(1)
+        } else {
+            rand::rng().random_range(0..size)
+        };
+        let ip = nth(net, n + 1);
+        if contains(net, ip) && take(engine, ip, namespace, name).await? {
+            return Ok(ip);
+        }
+    }
+    Err(IpError::Full)
+}
+
+/// An address as dry runs show it: plausible, not taken.
+pub fn preview(net: &IpNet) -> IpAddr {
+    let size = size(net).max(1);
+    nth(net, rand::rng().random_range(static_band(size).min(size - 1)..size) + 1)
+}
+
+/// Gives an address back.
+pub async fn release(engine: &Engine, ip: &str) {
+    let Some(row) = storage_row("networking.k8s.io", "ipaddresses") else { return };
+    let key = engine.key(row, "", ip);
+    if let Ok((Some(there), _)) = engine.store.get(&key).await
+        && let Err(error) = engine.store.delete_if(&key, there.revision).await
+    {
+        tracing::warn!(%error, ip, "releasing a cluster address failed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges() {
+        let net: IpNet = "10.96.0.0/12".parse().expect("net");
+        assert_eq!(size(&net), (1 << 20) - 2);
+        assert_eq!(static_band(size(&net)), 256);
+        assert_eq!(nth(&net, 1).to_string(), "10.96.0.1");
+        assert!(!contains(&net, "10.96.0.0".parse().expect("ip")) && !contains(&net, "1.2.3.4".parse().expect("ip")));
+        assert_eq!(static_band(14), 0);
+        for _ in 0..100 {
+            assert!(contains(&net, preview(&net)));
+        }
+    }
+}

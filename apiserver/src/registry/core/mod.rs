@@ -1,0 +1,12 @@
+//! The core group: what pods, services, namespaces and volumes do beyond the generic path.
+
+pub mod binding;
+pub mod eviction;
+pub mod ip_allocator;
+pub mod kubernetes_service;
+pub mod namespace;
+pub mod node_ports;
+pub mod pod;
+pub mod secret;
+pub mod service;
+pub mod volume;

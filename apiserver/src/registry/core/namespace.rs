@@ -1,0 +1,50 @@
+//! Namespaces: the finalizer that makes their deletion wait for their content, and the label with their name.
+
+use proto::Value;
+use serde_json::json;
+
+use crate::registry::strategy::{StrategyCx, restore};
+
+/// Active, with the kubernetes finalizer.
+pub(in crate::registry) fn prepare_create(object: &mut Value, _: &StrategyCx<'_>) {
+    let name = object.pointer("/metadata/name").cloned().unwrap_or_default();
+    object["status"] = json!({"phase": "Active"});
+    if !object["spec"].is_object() {
+        object["spec"] = json!({});
+    }
+    let mut finalizers = object["spec"]["finalizers"].as_array().cloned().unwrap_or_default();
+    if !finalizers.iter().any(|f| f == "kubernetes") {
+        finalizers.push(json!("kubernetes"));
+    }
+    object["spec"]["finalizers"] = finalizers.into();
+    object["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
+}
+
+/// Finalizers only change through `finalize`; the name label cannot be taken off.
+pub(in crate::registry) fn prepare_update(new: &mut Value, old: &Value) {
+    restore(new, old, "spec");
+    if let Some(name) = old.pointer("/metadata/name") {
+        new["metadata"]["labels"]["kubernetes.io/metadata.name"] = name.clone();
+    }
+}
+
+/// A write of `finalize`: only `spec.finalizers` changes.
+pub fn finalize(new: &mut Value, old: &Value) {
+    let finalizers = new.pointer("/spec/finalizers").cloned();
+    let revision = new.pointer("/metadata/resourceVersion").cloned();
+    *new = old.clone();
+    new["spec"] = finalizers.map_or_else(|| json!({}), |f| json!({"finalizers": f}));
+    if let Some(r) = revision {
+        new["metadata"]["resourceVersion"] = r;
+    }
+}
+
+/// True while something has to be cleaned up in the namespace.
+pub(in crate::registry) fn is_held(object: &Value) -> bool {
+    object.pointer("/spec/finalizers").and_then(Value::as_array).is_some_and(|f| !f.is_empty())
+}
+
+/// A namespace being deleted says so in its phase.
+pub(in crate::registry) fn terminate(object: &mut Value) {
+    object["status"]["phase"] = json!("Terminating");
+}

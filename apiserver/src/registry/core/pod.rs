@@ -1,0 +1,166 @@
+//! Pods: phase and quality of service at creation, what an update leaves alone, how long a delete waits.
+
+use proto::Value;
+use proto::quantity::Quantity;
+use serde_json::json;
+
+use crate::registry::strategy::{StrategyCx, restore};
+
+/// A new pod is pending; its class follows from its resources; gated pods say so.
+pub(in crate::registry) fn prepare_create(object: &mut Value, _: &StrategyCx<'_>) {
+    let mut status = json!({"phase": "Pending", "qosClass": qos_class(object)});
+    if object.pointer("/spec/schedulingGates").and_then(Value::as_array).is_some_and(|g| !g.is_empty()) {
+        status["conditions"] = json!([{
+            "type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
+            "message": "Scheduling is blocked due to non-empty scheduling gates",
+        }]);
+    }
+    object["status"] = status;
+    if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.remove("ephemeralContainers");
+    }
+}
+
+/// Ephemeral containers have their own subresource.
+pub(in crate::registry) fn prepare_update(new: &mut Value, old: &Value) {
+    let ephemeral = old.pointer("/spec/ephemeralContainers").cloned();
+    if let Some(spec) = new.get_mut("spec").and_then(Value::as_object_mut) {
+        match ephemeral {
+            Some(e) => spec.insert("ephemeralContainers".to_owned(), e),
+            None => spec.remove("ephemeralContainers"),
+        };
+    }
+}
+
+/// Who writes status does not own the pod: owners, deletion and class stay.
+pub(in crate::registry) fn prepare_status(new: &mut Value, old: &Value) {
+    if let (Some(meta), Some(old_meta)) = (new.get_mut("metadata").and_then(Value::as_object_mut), old.get("metadata")) {
+        match old_meta.get("ownerReferences") {
+            Some(o) => meta.insert("ownerReferences".to_owned(), o.clone()),
+            None => meta.remove("ownerReferences"),
+        };
+    }
+    if let (Some(status), Some(class)) = (new.get_mut("status").and_then(Value::as_object_mut), old.pointer("/status/qosClass")) {
+        status.insert("qosClass".to_owned(), class.clone());
+    }
+}
+
+/// A write of `ephemeralcontainers`: only they change.
+pub fn ephemeral_containers(new: &mut Value, old: &Value) {
+    let containers = new.pointer("/spec/ephemeralContainers").cloned();
+    keep_all_but_spec(new, old);
+    if let Some(c) = containers {
+        new["spec"]["ephemeralContainers"] = c;
+    }
+}
+
+/// A write of `resize`: only container resources and resize policies change.
+pub fn resize(new: &mut Value, old: &Value) {
+    let wanted = new.clone();
+    keep_all_but_spec(new, old);
+    for list in ["containers", "initContainers"] {
+        let Some(containers) = new.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut) else { continue };
+        for c in containers {
+            let source = wanted.pointer(&format!("/spec/{list}")).and_then(Value::as_array);
+            let Some(w) = source.and_then(|l| l.iter().find(|w| w["name"] == c["name"])) else { continue };
+            for field in ["resources", "resizePolicy"] {
+                restore(c, w, field);
+            }
+        }
+    }
+    if let Some(r) = wanted.pointer("/spec/resources") {
+        new["spec"]["resources"] = r.clone();
+    }
+}
+
+fn keep_all_but_spec(new: &mut Value, old: &Value) {
+    let (revision, managed) = (new.pointer("/metadata/resourceVersion").cloned(), new.pointer("/metadata/managedFields").cloned());
+    *new = old.clone();
+    for (field, value) in [("resourceVersion", revision), ("managedFields", managed)] {
+        if let Some(v) = value {
+            new["metadata"][field] = v;
+        }
+    }
+}
+
+/// Nothing runs yet, or no more: gone at once. Otherwise what was asked, or what the pod asks for.
+pub(in crate::registry) fn grace(pod: &Value, requested: Option<i64>) -> i64 {
+    let asked = requested.or_else(|| pod.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64)).unwrap_or(30);
+    let unscheduled = pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or("").is_empty();
+    let over = matches!(pod.pointer("/status/phase").and_then(Value::as_str), Some("Failed" | "Succeeded"));
+    if unscheduled || over {
+        0
+    } else if asked < 0 {
+        1
+    } else {
+        asked
+    }
+}
+
+/// The quality of service class of a pod.
+pub fn qos_class(pod: &Value) -> &'static str {
+    let containers = ["/spec/containers", "/spec/initContainers"].into_iter().filter_map(|p| pod.pointer(p).and_then(Value::as_array)).flatten();
+    let pod_level = pod.pointer("/spec/resources").filter(|r| !r.as_object().is_none_or(serde_json::Map::is_empty));
+    let resources: Vec<&Value> = match pod_level {
+        Some(r) => vec![r],
+        None => containers.filter_map(|c| c.get("resources").or(Some(&Value::Null))).collect(),
+    };
+    let mut any = false;
+    let mut guaranteed = !resources.is_empty();
+    for r in resources {
+        for name in ["cpu", "memory"] {
+            let (request, limit) = (amount(&r["requests"][name]), amount(&r["limits"][name]));
+            any |= request.is_some() || limit.is_some();
+            guaranteed &= limit.is_some() && request.is_none_or(|q| Some(q) == limit);
+        }
+    }
+    match (any, guaranteed) {
+        (false, _) => "BestEffort",
+        (true, true) => "Guaranteed",
+        (true, false) => "Burstable",
+    }
+}
+
+/// A non-zero amount.
+fn amount(v: &Value) -> Option<Quantity> {
+    let text = match v {
+        Value::String(s) => s.clone(),
+        Value::Number(n) => n.to_string(),
+        _ => return None,
+    };
+    Quantity::parse(&text).ok().filter(|q| !q.is_zero())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes() {
+        let pod = |r: Value| json!({"spec": {"containers": [{"name": "c", "resources": r}]}});
+        for (r, class) in [
+            (json!({}), "BestEffort"),
+            (json!({"requests": {"cpu": "0"}}), "BestEffort"),
+            (json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "1000m", "memory": "1Gi"}}), "Guaranteed"),
+            (json!({"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}), "Burstable"),
+            (json!({"requests": {"memory": "1Gi"}}), "Burstable"),
+        ] {
+            assert_eq!(qos_class(&pod(r.clone())), class, "{r}");
+        }
+    }
+
+    #[test]
+    fn grace_periods() {
+        let pod = |node: &str, phase: &str| json!({"spec": {"nodeName": node, "terminationGracePeriodSeconds": 20}, "status": {"phase": phase}});
+        for (p, asked, want) in [
+            (pod("", "Pending"), None, 0),
+            (pod("n", "Running"), None, 20),
+            (pod("n", "Running"), Some(5), 5),
+            (pod("n", "Running"), Some(0), 0),
+            (pod("n", "Succeeded"), Some(5), 0),
+            (pod("n", "Running"), Some(-1), 1),
+        ] {
+            assert_eq!(grace(&p, asked), want);
+        }
+    }
+}

@@ -1,0 +1,429 @@
+//! Services: families, cluster addresses and node ports.
+//!
+//! Called around every write of a Service; other kinds pass through untouched. What is taken before the write is given
+//! back when the write fails; what an update no longer needs is released after it.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use proto::Value;
+use proto::resources::Resource;
+use serde_json::{Map, json};
+use shared::status::{Status, field};
+
+use super::ip_allocator::{self, IpError};
+use super::node_ports::{self, PortRange, is_service};
+use crate::verbs::engine::Engine;
+
+/// Ranges services are allocated from.
+#[derive(Clone, Debug)]
+pub struct Services {
+    /// Cluster address ranges, the first family is the default one.
+    pub ranges: Vec<IpNet>,
+    /// Node ports.
+    pub ports: PortRange,
+}
+
+/// What was taken for a write.
+#[derive(Debug, Default)]
+pub struct Allocation {
+    ips: Vec<String>,
+    ports: Vec<u16>,
+}
+
+type Spec = Map<String, Value>;
+
+fn text<'a>(spec: &'a Spec, key: &str) -> &'a str {
+    spec.get(key).and_then(Value::as_str).unwrap_or("")
+}
+
+fn strings(spec: &Spec, key: &str) -> Vec<String> {
+    spec.get(key).and_then(Value::as_array).into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect()
+}
+
+fn needs_cluster_ip(spec: &Spec) -> bool {
+    matches!(text(spec, "type"), "" | "ClusterIP" | "NodePort" | "LoadBalancer")
+}
+
+fn is_headless(spec: &Spec) -> bool {
+    text(spec, "clusterIP") == "None" || strings(spec, "clusterIPs").first().is_some_and(|ip| ip == "None")
+}
+
+fn needs_node_ports(spec: &Spec) -> bool {
+    match text(spec, "type") {
+        "NodePort" => true,
+        "LoadBalancer" => spec.get("allocateLoadBalancerNodePorts").and_then(Value::as_bool).unwrap_or(true),
+        _ => false,
+    }
+}
+
+fn may_have_node_ports(spec: &Spec) -> bool {
+    matches!(text(spec, "type"), "NodePort" | "LoadBalancer")
+}
+
+fn needs_health_port(spec: &Spec) -> bool {
+    text(spec, "type") == "LoadBalancer" && text(spec, "externalTrafficPolicy") == "Local"
+}
+
+fn number(v: &Value) -> u16 {
+    v.as_u64().and_then(|n| u16::try_from(n).ok()).unwrap_or(0)
+}
+
+fn node_ports_of(spec: &Spec) -> Vec<u16> {
+    let mut out: Vec<u16> = spec.get("ports").and_then(Value::as_array).into_iter().flatten().map(|p| number(&p["nodePort"])).collect();
+    out.push(spec.get("healthCheckNodePort").map_or(0, number));
+    out.retain(|p| *p != 0);
+    out.sort_unstable();
+    out.dedup();
+    out
+}
+
+fn ips_of(spec: &Spec) -> Vec<String> {
+    let mut ips = strings(spec, "clusterIPs");
+    if ips.is_empty() && !text(spec, "clusterIP").is_empty() {
+        ips.push(text(spec, "clusterIP").to_owned());
+    }
+    ips.retain(|ip| ip != "None" && !ip.is_empty());
+    ips
+}
+
+fn family(ip: &IpAddr) -> &'static str {
+    if ip.is_ipv4() { "IPv4" } else { "IPv6" }
+}
+
+impl Services {
+    fn families(&self) -> Vec<&'static str> {
+        self.ranges.iter().map(|r| family(&r.addr())).collect()
+    }
+
+    /// Fills in families and policy.
+    fn default_families(&self, spec: &mut Spec) {
+        if !needs_cluster_ip(spec) {
+            for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+                spec.remove(key);
+            }
+            return;
+        }
+        let mut ips = strings(spec, "clusterIPs");
+        if ips.is_empty() && !text(spec, "clusterIP").is_empty() {
+            ips.push(text(spec, "clusterIP").to_owned());
+            spec.insert("clusterIPs".to_owned(), json!(ips));
+        }
+        let without_selector = spec.get("selector").and_then(Value::as_object).is_none_or(Map::is_empty);
+        let mut families = strings(spec, "ipFamilies");
+        let selectorless_headless = is_headless(spec) && without_selector;
+        if text(spec, "ipFamilyPolicy").is_empty() {
+            let policy = if selectorless_headless {
+                "RequireDualStack"
+            } else if ips.len() == 2 || families.len() == 2 {
+                "RequireDualStack"
+            } else {
+                "SingleStack"
+            };
+            spec.insert("ipFamilyPolicy".to_owned(), Value::from(policy));
+        }
+        for ip in ips.iter().skip(families.len()) {
+            if let Ok(ip) = ip.parse::<IpAddr>() {
+                families.push(family(&ip).to_owned());
+            }
+        }
+        let ours = self.families();
+        if families.is_empty() {
+            families.push(ours.first().copied().unwrap_or("IPv4").to_owned());
+        }
+        let dual = match text(spec, "ipFamilyPolicy") {
+            "RequireDualStack" => true,
+            "PreferDualStack" => ours.len() == 2,
+            _ => false,
+        };
+        if dual && families.len() == 1 {
+            families.push(if families[0] == "IPv4" { "IPv6" } else { "IPv4" }.to_owned());
+        }
+        spec.insert("ipFamilies".to_owned(), json!(families));
+    }
+
+    async fn take_ips(&self, engine: &Engine, spec: &mut Spec, have: &[String], who: (&str, &str), dry_run: bool, taken: &mut Allocation) -> Result<(), field::Error> {
+        if !needs_cluster_ip(spec) || is_headless(spec) {
+            if is_headless(spec) {
+                spec.insert("clusterIP".to_owned(), Value::from("None"));
+                spec.insert("clusterIPs".to_owned(), json!(["None"]));
+            }
+            return Ok(());
+        }
+        let mut ips = strings(spec, "clusterIPs");
+        let given = ips.clone();
+        let wrong = |why: String| field::Error::invalid(field::Path::new("spec").child("clusterIPs"), json!(given), &why);
+        for (i, family_name) in strings(spec, "ipFamilies").iter().enumerate() {
+            let Some(range) = self.ranges.iter().find(|r| family(&r.addr()) == family_name) else {
+                let path = field::Path::new("spec").child("ipFamilies").index(i);
+                return Err(field::Error::invalid(path, Value::from(family_name.as_str()), "not configured on this cluster"));
+            };
+            match ips.get(i).filter(|ip| !ip.is_empty()) {
+                Some(ip) if have.contains(ip) => {}
+                Some(ip) => {
+                    let parsed: IpAddr = ip.parse().map_err(|_| wrong(format!("failed to allocate IP {ip}: {}", IpError::Range)))?;
+                    if !dry_run {
+                        ip_allocator::allocate(engine, range, parsed, who.0, who.1).await.map_err(|e| wrong(format!("failed to allocate IP {ip}: {e}")))?;
+                        taken.ips.push(ip.clone());
+                    } else if !range.contains(&parsed) {
+                        return Err(wrong(format!("failed to allocate IP {ip}: {}", IpError::Range)));
+                    }
+                }
+                None => {
+                    let ip = if dry_run {
+                        ip_allocator::preview(range).to_string()
+                    } else {
+                        let ip = ip_allocator::allocate_next(engine, range, who.0, who.1).await.map_err(|e| wrong(format!("failed to allocate a serviceIP: {e}")))?;
+                        taken.ips.push(ip.to_string());
+                        ip.to_string()
+                    };
+                    ips.resize(ips.len().max(i + 1), String::new());
+                    ips[i] = ip;
+                }
+            }
+        }
+        spec.insert("clusterIP".to_owned(), json!(ips.first()));
+        spec.insert("clusterIPs".to_owned(), json!(ips));
+        Ok(())
+    }
+
+    async fn take_ports(&self, engine: &Engine, spec: &mut Spec, have: &[u16], dry_run: bool, taken: &mut Allocation) -> Result<(), field::Error> {
+        let allocate_missing = needs_node_ports(spec);
+        let may_have = may_have_node_ports(spec);
+        let health = needs_health_port(spec);
+        let mut mine: Vec<u16> = have.to_vec();
+        if let Some(ports) = spec.get_mut("ports").and_then(Value::as_array_mut).filter(|_| may_have) {
+            // Given ports first, so that a generated one cannot take them.
+            for given in [true, false] {
+                for (i, port) in ports.iter_mut().enumerate() {
+                    let wanted = number(&port["nodePort"]);
+                    let wrong = |e: node_ports::PortError| {
+                        field::Error::invalid(field::Path::new("spec").child("ports").index(i).child("nodePort"), Value::from(wanted), &e.to_string())
+                    };
+                    if given && wanted != 0 && !mine.contains(&wanted) {
+                        if dry_run {
+                            if !(self.ports.first..=self.ports.last).contains(&wanted) {
+                                return Err(wrong(node_ports::PortError::Range(self.ports.first, self.ports.last)));
+                            }
+                        } else {
+                            node_ports::allocate(engine, self.ports, wanted).await.map_err(wrong)?;
+                            taken.ports.push(wanted);
+                        }
+                        mine.push(wanted);
+                    }
+                    if !given && wanted == 0 && allocate_missing {
+                        let p = if dry_run { self.ports.last } else { node_ports::allocate_next(engine, self.ports).await.map_err(wrong)? };
+                        if !dry_run {
+                            taken.ports.push(p);
+                        }
+                        mine.push(p);
+                        port["nodePort"] = Value::from(p);
+                    }
+                }
+            }
+        }
+        if health {
+            let wanted = spec.get("healthCheckNodePort").map_or(0, number);
+            let wrong = |e: node_ports::PortError| {
+                let why = format!("failed to allocate requested HealthCheck NodePort {wanted}: {e}");
+                field::Error::invalid(field::Path::new("spec").child("healthCheckNodePort"), Value::from(wanted), &why)
+            };
+            if wanted == 0 {
+                let p = if dry_run { self.ports.last } else { node_ports::allocate_next(engine, self.ports).await.map_err(wrong)? };
+                if !dry_run {
+                    taken.ports.push(p);
+                }
+                spec.insert("healthCheckNodePort".to_owned(), Value::from(p));
+            } else if !mine.contains(&wanted) && !dry_run {
+                node_ports::allocate(engine, self.ports, wanted).await.map_err(wrong)?;
+                taken.ports.push(wanted);
+            }
+        }
+        Ok(())
+    }
+
+    async fn take(&self, engine: &Engine, object: &mut Value, old: Option<&Spec>, dry_run: bool) -> Result<Allocation, Status> {
+        let name = object["metadata"]["name"].as_str().unwrap_or("").to_owned();
+        let namespace = object["metadata"]["namespace"].as_str().unwrap_or("").to_owned();
+        let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else { return Ok(Allocation::default()) };
+        let mut taken = Allocation::default();
+        let have_ips = old.map(ips_of).unwrap_or_default();
+        let have_ports = old.map(node_ports_of).unwrap_or_default();
+        let mut outcome = self.take_ips(engine, spec, &have_ips, (&namespace, &name), dry_run, &mut taken).await;
+        if outcome.is_ok() {
+            outcome = self.take_ports(engine, spec, &have_ports, dry_run, &mut taken).await;
+        }
+        match outcome {
+            Ok(()) => Ok(taken),
+            Err(e) => {
+                self.undo(engine, taken).await;
+                Err(Status::invalid("", "Service", &name, vec![e]))
+            }
+        }
+    }
+
+    /// Completes a new Service and takes what it needs.
+    pub async fn before_create(&self, engine: &Engine, row: &Resource, object: &mut Value, dry_run: bool) -> Result<Allocation, Status> {
+        if !is_service(row) {
+            return Ok(Allocation::default());
+        }
+        if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
+            self.default_families(spec);
+        }
+        self.take(engine, object, None, dry_run).await
+    }
+
+    /// Completes a changed Service from what it had and takes what it needs more.
+    pub async fn before_update(&self, engine: &Engine, row: &Resource, new: &mut Value, old: &Value, dry_run: bool) -> Result<Allocation, Status> {
+        if !is_service(row) {
+            return Ok(Allocation::default());
+        }
+        let empty = Map::new();
+        let old_spec = old.get("spec").and_then(Value::as_object).unwrap_or(&empty);
+        if let Some(spec) = new.get_mut("spec").and_then(Value::as_object_mut) {
+            inherit(spec, old_spec);
+            self.default_families(spec);
+        }
+        self.take(engine, new, Some(old_spec), dry_run).await
+    }
+
+    /// Releases what an update, or the deletion it turned into, no longer needs.
+    pub async fn after_update(&self, engine: &Engine, row: &Resource, new: &Value, old: &Value, deleted: bool, dry_run: bool) {
+        if !is_service(row) || dry_run {
+            return;
+        }
+        let (Some(old), Some(new)) = (old.get("spec").and_then(Value::as_object), new.get("spec").and_then(Value::as_object)) else { return };
+        let (mut ips, mut ports) = (ips_of(old), node_ports_of(old));
+        if !deleted {
+            let (kept_ips, kept_ports) = (ips_of(new), node_ports_of(new));
+            ips.retain(|ip| !kept_ips.contains(ip));
+            ports.retain(|p| !kept_ports.contains(p));
+        }
+        self.undo(engine, Allocation { ips, ports }).await;
+    }
+
+    /// Releases what a deleted Service had.
+    pub async fn after_delete(&self, engine: &Engine, row: &Resource, object: &Value) {
+        if let Some(spec) = object.get("spec").and_then(Value::as_object).filter(|_| is_service(row)) {
+            self.undo(engine, Allocation { ips: ips_of(spec), ports: node_ports_of(spec) }).await;
+        }
+    }
+
+    /// Gives back what was taken.
+    pub async fn undo(&self, engine: &Engine, taken: Allocation) {
+        for ip in &taken.ips {
+            ip_allocator::release(engine, ip).await;
+        }
+        node_ports::release(engine, self.ports, &taken.ports).await;
+    }
+}
+
+/// A PUT that leaves allocated values out keeps them, as long as the type still has use for them.
+fn inherit(spec: &mut Spec, old: &Spec) {
+    if needs_cluster_ip(spec) && needs_cluster_ip(old) {
+        if text(spec, "clusterIP").is_empty()
+            && let Some(ip) = old.get("clusterIP")
+        {
+            spec.insert("clusterIP".to_owned(), ip.clone());
+        }
+        let first_same = strings(spec, "clusterIPs").first().map(String::as_str) == Some(text(spec, "clusterIP"));
+        if strings(spec, "clusterIPs").is_empty() && text(spec, "clusterIP") == text(old, "clusterIP") {
+            for key in ["clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+                if let Some(v) = old.get(key).filter(|_| spec.get(key).is_none_or(Value::is_null)) {
+                    spec.insert(key.to_owned(), v.clone());
+                }
+            }
+        } else if !first_same && text(spec, "clusterIP") != text(old, "clusterIP") && strings(spec, "clusterIPs") == strings(old, "clusterIPs") {
+            let ip = text(spec, "clusterIP").to_owned();
+            spec.insert("clusterIPs".to_owned(), json!([ip]));
+        }
+        for key in ["ipFamilies", "ipFamilyPolicy"] {
+            if let Some(v) = old.get(key).filter(|_| spec.get(key).is_none_or(Value::is_null)) {
+                spec.insert(key.to_owned(), v.clone());
+            }
+        }
+    }
+    if needs_node_ports(spec) && needs_node_ports(old) {
+        let theirs = old.get("ports").and_then(Value::as_array).cloned().unwrap_or_default();
+        let mut used: Vec<u16> = Vec::new();
+        if let Some(ports) = spec.get_mut("ports").and_then(Value::as_array_mut) {
+            used.extend(ports.iter().map(|p| number(&p["nodePort"])).filter(|p| *p != 0));
+            for p in ports {
+                if number(&p["nodePort"]) != 0 {
+                    continue;
+                }
+                if let Some(o) = theirs.iter().find(|o| o["port"] == p["port"] && o["protocol"] == p["protocol"])
+                    && number(&o["nodePort"]) != 0
+                    && !used.contains(&number(&o["nodePort"]))
+                {
+                    used.push(number(&o["nodePort"]));
+                    p["nodePort"] = o["nodePort"].clone();
+                }
+            }
+        }
+    }
+    if !may_have_node_ports(spec)
+        && may_have_node_ports(old)
+        && let Some(ports) = spec.get_mut("ports").and_then(Value::as_array_mut)
+    {
+        // From NodePort back to ClusterIP: ports that were only carried along go.
+        let had = node_ports_of(old);
+        for p in ports {
+            if had.contains(&number(&p["nodePort"]))
+                && let Some(map) = p.as_object_mut()
+            {
+                map.remove("nodePort");
+            }
+        }
+    }
+    if needs_health_port(spec)
+        && needs_health_port(old)
+        && spec.get("healthCheckNodePort").map_or(0, number) == 0
+        && let Some(p) = old.get("healthCheckNodePort")
+    {
+        spec.insert("healthCheckNodePort".to_owned(), p.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(v: Value) -> Spec {
+        v.as_object().cloned().expect("object")
+    }
+
+    fn services() -> Services {
+        Services { ranges: vec!["10.96.0.0/12".parse().expect("net")], ports: PortRange { first: 30000, last: 32767 } }
+    }
+
+    #[test]
+    fn families_by_default() {
+        for (given, policy, families) in [
+            (json!({"type": "ClusterIP"}), "SingleStack", json!(["IPv4"])),
+            (json!({"clusterIP": "None", "selector": {"a": "b"}}), "SingleStack", json!(["IPv4"])),
+            (json!({"clusterIP": "None"}), "RequireDualStack", json!(["IPv4", "IPv6"])),
+            (json!({"ipFamilyPolicy": "PreferDualStack"}), "PreferDualStack", json!(["IPv4"])),
+        ] {
+            let mut s = spec(given);
+            services().default_families(&mut s);
+            assert_eq!((text(&s, "ipFamilyPolicy"), &s["ipFamilies"]), (policy, &families));
+        }
+        let mut s = spec(json!({"type": "ExternalName", "clusterIP": ""}));
+        services().default_families(&mut s);
+        assert_eq!(s, spec(json!({"type": "ExternalName"})));
+    }
+
+    #[test]
+    fn put_keeps_what_was_allocated() {
+        let old = spec(json!({"type": "NodePort", "clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"], "ports": [{"port": 80, "protocol": "TCP", "nodePort": 30001}]}));
+        let mut new = spec(json!({"type": "NodePort", "ports": [{"port": 80, "protocol": "TCP"}, {"port": 81, "protocol": "TCP"}]}));
+        inherit(&mut new, &old);
+        assert_eq!(new["clusterIPs"], json!(["10.96.0.9"]));
+        assert_eq!(new["ports"][0]["nodePort"], 30001);
+        assert!(new["ports"][1].get("nodePort").is_none());
+        let mut back = spec(json!({"type": "ClusterIP", "clusterIP": "10.96.0.9", "ports": [{"port": 80, "protocol": "TCP", "nodePort": 30001}]}));
+        inherit(&mut back, &old);
+        assert!(back["ports"][0].get("nodePort").is_none());
+    }
+}

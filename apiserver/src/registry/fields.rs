@@ -1,0 +1,153 @@
+//! Selectable fields per resource, and the text for those that are not.
+//!
+//! `metadata.name` and `metadata.namespace` come from the key; the others are read once, when an object enters the
+//! cache.
+
+use proto::Value;
+
+/// A selectable field: its label in each API group that serves the resource, and where its value is.
+pub struct Selectable {
+    /// Label in a field selector.
+    pub label: &'static str,
+    /// JSON pointers into the storage version; the first that holds something counts.
+    pub pointers: &'static [&'static str],
+    /// Value of an absent field.
+    pub absent: &'static str,
+}
+
+const fn text(label: &'static str, pointer: &'static [&'static str]) -> Selectable {
+    Selectable { label, pointers: pointer, absent: "" }
+}
+
+const PODS: &[Selectable] = &[
+    text("spec.nodeName", &["/spec/nodeName"]),
+    text("spec.restartPolicy", &["/spec/restartPolicy"]),
+    text("spec.schedulerName", &["/spec/schedulerName"]),
+    text("spec.serviceAccountName", &["/spec/serviceAccountName"]),
+    Selectable { label: "spec.hostNetwork", pointers: &["/spec/hostNetwork"], absent: "false" },
+    text("status.phase", &["/status/phase"]),
+    text("status.podIP", &["/status/podIP"]),
+    text("status.podIPs", &["/status/podIPs/0/ip"]),
+    text("status.nominatedNodeName", &["/status/nominatedNodeName"]),
+];
+
+const EVENTS: &[Selectable] = &[
+    text("involvedObject.kind", &["/involvedObject/kind"]),
+    text("involvedObject.namespace", &["/involvedObject/namespace"]),
+    text("involvedObject.name", &["/involvedObject/name"]),
+    text("involvedObject.uid", &["/involvedObject/uid"]),
+    text("involvedObject.apiVersion", &["/involvedObject/apiVersion"]),
+    text("involvedObject.resourceVersion", &["/involvedObject/resourceVersion"]),
+    text("involvedObject.fieldPath", &["/involvedObject/fieldPath"]),
+    text("reason", &["/reason"]),
+    text("reportingComponent", &["/reportingComponent"]),
+    text("source", &["/source/component", "/reportingComponent"]),
+    text("type", &["/type"]),
+];
+
+const NAMESPACES: &[Selectable] = &[text("status.phase", &["/status/phase"])];
+const NODES: &[Selectable] = &[Selectable { label: "spec.unschedulable", pointers: &["/spec/unschedulable"], absent: "false" }];
+const CONTROLLERS: &[Selectable] = &[Selectable { label: "status.replicas", pointers: &["/status/replicas"], absent: "0" }];
+const SECRETS: &[Selectable] = &[text("type", &["/type"])];
+const SERVICES: &[Selectable] = &[text("spec.clusterIP", &["/spec/clusterIP"]), text("spec.type", &["/spec/type"])];
+const JOBS: &[Selectable] = &[Selectable { label: "status.successful", pointers: &["/status/succeeded"], absent: "0" }];
+const CSRS: &[Selectable] = &[text("spec.signerName", &["/spec/signerName"])];
+const SLICES: &[Selectable] = &[text("spec.driver", &["/spec/driver"]), text("spec.nodeName", &["/spec/nodeName"])];
+
+/// The selectable fields of a resource beyond its name and namespace.
+pub fn of(group: &str, plural: &str) -> &'static [Selectable] {
+    match (group, plural) {
+        ("", "pods") => PODS,
+        ("" | "events.k8s.io", "events") => EVENTS,
+        ("", "namespaces") => NAMESPACES,
+        ("", "nodes") => NODES,
+        ("", "replicationcontrollers") => CONTROLLERS,
+        ("", "secrets") => SECRETS,
+        ("", "services") => SERVICES,
+        ("batch", "jobs") => JOBS,
+        ("certificates.k8s.io", "certificatesigningrequests") => CSRS,
+        ("resource.k8s.io", "resourceslices") => SLICES,
+        _ => &[],
+    }
+}
+
+/// The values of the selectable fields of an object, in the table's order.
+pub fn values(table: &[Selectable], object: &Value) -> Box<[Box<str>]> {
+    table.iter().map(|f| f.pointers.iter().find_map(|p| shown(object.pointer(p)?)).unwrap_or_else(|| f.absent.into())).collect()
+}
+
+fn shown(v: &Value) -> Option<Box<str>> {
+    match v {
+        Value::String(s) if !s.is_empty() => Some(s.as_str().into()),
+        Value::Bool(b) => Some(b.to_string().into()),
+        Value::Number(n) => Some(n.to_string().into()),
+        _ => None,
+    }
+}
+
+/// Where a label's value is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The object's name.
+    Name,
+    /// Its namespace.
+    Namespace,
+    /// This index of [`values`].
+    Value(usize),
+}
+
+/// Resolves a field label as used with a group version; the error is upstream's text.
+pub fn resolve(group: &str, version: &str, plural: &str, kind: &str, namespaced: bool, label: &str) -> Result<Place, String> {
+    let table = of(group, plural);
+    let label_here = if group == "events.k8s.io" { from_events_v1(label) } else { label };
+    match label_here {
+        "metadata.name" => return Ok(Place::Name),
+        // Kinds with fields of their own list `metadata.namespace` only when they are namespaced.
+        "metadata.namespace" if namespaced || table.is_empty() => return Ok(Place::Namespace),
+        _ => {}
+    }
+    if let Some(i) = table.iter().position(|f| f.label == label_here) {
+        return Ok(Place::Value(i));
+    }
+    Err(match (group, plural) {
+        ("batch", "jobs") => format!("field label {label:?} not supported for {kind}"),
+        ("resource.k8s.io", "resourceslices") => format!("field label not supported for {group}/{version}, Kind={kind}: {label}"),
+        _ if table.is_empty() => format!("{label:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""),
+        _ => format!("field label not supported: {label}"),
+    })
+}
+
+/// Field labels of `events.k8s.io/v1` in terms of the stored core event.
+fn from_events_v1(label: &str) -> &str {
+    match label {
+        "regarding.kind" => "involvedObject.kind",
+        "regarding.namespace" => "involvedObject.namespace",
+        "regarding.name" => "involvedObject.name",
+        "regarding.uid" => "involvedObject.uid",
+        "regarding.apiVersion" => "involvedObject.apiVersion",
+        "regarding.resourceVersion" => "involvedObject.resourceVersion",
+        "regarding.fieldPath" => "involvedObject.fieldPath",
+        "reportingController" => "reportingComponent",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_for_unknown_labels() {
+        let r = |g: &str, p: &str, k: &str| resolve(g, "v1", p, k, true, "zz.zz").expect_err("unknown");
+        assert_eq!(r("", "configmaps", "ConfigMap"), r#""zz.zz" is not a known field selector: only "metadata.name", "metadata.namespace""#);
+        assert_eq!(r("", "pods", "Pod"), "field label not supported: zz.zz");
+        assert_eq!(r("batch", "jobs", "Job"), r#"field label "zz.zz" not supported for Job"#);
+        assert_eq!(r("resource.k8s.io", "resourceslices", "ResourceSlice"), "field label not supported for resource.k8s.io/v1, Kind=ResourceSlice: zz.zz");
+    }
+
+    #[test]
+    fn pod_values() {
+        let v = values(PODS, &serde_json::json!({"spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}));
+        assert_eq!((&*v[0], &*v[4], &*v[5]), ("n1", "false", "Running"));
+    }
+}

@@ -1,0 +1,232 @@
+//! Object metadata: what the server fills in, what it never lets a client change, and what a delete does to it.
+
+use proto::Value;
+use rand::Rng;
+use serde_json::{Map, json};
+
+/// Characters of generated name suffixes: no vowels, nothing that looks like something else.
+const SUFFIX: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+/// Longest generated name.
+const MAX_GENERATED: usize = 63;
+
+/// The time, as metadata writes it.
+pub fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// The time with microseconds.
+pub fn now_micro() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
+}
+
+/// The time `seconds` from now.
+pub fn in_seconds(seconds: i64) -> String {
+    let at = jiff::Timestamp::now().as_second() + seconds;
+    jiff::Timestamp::from_second(at).map(|t| t.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()).unwrap_or_else(|_| now())
+}
+
+/// The string field of an object's metadata, or "".
+pub fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object.get("metadata").and_then(|m| m.get(field)).and_then(Value::as_str).unwrap_or("")
+}
+
+/// The object's metadata map, made if missing.
+pub fn metadata(object: &mut Value) -> &mut Map<String, Value> {
+    if !object.is_object() {
+        *object = json!({});
+    }
+    if !object["metadata"].is_object() {
+        object["metadata"] = json!({});
+    }
+    // Both were just made objects.
+    object["metadata"].as_object_mut().expect("metadata is an object")
+}
+
+/// Sets a metadata field, or removes it when `value` is empty.
+pub fn set_text(object: &mut Value, field: &str, value: &str) {
+    let meta = metadata(object);
+    if value.is_empty() {
+        meta.remove(field);
+    } else {
+        meta.insert(field.to_owned(), Value::from(value));
+    }
+}
+
+/// The object's revision as a number; 0 when it has none.
+pub fn revision(object: &Value) -> Result<i64, String> {
+    match text(object, "resourceVersion") {
+        "" => Ok(0),
+        v => v.parse::<i64>().ok().filter(|n| *n >= 0).ok_or_else(|| format!("strconv.ParseUint: parsing {v:?}: invalid syntax")),
+    }
+}
+
+/// A name made from `base` with five random characters.
+pub fn generate_name(base: &str) -> String {
+    let mut rng = rand::rng();
+    let suffix: String = (0..5).map(|_| char::from(SUFFIX[rng.random_range(0..SUFFIX.len())])).collect();
+    let mut cut = base.len().min(MAX_GENERATED - 5);
+    while !base.is_char_boundary(cut) {
+        cut -= 1;
+    }
+    format!("{}{suffix}", &base[..cut])
+}
+
+/// Fills in what a new object gets from the server.
+pub fn fill(object: &mut Value) {
+    let meta = metadata(object);
+    for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
+        meta.remove(field);
+    }
+    meta.insert("uid".to_owned(), Value::from(uuid::Uuid::new_v4().to_string()));
+    meta.insert("creationTimestamp".to_owned(), Value::from(now()));
+}
+
+/// Restores what an update cannot change. A uid given by the client stays: it was a precondition, or is an error.
+pub fn carry_over(new: &mut Value, old: &Value) {
+    let meta = metadata(new);
+    let old_meta = old.get("metadata");
+    for field in ["creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
+        match old_meta.and_then(|m| m.get(field)) {
+            Some(v) => meta.insert(field.to_owned(), v.clone()),
+            None => meta.remove(field),
+        };
+    }
+    if meta.get("uid").and_then(Value::as_str).unwrap_or("").is_empty()
+        && let Some(uid) = old_meta.and_then(|m| m.get("uid"))
+    {
+        meta.insert("uid".to_owned(), uid.clone());
+    }
+    meta.remove("selfLink");
+}
+
+/// True when an object is marked deleted, its grace is over and nothing holds it.
+pub fn is_deletable(object: &Value) -> bool {
+    let meta = &object["metadata"];
+    !meta["deletionTimestamp"].is_null()
+        && meta["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0
+        && meta["finalizers"].as_array().is_none_or(Vec::is_empty)
+}
+
+/// How dependents of a deleted object are treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Propagation {
+    /// Whatever the object's finalizers say.
+    Unset,
+    /// Dependents stay.
+    Orphan,
+    /// Dependents go first.
+    Foreground,
+    /// Dependents go afterwards.
+    Background,
+}
+
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+
+/// Sets the garbage collector's finalizers as the propagation asks.
+pub fn set_propagation(object: &mut Value, propagation: Propagation) {
+    let old: Vec<Value> = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+    let has = |name: &str| old.iter().any(|f| f == name);
+    let (orphan, foreground) = match propagation {
+        Propagation::Unset => (has(ORPHAN), has(FOREGROUND)),
+        Propagation::Orphan => (true, false),
+        Propagation::Foreground => (false, true),
+        Propagation::Background => (false, false),
+    };
+    let mut new: Vec<Value> = old.iter().filter(|f| *f != ORPHAN && *f != FOREGROUND).cloned().collect();
+    if orphan {
+        new.push(json!(ORPHAN));
+    }
+    if foreground {
+        new.push(json!(FOREGROUND));
+    }
+    let meta = metadata(object);
+    if new.is_empty() {
+        meta.remove("finalizers");
+    } else {
+        meta.insert("finalizers".to_owned(), Value::Array(new));
+    }
+}
+
+/// What a delete has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deletion {
+    /// Remove the object now.
+    Now,
+    /// Write the marked object and let others finish.
+    Marked,
+    /// It is on its way already: nothing to write.
+    Pending,
+}
+
+/// Marks an object for deletion. `grace` is the kind's decision on seconds to wait, `None` for kinds without grace; `kept` when
+/// something besides finalizers keeps it.
+pub fn mark_deleted(object: &mut Value, grace: Option<i64>, asked: Option<i64>, propagation: Propagation, kept: bool) -> Deletion {
+    let before = object["metadata"]["finalizers"].clone();
+    set_propagation(object, propagation);
+    let finalizers_changed = before != object["metadata"]["finalizers"];
+    let held = kept || object["metadata"]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
+    let generation = object["metadata"]["generation"].as_i64().unwrap_or(0);
+    let marked = !object["metadata"]["deletionTimestamp"].is_null();
+    let current = object["metadata"]["deletionGracePeriodSeconds"].as_i64();
+    let meta = metadata(object);
+    if marked {
+        let shorter = match (grace, current) {
+            (Some(g), Some(c)) => (asked.is_some() || g == 0) && g < c,
+            _ => false,
+        };
+        if shorter {
+            let g = grace.unwrap_or(0);
+            meta.insert("deletionTimestamp".to_owned(), Value::from(in_seconds(g)));
+            meta.insert("deletionGracePeriodSeconds".to_owned(), Value::from(g));
+            return if g == 0 && !held { Deletion::Now } else { Deletion::Marked };
+        }
+        if current.unwrap_or(0) == 0 && !held {
+            return Deletion::Now;
+        }
+        return if finalizers_changed { Deletion::Marked } else { Deletion::Pending };
+    }
+    let seconds = grace.unwrap_or(0);
+    if seconds == 0 && !held {
+        return Deletion::Now;
+    }
+    meta.insert("deletionTimestamp".to_owned(), Value::from(in_seconds(seconds)));
+    meta.insert("deletionGracePeriodSeconds".to_owned(), Value::from(seconds));
+    if generation > 0 {
+        meta.insert("generation".to_owned(), Value::from(generation + 1));
+    }
+    Deletion::Marked
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deletes() {
+        let plain = || json!({"metadata": {"name": "a"}});
+        let held = || json!({"metadata": {"name": "a", "finalizers": ["x/y"], "generation": 3}});
+        let mut o = plain();
+        assert_eq!(mark_deleted(&mut o, None, None, Propagation::Unset, false), Deletion::Now);
+        let mut o = held();
+        assert_eq!(mark_deleted(&mut o, None, None, Propagation::Foreground, false), Deletion::Marked);
+        assert_eq!(o["metadata"]["finalizers"], json!(["x/y", "foregroundDeletion"]));
+        assert_eq!(o["metadata"]["generation"], 4);
+        assert_eq!(mark_deleted(&mut o, None, None, Propagation::Unset, false), Deletion::Pending);
+        assert_eq!(mark_deleted(&mut o, None, None, Propagation::Background, false), Deletion::Marked);
+        let mut o = plain();
+        assert_eq!(mark_deleted(&mut o, Some(30), None, Propagation::Background, false), Deletion::Marked);
+        assert_eq!(o["metadata"]["deletionGracePeriodSeconds"], 30);
+        assert_eq!(mark_deleted(&mut o, Some(30), None, Propagation::Background, false), Deletion::Pending);
+        assert_eq!(mark_deleted(&mut o, Some(5), Some(5), Propagation::Background, false), Deletion::Marked);
+        assert_eq!(mark_deleted(&mut o, Some(60), Some(60), Propagation::Background, false), Deletion::Pending);
+        assert_eq!(mark_deleted(&mut o, Some(0), Some(0), Propagation::Background, false), Deletion::Now);
+    }
+
+    #[test]
+    fn generated_names() {
+        let n = generate_name(&"g".repeat(260));
+        assert_eq!(n.len(), 63);
+        assert!(generate_name("pod-").starts_with("pod-"));
+    }
+}

@@ -1,0 +1,263 @@
+//! What is particular about a kind, as data: which fields clients may not set, when `generation` moves, whether a PUT
+//! may create, how a delete is graceful.
+//!
+//! The generic pipeline asks [`of`] and never matches on kinds itself. A new kind is one row here, if that.
+
+use proto::Value;
+use proto::resources::Resource;
+use serde_json::Map;
+use shared::authn::UserInfo;
+
+use super::{batch, certificates, core};
+
+/// When `metadata.generation` goes up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Generation {
+    /// The kind has none.
+    None,
+    /// With any change outside `metadata` and `status`.
+    Spec,
+    /// With any change outside `status` and the metadata other than annotations.
+    SpecAndAnnotations,
+    /// With any change outside `status` and the metadata other than labels.
+    SpecAndLabels,
+}
+
+/// Facts a strategy function may need.
+pub struct StrategyCx<'a> {
+    /// Who writes.
+    pub user: &'a UserInfo,
+}
+
+/// See the module.
+pub struct Strategy {
+    /// See there.
+    pub generation: Generation,
+    /// PUT on a missing name creates.
+    pub create_on_update: bool,
+    /// PUT without a resourceVersion replaces whatever is there.
+    pub unconditional_update: bool,
+    /// Status given at creation is kept.
+    pub keeps_status_on_create: bool,
+    /// DELETE answers with the object even when it is gone at once.
+    pub returns_deleted: bool,
+    /// Runs after defaults and mutating admission, before validation.
+    pub prepare_create: Option<fn(&mut Value, &StrategyCx<'_>)>,
+    /// The same for a PUT or PATCH of the main resource; second is the stored object.
+    pub prepare_update: Option<fn(&mut Value, &Value)>,
+    /// The same for `status`.
+    pub prepare_status: Option<fn(&mut Value, &Value)>,
+    /// Seconds of grace of a delete that asks for `requested`; `None` when the kind has no grace.
+    pub grace: Option<fn(&Value, requested: Option<i64>) -> i64>,
+    /// What besides finalizers keeps a deleted object, such as a namespace's content.
+    pub holds: Option<fn(&Value) -> bool>,
+    /// Marks the object when its deletion begins.
+    pub on_delete: Option<fn(&mut Value)>,
+    /// Lives in etcd for `--event-ttl` only.
+    pub expires: bool,
+}
+
+const PLAIN: Strategy = Strategy {
+    generation: Generation::None,
+    create_on_update: false,
+    unconditional_update: true,
+    keeps_status_on_create: false,
+    returns_deleted: false,
+    prepare_create: None,
+    prepare_update: None,
+    prepare_status: None,
+    grace: None,
+    holds: None,
+    on_delete: None,
+    expires: false,
+};
+
+const WITH_GENERATION: Strategy = Strategy { generation: Generation::Spec, ..PLAIN };
+const CONDITIONAL: Strategy = Strategy { unconditional_update: false, ..PLAIN };
+const CONDITIONAL_GENERATION: Strategy = Strategy { unconditional_update: false, ..WITH_GENERATION };
+const CREATES_ON_PUT: Strategy = Strategy { create_on_update: true, ..PLAIN };
+const RETURNED: Strategy = Strategy { returns_deleted: true, ..PLAIN };
+
+static PLAIN_ROW: Strategy = PLAIN;
+
+/// By group and plural. Absent kinds are plain: no generation, unconditional PUT, no grace.
+static ROWS: &[(&str, &str, Strategy)] = &[
+    (
+        "",
+        "pods",
+        Strategy {
+            returns_deleted: true,
+            prepare_create: Some(core::pod::prepare_create),
+            prepare_update: Some(core::pod::prepare_update),
+            prepare_status: Some(core::pod::prepare_status),
+            grace: Some(core::pod::grace),
+            ..WITH_GENERATION
+        },
+    ),
+    (
+        "",
+        "namespaces",
+        Strategy {
+            returns_deleted: true,
+            prepare_create: Some(core::namespace::prepare_create),
+            prepare_update: Some(core::namespace::prepare_update),
+            holds: Some(core::namespace::is_held),
+            on_delete: Some(core::namespace::terminate),
+            ..PLAIN
+        },
+    ),
+    ("", "nodes", Strategy { keeps_status_on_create: true, ..PLAIN }),
+    ("", "services", Strategy { create_on_update: true, returns_deleted: true, ..PLAIN }),
+    ("", "endpoints", CREATES_ON_PUT),
+    ("", "events", Strategy { expires: true, ..CREATES_ON_PUT }),
+    ("", "limitranges", CREATES_ON_PUT),
+    ("", "podtemplates", Strategy { returns_deleted: true, ..WITH_GENERATION }),
+    ("", "resourcequotas", RETURNED),
+    ("", "serviceaccounts", RETURNED),
+    ("", "secrets", Strategy { prepare_update: Some(core::secret::prepare_update), ..PLAIN }),
+    ("", "persistentvolumes", Strategy { returns_deleted: true, prepare_create: Some(core::volume::prepare_create), ..PLAIN }),
+    ("", "persistentvolumeclaims", Strategy { returns_deleted: true, prepare_create: Some(core::volume::prepare_create), ..PLAIN }),
+    ("", "replicationcontrollers", WITH_GENERATION),
+    ("apps", "deployments", Strategy { generation: Generation::SpecAndAnnotations, ..PLAIN }),
+    ("apps", "replicasets", WITH_GENERATION),
+    ("apps", "daemonsets", WITH_GENERATION),
+    ("apps", "statefulsets", WITH_GENERATION),
+    ("batch", "jobs", Strategy { prepare_create: Some(batch::job::prepare_create), ..WITH_GENERATION }),
+    ("batch", "cronjobs", WITH_GENERATION),
+    (
+        "certificates.k8s.io",
+        "certificatesigningrequests",
+        Strategy {
+            prepare_create: Some(certificates::prepare_create),
+            prepare_update: Some(certificates::prepare_update),
+            ..PLAIN
+        },
+    ),
+    ("policy", "poddisruptionbudgets", CONDITIONAL_GENERATION),
+    ("networking.k8s.io", "ingresses", WITH_GENERATION),
+    ("networking.k8s.io", "ingressclasses", WITH_GENERATION),
+    ("networking.k8s.io", "networkpolicies", WITH_GENERATION),
+    ("discovery.k8s.io", "endpointslices", Strategy { generation: Generation::SpecAndLabels, ..PLAIN }),
+    ("coordination.k8s.io", "leases", Strategy { create_on_update: true, unconditional_update: false, ..PLAIN }),
+    ("rbac.authorization.k8s.io", "roles", CREATES_ON_PUT),
+    ("rbac.authorization.k8s.io", "rolebindings", CREATES_ON_PUT),
+    ("rbac.authorization.k8s.io", "clusterroles", CREATES_ON_PUT),
+    ("rbac.authorization.k8s.io", "clusterrolebindings", CREATES_ON_PUT),
+    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", CONDITIONAL_GENERATION),
+    ("admissionregistration.k8s.io", "validatingwebhookconfigurations", CONDITIONAL_GENERATION),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicies", CONDITIONAL_GENERATION),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicybindings", CONDITIONAL_GENERATION),
+    ("flowcontrol.apiserver.k8s.io", "flowschemas", CONDITIONAL_GENERATION),
+    ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations", CONDITIONAL_GENERATION),
+    ("apiextensions.k8s.io", "customresourcedefinitions", CONDITIONAL_GENERATION),
+    ("apiregistration.k8s.io", "apiservices", CONDITIONAL),
+    ("node.k8s.io", "runtimeclasses", CONDITIONAL),
+    ("scheduling.k8s.io", "priorityclasses", WITH_GENERATION),
+    ("resource.k8s.io", "deviceclasses", WITH_GENERATION),
+    ("resource.k8s.io", "resourceslices", WITH_GENERATION),
+    ("storage.k8s.io", "csidrivers", Strategy { returns_deleted: true, ..CONDITIONAL }),
+    ("storage.k8s.io", "csinodes", Strategy { returns_deleted: true, ..CONDITIONAL }),
+    ("storage.k8s.io", "storageclasses", RETURNED),
+    ("storage.k8s.io", "volumeattachments", Strategy { returns_deleted: true, ..CONDITIONAL }),
+    ("storage.k8s.io", "csistoragecapacities", CONDITIONAL),
+];
+
+/// The strategy of a resource.
+pub fn of(resource: &Resource) -> &'static Strategy {
+    let group = if resource.plural == "events" { "" } else { &*resource.group };
+    ROWS.iter().find(|(g, p, _)| *g == group && *p == resource.plural).map_or(&PLAIN_ROW, |(_, _, s)| s)
+}
+
+impl Strategy {
+    /// Drops or sets what a client may not decide at creation.
+    pub fn create(&self, resource: &Resource, object: &mut Value, cx: &StrategyCx<'_>) {
+        let status = has_status(resource);
+        if let Some(map) = object.as_object_mut() {
+            if status && !self.keeps_status_on_create {
+                map.remove("status");
+            }
+            if let Some(meta) = map.entry("metadata").or_insert_with(|| Value::Object(Map::new())).as_object_mut() {
+                meta.remove("generation");
+                if self.generation != Generation::None {
+                    meta.insert("generation".to_owned(), Value::from(1));
+                }
+            }
+        }
+        if let Some(f) = self.prepare_create {
+            f(object, cx);
+        }
+    }
+
+    /// Restores what a write of the main resource may not change, and moves the generation.
+    pub fn update(&self, resource: &Resource, new: &mut Value, old: &Value) {
+        if has_status(resource) {
+            restore(new, old, "status");
+        }
+        if let Some(f) = self.prepare_update {
+            f(new, old);
+        }
+        self.move_generation(new, old);
+    }
+
+    /// Counts the generation up when the specification changed.
+    pub fn move_generation(&self, new: &mut Value, old: &Value) {
+        let generation = old.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or(0);
+        let moved = self.generation != Generation::None && self.spec_changed(new, old);
+        set_generation(new, generation + i64::from(moved));
+    }
+
+    /// A write of `status`: everything but status and metadata is as stored.
+    pub fn update_status(&self, new: &mut Value, old: &Value) {
+        let Some(old_map) = old.as_object() else { return };
+        if let Some(map) = new.as_object_mut() {
+            map.retain(|k, _| matches!(k.as_str(), "status" | "metadata") || old_map.contains_key(k));
+            for (k, v) in old_map {
+                if !matches!(k.as_str(), "status" | "metadata") {
+                    map.insert(k.clone(), v.clone());
+                }
+            }
+        }
+        set_generation(new, old.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or(0));
+        if let Some(f) = self.prepare_status {
+            f(new, old);
+        }
+    }
+
+    fn spec_changed(&self, new: &Value, old: &Value) -> bool {
+        let extra = match self.generation {
+            Generation::SpecAndAnnotations => Some("/metadata/annotations"),
+            Generation::SpecAndLabels => Some("/metadata/labels"),
+            _ => None,
+        };
+        if extra.is_some_and(|p| new.pointer(p) != old.pointer(p)) {
+            return true;
+        }
+        let (Some(new), Some(old)) = (new.as_object(), old.as_object()) else { return false };
+        let relevant = |k: &&String| !matches!(k.as_str(), "metadata" | "status" | "apiVersion" | "kind");
+        new.keys().chain(old.keys()).filter(relevant).any(|k| new.get(k) != old.get(k))
+    }
+}
+
+/// True for kinds with a `status` subresource.
+pub fn has_status(resource: &Resource) -> bool {
+    resource.subresources.iter().any(|s| s.name == "status")
+}
+
+/// Puts back a field as stored.
+pub fn restore(new: &mut Value, old: &Value, field: &str) {
+    let Some(map) = new.as_object_mut() else { return };
+    match old.get(field) {
+        Some(v) => map.insert(field.to_owned(), v.clone()),
+        None => map.remove(field),
+    };
+}
+
+fn set_generation(object: &mut Value, generation: i64) {
+    if let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        if generation == 0 {
+            meta.remove("generation");
+        } else {
+            meta.insert("generation".to_owned(), Value::from(generation));
+        }
+    }
+}

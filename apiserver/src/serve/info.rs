@@ -1,0 +1,105 @@
+//! From method, path and query to [`RequestInfo`]. Pure: the path alone decides, not what exists.
+
+use crate::api::RequestInfo;
+use crate::verbs::query::Query;
+
+/// Reads a request line.
+pub fn request_info(method: &str, path: &str, query: &Query) -> RequestInfo {
+    let mut info = RequestInfo { verb: method.to_ascii_lowercase(), path: path.to_owned(), ..RequestInfo::default() };
+    let segments: Vec<&str> = path.split('/').filter(|s| !s.is_empty()).collect();
+    let rest = match segments.as_slice() {
+        ["api", version, rest @ ..] => {
+            info.api_version = (*version).to_owned();
+            rest
+        }
+        ["apis", group, version, rest @ ..] => {
+            info.api_group = (*group).to_owned();
+            info.api_version = (*version).to_owned();
+            rest
+        }
+        _ => return info,
+    };
+    info.api_prefix = segments[0].to_owned();
+    if rest.is_empty() {
+        return info;
+    }
+    info.is_resource = true;
+    info.verb = match method {
+        "POST" => "create",
+        "GET" | "HEAD" => "get",
+        "PUT" => "update",
+        "PATCH" => "patch",
+        "DELETE" => "delete",
+        _ => "",
+    }
+    .to_owned();
+    let mut parts = rest;
+    let legacy_watch = parts[0] == "watch" && parts.len() > 1;
+    if legacy_watch {
+        info.verb = "watch".to_owned();
+        parts = &parts[1..];
+    }
+    if parts[0] == "namespaces" && parts.len() > 1 {
+        info.namespace = parts[1].to_owned();
+        if parts.len() > 2 && !matches!(parts[2], "status" | "finalize") {
+            parts = &parts[2..];
+        }
+    }
+    info.parts = parts.iter().map(|s| (*s).to_owned()).collect();
+    info.resource = parts[0].to_owned();
+    info.name = parts.get(1).map(|s| (*s).to_owned()).unwrap_or_default();
+    info.subresource = parts.get(2).map(|s| (*s).to_owned()).unwrap_or_default();
+    if info.name.is_empty() && info.verb == "get" {
+        info.verb = if query.flag("watch") { "watch" } else { "list" }.to_owned();
+    }
+    if info.name.is_empty() && info.verb == "delete" {
+        info.verb = "deletecollection".to_owned();
+    }
+    // `fieldSelector=metadata.name=x` lists one object: authorisers may grant it by name.
+    if info.name.is_empty()
+        && matches!(info.verb.as_str(), "list" | "watch" | "deletecollection")
+        && let Some(name) = query.get("fieldSelector").and_then(single_name)
+    {
+        info.name = name;
+    }
+    info
+}
+
+fn single_name(selector: &str) -> Option<String> {
+    selector
+        .split(',')
+        .find_map(|t| t.strip_prefix("metadata.name=").map(|v| v.strip_prefix('=').unwrap_or(v).to_owned()))
+        .filter(|n| !n.is_empty())
+}
+
+/// True when the URL itself names an object (and not only a field selector).
+pub fn names_object(info: &RequestInfo) -> bool {
+    info.parts.len() > 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths() {
+        for (method, url, want) in [
+            ("GET", "/api/v1/namespaces/e/pods/p/log", "get||v1|e|pods|p|log"),
+            ("GET", "/api/v1/pods", "list||v1||pods||"),
+            ("GET", "/api/v1/pods?watch=true", "watch||v1||pods||"),
+            ("GET", "/api/v1/watch/namespaces/e/pods", "watch||v1|e|pods||"),
+            ("GET", "/api/v1/namespaces/e", "get||v1|e|namespaces|e|"),
+            ("PUT", "/api/v1/namespaces/e/finalize", "update||v1|e|namespaces|e|finalize"),
+            ("DELETE", "/apis/apps/v1/namespaces/e/deployments", "deletecollection|apps|v1|e|deployments||"),
+            ("GET", "/api/v1/nodes?fieldSelector=metadata.name%3Dn1", "list||v1||nodes|n1|"),
+            ("POST", "/apis/apps/v1/namespaces/e/deployments", "create|apps|v1|e|deployments||"),
+        ] {
+            let (path, query) = url.split_once('?').unwrap_or((url, ""));
+            let i = request_info(method, path, &Query::parse(query));
+            assert!(i.is_resource);
+            assert_eq!(format!("{}|{}|{}|{}|{}|{}|{}", i.verb, i.api_group, i.api_version, i.namespace, i.resource, i.name, i.subresource), want, "{url}");
+        }
+        assert!(!request_info("GET", "/healthz", &Query::parse("")).is_resource);
+        assert!(!request_info("GET", "/apis/apps/v1", &Query::parse("")).is_resource);
+    }
+}

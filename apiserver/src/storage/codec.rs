@@ -1,0 +1,241 @@
+//! Between etcd's bytes, the cache's bytes and trees.
+//!
+//! Built-in kinds are stored as upstream's protobuf envelope, a few as JSON; both are read everywhere. The revision is
+//! not part of the stored bytes: it is stamped into the copy the cache keeps, without building a tree.
+
+use bytes::Bytes;
+use proto::resources::Resource;
+use proto::schema::{self, Message};
+use proto::{Value, json, protobuf};
+
+use crate::cache::{Entry, Raw};
+use crate::registry::{conversion, fields};
+
+/// Why stored bytes could not be read, or an object not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum CodecError {
+    /// No tables for the kind.
+    #[error("no kind {0:?} is known")]
+    UnknownKind(String),
+    /// Broken protobuf.
+    #[error("protobuf: {0}")]
+    Protobuf(String),
+    /// Broken JSON.
+    #[error("json: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+const MAGIC: &[u8] = b"k8s\0";
+
+/// The tables of the stored form of a resource.
+pub fn storage_schema(row: &Resource) -> Result<&'static Message, CodecError> {
+    schema::kind(&row.storage.0, &row.storage.1, &row.storage_kind)
+        .or_else(|| schema::kind(&row.group, &row.version, &row.kind))
+        .ok_or_else(|| CodecError::UnknownKind(row.kind.to_string()))
+}
+
+/// The tables of the served form of a resource.
+pub fn served_schema(row: &Resource) -> Result<&'static Message, CodecError> {
+    schema::kind(&row.group, &row.version, &row.kind).ok_or_else(|| CodecError::UnknownKind(row.kind.to_string()))
+}
+
+/// Encodes an object (in its storage row's version) for etcd.
+pub fn encode(row: &Resource, object: &Value) -> Result<Vec<u8>, CodecError> {
+    if row.storage_json {
+        let mut object = object.clone();
+        object["apiVersion"] = Value::from(row.storage_api_version());
+        object["kind"] = Value::from(&*row.storage_kind);
+        if let Some(m) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            m.remove("resourceVersion");
+        }
+        return Ok(serde_json::to_vec(&object)?);
+    }
+    let schema = storage_schema(row)?;
+    let body = protobuf::encode(schema, object);
+    let body = stamp(&body, "").unwrap_or(body);
+    Ok(protobuf::wrap(&row.storage_api_version(), &row.storage_kind, &body))
+}
+
+/// Reads a stored value into a tree of the storage row's version, with its revision.
+pub fn decode(row: &Resource, stored: &[u8], revision: i64) -> Result<Value, CodecError> {
+    value(row, &raw(stored, revision)?)
+}
+
+/// Reads cached bytes into a tree of the storage row's served version.
+pub fn value(row: &Resource, raw: &Raw) -> Result<Value, CodecError> {
+    let mut v = match raw {
+        Raw::Proto(bytes) => protobuf::decode(storage_schema(row)?, bytes).map_err(|e| CodecError::Protobuf(e.to_string()))?,
+        Raw::Json(bytes) => serde_json::from_slice(bytes)?,
+    };
+    if let Some(map) = v.as_object_mut() {
+        map.insert("apiVersion".to_owned(), Value::from(conversion::group_version(&row.group, &row.version)));
+        map.insert("kind".to_owned(), Value::from(&*row.kind));
+    }
+    Ok(v)
+}
+
+/// Writes cached bytes as the JSON of the storage row's served version.
+pub fn to_json(row: &Resource, raw: &Raw, out: &mut Vec<u8>) -> Result<(), CodecError> {
+    match raw {
+        Raw::Proto(_) => json::encode(served_schema(row)?, &value(row, raw)?, out),
+        Raw::Json(_) => json::encode(served_schema(row)?, &value(row, raw)?, out),
+    }
+    Ok(())
+}
+
+/// The cached form of stored bytes.
+pub fn raw(stored: &[u8], revision: i64) -> Result<Raw, CodecError> {
+    if stored.starts_with(MAGIC) {
+        let envelope = protobuf::unwrap(stored).map_err(|e| CodecError::Protobuf(e.to_string()))?;
+        let body = stamp(&envelope.raw, &revision.to_string()).ok_or_else(|| CodecError::Protobuf("object without metadata".to_owned()))?;
+        return Ok(Raw::Proto(Bytes::from(body)));
+    }
+    let mut v: Value = serde_json::from_slice(stored)?;
+    v["metadata"]["resourceVersion"] = Value::from(revision.to_string());
+    Ok(Raw::Json(Bytes::from(serde_json::to_vec(&v)?)))
+}
+
+/// The same object at another revision.
+pub fn restamp(raw: &Raw, revision: i64) -> Raw {
+    match raw {
+        Raw::Proto(b) => stamp(b, &revision.to_string()).map_or_else(|| raw.clone(), |v| Raw::Proto(Bytes::from(v))),
+        Raw::Json(b) => match serde_json::from_slice::<Value>(b) {
+            Ok(mut v) => {
+                v["metadata"]["resourceVersion"] = Value::from(revision.to_string());
+                serde_json::to_vec(&v).map_or_else(|_| raw.clone(), |v| Raw::Json(Bytes::from(v)))
+            }
+            Err(_) => raw.clone(),
+        },
+    }
+}
+
+/// The cache's record of a stored value.
+pub fn entry(row: &'static Resource, key: &str, stored: &[u8], revision: i64) -> Result<Entry, CodecError> {
+    let raw = raw(stored, revision)?;
+    let tree = value(row, &raw)?;
+    let mut labels: Vec<(Box<str>, Box<str>)> = tree
+        .pointer("/metadata/labels")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .map(|(k, v)| (k.as_str().into(), v.as_str().unwrap_or("").into()))
+        .collect();
+    labels.sort_unstable();
+    Ok(Entry {
+        key: key.into(),
+        revision,
+        raw,
+        labels: labels.into_boxed_slice(),
+        fields: fields::values(fields::of(&row.group, &row.plural), &tree),
+    })
+}
+
+/// Field numbers: every root kind has its metadata in field 1, every metadata its revision in field 6.
+const METADATA: u64 = 1;
+const RESOURCE_VERSION: u64 = 6;
+
+/// Replaces `metadata.resourceVersion` in an object's protobuf. `None` when the bytes are not an object with metadata.
+fn stamp(body: &[u8], revision: &str) -> Option<Vec<u8>> {
+    let (start, inner, end) = find(body, METADATA)?;
+    let meta = &body[inner..end];
+    let (before, after) = match find(meta, RESOURCE_VERSION) {
+        Some((s, _, e)) => (&meta[..s], &meta[e..]),
+        None => split_before(meta, RESOURCE_VERSION)?,
+    };
+    let mut field = Vec::with_capacity(revision.len() + 2);
+    field.push(u8::try_from(RESOURCE_VERSION << 3 | 2).ok()?);
+    put_varint(&mut field, revision.len() as u64);
+    field.extend_from_slice(revision.as_bytes());
+    let mut out = Vec::with_capacity(body.len() + field.len() + 4);
+    out.extend_from_slice(&body[..start]);
+    out.push(u8::try_from(METADATA << 3 | 2).ok()?);
+    put_varint(&mut out, (before.len() + field.len() + after.len()) as u64);
+    out.extend_from_slice(before);
+    out.extend_from_slice(&field);
+    out.extend_from_slice(after);
+    out.extend_from_slice(&body[end..]);
+    Some(out)
+}
+
+/// Start, content start and end of the first length-delimited field with a number.
+fn find(message: &[u8], number: u64) -> Option<(usize, usize, usize)> {
+    let mut at = 0;
+    while at < message.len() {
+        let (key, content, end) = field(message, at)?;
+        if key >> 3 == number && key & 7 == 2 {
+            return Some((at, content, end));
+        }
+        at = end;
+    }
+    None
+}
+
+fn split_before(message: &[u8], number: u64) -> Option<(&[u8], &[u8])> {
+    let mut at = 0;
+    while at < message.len() {
+        let (key, _, end) = field(message, at)?;
+        if key >> 3 > number {
+            break;
+        }
+        at = end;
+    }
+    Some(message.split_at(at))
+}
+
+/// Key, content start and end of the field that begins at `at`.
+fn field(message: &[u8], at: usize) -> Option<(u64, usize, usize)> {
+    let (key, mut i) = varint(message, at)?;
+    let end = match key & 7 {
+        0 => varint(message, i)?.1,
+        1 => i.checked_add(8)?,
+        2 => {
+            let (len, content) = varint(message, i)?;
+            i = content;
+            content.checked_add(usize::try_from(len).ok()?)?
+        }
+        5 => i.checked_add(4)?,
+        _ => return None,
+    };
+    (end <= message.len()).then_some((key, i, end))
+}
+
+fn varint(bytes: &[u8], mut at: usize) -> Option<(u64, usize)> {
+    let mut value = 0u64;
+    for shift in (0..64).step_by(7) {
+        let b = *bytes.get(at)?;
+        at += 1;
+        value |= u64::from(b & 0x7f) << shift;
+        if b < 0x80 {
+            return Some((value, at));
+        }
+    }
+    None
+}
+
+fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push((value & 0x7f) as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push((value & 0x7f) as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stamps_the_revision_in_place() {
+        // metadata {name: "a", resourceVersion: "", generation: 0}, field 2: "x"
+        let body = b"\x0a\x07\x0a\x01a\x32\x00\x38\x00\x12\x01x";
+        assert_eq!(stamp(body, "42").as_deref(), Some(&b"\x0a\x09\x0a\x01a\x32\x0242\x38\x00\x12\x01x"[..]));
+        assert_eq!(stamp(&stamp(body, "42").expect("stamped"), "").as_deref(), Some(&body[..]));
+    }
+
+    #[test]
+    fn broken_bytes_are_refused() {
+        for bad in [&b"\x0a\xff"[..], b"", b"\x0a\x05\x0a\x09", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"] {
+            assert_eq!(stamp(bad, "1"), None);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Compaction of etcd's history, shared by all apiservers of a cluster.
+//!
+//! The key `compact_rev_key` counts rounds by its version: who moves it compacts to the revision seen in the round
+//! before, the others learn where the round is. So history is kept for one to two intervals.
+
+use std::time::Duration;
+
+use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse};
+
+use super::{Error, Store, timed};
+
+const KEY: &str = "compact_rev_key";
+
+#[derive(Clone, Copy, Default)]
+struct Round {
+    version: i64,
+    revision: i64,
+}
+
+/// Compacts every `interval` until cancelled by being dropped.
+pub async fn compact_forever(store: Store, interval: Duration) {
+    let mut round = Round::default();
+    loop {
+        tokio::time::sleep(interval).await;
+        match step(&store, round).await {
+            Ok(next) => round = next,
+            Err(error) => tracing::warn!(%error, "compacting etcd failed"),
+        }
+    }
+}
+
+async fn step(store: &Store, round: Round) -> Result<Round, Error> {
+    let txn = Txn::new()
+        .when([Compare::version(KEY, CompareOp::Equal, round.version)])
+        .and_then([TxnOp::put(KEY, round.revision.to_string(), None)])
+        .or_else([TxnOp::get(KEY, None)]);
+    let r = timed(store.kv.clone().txn(txn)).await?;
+    let revision = r.header().map_or(0, etcd_client::ResponseHeader::revision);
+    if !r.succeeded() {
+        let version = r.op_responses().into_iter().find_map(|op| match op {
+            TxnOpResponse::Get(g) => g.kvs().first().map(etcd_client::KeyValue::version),
+            _ => None,
+        });
+        return Ok(Round { version: version.unwrap_or_default(), revision });
+    }
+    let next = Round { version: round.version + 1, revision };
+    if round.revision != 0 {
+        match timed(store.kv.clone().compact(round.revision, None)).await {
+            Ok(_) | Err(Error::Compacted) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(next)
+}

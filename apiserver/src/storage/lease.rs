@@ -1,0 +1,73 @@
+//! Leases shared by many short-lived keys, so that ten thousand events cost a few leases.
+//!
+//! A lease lives for the asked time to live plus the time it may be handed out again (60 s, or 5 % of a short one), so
+//! that no key dies early.
+
+use std::time::{Duration, Instant};
+
+use etcd_client::LeaseClient;
+use tokio::sync::Mutex;
+
+use super::{Error, timed};
+
+/// Seconds a lease is handed out for.
+const REUSE_SECONDS: i64 = 60;
+/// Most keys on one lease.
+const MAX_KEYS: usize = 1000;
+
+struct Current {
+    id: i64,
+    ttl: i64,
+    until: Instant,
+    keys: usize,
+}
+
+/// Hands out leases.
+pub(super) struct Pool {
+    client: LeaseClient,
+    current: Mutex<Option<Current>>,
+}
+
+impl Pool {
+    pub(super) fn new(client: LeaseClient) -> Self {
+        Self { client, current: Mutex::new(None) }
+    }
+
+    /// A lease under which a key lives at least `ttl` seconds.
+    pub(super) async fn lease(&self, ttl: i64) -> Result<i64, Error> {
+        let reuse = reuse_seconds(ttl);
+        if reuse == 0 {
+            return Ok(timed(self.client.clone().grant(ttl, None)).await?.id());
+        }
+        let mut current = self.current.lock().await;
+        if let Some(c) = current.as_mut()
+            && c.ttl == ttl
+            && c.keys < MAX_KEYS
+            && Instant::now() < c.until
+        {
+            c.keys += 1;
+            return Ok(c.id);
+        }
+        let id = timed(self.client.clone().grant(ttl + reuse, None)).await?.id();
+        let until = Instant::now() + Duration::from_secs(reuse.unsigned_abs());
+        *current = Some(Current { id, ttl, until, keys: 1 });
+        Ok(id)
+    }
+}
+
+/// Keys that live under a minute get a lease of their own.
+fn reuse_seconds(ttl: i64) -> i64 {
+    if ttl < REUSE_SECONDS { 0 } else { REUSE_SECONDS.min((ttl / 20).max(1)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reuse_seconds;
+
+    #[test]
+    fn events_get_sixty_seconds_on_top() {
+        assert_eq!(reuse_seconds(3600), 60);
+        assert_eq!(reuse_seconds(15), 0);
+        assert_eq!(reuse_seconds(100), 5);
+    }
+}

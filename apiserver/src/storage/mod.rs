@@ -1,0 +1,242 @@
+//! Storage: the only room that talks to etcd.
+//!
+//! In come keys and bytes, out go bytes with the revision that wrote them. Keys are upstream's
+//! (`<prefix>/pods/<namespace>/<name>`), every write is one transaction with a precondition on the key's revision, so
+//! an acknowledged write is in etcd and a lost race is seen. What the bytes mean is the business of [`codec`]; nothing
+//! here knows kinds, HTTP or users.
+
+pub mod codec;
+mod compact;
+mod connect;
+mod lease;
+
+use etcd_client::{Compare, CompareOp, DeleteOptions, GetOptions, KeyValue, KvClient, PutOptions, Txn, TxnOp, TxnOpResponse, WatchClient};
+
+pub use compact::compact_forever;
+pub use connect::Options;
+
+/// Why a storage call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// etcd could not be asked, or answered with an error.
+    #[error("etcdserver: {0}")]
+    Etcd(#[from] etcd_client::Error),
+    /// The revision asked for is gone.
+    #[error("etcdserver: mvcc: required revision has been compacted")]
+    Compacted,
+    /// The revision asked for has not happened yet.
+    #[error("etcdserver: mvcc: required revision is a future revision")]
+    Future,
+    /// etcd did not answer in time.
+    #[error("context deadline exceeded")]
+    Timeout,
+    /// Certificate files of the connection are unreadable.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// A value and the revision that wrote it.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// Full key.
+    pub key: String,
+    /// Bytes as stored.
+    pub value: Vec<u8>,
+    /// Revision of the last write: the object's `resourceVersion`.
+    pub revision: i64,
+    /// Lease the key hangs on, or 0.
+    pub lease: i64,
+}
+
+/// Outcome of a conditional write.
+#[derive(Debug)]
+pub enum Written {
+    /// Done, at this revision.
+    Done(i64),
+    /// The precondition failed; this is what is there now.
+    Lost(Option<Stored>),
+}
+
+/// A slice of a range.
+#[derive(Debug, Default)]
+pub struct Page {
+    /// The entries, by key.
+    pub items: Vec<Stored>,
+    /// True when the range goes on.
+    pub more: bool,
+    /// Entries from the start of this page to the end of the range.
+    pub count: i64,
+    /// The store's revision at the read.
+    pub revision: i64,
+}
+
+/// A cheap-to-clone connection to etcd.
+#[derive(Clone)]
+pub struct Store {
+    kv: KvClient,
+    watch: WatchClient,
+    leases: std::sync::Arc<lease::Pool>,
+    prefix: std::sync::Arc<str>,
+}
+
+/// Deadline of one call.
+const CALL_DEADLINE: std::time::Duration = std::time::Duration::from_secs(10);
+
+async fn timed<T>(call: impl Future<Output = Result<T, etcd_client::Error>>) -> Result<T, Error> {
+    match tokio::time::timeout(CALL_DEADLINE, call).await {
+        Ok(Ok(v)) => Ok(v),
+        Ok(Err(e)) => Err(classify(e)),
+        Err(_) => Err(Error::Timeout),
+    }
+}
+
+fn classify(e: etcd_client::Error) -> Error {
+    if let etcd_client::Error::GRpcStatus(s) = &e {
+        let m = s.message();
+        if m.contains("has been compacted") {
+            return Error::Compacted;
+        }
+        if m.contains("future revision") {
+            return Error::Future;
+        }
+    }
+    Error::Etcd(e)
+}
+
+fn stored(kv: &KeyValue) -> Stored {
+    Stored {
+        key: String::from_utf8_lossy(kv.key()).into_owned(),
+        value: kv.value().to_vec(),
+        revision: kv.mod_revision(),
+        lease: kv.lease(),
+    }
+}
+
+impl Store {
+    /// Connects as the flags say.
+    pub async fn connect(options: &Options) -> Result<Self, Error> {
+        let client = connect::client(options).await?;
+        Ok(Self {
+            kv: client.kv_client().max_decoding_message_size(usize::MAX).max_encoding_message_size(usize::MAX),
+            watch: client.watch_client().max_decoding_message_size(usize::MAX),
+            leases: std::sync::Arc::new(lease::Pool::new(client.lease_client())),
+            prefix: options.prefix.trim_end_matches('/').into(),
+        })
+    }
+
+    /// The key prefix of this cluster, without trailing slash.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The full key of a path below the prefix, such as `/pods/default/a`.
+    pub fn key(&self, path: &str) -> String {
+        // Rows carry upstream's `/registry/...`; another --etcd-prefix replaces that first segment.
+        let tail = path.strip_prefix("/registry").unwrap_or(path);
+        format!("{}{}", self.prefix, tail)
+    }
+
+    /// The raw watch client, for the cache.
+    pub fn watch_client(&self) -> WatchClient {
+        self.watch.clone()
+    }
+
+    /// A linearizable read of one key, with the store's revision.
+    pub async fn get(&self, key: &str) -> Result<(Option<Stored>, i64), Error> {
+        let r = timed(self.kv.clone().get(key, None)).await?;
+        let revision = r.header().map_or(0, etcd_client::ResponseHeader::revision);
+        Ok((r.kvs().first().map(stored), revision))
+    }
+
+    /// The store's revision, agreed by a quorum. Reads no data.
+    pub async fn revision(&self) -> Result<i64, Error> {
+        let r = timed(self.kv.clone().get("\u{1}ironclad-revision-probe", Some(GetOptions::new().with_count_only()))).await?;
+        Ok(r.header().map_or(0, etcd_client::ResponseHeader::revision))
+    }
+
+    /// Number of keys below `prefix`.
+    pub async fn count(&self, prefix: &str) -> Result<i64, Error> {
+        let r = timed(self.kv.clone().get(prefix, Some(GetOptions::new().with_prefix().with_count_only()))).await?;
+        Ok(r.count())
+    }
+
+    /// Reads `[start, end of prefix)`, at most `limit` entries (0: all), at `revision` (0: newest).
+    pub async fn page(&self, prefix: &str, start: &str, limit: i64, revision: i64) -> Result<Page, Error> {
+        let options = GetOptions::new().with_range(range_end(prefix.as_bytes())).with_limit(limit).with_revision(revision);
+        let mut r = timed(self.kv.clone().get(start, Some(options))).await?;
+        let (more, count) = (r.more(), r.count());
+        let revision = r.header().map_or(0, etcd_client::ResponseHeader::revision);
+        let items = r.take_kvs().iter().map(stored).collect();
+        Ok(Page { items, more, count, revision })
+    }
+
+    /// Writes a key that must not exist. `ttl` puts it on a (shared) lease.
+    pub async fn create(&self, key: &str, value: Vec<u8>, ttl: Option<i64>) -> Result<Written, Error> {
+        self.put_if(key, value, 0, ttl).await
+    }
+
+    /// Writes a key whose last write must be `revision` (0: must not exist).
+    pub async fn put_if(&self, key: &str, value: Vec<u8>, revision: i64, ttl: Option<i64>) -> Result<Written, Error> {
+        let options = match ttl {
+            Some(ttl) => Some(PutOptions::new().with_lease(self.leases.lease(ttl).await?)),
+            None => None,
+        };
+        self.conditional(key, revision, TxnOp::put(key, value, options)).await
+    }
+
+    /// Writes a key on the lease it already has.
+    pub async fn put_keeping_lease(&self, key: &str, value: Vec<u8>, revision: i64, lease: i64) -> Result<Written, Error> {
+        let options = (lease != 0).then(|| PutOptions::new().with_lease(lease));
+        self.conditional(key, revision, TxnOp::put(key, value, options)).await
+    }
+
+    /// Deletes a key whose last write must be `revision`.
+    pub async fn delete_if(&self, key: &str, revision: i64) -> Result<Written, Error> {
+        self.conditional(key, revision, TxnOp::delete(key, None::<DeleteOptions>)).await
+    }
+
+    async fn conditional(&self, key: &str, revision: i64, op: TxnOp) -> Result<Written, Error> {
+        let txn = Txn::new()
+            .when([Compare::mod_revision(key, CompareOp::Equal, revision)])
+            .and_then([op])
+            .or_else([TxnOp::get(key, None)]);
+        let r = timed(self.kv.clone().txn(txn)).await?;
+        if r.succeeded() {
+            return Ok(Written::Done(r.header().map_or(0, etcd_client::ResponseHeader::revision)));
+        }
+        let there = r.op_responses().into_iter().find_map(|op| match op {
+            TxnOpResponse::Get(g) => g.kvs().first().map(stored),
+            _ => None,
+        });
+        Ok(Written::Lost(there))
+    }
+}
+
+/// The first key after all keys that begin with `prefix`.
+fn range_end(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < 0xff {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    vec![0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::range_end;
+
+    #[test]
+    fn range_ends() {
+        for (prefix, end) in [(&b"/a/"[..], &b"/a0"[..]), (b"a\xff", b"b"), (b"\xff", b"\0"), (b"", b"\0")] {
+            assert_eq!(range_end(prefix), end);
+        }
+    }
+}

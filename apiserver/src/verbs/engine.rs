@@ -1,0 +1,430 @@
+//! The write pipeline: one path for every kind.
+//!
+//! Create, update and delete run here in upstream's order: admission may change the object, the strategy fixes what
+//! clients do not decide, validation and admission judge, storage writes under a precondition. Objects travel in the
+//! storage row's version; callers convert at the edges. Nothing here knows HTTP.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use proto::Value;
+use proto::resources::Resource;
+use shared::authn::UserInfo;
+use shared::status::{Status, field};
+
+use super::query::WriteOptions;
+use crate::admission::{Attributes, Chain, Operation};
+use crate::api::{TokenIssuer, Virtual};
+use crate::cache::Hub;
+use crate::registry::core::service::Services;
+use crate::registry::meta::{self, Deletion, Propagation};
+use crate::registry::strategy::{self, Strategy, StrategyCx};
+use crate::registry::{conversion, qualified, storage_of};
+use crate::storage::{self, Store, Stored, Written, codec};
+use crate::validation;
+
+/// Rounds of an update that keeps losing races.
+const UPDATE_ROUNDS: usize = 50;
+/// Attempts to find a free generated name.
+const NAME_ROUNDS: usize = 8;
+
+/// See the module.
+pub struct Engine {
+    /// etcd.
+    pub store: Store,
+    /// Caches.
+    pub hub: Arc<Hub>,
+    /// Service addresses and ports.
+    pub services: Services,
+    /// Seconds events live.
+    pub event_ttl: i64,
+    /// Admission, once it is built (it reads through this engine).
+    pub admission: OnceLock<Chain>,
+    /// Answers token requests.
+    pub tokens: OnceLock<Arc<dyn TokenIssuer>>,
+    /// Answers the resources that are computed.
+    pub virtuals: OnceLock<Arc<dyn Virtual>>,
+}
+
+/// What a write is about.
+pub struct Target<'a> {
+    /// The row of the request.
+    pub row: &'static Resource,
+    /// Subresource, or "".
+    pub subresource: &'a str,
+    /// Namespace, or "".
+    pub namespace: &'a str,
+    /// Name in the URL; "" on a plain create.
+    pub name: &'a str,
+    /// Who writes.
+    pub user: &'a UserInfo,
+    /// Options of the write.
+    pub options: &'a WriteOptions,
+    /// Options as admission sees them.
+    pub options_object: Value,
+    /// Warnings for the client.
+    pub warnings: Vec<String>,
+}
+
+/// Options of a delete.
+#[derive(Clone, Debug, Default)]
+pub struct DeleteOptions {
+    /// Nothing is stored.
+    pub dry_run: bool,
+    /// Seconds of grace.
+    pub grace_period_seconds: Option<i64>,
+    /// What happens to dependents.
+    pub propagation: Option<Propagation>,
+    /// Precondition.
+    pub uid: Option<String>,
+    /// Precondition.
+    pub resource_version: Option<String>,
+}
+
+/// Outcome of a delete.
+pub struct Deleted {
+    /// The object as last seen, in the storage row's version.
+    pub object: Value,
+    /// False while it is only marked.
+    pub gone: bool,
+}
+
+/// Computes the new object from the stored one (`None`: there is none), both in the request's version.
+pub type Change<'a> = dyn FnMut(Option<&Value>) -> Result<Value, Status> + Send + 'a;
+
+impl Engine {
+    /// The key of an object.
+    pub fn key(&self, row: &Resource, namespace: &str, name: &str) -> String {
+        let prefix = self.store.key(&row.etcd_prefix);
+        if namespace.is_empty() { format!("{prefix}/{name}") } else { format!("{prefix}/{namespace}/{name}") }
+    }
+
+    /// A quorum read; the object is in the storage row's version.
+    pub async fn read(&self, row: &'static Resource, namespace: &str, name: &str) -> Result<Option<(Value, Stored)>, Status> {
+        let storage = storage_of(row);
+        let (found, _) = self.store.get(&self.key(storage, namespace, name)).await.map_err(|e| storage_status(&e))?;
+        found.map(|s| Ok((decode(storage, &s)?, s))).transpose()
+    }
+
+    /// Creates `object`, which is decoded, defaulted and in the request's version. Returns it in that version.
+    pub async fn create(&self, t: &mut Target<'_>, mut object: Value) -> Result<Value, Status> {
+        if !meta::text(&object, "resourceVersion").is_empty() && meta::text(&object, "resourceVersion") != "0" {
+            return Err(Status::unknown_error("resourceVersion should not be set on objects to be created"));
+        }
+        let generated = meta::text(&object, "name").is_empty() && !meta::text(&object, "generateName").is_empty();
+        let base = meta::text(&object, "generateName").to_owned();
+        for round in 1.. {
+            let mut attempt = if generated && round < NAME_ROUNDS { object.clone() } else { std::mem::take(&mut object) };
+            if generated {
+                meta::set_text(&mut attempt, "name", &meta::generate_name(&base));
+            }
+            let name = meta::text(&attempt, "name").to_owned();
+            match self.create_once(t, attempt).await {
+                Err(e) if generated && round < NAME_ROUNDS && e.is_already_exists() => continue,
+                Err(e) if generated && e.is_already_exists() => {
+                    return Err(Status::already_exists_generated(&t.row.group, &t.row.plural, &name));
+                }
+                other => return other,
+            }
+        }
+        Err(Status::internal("no name was generated"))
+    }
+
+    async fn create_once(&self, t: &mut Target<'_>, object: Value) -> Result<Value, Status> {
+        let storage = storage_of(t.row);
+        let strategy = strategy::of(t.row);
+        let mut object = self.to_storage(t.row, object);
+        self.admit(t, Operation::Create, Some(&mut object), None).await?;
+        meta::set_text(&mut object, "namespace", t.namespace);
+        meta::fill(&mut object);
+        strategy.create(storage, &mut object, &StrategyCx { user: t.user });
+        let errors = validation::validate_create(storage, &object);
+        if !errors.is_empty() {
+            return Err(Status::invalid(&t.row.group, &t.row.kind, meta::text(&object, "name"), errors));
+        }
+        t.warnings.extend(validation::warnings(storage, &object));
+        let name = meta::text(&object, "name").to_owned();
+        let allocation = self.services.before_create(self, storage, &mut object, t.options.dry_run).await?;
+        self.judge(t, Operation::Create, Some(&mut object), None).await?;
+        let key = self.key(storage, t.namespace, &name);
+        let revision = if t.options.dry_run {
+            let (there, _) = self.store.get(&key).await.map_err(|e| storage_status(&e))?;
+            if there.is_some() {
+                return Err(Status::already_exists(&t.row.group, &t.row.plural, &name));
+            }
+            0
+        } else {
+            let bytes = codec::encode(storage, &object).map_err(|e| Status::internal(&e.to_string()))?;
+            let ttl = strategy.expires.then_some(self.event_ttl);
+            match self.store.create(&key, bytes, ttl).await {
+                Ok(Written::Done(revision)) => revision,
+                Ok(Written::Lost(_)) => {
+                    self.services.undo(self, allocation).await;
+                    return Err(Status::already_exists(&t.row.group, &t.row.plural, &name));
+                }
+                Err(e) => {
+                    self.services.undo(self, allocation).await;
+                    return Err(storage_status(&e));
+                }
+            }
+        };
+        if revision > 0 {
+            meta::set_text(&mut object, "resourceVersion", &revision.to_string());
+        }
+        Ok(self.to_served(t.row, object))
+    }
+
+    /// Changes an object. True when it was created instead. `unset_revision_wins` is for patches, whose result always
+    /// carries the revision they were computed on.
+    pub async fn update(&self, t: &mut Target<'_>, may_create: bool, change: &mut Change<'_>) -> Result<(Value, bool), Status> {
+        let storage = storage_of(t.row);
+        let key = self.key(storage, t.namespace, t.name);
+        let (mut found, _) = self.store.get(&key).await.map_err(|e| storage_status(&e))?;
+        for _ in 0..UPDATE_ROUNDS {
+            let Some(stored) = found else {
+                let new = change(None)?;
+                if !may_create {
+                    return Err(Status::not_found(&t.row.group, &t.row.plural, t.name));
+                }
+                let mut new = new;
+                meta::metadata(&mut new).remove("resourceVersion");
+                return Ok((self.create(t, new).await?, true));
+            };
+            match self.update_once(t, storage, &key, &stored, change).await? {
+                Ok(object) => return Ok((self.to_served(t.row, object), false)),
+                Err(there) => found = there,
+            }
+        }
+        Err(conflict(t.row, t.name))
+    }
+
+    /// One round; the inner error is what was found instead of the expected revision.
+    async fn update_once(
+        &self,
+        t: &mut Target<'_>,
+        storage: &'static Resource,
+        key: &str,
+        stored: &Stored,
+        change: &mut Change<'_>,
+    ) -> Result<Result<Value, Option<Stored>>, Status> {
+        let strategy = strategy::of(t.row);
+        let old = decode(storage, stored)?;
+        let served = self.to_served(t.row, old.clone());
+        let new = change(Some(&served))?;
+        let mut new = self.to_storage(t.row, new);
+        self.admit(t, Operation::Update, Some(&mut new), Some(&old)).await?;
+        check_revision(t, strategy, &new, stored)?;
+        meta::set_text(&mut new, "namespace", t.namespace);
+        meta::set_text(&mut new, "name", t.name);
+        meta::carry_over(&mut new, &old);
+        prepare(strategy, storage, t.subresource, &mut new, &old);
+        let errors = validation::validate_update(storage, &new, &old);
+        if !errors.is_empty() {
+            return Err(Status::invalid(&t.row.group, &t.row.kind, t.name, errors));
+        }
+        if t.subresource.is_empty() {
+            t.warnings.extend(validation::warnings(storage, &new));
+        }
+        let allocation = self.services.before_update(self, storage, &mut new, &old, t.options.dry_run).await?;
+        self.judge(t, Operation::Update, Some(&mut new), Some(&old)).await?;
+        meta::metadata(&mut new).remove("resourceVersion");
+        let bytes = codec::encode(storage, &new).map_err(|e| Status::internal(&e.to_string()))?;
+        let deletable = meta::is_deletable(&new) && !strategy.holds.is_some_and(|f| f(&new));
+        let written = if t.options.dry_run {
+            Written::Done(stored.revision)
+        } else if deletable {
+            self.store.delete_if(key, stored.revision).await.map_err(|e| storage_status(&e))?
+        } else if bytes == stored.value {
+            Written::Done(stored.revision)
+        } else if strategy.expires {
+            self.store.put_if(key, bytes, stored.revision, Some(self.event_ttl)).await.map_err(|e| storage_status(&e))?
+        } else {
+            self.store.put_keeping_lease(key, bytes, stored.revision, stored.lease).await.map_err(|e| storage_status(&e))?
+        };
+        match written {
+            Written::Done(revision) => {
+                self.services.after_update(self, storage, &new, &old, deletable, t.options.dry_run).await;
+                meta::set_text(&mut new, "resourceVersion", &revision.to_string());
+                Ok(Ok(new))
+            }
+            Written::Lost(there) => {
+                self.services.undo(self, allocation).await;
+                Ok(Err(there))
+            }
+        }
+    }
+
+    /// Deletes an object, or marks it.
+    pub async fn delete(&self, t: &mut Target<'_>, options: &DeleteOptions) -> Result<Deleted, Status> {
+        let storage = storage_of(t.row);
+        let strategy = strategy::of(t.row);
+        let key = self.key(storage, t.namespace, t.name);
+        let (mut found, _) = self.store.get(&key).await.map_err(|e| storage_status(&e))?;
+        for _ in 0..UPDATE_ROUNDS {
+            let Some(stored) = found else { return Err(Status::not_found(&t.row.group, &t.row.plural, t.name)) };
+            let mut object = decode(storage, &stored)?;
+            check_preconditions(t, options, &object)?;
+            let before = object.clone();
+            self.admit(t, Operation::Delete, None, Some(&before)).await?;
+            self.judge(t, Operation::Delete, None, Some(&before)).await?;
+            let grace = strategy.grace.map(|f| f(&object, options.grace_period_seconds));
+            let propagation = options.propagation.unwrap_or(Propagation::Unset);
+            let held = strategy.holds.is_some_and(|f| f(&object));
+            let step = meta::mark_deleted(&mut object, grace, options.grace_period_seconds, propagation, held);
+            if step == Deletion::Marked
+                && let Some(f) = strategy.on_delete
+            {
+                f(&mut object);
+            }
+            let written = match step {
+                Deletion::Pending => return Ok(Deleted { object: before, gone: false }),
+                _ if options.dry_run => Written::Done(stored.revision),
+                Deletion::Now => self.store.delete_if(&key, stored.revision).await.map_err(|e| storage_status(&e))?,
+                Deletion::Marked => {
+                    let mut bare = object.clone();
+                    meta::metadata(&mut bare).remove("resourceVersion");
+                    let bytes = codec::encode(storage, &bare).map_err(|e| Status::internal(&e.to_string()))?;
+                    self.store.put_keeping_lease(&key, bytes, stored.revision, stored.lease).await.map_err(|e| storage_status(&e))?
+                }
+            };
+            match written {
+                Written::Lost(there) => found = there,
+                Written::Done(revision) => {
+                    let gone = step == Deletion::Now;
+                    if gone && !options.dry_run {
+                        self.services.after_delete(self, storage, &before).await;
+                    }
+                    meta::set_text(&mut object, "resourceVersion", &revision.to_string());
+                    return Ok(Deleted { object, gone });
+                }
+            }
+        }
+        Err(conflict(t.row, t.name))
+    }
+
+    /// From the request's version to the storage row's.
+    pub fn to_storage(&self, row: &'static Resource, object: Value) -> Value {
+        let s = storage_of(row);
+        if std::ptr::eq(s, row) { object } else { conversion::convert(object, &row.group, &row.kind, &s.group, &s.version) }
+    }
+
+    /// From the storage row's version to the request's.
+    pub fn to_served(&self, row: &'static Resource, object: Value) -> Value {
+        let s = storage_of(row);
+        if std::ptr::eq(s, row) { object } else { conversion::convert(object, &s.group, &s.kind, &row.group, &row.version) }
+    }
+
+    /// Mutating admission.
+    pub async fn admit(&self, t: &mut Target<'_>, operation: Operation, object: Option<&mut Value>, old: Option<&Value>) -> Result<(), Status> {
+        let Some(chain) = self.admission.get() else { return Ok(()) };
+        let mut annotations = BTreeMap::new();
+        chain.admit(&mut attributes(t, operation, object, old, &mut annotations)).await
+    }
+
+    /// Validating admission.
+    pub async fn judge(&self, t: &mut Target<'_>, operation: Operation, object: Option<&mut Value>, old: Option<&Value>) -> Result<(), Status> {
+        let Some(chain) = self.admission.get() else { return Ok(()) };
+        let mut annotations = BTreeMap::new();
+        chain.validate(&mut attributes(t, operation, object, old, &mut annotations)).await
+    }
+}
+
+fn attributes<'a>(
+    t: &'a mut Target<'_>,
+    operation: Operation,
+    object: Option<&'a mut Value>,
+    old_object: Option<&'a Value>,
+    annotations: &'a mut BTreeMap<String, String>,
+) -> Attributes<'a> {
+    Attributes {
+        resource: t.row,
+        subresource: t.subresource,
+        namespace: t.namespace,
+        name: t.name,
+        operation,
+        user: t.user,
+        object,
+        old_object,
+        options: &t.options_object,
+        dry_run: t.options.dry_run,
+        warnings: &mut t.warnings,
+        annotations,
+    }
+}
+
+fn decode(storage: &'static Resource, stored: &Stored) -> Result<Value, Status> {
+    codec::decode(storage, &stored.value, stored.revision).map_err(|e| Status::internal(&e.to_string()))
+}
+
+/// What the strategy does before an update of the object or of one of its subresources.
+fn prepare(strategy: &Strategy, row: &Resource, subresource: &str, new: &mut Value, old: &Value) {
+    use crate::registry::{certificates, core};
+    match subresource {
+        "" | "scale" => strategy.update(row, new, old),
+        "status" => strategy.update_status(new, old),
+        "finalize" => core::namespace::finalize(new, old),
+        "approval" => certificates::approval(new, old),
+        "ephemeralcontainers" => {
+            core::pod::ephemeral_containers(new, old);
+            strategy.move_generation(new, old);
+        }
+        "resize" => {
+            core::pod::resize(new, old);
+            strategy.move_generation(new, old);
+        }
+        _ => strategy.update(row, new, old),
+    }
+}
+
+fn check_revision(t: &Target<'_>, strategy: &Strategy, new: &Value, stored: &Stored) -> Result<(), Status> {
+    let asked = meta::revision(new).map_err(|e| Status::unknown_error(&e))?;
+    if asked == 0 && !strategy.unconditional_update {
+        let e = field::Error::invalid(field::Path::new("metadata").child("resourceVersion"), Value::from(0), "must be specified for an update");
+        return Err(Status::invalid(&t.row.group, &t.row.kind, t.name, vec![e]));
+    }
+    if asked != 0 && asked != stored.revision {
+        return Err(conflict(t.row, t.name));
+    }
+    Ok(())
+}
+
+fn check_preconditions(t: &Target<'_>, options: &DeleteOptions, object: &Value) -> Result<(), Status> {
+    // These two name the kind, not the resource.
+    if let Some(uid) = &options.uid {
+        let there = meta::text(object, "uid");
+        if uid != there {
+            let why = format!(
+                "the UID in the precondition ({uid}) does not match the UID in record ({there}). The object might have been deleted and then recreated"
+            );
+            return Err(Status::conflict(&t.row.group, &t.row.kind, t.name, &why));
+        }
+    }
+    if let Some(revision) = &options.resource_version {
+        let there = meta::text(object, "resourceVersion");
+        if revision != there {
+            let why = format!(
+                "the ResourceVersion in the precondition ({revision}) does not match the ResourceVersion in record ({there}). The object might have been modified"
+            );
+            return Err(Status::conflict(&t.row.group, &t.row.kind, t.name, &why));
+        }
+    }
+    Ok(())
+}
+
+/// `409`: somebody else wrote first.
+pub fn conflict(row: &Resource, name: &str) -> Status {
+    Status::conflict(&row.group, &row.plural, name, "the object has been modified; please apply your changes to the latest version and try again")
+}
+
+/// A storage failure as clients see it.
+pub fn storage_status(error: &storage::Error) -> Status {
+    match error {
+        storage::Error::Compacted => Status::expired("The resourceVersion for the provided list is too old."),
+        other => Status::unknown_error(&other.to_string()),
+    }
+}
+
+/// The text of a name that does not exist.
+pub fn not_found(row: &Resource, name: &str) -> String {
+    format!("{} {name:?} not found", qualified(row))
+}

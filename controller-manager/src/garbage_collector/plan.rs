@@ -1,0 +1,157 @@
+//! What to do with one object, given how its owners fare.
+
+use serde_json::{Value, json};
+
+use super::graph::Owner;
+
+/// What a look at an owner showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnerState {
+    /// It exists.
+    Solid,
+    /// It does not, or its uid is another's.
+    Dangling,
+    /// It is waiting for its dependents to go.
+    WaitingForDependents,
+}
+
+/// What is known about the object.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject {
+    /// Deletion was asked for.
+    pub deleting: bool,
+    /// It waits for its own dependents.
+    pub deleting_dependents: bool,
+    /// It has dependents.
+    pub has_dependents: bool,
+    /// One of them waits for its own dependents.
+    pub dependents_waiting: bool,
+    /// Dependents that block it.
+    pub blocked: bool,
+    /// Its finalizers ask for orphaning.
+    pub orphan_finalizer: bool,
+    /// Its finalizers ask for foreground deletion.
+    pub foreground_finalizer: bool,
+}
+
+/// The step to take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Leave it.
+    Nothing,
+    /// Nothing blocks it any more: take the finalizer off.
+    RemoveForegroundFinalizer,
+    /// Its dependents have to go first.
+    LookAtDependents,
+    /// Forget these owners.
+    DropOwners(Vec<String>),
+    /// Delete it; `unblock` says to stop blocking its owners first, which would otherwise wait for each other.
+    Delete { propagation: &'static str, unblock: bool },
+}
+
+/// Decide for one object.
+#[must_use]
+pub fn plan(s: Subject, owners: &[(Owner, OwnerState)]) -> Step {
+    if s.deleting && !s.deleting_dependents {
+        return Step::Nothing;
+    }
+    if s.deleting_dependents {
+        return if s.blocked { Step::LookAtDependents } else { Step::RemoveForegroundFinalizer };
+    }
+    if owners.is_empty() {
+        return Step::Nothing;
+    }
+    let of = |state: OwnerState| owners.iter().filter(move |o| o.1 == state).map(|o| o.0.uid.to_string());
+    if of(OwnerState::Solid).next().is_some() {
+        let drop: Vec<String> = of(OwnerState::Dangling).chain(of(OwnerState::WaitingForDependents)).collect();
+        return if drop.is_empty() { Step::Nothing } else { Step::DropOwners(drop) };
+    }
+    if of(OwnerState::WaitingForDependents).next().is_some() && s.has_dependents {
+        return Step::Delete { propagation: "Foreground", unblock: s.dependents_waiting };
+    }
+    let propagation = if s.orphan_finalizer {
+        "Orphan"
+    } else if s.foreground_finalizer {
+        "Foreground"
+    } else {
+        "Background"
+    };
+    Step::Delete { propagation, unblock: false }
+}
+
+/// A patch that takes owners off.
+#[must_use]
+pub fn drop_owners_patch(uid: &str, owners: &[String]) -> Value {
+    let list: Vec<Value> = owners.iter().map(|o| json!({"$patch": "delete", "uid": o})).collect();
+    json!({"metadata": {"ownerReferences": list, "uid": uid}})
+}
+
+/// The same for resources without strategic merge: the list that remains.
+#[must_use]
+pub fn drop_owners_merge(live: &Value, owners: &[String]) -> Value {
+    let meta = &live["metadata"];
+    let left: Vec<&Value> = meta["ownerReferences"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|r| !owners.iter().any(|o| r["uid"] == o.as_str()))
+        .collect();
+    json!({"metadata": {"ownerReferences": left, "uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}})
+}
+
+/// A patch that takes a finalizer off; None if it is not there.
+#[must_use]
+pub fn remove_finalizer(live: &Value, finalizer: &str) -> Option<Value> {
+    let meta = &live["metadata"];
+    let have = meta["finalizers"].as_array()?;
+    let left: Vec<&Value> = have.iter().filter(|f| *f != finalizer).collect();
+    (left.len() < have.len())
+        .then(|| json!({"metadata": {"finalizers": left, "uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Subject = Subject {
+        deleting: false,
+        deleting_dependents: false,
+        has_dependents: false,
+        dependents_waiting: false,
+        blocked: false,
+        orphan_finalizer: false,
+        foreground_finalizer: false,
+    };
+
+    #[test]
+    fn decisions() {
+        use OwnerState::{Dangling, Solid, WaitingForDependents};
+        let owner = |uid: &str, state| {
+            (Owner { api_version: "v1".into(), kind: "X".into(), name: uid.into(), uid: uid.into(), block_owner_deletion: None }, state)
+        };
+        let delete = |propagation| Step::Delete { propagation, unblock: false };
+        let cases = [
+            ("no owners", PLAIN, vec![], Step::Nothing),
+            ("a live owner keeps it", PLAIN, vec![owner("a", Solid)], Step::Nothing),
+            ("a live owner keeps it, dead ones are dropped", PLAIN, vec![owner("a", Solid), owner("b", Dangling)], Step::DropOwners(vec!["b".into()])),
+            ("all owners gone", PLAIN, vec![owner("a", Dangling)], delete("Background")),
+            ("a waiting owner", PLAIN, vec![owner("a", WaitingForDependents)], delete("Background")),
+            ("a waiting owner and own dependents", Subject { has_dependents: true, ..PLAIN }, vec![owner("a", WaitingForDependents)], delete("Foreground")),
+            ("its orphan finalizer is respected", Subject { orphan_finalizer: true, ..PLAIN }, vec![owner("a", Dangling)], delete("Orphan")),
+            ("on its way out", Subject { deleting: true, ..PLAIN }, vec![owner("a", Dangling)], Step::Nothing),
+            ("waits for its dependents", Subject { deleting: true, deleting_dependents: true, blocked: true, ..PLAIN }, vec![], Step::LookAtDependents),
+            ("waited long enough", Subject { deleting: true, deleting_dependents: true, ..PLAIN }, vec![], Step::RemoveForegroundFinalizer),
+        ];
+        for (name, subject, owners, want) in cases {
+            assert_eq!(plan(subject, &owners), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn patches() {
+        let live = json!({"metadata": {"uid": "u", "resourceVersion": "5", "finalizers": ["orphan", "x"], "ownerReferences": [{"uid": "a"}, {"uid": "b"}]}});
+        assert_eq!(remove_finalizer(&live, "orphan"), Some(json!({"metadata": {"finalizers": ["x"], "uid": "u", "resourceVersion": "5"}})));
+        assert_eq!(remove_finalizer(&live, "none"), None);
+        assert_eq!(drop_owners_merge(&live, &["a".into()])["metadata"]["ownerReferences"], json!([{"uid": "b"}]));
+    }
+}

@@ -1,0 +1,128 @@
+use super::*;
+use crate::detect::LocalDetector;
+use crate::plan::{Endpoint, Policy, PortName, Protocol, ServicePort};
+
+fn options() -> Options {
+    Options {
+        family: Family::V4,
+        masquerade_all: false,
+        masquerade_mark: 0x4000,
+        detector: LocalDetector::Networks(vec!["10.244.0.0/16".parse().expect("network")]),
+        node_port_addresses: Vec::new(),
+        localhost_node_ports: true,
+    }
+}
+
+fn name() -> PortName {
+    PortName { namespace: "default".into(), service: "kubernetes".into(), port: "https".into(), protocol: Protocol::Tcp }
+}
+
+fn port() -> ServicePort {
+    ServicePort {
+        cluster_ip: "10.96.0.1".parse().expect("ip"),
+        port: 443,
+        node_port: None,
+        external_ips: Vec::new(),
+        load_balancer_ips: Vec::new(),
+        source_ranges: Vec::new(),
+        affinity: None,
+        internal: Policy::Cluster,
+        external: Policy::Cluster,
+        health_check_node_port: None,
+        cluster_endpoints: vec![endpoint("192.0.2.10")],
+        local_endpoints: Vec::new(),
+        has_endpoints: true,
+    }
+}
+
+fn endpoint(address: &str) -> Endpoint {
+    Endpoint { address: address.parse().expect("ip"), port: 26443, local: false }
+}
+
+fn rules(port: ServicePort) -> Rules {
+    render(&Desired { ports: [(name(), port)].into() }, &options())
+}
+
+/// The rules that upstream's proxy writes for the API server's service (its `iptables-save` in the facts),
+/// in the order of matches in which they are given to `iptables-restore`.
+#[test]
+fn the_api_servers_service() {
+    let rules = rules(port());
+    assert_eq!(
+        rules.nat["KUBE-SERVICES"],
+        [
+            "-m comment --comment \"default/kubernetes:https cluster IP\" -d 10.96.0.1/32 -p tcp -m tcp --dport 443 -j KUBE-SVC-NPX46M4PTMTKRN6Y",
+            "-m comment --comment \"kubernetes service nodeports; NOTE: this must be the last rule in this chain\" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS",
+        ]
+    );
+    assert_eq!(
+        rules.nat["KUBE-SVC-NPX46M4PTMTKRN6Y"],
+        [
+            "-m comment --comment \"default/kubernetes:https cluster IP\" -d 10.96.0.1/32 -p tcp -m tcp --dport 443 ! -s 10.244.0.0/16 -j KUBE-MARK-MASQ",
+            "-m comment --comment \"default/kubernetes:https -> 192.0.2.10:26443\" -j KUBE-SEP-Y6Z3E3DZCUVWLI56",
+        ]
+    );
+    assert_eq!(
+        rules.nat["KUBE-SEP-Y6Z3E3DZCUVWLI56"],
+        [
+            "-m comment --comment \"default/kubernetes:https\" -s 192.0.2.10/32 -j KUBE-MARK-MASQ",
+            "-m comment --comment \"default/kubernetes:https\" -p tcp -m tcp -j DNAT --to-destination 192.0.2.10:26443",
+        ]
+    );
+}
+
+#[test]
+fn connections_are_spread_evenly() {
+    let three = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(endpoint).to_vec();
+    let rules = rules(ServicePort { cluster_endpoints: three, ..port() });
+    let lines = &rules.nat["KUBE-SVC-NPX46M4PTMTKRN6Y"];
+    assert!(lines[1].contains("--probability 0.3333333333 "));
+    assert!(lines[2].contains("--probability 0.5000000000 "));
+    assert!(!lines[3].contains("--probability"));
+}
+
+#[test]
+fn a_service_without_endpoints_refuses() {
+    let nothing = ServicePort { cluster_endpoints: Vec::new(), has_endpoints: false, node_port: Some(32700), ..port() };
+    let rules = rules(nothing);
+    assert_eq!(rules.nat["KUBE-SERVICES"].len(), 1);
+    assert_eq!(
+        rules.filter["KUBE-SERVICES"],
+        ["-m comment --comment \"default/kubernetes:https has no endpoints\" -d 10.96.0.1/32 -p tcp -m tcp --dport 443 -j REJECT"]
+    );
+    assert_eq!(
+        rules.filter["KUBE-EXTERNAL-SERVICES"],
+        ["-m comment --comment \"default/kubernetes:https has no endpoints\" -m addrtype --dst-type LOCAL -p tcp -m tcp --dport 32700 -j REJECT"]
+    );
+}
+
+#[test]
+fn local_policy_without_local_endpoints_drops() {
+    let rules = rules(ServicePort { external: Policy::Local, node_port: Some(32700), ..port() });
+    assert!(rules.filter["KUBE-EXTERNAL-SERVICES"][0].ends_with("-j DROP"));
+    let external = rules.nat.iter().find(|(chain, _)| chain.starts_with("KUBE-EXT-")).expect("a chain").1;
+    assert!(external.iter().all(|rule| !rule.contains("KUBE-SVL-")), "there is no chain to jump to: {external:?}");
+    assert!(external[0].contains("pod traffic for default/kubernetes:https external destinations"));
+}
+
+#[test]
+fn affinity_remembers_clients() {
+    let rules = rules(ServicePort { affinity: Some(10_800), ..port() });
+    assert!(rules.nat["KUBE-SVC-NPX46M4PTMTKRN6Y"][1].contains("--rcheck --seconds 10800 --reap"));
+    assert!(rules.nat["KUBE-SEP-Y6Z3E3DZCUVWLI56"][1].contains("-m recent --name KUBE-SEP-Y6Z3E3DZCUVWLI56 --set"));
+}
+
+#[test]
+fn every_jump_has_its_target() {
+    let rules = rules(ServicePort {
+        node_port: Some(32700),
+        load_balancer_ips: vec!["192.0.2.99".parse().expect("ip")],
+        source_ranges: vec!["192.0.2.0/24".parse().expect("network")],
+        ..port()
+    });
+    for (chain, lines) in &rules.nat {
+        for target in lines.iter().filter_map(|line| line.rsplit_once("-j KUBE-")).map(|(_, name)| format!("KUBE-{name}")) {
+            assert!(rules.nat.contains_key(&target), "{chain} jumps to {target}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Which endpoints of a service port this node sends traffic to: readiness, termination,
+//! locality and topology hints.
+
+use super::{Endpoint, NodeFacts, Policy, PortName, Protocol, ServicePort};
+use k8s_openapi::api::discovery::v1::{Endpoint as SliceEndpoint, EndpointSlice};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// The service that a slice belongs to.
+pub(super) fn service_of(slice: &EndpointSlice) -> Option<(&str, &str)> {
+    let name = slice.metadata.labels.as_ref()?.get("kubernetes.io/service-name")?;
+    Some((slice.metadata.namespace.as_deref()?, name))
+}
+
+/// An endpoint with what decides about its use.
+#[derive(Clone, Debug)]
+struct Candidate {
+    endpoint: Endpoint,
+    ready: bool,
+    serving: bool,
+    terminating: bool,
+    zones: Vec<String>,
+    nodes: Vec<String>,
+}
+
+/// Fills in the endpoints of one service port.
+pub(super) fn fill(port: &mut ServicePort, name: &PortName, slices: &[&EndpointSlice], node: &NodeFacts) {
+    let candidates = candidates(name, slices, node);
+    if port.uses(Policy::Cluster) {
+        let usable = usable(candidates.iter());
+        port.cluster_endpoints = endpoints(&near(usable, node));
+    }
+    if port.uses(Policy::Local) {
+        port.local_endpoints = endpoints(&usable(candidates.iter().filter(|candidate| candidate.endpoint.local)));
+    }
+    port.has_endpoints = !usable(candidates.iter()).is_empty();
+}
+
+fn candidates(name: &PortName, slices: &[&EndpointSlice], node: &NodeFacts) -> Vec<Candidate> {
+    let mut found: BTreeMap<(IpAddr, u16), Candidate> = BTreeMap::new();
+    for slice in slices {
+        let ports = slice.ports.iter().flatten().filter(|port| {
+            let protocol = Protocol::parse(port.protocol.as_deref().unwrap_or_default());
+            port.name.as_deref().unwrap_or_default() == name.port && protocol == Some(name.protocol)
+        });
+        for number in ports.filter_map(|port| u16::try_from(port.port?).ok()).filter(|port| *port > 0) {
+            for endpoint in &slice.endpoints {
+                let Some(candidate) = candidate(endpoint, number, node) else { continue };
+                let key = (candidate.endpoint.address, number);
+                // While an endpoint moves between slices it is in both; the better news counts.
+                match found.get(&key) {
+                    Some(known) if known.ready || !candidate.ready => {}
+                    _ => {
+                        found.insert(key, candidate);
+                    }
+                }
+            }
+        }
+    }
+    found.into_values().collect()
+}
+
+fn candidate(endpoint: &SliceEndpoint, port: u16, node: &NodeFacts) -> Option<Candidate> {
+    let address = endpoint.addresses.first()?.parse().ok()?;
+    let conditions = endpoint.conditions.as_ref();
+    let ready = conditions.and_then(|conditions| conditions.ready).unwrap_or(true);
+    let hints = endpoint.hints.as_ref();
+    let zones = hints.and_then(|hints| hints.for_zones.as_deref()).unwrap_or_default();
+    let nodes = hints.and_then(|hints| hints.for_nodes.as_deref()).unwrap_or_default();
+    Some(Candidate {
+        endpoint: Endpoint { address, port, local: endpoint.node_name.as_deref() == Some(node.name.as_str()) },
+        ready,
+        serving: conditions.and_then(|conditions| conditions.serving).unwrap_or(ready),
+        terminating: conditions.and_then(|conditions| conditions.terminating).unwrap_or(false),
+        zones: zones.iter().map(|zone| zone.name.clone()).collect(),
+        nodes: nodes.iter().map(|node| node.name.clone()).collect(),
+    })
+}
+
+/// The ready ones; when none is, those that still serve while they terminate (KEP-1669).
+fn usable<'a>(candidates: impl Iterator<Item = &'a Candidate> + Clone) -> Vec<&'a Candidate> {
+    let ready: Vec<_> = candidates.clone().filter(|candidate| candidate.ready).collect();
+    if !ready.is_empty() {
+        return ready;
+    }
+    candidates.filter(|candidate| candidate.serving && candidate.terminating).collect()
+}
+
+/// Follows hints for this node, then for its zone; hints count only when every endpoint
+/// has one and at least one is for us, so that an incomplete slice never hides endpoints.
+fn near<'a>(candidates: Vec<&'a Candidate>, node: &NodeFacts) -> Vec<&'a Candidate> {
+    let complete = |hints: fn(&Candidate) -> &[String]| candidates.iter().all(|candidate| !hints(candidate).is_empty());
+    if complete(|candidate| &candidate.nodes) {
+        let chosen: Vec<_> = candidates.iter().copied().filter(|c| c.nodes.contains(&node.name)).collect();
+        if !chosen.is_empty() {
+            return chosen;
+        }
+    }
+    if let Some(zone) = &node.zone
+        && complete(|candidate| &candidate.zones)
+    {
+        let chosen: Vec<_> = candidates.iter().copied().filter(|c| c.zones.contains(zone)).collect();
+        if !chosen.is_empty() {
+            return chosen;
+        }
+    }
+    candidates
+}
+
+fn endpoints(candidates: &[&Candidate]) -> Vec<Endpoint> {
+    candidates.iter().map(|candidate| candidate.endpoint).collect()
+}

@@ -1,0 +1,216 @@
+//! What traffic should go where: a pure, mode-neutral view of services and endpoint slices.
+//!
+//! In: services, endpoint slices, facts about the node. Out: [`Desired`], which the back
+//! ends turn into rules. Answers for upstream's `pkg/proxy` service and endpoint trackers
+//! and `topology.go`. Must not know of iptables, nftables or the clock.
+
+mod endpoints;
+mod service;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+
+/// IP family of a back end's rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// Whether an address is of this family.
+    #[must_use]
+    pub fn holds(self, address: IpAddr) -> bool {
+        address.is_ipv4() == (self == Self::V4)
+    }
+
+    /// As in `EndpointSlice.addressType`.
+    #[must_use]
+    pub fn address_type(self) -> &'static str {
+        match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        }
+    }
+}
+
+/// Transport protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// SCTP.
+    Sctp,
+}
+
+impl Protocol {
+    /// Lower case, as rules spell it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+        }
+    }
+
+    fn parse(name: &str) -> Option<Self> {
+        match name {
+            "" | "TCP" => Some(Self::Tcp),
+            "UDP" => Some(Self::Udp),
+            "SCTP" => Some(Self::Sctp),
+            _ => None,
+        }
+    }
+}
+
+/// A port of a service, `namespace/name:port`; a port without a name is `namespace/name`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PortName {
+    /// The service's namespace.
+    pub namespace: String,
+    /// The service's name.
+    pub service: String,
+    /// The port's name, empty when it has none.
+    pub port: String,
+    /// Two ports may share a name if their protocols differ.
+    pub protocol: Protocol,
+}
+
+impl fmt::Display for PortName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}", self.namespace, self.service)?;
+        if self.port.is_empty() { Ok(()) } else { write!(formatter, ":{}", self.port) }
+    }
+}
+
+/// Where a connection can go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Endpoint {
+    /// The pod's address.
+    pub address: IpAddr,
+    /// The pod's port.
+    pub port: u16,
+    /// It is on this node.
+    pub local: bool,
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}", std::net::SocketAddr::new(self.address, self.port))
+    }
+}
+
+/// Whether traffic may leave the node for its endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Policy {
+    /// Any endpoint of the cluster.
+    #[default]
+    Cluster,
+    /// Only endpoints of this node.
+    Local,
+}
+
+/// One service port with its endpoints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServicePort {
+    /// Cluster IP.
+    pub cluster_ip: IpAddr,
+    /// The service's port.
+    pub port: u16,
+    /// The port on every node, if it has one.
+    pub node_port: Option<u16>,
+    /// External IPs.
+    pub external_ips: Vec<IpAddr>,
+    /// Load-balancer ingress IPs that this node answers for (`ipMode: VIP`).
+    pub load_balancer_ips: Vec<IpAddr>,
+    /// Who may use the load-balancer IPs; empty for everyone.
+    pub source_ranges: Vec<IpNet>,
+    /// Client-IP affinity in seconds.
+    pub affinity: Option<u32>,
+    /// Policy for the cluster IP.
+    pub internal: Policy,
+    /// Policy for node ports, external and load-balancer IPs.
+    pub external: Policy,
+    /// Port for health checks of load balancers (external policy Local).
+    pub health_check_node_port: Option<u16>,
+    /// Endpoints for cluster-policy traffic.
+    pub cluster_endpoints: Vec<Endpoint>,
+    /// Endpoints for local-policy traffic.
+    pub local_endpoints: Vec<Endpoint>,
+    /// The service has an endpoint somewhere, usable from here or not.
+    pub has_endpoints: bool,
+}
+
+impl ServicePort {
+    /// The endpoints that traffic under a policy may reach.
+    #[must_use]
+    pub fn endpoints(&self, policy: Policy) -> &[Endpoint] {
+        match policy {
+            Policy::Cluster => &self.cluster_endpoints,
+            Policy::Local => &self.local_endpoints,
+        }
+    }
+
+    /// Whether it can be reached from outside of the cluster at all.
+    #[must_use]
+    pub fn is_external(&self) -> bool {
+        self.node_port.is_some() || !self.external_ips.is_empty() || !self.load_balancer_ips.is_empty()
+    }
+
+    /// Whether any traffic of it uses a policy.
+    #[must_use]
+    pub fn uses(&self, policy: Policy) -> bool {
+        self.internal == policy || (self.is_external() && (self.external == policy || policy == Policy::Cluster))
+    }
+}
+
+/// What is known of this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// The node's name.
+    pub name: String,
+    /// `topology.kubernetes.io/zone`.
+    pub zone: Option<String>,
+}
+
+/// What rules of one family must do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Desired {
+    /// All service ports, in order of their names.
+    pub ports: BTreeMap<PortName, ServicePort>,
+}
+
+/// Works out what should be, from all there is. `slices` are all slices; each is found by
+/// its `kubernetes.io/service-name` label.
+#[must_use]
+pub fn plan(services: &[Arc<Service>], slices: &[Arc<EndpointSlice>], node: &NodeFacts, family: Family) -> Desired {
+    let mut by_service: BTreeMap<(&str, &str), Vec<&EndpointSlice>> = BTreeMap::new();
+    for slice in slices.iter().filter(|slice| slice.address_type == family.address_type()) {
+        if let Some(key) = endpoints::service_of(slice) {
+            by_service.entry(key).or_default().push(slice);
+        }
+    }
+    let mut desired = Desired::default();
+    for service in services {
+        let Some(key) = service::key(service) else { continue };
+        let slices = by_service.get(&key).map(Vec::as_slice).unwrap_or_default();
+        for (name, mut port) in service::ports(service, family) {
+            endpoints::fill(&mut port, &name, slices, node);
+            desired.ports.insert(name, port);
+        }
+    }
+    desired
+}

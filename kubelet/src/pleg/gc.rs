@@ -1,0 +1,196 @@
+//! Garbage: dead containers beyond the newest one per name, dead sandboxes that nothing refers to, pods that no
+//! source wants, folders and cgroups of pods long gone.
+
+use crate::cri::{labels, v1};
+use crate::workers::context::Context;
+use crate::workers::kill;
+use crate::workers::manager::Manager;
+use crate::workers::observed::Observer;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// How often garbage is looked for.
+const PERIOD: Duration = Duration::from_secs(60);
+/// Clean-up of unwanted pods happens more often.
+const HOUSEKEEPING: Duration = Duration::from_secs(2);
+
+/// What to remove: containers, then sandboxes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Garbage {
+    /// Container ids.
+    pub containers: Vec<String>,
+    /// Sandbox ids.
+    pub sandboxes: Vec<String>,
+}
+
+/// Picks the garbage of pods that live: all but the newest dead container per name, all but the newest sandbox.
+pub fn garbage(containers: &[v1::Container], sandboxes: &[v1::PodSandbox], alive: &HashSet<String>) -> Garbage {
+    let mut found = Garbage::default();
+    let mut dead: BTreeMap<(&str, &str), Vec<&v1::Container>> = BTreeMap::new();
+    for container in containers {
+        let Some(uid) = container.labels.get(labels::POD_UID).filter(|uid| alive.contains(*uid)) else { continue };
+        let name = container.labels.get(labels::CONTAINER_NAME).map(String::as_str).unwrap_or_default();
+        if container.state() == v1::ContainerState::ContainerExited {
+            dead.entry((uid, name)).or_default().push(container);
+        }
+    }
+    for list in dead.values_mut() {
+        list.sort_by_key(|c| std::cmp::Reverse(c.created_at));
+        found.containers.extend(list.iter().skip(1).map(|c| c.id.clone()));
+    }
+    let used: HashSet<&str> = containers
+        .iter()
+        .filter(|c| !found.containers.contains(&c.id))
+        .map(|c| c.pod_sandbox_id.as_str())
+        .collect();
+    let mut by_pod: HashMap<&str, Vec<&v1::PodSandbox>> = HashMap::new();
+    for sandbox in sandboxes {
+        if let Some(uid) = sandbox.labels.get(labels::POD_UID).filter(|uid| alive.contains(*uid)) {
+            by_pod.entry(uid).or_default().push(sandbox);
+        }
+    }
+    for list in by_pod.values_mut() {
+        list.sort_by_key(|s| std::cmp::Reverse(s.created_at));
+        let old = list.iter().skip(1).filter(|s| s.state() == v1::PodSandboxState::SandboxNotready);
+        found.sandboxes.extend(old.filter(|s| !used.contains(s.id.as_str())).map(|s| s.id.clone()));
+    }
+    found.sandboxes.sort();
+    found
+}
+
+async fn collect(cx: &Context, alive: &HashSet<String>) {
+    let lists = tokio::try_join!(cx.runtime.list_containers(None), cx.runtime.list_sandboxes(None));
+    let Ok((containers, sandboxes)) = lists else { return };
+    let found = garbage(&containers, &sandboxes, alive);
+    for id in found.containers {
+        let log = cx.runtime.container_status(&id).await.map(|s| s.log_path).unwrap_or_default();
+        match cx.runtime.remove_container(&id).await {
+            Ok(()) if !log.is_empty() => super::logs::remove(std::path::Path::new(&log)),
+            Ok(()) => {}
+            Err(error) => tracing::warn!(id, %error, "Could not remove dead container"),
+        }
+    }
+    for id in found.sandboxes {
+        if let Err(error) = cx.runtime.remove_sandbox(&id).await {
+            tracing::warn!(id, %error, "Could not remove dead sandbox");
+        }
+    }
+    super::logs::unlink_dangling(&cx.settings.container_logs_dir);
+}
+
+/// Stops and removes pods in the runtime that no source wants. Only called once every source was heard.
+async fn orphans(cx: &Context, manager: &Manager) {
+    let Ok(sandboxes) = cx.runtime.list_sandboxes(None).await else { return };
+    let Ok(containers) = cx.runtime.list_containers(None).await else { return };
+    let known = manager.uids();
+    let uid_labels = sandboxes.iter().map(|s| &s.labels).chain(containers.iter().map(|c| &c.labels));
+    let unknown: BTreeMap<String, BTreeMap<String, String>> = uid_labels
+        .filter_map(|l| l.get(labels::POD_UID).map(|uid| (uid.clone(), l.clone())))
+        .filter(|(uid, _)| !known.contains(uid))
+        .collect();
+    for (uid, marks) in unknown {
+        let pod = Pod {
+            metadata: ObjectMeta {
+                name: marks.get(labels::POD_NAME).cloned(),
+                namespace: marks.get(labels::POD_NAMESPACE).cloned(),
+                uid: Some(uid.clone()),
+                ..ObjectMeta::default()
+            },
+            ..Pod::default()
+        };
+        tracing::info!(pod = %crate::pods::describe(&pod), "Removing pod that is not wanted any more");
+        let Ok(observed) = Observer::default().observe(cx.runtime.as_ref(), &uid).await else { continue };
+        let hooks_run = kill::HooksRun::default();
+        if kill::pod(cx, &pod, &observed, 1, &hooks_run).await.is_ok() {
+            kill::remove(cx, &observed).await;
+            let logs = cx.settings.pod_log_dir(crate::pods::namespace(&pod), crate::pods::name(&pod), &uid);
+            let _ = tokio::fs::remove_dir_all(logs).await;
+        }
+    }
+}
+
+/// Takes down volumes, folders and cgroups of pods that neither a source nor the runtime knows.
+async fn leftovers(cx: &Arc<Context>, manager: &Manager) {
+    let Ok(sandboxes) = cx.runtime.list_sandboxes(None).await else { return };
+    let known = manager.uids();
+    let in_runtime: HashSet<&String> = sandboxes.iter().filter_map(|s| s.labels.get(labels::POD_UID)).collect();
+    let gone = |uid: &String| !known.contains(uid) && !in_runtime.contains(uid);
+    for uid in cx.volumes.pods_on_disk().into_iter().filter(gone) {
+        match cx.volumes.unmount(&uid).await {
+            Ok(()) => drop(tokio::fs::remove_dir_all(cx.settings.pod_dir(&uid)).await),
+            Err(error) => tracing::warn!(pod_uid = uid, %error, "Could not take down volumes of a pod that is gone"),
+        }
+    }
+    let for_cgroups = Arc::clone(cx);
+    let cgroups = tokio::task::spawn_blocking(move || for_cgroups.cgroups.pods()).await.unwrap_or_default();
+    for uid in cgroups.into_iter().filter(gone) {
+        let for_cgroups = Arc::clone(cx);
+        let removed = tokio::task::spawn_blocking(move || for_cgroups.cgroups.remove_pod(&uid)).await;
+        if let Ok(Err(error)) = removed {
+            tracing::warn!(%error, "Could not remove the cgroup of a pod that is gone");
+        }
+    }
+}
+
+/// Runs until shutdown. `ready` turns true once every source was heard.
+pub async fn run(manager: Arc<Manager>, ready: impl Fn() -> bool, shutdown: CancellationToken) {
+    let cx = Arc::clone(manager.context());
+    let mut since_collect = Duration::ZERO;
+    let mut first = true;
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(HOUSEKEEPING) => since_collect += HOUSEKEEPING,
+        }
+        if !ready() {
+            continue;
+        }
+        orphans(&cx, &manager).await;
+        if first || since_collect >= PERIOD {
+            leftovers(&cx, &manager).await;
+            collect(&cx, &manager.uids()).await;
+            since_collect = Duration::ZERO;
+            first = false;
+        }
+        let all = manager.pods();
+        let for_cgroups = Arc::clone(&cx);
+        let updated = tokio::task::spawn_blocking(move || {
+            let active: Vec<&Pod> = all.iter().map(|p| p.as_ref()).filter(|p| !crate::pods::is_terminal(p)).collect();
+            for_cgroups.cgroups.update_tiers(&active)
+        })
+        .await;
+        if let Ok(Err(error)) = updated {
+            tracing::warn!(%error, "Could not update the cgroups of the QoS classes");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_of_each_is_kept() {
+        let marks = |name: &str| BTreeMap::from([(labels::POD_UID.to_owned(), "u".to_owned()), (labels::CONTAINER_NAME.to_owned(), name.to_owned())]);
+        let container = |id: &str, name: &str, state: v1::ContainerState, at: i64, sandbox: &str| v1::Container {
+            id: id.into(), labels: marks(name), state: state.into(), created_at: at, pod_sandbox_id: sandbox.into(), ..Default::default()
+        };
+        use v1::ContainerState::{ContainerExited as Exited, ContainerRunning as Running};
+        let containers = [
+            container("a0", "a", Exited, 1, "s0"), container("a1", "a", Exited, 2, "s1"), container("a2", "a", Running, 3, "s2"),
+            container("b0", "b", Exited, 1, "s0"),
+        ];
+        let sandbox = |id: &str, at: i64, ready: bool| v1::PodSandbox {
+            id: id.into(), labels: marks(""), created_at: at, state: i32::from(!ready), ..Default::default()
+        };
+        let sandboxes = [sandbox("s0", 1, false), sandbox("s1", 2, false), sandbox("s2", 3, true)];
+        let alive = HashSet::from(["u".to_owned()]);
+        let found = garbage(&containers, &sandboxes, &alive);
+        assert_eq!(found, Garbage { containers: vec!["a0".into()], sandboxes: vec![] });
+        assert_eq!(garbage(&containers, &sandboxes, &HashSet::new()), Garbage::default());
+    }
+}

@@ -1,0 +1,117 @@
+//! Container logs on disk: rotation by size, removal, symlinks that lead nowhere.
+
+use crate::cri::Runtime;
+use crate::cri::v1::ContainerState;
+use crate::settings::Settings;
+use jiff::Timestamp;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use tokio_util::sync::CancellationToken;
+
+/// Names of a log's rotated files, oldest first: `0.log.20260102-150405` and the same with `.gz`.
+fn rotated(log: &Path) -> Vec<PathBuf> {
+    let (Some(dir), Some(name)) = (log.parent(), log.file_name().and_then(|n| n.to_str())) else { return Vec::new() };
+    let prefix = format!("{name}.");
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    let mut all: Vec<PathBuf> = entries
+        .flatten()
+        .map(|e| e.path())
+        .filter(|p| p.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with(&prefix) && !n.ends_with(".tmp")))
+        .collect();
+    all.sort();
+    all
+}
+
+/// Removes a log and its rotated files.
+pub fn remove(log: &Path) {
+    for path in rotated(log) {
+        let _ = std::fs::remove_file(path);
+    }
+    let _ = std::fs::remove_file(log);
+}
+
+/// Removes symlinks whose log is gone.
+pub fn unlink_dangling(dir: &Path) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    for path in entries.flatten().map(|e| e.path()) {
+        let link = std::fs::symlink_metadata(&path).is_ok_and(|m| m.file_type().is_symlink());
+        if link && !path.exists() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn compress(path: &Path) -> std::io::Result<()> {
+    let target = PathBuf::from(format!("{}.gz", path.display()));
+    let temporary = PathBuf::from(format!("{}.tmp", path.display()));
+    let mut input = std::fs::File::open(path)?;
+    let mut output = flate2::write::GzEncoder::new(std::fs::File::create(&temporary)?, flate2::Compression::default());
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let read = input.read(&mut buffer)?;
+        if read == 0 {
+            break;
+        }
+        output.write_all(&buffer[..read])?;
+    }
+    output.finish()?;
+    std::fs::rename(&temporary, &target)?;
+    std::fs::remove_file(path)
+}
+
+/// Makes room: drops the oldest files, compresses those that no reader follows any more, renames the live one.
+fn shift(log: &Path, max_files: usize, now: Timestamp) -> std::io::Result<()> {
+    let mut old = rotated(log);
+    // The live file and the one renamed below count, too.
+    while old.len() + 2 > max_files.max(2) {
+        std::fs::remove_file(old.remove(0))?;
+    }
+    for path in old.iter().filter(|p| p.extension().is_none_or(|e| e != "gz")) {
+        compress(path)?;
+    }
+    let stamp = now.strftime("%Y%m%d-%H%M%S");
+    std::fs::rename(log, format!("{}.{stamp}", log.display()))
+}
+
+/// Rotates the logs of running containers that grew too big.
+async fn rotate(runtime: &dyn Runtime, settings: &Settings) {
+    let Ok(containers) = runtime.list_containers(None).await else { return };
+    for container in containers.iter().filter(|c| c.state() == ContainerState::ContainerRunning) {
+        let Ok(status) = runtime.container_status(&container.id).await else { continue };
+        let log = PathBuf::from(&status.log_path);
+        let Ok(meta) = std::fs::metadata(&log) else {
+            // An earlier rotation was cut short between rename and reopen.
+            if !status.log_path.is_empty() {
+                let _ = runtime.reopen_log(&container.id).await;
+            }
+            continue;
+        };
+        if meta.len() < settings.log_max_size {
+            continue;
+        }
+        let (file, files) = (log.clone(), settings.log_max_files);
+        let shifted = tokio::task::spawn_blocking(move || shift(&file, files, Timestamp::now())).await;
+        match shifted {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(log = %log.display(), %error, "Could not rotate log");
+                continue;
+            }
+            Err(_) => continue,
+        }
+        if let Err(error) = runtime.reopen_log(&container.id).await {
+            tracing::warn!(id = %container.id, %error, "Could not reopen log");
+        }
+    }
+}
+
+/// Runs until shutdown.
+pub async fn run(cx: std::sync::Arc<crate::workers::context::Context>, shutdown: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(cx.settings.log_monitor_interval) => {}
+        }
+        rotate(cx.runtime.as_ref(), &cx.settings).await;
+    }
+}

@@ -1,0 +1,149 @@
+//! Notices what happens in the runtime: container events where it offers them, a relist every second otherwise (and
+//! always, as events may be lost). Wakes the workers of pods that changed, and cleans up behind everybody: pods that
+//! nobody wants, old containers and sandboxes, big logs.
+
+pub mod gc;
+pub mod logs;
+
+use crate::cri::{CriError, Runtime, labels, v1};
+use crate::workers::manager::Manager;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// How often the runtime is listed.
+pub const RELIST_PERIOD: Duration = Duration::from_secs(1);
+/// With events the relist is only a safety net.
+const RELIST_WITH_EVENTS: Duration = Duration::from_secs(300);
+/// A relist older than this means that the runtime hangs.
+pub const THRESHOLD: Duration = Duration::from_secs(180);
+
+/// When the last relist succeeded; node readiness depends on it.
+#[derive(Debug, Default)]
+pub struct Health(AtomicI64);
+
+impl Health {
+    fn beat(&self) {
+        self.0.store(jiff::Timestamp::now().as_second(), Ordering::Relaxed);
+    }
+
+    /// Why pods cannot be watched, if so.
+    pub fn error(&self) -> Option<String> {
+        let last = self.0.load(Ordering::Relaxed);
+        if last == 0 {
+            return Some("PLEG is not healthy: pleg has yet to be successful".to_owned());
+        }
+        let age = jiff::Timestamp::now().as_second() - last;
+        let limit = THRESHOLD.as_secs();
+        (age > limit as i64).then(|| {
+            let age = crate::workers::backoff::go_duration(jiff::SignedDuration::from_secs(age));
+            format!("PLEG is not healthy: pleg was last seen active {age} ago; threshold is 3m0s")
+        })
+    }
+}
+
+/// One pod's containers and sandboxes with their states.
+type Print = Vec<(String, i32)>;
+
+/// A short picture of everything in the runtime, by pod uid.
+async fn picture(runtime: &dyn Runtime) -> Result<HashMap<String, Print>, CriError> {
+    let (sandboxes, containers) = tokio::try_join!(runtime.list_sandboxes(None), runtime.list_containers(None))?;
+    let mut all: HashMap<String, Print> = HashMap::new();
+    for sandbox in sandboxes {
+        if let Some(uid) = sandbox.labels.get(labels::POD_UID) {
+            all.entry(uid.clone()).or_default().push((sandbox.id, sandbox.state));
+        }
+    }
+    for container in containers {
+        if let Some(uid) = container.labels.get(labels::POD_UID) {
+            all.entry(uid.clone()).or_default().push((container.id, container.state));
+        }
+    }
+    for print in all.values_mut() {
+        print.sort();
+    }
+    Ok(all)
+}
+
+/// Uids whose picture differs.
+fn changed(old: &HashMap<String, Print>, new: &HashMap<String, Print>) -> Vec<String> {
+    let mut uids: Vec<String> = new.iter().filter(|(uid, p)| old.get(*uid) != Some(p)).map(|(u, _)| u.clone()).collect();
+    uids.extend(old.keys().filter(|uid| !new.contains_key(*uid)).cloned());
+    uids
+}
+
+/// Runs until shutdown.
+pub async fn run(manager: Arc<Manager>, health: Arc<Health>, shutdown: CancellationToken) {
+    let runtime = Arc::clone(&manager.context().runtime);
+    let mut last = HashMap::new();
+    let mut events = None;
+    let mut ticks = 0u64;
+    loop {
+        match picture(runtime.as_ref()).await {
+            Ok(new) => {
+                health.beat();
+                for uid in changed(&last, &new) {
+                    manager.poke(&uid);
+                }
+                last = new;
+            }
+            Err(error) => tracing::warn!(%error, "GenericPLEG: Unable to retrieve pods"),
+        }
+        // A runtime may be replaced by one that offers events.
+        if events.is_none() && ticks.is_multiple_of(60) {
+            events = runtime.events().await.ok();
+        }
+        ticks += 1;
+        let period = if events.is_some() { RELIST_WITH_EVENTS } else { RELIST_PERIOD };
+        let deadline = tokio::time::sleep(period.min(Duration::from_secs(60)));
+        let mut deadline = std::pin::pin!(deadline);
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = &mut deadline => break,
+                event = next(&mut events) => match event {
+                    Some(event) => {
+                        if let Some(uid) = uid_of(&event) {
+                            manager.poke(&uid);
+                        }
+                    }
+                    None => {
+                        events = None;
+                        break;
+                    }
+                },
+            }
+        }
+    }
+}
+
+async fn next(
+    events: &mut Option<tokio::sync::mpsc::Receiver<v1::ContainerEventResponse>>,
+) -> Option<v1::ContainerEventResponse> {
+    match events {
+        Some(events) => events.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn uid_of(event: &v1::ContainerEventResponse) -> Option<String> {
+    let sandbox = event.pod_sandbox_status.as_ref()?;
+    sandbox.metadata.as_ref().map(|m| m.uid.clone()).filter(|uid| !uid.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_pods_that_changed_are_woken() {
+        let print = |state| vec![("a".to_owned(), state)];
+        let old = HashMap::from([("same".to_owned(), print(1)), ("gone".to_owned(), print(1)), ("died".to_owned(), print(1))]);
+        let new = HashMap::from([("same".to_owned(), print(1)), ("died".to_owned(), print(2)), ("new".to_owned(), print(0))]);
+        let mut uids = changed(&old, &new);
+        uids.sort();
+        assert_eq!(uids, ["died", "gone", "new"]);
+    }
+}

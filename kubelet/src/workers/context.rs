@@ -1,0 +1,94 @@
+//! What every worker needs: the doors of the other rooms.
+
+use super::images::Images;
+use crate::cri::Runtime;
+use crate::events::EventSink;
+use crate::facts::PodFacts;
+use crate::hooks::Hooks;
+use crate::objects::ObjectSource;
+use crate::probes::Probes;
+use crate::resources::{Cgroups, MachineInfo};
+use crate::settings::Settings;
+use crate::volumes::Volumes;
+use arc_swap::ArcSwap;
+use k8s_openapi::api::core::v1::{Pod, PodStatus, Service};
+use std::sync::Arc;
+
+/// Takes the statuses that workers compute.
+pub trait StatusSink: Send + Sync {
+    /// The pod's status changed.
+    fn set(&self, pod: &Arc<Pod>, status: &PodStatus);
+    /// Everything of the pod was given back; a pod that is being deleted may go from the API server.
+    fn reclaimed(&self, pod: &Arc<Pod>, status: &PodStatus);
+    /// The kubelet forgets the pod.
+    fn forget(&self, uid: &str);
+}
+
+/// All services of the cluster, for environment variables.
+pub trait ServiceLister: Send + Sync {
+    /// The current services; empty without an API server.
+    fn services(&self) -> Vec<Arc<Service>>;
+    /// False as long as the list is not complete.
+    fn synced(&self) -> bool;
+}
+
+/// Nothing to list: a kubelet without an API server.
+#[derive(Debug, Default)]
+pub struct NoServices;
+
+impl ServiceLister for NoServices {
+    fn services(&self) -> Vec<Arc<Service>> {
+        Vec::new()
+    }
+    fn synced(&self) -> bool {
+        true
+    }
+}
+
+/// What is known about the node and may change.
+#[derive(Clone, Debug, Default)]
+pub struct NodeState {
+    /// Internal addresses, allocatable.
+    pub facts: PodFacts,
+    /// Why the runtime's network is not ready, if it is not.
+    pub network_error: Option<String>,
+}
+
+/// Doors of the other rooms.
+pub struct Context {
+    /// The container runtime.
+    pub runtime: Arc<dyn Runtime>,
+    /// Settings.
+    pub settings: Settings,
+    /// The machine.
+    pub machine: MachineInfo,
+    /// Images: policy, pulls and their back-off.
+    pub images: Images,
+    /// Volumes.
+    pub volumes: Arc<dyn Volumes>,
+    /// Probes.
+    pub probes: Arc<dyn Probes>,
+    /// Hooks.
+    pub hooks: Arc<dyn Hooks>,
+    /// Cgroups.
+    pub cgroups: Arc<dyn Cgroups>,
+    /// Objects that pods refer to.
+    pub objects: Arc<dyn ObjectSource>,
+    /// Services.
+    pub services: Arc<dyn ServiceLister>,
+    /// Events.
+    pub events: Arc<dyn EventSink>,
+    /// Statuses.
+    pub statuses: Arc<dyn StatusSink>,
+    /// The node.
+    pub node: ArcSwap<NodeState>,
+}
+
+impl Context {
+    /// Facts about the node, with a pod's addresses.
+    pub fn facts(&self, pod: &Pod, sandbox_ips: &[String]) -> PodFacts {
+        let mut facts = self.node.load().facts.clone();
+        facts.pod_ips = if crate::pods::host_network(pod) { facts.host_ips.clone() } else { sandbox_ips.to_vec() };
+        facts
+    }
+}

@@ -1,0 +1,266 @@
+//! Makes sure that a container's image is there: pull policy, back-off, one pull at a time (or several), events.
+
+use super::backoff::Backoff;
+use super::security::ImageUser;
+use crate::cri::{Runtime, v1};
+use crate::events::{EventSink, EventType};
+use crate::objects::ObjectSource;
+use crate::pods;
+use crate::sources::manifest::default_pull_policy;
+use base64::Engine;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::time::Instant;
+use tokio::sync::Semaphore;
+
+/// Pulls that may run at the same time when they are not serialised.
+const PARALLEL_PULLS: usize = 8;
+
+/// Why a container waits for its image: `waiting.reason` and `waiting.message`.
+pub type Wait = (String, String);
+
+#[derive(Default)]
+struct State {
+    backoff: Backoff,
+    failed: HashMap<String, (Timestamp, String)>,
+}
+
+/// The image room's door.
+pub struct Images {
+    pulls: Semaphore,
+    state: Mutex<State>,
+}
+
+/// The full name of an image: registry, path, tag. An error when it is not a valid reference.
+pub fn normalize(image: &str) -> Result<String, String> {
+    let invalid = || format!("couldn't parse image name \"{image}\": invalid reference format");
+    if image.is_empty() || image.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        return Err(invalid());
+    }
+    let (path, _) = image.split_once('@').unwrap_or((image, ""));
+    let last = path.rsplit('/').next().unwrap_or(path);
+    let (name, _) = last.split_once(':').unwrap_or((last, ""));
+    if name.is_empty() {
+        return Err(invalid());
+    }
+    let repository = path.strip_suffix(last).unwrap_or_default();
+    let has_host = repository.split('/').next().is_some_and(|h| h.contains(['.', ':']) || h == "localhost");
+    let rest = if has_host { repository.split_once('/').map_or("", |(_, r)| r) } else { repository };
+    if format!("{rest}{name}").chars().any(|c| c.is_ascii_uppercase()) {
+        return Err(format!("couldn't parse image name \"{image}\": invalid reference format: repository name ({}) must be lowercase", path));
+    }
+    if last.contains(':') || image.contains('@') { Ok(image.to_owned()) } else { Ok(format!("{image}:latest")) }
+}
+
+fn registry(image: &str) -> &str {
+    match image.split_once('/') {
+        Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => host,
+        _ => "docker.io",
+    }
+}
+
+fn same_registry(entry: &str, host: &str) -> bool {
+    let entry = entry.trim_start_matches("https://").trim_start_matches("http://");
+    let entry = entry.split('/').next().unwrap_or(entry);
+    let docker = |h: &str| matches!(h, "docker.io" | "index.docker.io" | "registry-1.docker.io");
+    entry == host || (docker(entry) && docker(host))
+}
+
+/// Credentials for an image out of a docker configuration (`{"auths": {…}}` or the bare map).
+pub fn credentials(config: &[u8], image: &str) -> Option<v1::AuthConfig> {
+    let value: serde_json::Value = serde_json::from_slice(config).ok()?;
+    let auths = value.get("auths").unwrap_or(&value).as_object()?;
+    let (server, entry) = auths.iter().find(|(server, _)| same_registry(server, registry(image)))?;
+    let text = |key: &str| entry.get(key).and_then(|v| v.as_str()).unwrap_or_default().to_owned();
+    let (mut username, mut password) = (text("username"), text("password"));
+    if username.is_empty()
+        && let Ok(plain) = base64::engine::general_purpose::STANDARD.decode(text("auth"))
+        && let Some((user, secret)) = String::from_utf8_lossy(&plain).split_once(':')
+    {
+        (username, password) = (user.to_owned(), secret.to_owned());
+    }
+    Some(v1::AuthConfig {
+        username,
+        password,
+        server_address: server.clone(),
+        identity_token: text("identitytoken"),
+        registry_token: text("registrytoken"),
+        ..v1::AuthConfig::default()
+    })
+}
+
+/// A duration the way Go prints it after rounding to milliseconds.
+fn go_millis(elapsed: std::time::Duration) -> String {
+    let millis = elapsed.as_millis();
+    if millis < 1000 {
+        return format!("{millis}ms");
+    }
+    let (minutes, rest) = (millis / 60_000, millis % 60_000);
+    let mut seconds = format!("{}.{:03}", rest / 1000, rest % 1000);
+    while seconds.ends_with('0') {
+        seconds.pop();
+    }
+    let seconds = seconds.trim_end_matches('.').to_owned();
+    if minutes > 0 { format!("{minutes}m{seconds}s") } else { format!("{seconds}s") }
+}
+
+impl Images {
+    /// Serialised pulls wait for each other.
+    pub fn new(serialize: bool) -> Self {
+        Self { pulls: Semaphore::new(if serialize { 1 } else { PARALLEL_PULLS }), state: Mutex::default() }
+    }
+
+    /// How long until the image of this pod may be tried again.
+    pub fn retry_in(&self, pod: &Pod, image: &str, now: Timestamp) -> Option<jiff::SignedDuration> {
+        let key = format!("{}_{image}", pods::uid(pod));
+        let state = self.state.lock();
+        let (at, _) = state.failed.get(&key)?;
+        state.backoff.remaining(&key, *at, now)
+    }
+
+    /// Makes the image present; returns its id and user.
+    pub async fn ensure(
+        &self,
+        runtime: &dyn Runtime,
+        objects: &dyn ObjectSource,
+        events: &dyn EventSink,
+        pod: &Pod,
+        container: &Container,
+        sandbox: v1::PodSandboxConfig,
+    ) -> Result<(String, ImageUser), Wait> {
+        let path = crate::events::field_path(pod, &container.name);
+        let event = |kind, reason: &str, message: &str| events.pod(pod, &path, kind, reason, message);
+        let wanted = container.image.clone().unwrap_or_default();
+        let image = match normalize(&wanted) {
+            Ok(image) => image,
+            Err(cause) => {
+                let message = format!("Failed to apply default image tag \"{wanted}\": {cause}");
+                event(EventType::Warning, "InspectFailed", &message);
+                return Err(("InvalidImageName".into(), message));
+            }
+        };
+        let spec = v1::ImageSpec { image: image.clone(), ..v1::ImageSpec::default() };
+        let found = runtime.image_status(spec.clone()).await.map_err(|error| {
+            let message = format!("Failed to inspect image \"{image}\": {error}");
+            event(EventType::Warning, "InspectFailed", &message);
+            ("ImageInspectError".to_owned(), message)
+        })?;
+        let policy = container.image_pull_policy.as_deref().unwrap_or_else(|| default_pull_policy(&wanted));
+        if let Some(found) = found
+            && policy != "Always"
+        {
+            let message = format!("Container image \"{wanted}\" already present on machine and can be accessed by the pod");
+            event(EventType::Normal, "Pulled", &message);
+            return Ok(describe(found));
+        } else if policy == "Never" {
+            let message = format!("Container image \"{wanted}\" is not present with pull policy of Never");
+            event(EventType::Warning, "ErrImageNeverPull", &message);
+            return Err(("ErrImageNeverPull".into(), message));
+        }
+        let key = format!("{}_{wanted}", pods::uid(pod));
+        let blocked = {
+            let state = self.state.lock();
+            state.failed.get(&key).and_then(|(at, error)| {
+                state.backoff.remaining(&key, *at, Timestamp::now()).map(|_| error.clone())
+            })
+        };
+        if let Some(error) = blocked {
+            event(EventType::Normal, "BackOff", &format!("Back-off pulling image \"{wanted}\""));
+            return Err(("ImagePullBackOff".into(), format!("Back-off pulling image \"{wanted}\": ErrImagePull: {error}")));
+        }
+        let queued = Instant::now();
+        let _turn = self.pulls.acquire().await.map_err(|e| ("ErrImagePull".to_owned(), e.to_string()))?;
+        event(EventType::Normal, "Pulling", &format!("Pulling image \"{wanted}\""));
+        let started = Instant::now();
+        let auth = secrets(objects, pod, &image).await;
+        match runtime.pull_image(spec.clone(), auth, sandbox).await {
+            Ok(reference) => {
+                let (alone, total) = (go_millis(started.elapsed()), go_millis(queued.elapsed()));
+                let by_reference = v1::ImageSpec { image: reference.clone(), ..v1::ImageSpec::default() };
+                let pulled = runtime.image_status(by_reference).await.ok().flatten();
+                let size = pulled.as_ref().map_or(0, |i| i.size);
+                event(
+                    EventType::Normal,
+                    "Pulled",
+                    &format!("Successfully pulled image \"{wanted}\" in {alone} ({total} including waiting). Image size: {size} bytes."),
+                );
+                let mut state = self.state.lock();
+                state.backoff.reset(&key);
+                state.failed.remove(&key);
+                Ok(pulled.map_or((reference, ImageUser::default()), describe))
+            }
+            Err(error) => {
+                let error = format!("failed to pull and unpack image \"{image}\": {error}").replace(
+                    &format!("failed to pull and unpack image \"{image}\": rpc error"),
+                    "rpc error",
+                );
+                event(EventType::Warning, "Failed", &format!("Failed to pull image \"{wanted}\": {error}"));
+                let now = Timestamp::now();
+                let mut state = self.state.lock();
+                let last = state.failed.get(&key).map_or(now, |(at, _)| *at);
+                state.backoff.next(&key, last, now);
+                state.failed.insert(key, (now, error.clone()));
+                Err(("ErrImagePull".into(), error))
+            }
+        }
+    }
+}
+
+fn describe(image: v1::Image) -> (String, ImageUser) {
+    let user = ImageUser { uid: image.uid.map(|u| u.value), name: image.username };
+    (image.id, user)
+}
+
+async fn secrets(objects: &dyn ObjectSource, pod: &Pod, image: &str) -> Option<v1::AuthConfig> {
+    let names = pod.spec.as_ref()?.image_pull_secrets.as_ref()?;
+    for reference in names {
+        let Ok(secret) = objects.secret(pods::namespace(pod), &reference.name).await else { continue };
+        let data = secret.data.as_ref()?;
+        let found = [".dockerconfigjson", ".dockercfg"]
+            .iter()
+            .filter_map(|key| data.get(*key))
+            .find_map(|content| credentials(&content.0, image));
+        if found.is_some() {
+            return found;
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        for (image, expected) in [
+            ("busybox", Some("busybox:latest")),
+            ("a.b:5000/x/y:1", Some("a.b:5000/x/y:1")),
+            ("x@sha256:00", Some("x@sha256:00")),
+            ("", None),
+            ("a b", None),
+            ("Upper", None),
+            ("x/", None),
+        ] {
+            assert_eq!(normalize(image).ok().as_deref(), expected, "{image}");
+        }
+    }
+
+    #[test]
+    fn credentials_of_a_docker_configuration() {
+        let config = br#"{"auths":{"https://index.docker.io/v1/":{"auth":"dTpw"},"r.io":{"username":"a","password":"b"}}}"#;
+        let auth = credentials(config, "busybox:latest").expect("docker hub");
+        assert_eq!((auth.username.as_str(), auth.password.as_str()), ("u", "p"));
+        assert_eq!(credentials(config, "r.io/x:1").map(|a| a.username).as_deref(), Some("a"));
+        assert!(credentials(config, "other.io/x:1").is_none());
+    }
+
+    #[test]
+    fn durations_like_go() {
+        for (millis, text) in [(5, "5ms"), (1500, "1.5s"), (61_000, "1m1s")] {
+            assert_eq!(go_millis(std::time::Duration::from_millis(millis)), text);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The pod map: merges the sources, starts and informs workers, remembers mirror pods.
+
+use super::context::Context;
+use super::worker::{Mailbox, Worker};
+use crate::pods;
+use crate::sources::{Source, SourceSet};
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+#[derive(Default)]
+struct Inner {
+    workers: HashMap<String, Arc<Mailbox>>,
+    statics: HashMap<Source, HashMap<String, Arc<Pod>>>,
+    /// New versions of static pods that wait until the old one is gone, by full name.
+    queued: HashMap<String, Arc<Pod>>,
+    /// Mirror pods by full name.
+    mirrors: HashMap<String, Arc<Pod>>,
+    statuses: HashMap<String, PodStatus>,
+}
+
+/// All pods of this node.
+pub struct Manager {
+    cx: Arc<Context>,
+    inner: Mutex<Inner>,
+    tasks: TaskTracker,
+    shutdown: CancellationToken,
+    /// Wakes the mirror pod task.
+    pub mirror_changed: Notify,
+}
+
+impl Manager {
+    /// An empty map.
+    pub fn new(cx: Arc<Context>, tasks: TaskTracker, shutdown: CancellationToken) -> Arc<Self> {
+        Arc::new(Self { cx, inner: Mutex::default(), tasks, shutdown, mirror_changed: Notify::new() })
+    }
+
+    /// The doors that workers use.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.cx
+    }
+
+    /// A pod of the API server appeared or changed.
+    pub fn upsert(self: &Arc<Self>, pod: Arc<Pod>) {
+        if pods::is_mirror(&pod) {
+            let full_name = pods::full_name(&pod);
+            self.inner.lock().mirrors.insert(full_name, pod);
+            self.mirror_changed.notify_one();
+            return;
+        }
+        self.give(pod);
+    }
+
+    /// A pod of the API server is gone.
+    pub fn delete(self: &Arc<Self>, pod: &Pod) {
+        if pods::is_mirror(pod) {
+            let mut inner = self.inner.lock();
+            let full_name = pods::full_name(pod);
+            if inner.mirrors.get(&full_name).is_some_and(|m| m.metadata.uid == pod.metadata.uid) {
+                inner.mirrors.remove(&full_name);
+            }
+            self.mirror_changed.notify_one();
+            return;
+        }
+        if let Some(mailbox) = self.inner.lock().workers.get(pods::uid(pod)) {
+            mailbox.remove();
+        }
+    }
+
+    /// The whole current set of a source of static pods.
+    pub fn set_static(self: &Arc<Self>, set: SourceSet) {
+        let new: HashMap<String, Arc<Pod>> =
+            set.pods.into_iter().map(|p| (pods::uid(&p).to_owned(), Arc::new(p))).collect();
+        let (gone, come): (Vec<String>, Vec<Arc<Pod>>) = {
+            let mut inner = self.inner.lock();
+            let old = inner.statics.insert(set.source, new.clone()).unwrap_or_default();
+            let gone = old.keys().filter(|uid| !new.contains_key(*uid)).cloned().collect();
+            let come = new.iter().filter(|(uid, _)| !old.contains_key(*uid)).map(|(_, p)| Arc::clone(p)).collect();
+            (gone, come)
+        };
+        for uid in gone {
+            let mut inner = self.inner.lock();
+            inner.queued.retain(|_, pod| pods::uid(pod) != uid);
+            if let Some(mailbox) = inner.workers.get(&uid) {
+                mailbox.remove();
+            }
+        }
+        for pod in come {
+            let mut inner = self.inner.lock();
+            let full_name = pods::full_name(&pod);
+            let busy = inner.workers.values().any(|m| {
+                let other = m.pod();
+                pods::is_static(&other) && pods::full_name(&other) == full_name && pods::uid(&other) != pods::uid(&pod)
+            });
+            if busy {
+                inner.queued.insert(full_name, pod);
+            } else {
+                drop(inner);
+                self.give(pod);
+            }
+        }
+        self.mirror_changed.notify_one();
+    }
+
+    fn give(self: &Arc<Self>, pod: Arc<Pod>) {
+        let uid = pods::uid(&pod).to_owned();
+        let mut inner = self.inner.lock();
+        if let Some(mailbox) = inner.workers.get(&uid) {
+            mailbox.update(pod);
+            return;
+        }
+        if self.shutdown.is_cancelled() {
+            return;
+        }
+        let mailbox = Arc::new(Mailbox::new(pod));
+        inner.workers.insert(uid.clone(), Arc::clone(&mailbox));
+        drop(inner);
+        let worker = Worker::new(Arc::clone(&self.cx), mailbox);
+        let (manager, shutdown) = (Arc::clone(self), self.shutdown.clone());
+        self.tasks.spawn(async move {
+            worker.run(shutdown).await;
+            manager.ended(&uid);
+        });
+    }
+
+    fn ended(self: &Arc<Self>, uid: &str) {
+        if self.shutdown.is_cancelled() {
+            return;
+        }
+        let next = {
+            let mut inner = self.inner.lock();
+            inner.statuses.remove(uid);
+            let mailbox = inner.workers.remove(uid);
+            mailbox.and_then(|m| inner.queued.remove(&pods::full_name(&m.pod())))
+        };
+        if let Some(pod) = next {
+            self.give(pod);
+        }
+        self.mirror_changed.notify_one();
+    }
+
+    /// Something happened to a pod in the runtime. False when no worker knows the pod.
+    pub fn poke(&self, uid: &str) -> bool {
+        let inner = self.inner.lock();
+        let mailbox = inner.workers.get(uid);
+        if let Some(mailbox) = mailbox {
+            mailbox.poke();
+        }
+        mailbox.is_some()
+    }
+
+    /// The kubelet itself ends a pod.
+    pub fn fail(&self, uid: &str, reason: &str, message: &str) {
+        if let Some(mailbox) = self.inner.lock().workers.get(uid) {
+            mailbox.fail(reason, message);
+        }
+    }
+
+    /// Remembers a pod's newest status, for the server's answers.
+    pub fn remember(&self, uid: &str, status: &PodStatus) {
+        self.inner.lock().statuses.insert(uid.to_owned(), status.clone());
+    }
+
+    /// Pods as their sources have them, without mirror pods.
+    pub fn pods(&self) -> Vec<Arc<Pod>> {
+        self.inner.lock().workers.values().map(|m| m.pod()).collect()
+    }
+
+    /// Pods with their newest status.
+    pub fn pods_with_status(&self) -> Vec<Pod> {
+        let inner = self.inner.lock();
+        let mut all: Vec<Pod> = inner
+            .workers
+            .iter()
+            .map(|(uid, mailbox)| {
+                let mut pod = Pod::clone(&mailbox.pod());
+                if let Some(status) = inner.statuses.get(uid) {
+                    pod.status = Some(status.clone());
+                }
+                pod
+            })
+            .collect();
+        all.sort_by(|a, b| (pods::namespace(a), pods::name(a)).cmp(&(pods::namespace(b), pods::name(b))));
+        all
+    }
+
+    /// The pod with this name, its newest status included; by uid when given (a mirror pod's uid counts as well).
+    pub fn find(&self, namespace: &str, name: &str, uid: Option<&str>) -> Option<Pod> {
+        self.pods_with_status()
+            .into_iter()
+            .filter(|p| pods::namespace(p) == namespace && pods::name(p) == name)
+            .find(|p| uid.is_none_or(|uid| pods::uid(p) == uid || self.mirror(p).is_some_and(|m| pods::uid(&m) == uid)))
+    }
+
+    /// Uids that workers own.
+    pub fn uids(&self) -> HashSet<String> {
+        self.inner.lock().workers.keys().cloned().collect()
+    }
+
+    /// The mirror pod of a static pod.
+    pub fn mirror(&self, pod: &Pod) -> Option<Arc<Pod>> {
+        self.inner.lock().mirrors.get(&pods::full_name(pod)).cloned()
+    }
+
+    /// Static pods that shall run, and all mirror pods.
+    pub fn mirrors(&self) -> (Vec<Arc<Pod>>, Vec<Arc<Pod>>) {
+        let inner = self.inner.lock();
+        let statics = inner
+            .statics
+            .values()
+            .flat_map(|s| s.values())
+            .filter(|p| inner.workers.contains_key(pods::uid(p)))
+            .cloned()
+            .collect();
+        (statics, inner.mirrors.values().cloned().collect())
+    }
+}

@@ -1,0 +1,280 @@
+//! Starting: sandboxes and containers, with everything that has to be prepared on the host.
+
+use super::container::{Prepared, container_config, log_symlink, propagation};
+use super::context::Context;
+use super::dns::{self, Resolver};
+use super::images::Wait;
+use super::kill::{self, HooksRun};
+use super::observed::{Container as Found, Sandbox, State};
+use super::sandbox::sandbox_config;
+use crate::cri::v1;
+use crate::env::{self, EnvSources};
+use crate::events::{EventType, field_path};
+use crate::facts::PodFacts;
+use crate::hooks::HookTarget;
+use crate::objects::ObjectError;
+use crate::pods;
+use crate::volumes::MountedVolume;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Longest time for a `postStart` hook: it blocks the container, not the kubelet.
+const POST_START_LIMIT: Duration = Duration::from_secs(10 * 60);
+
+/// Reads the node's resolver file; a missing one is an empty one.
+pub async fn host_resolver(cx: &Context) -> Resolver {
+    if cx.settings.resolv_conf.is_empty() {
+        return Resolver::default();
+    }
+    Resolver::parse(&tokio::fs::read_to_string(&cx.settings.resolv_conf).await.unwrap_or_default())
+}
+
+/// Creates the pod's folders.
+pub async fn folders(cx: &Context, pod: &Pod) -> std::io::Result<()> {
+    let dir = cx.settings.pod_dir(pods::uid(pod));
+    for sub in ["volumes", "plugins", "containers"] {
+        tokio::fs::create_dir_all(dir.join(sub)).await?;
+    }
+    tokio::fs::create_dir_all(cx.settings.pod_log_dir(pods::namespace(pod), pods::name(pod), pods::uid(pod))).await
+}
+
+/// Makes a sandbox; an error is the text of `FailedCreatePodSandBox`.
+pub async fn sandbox(cx: &Context, pod: &Pod, attempt: u32) -> Result<String, String> {
+    let parent = cx.cgroups.pod_parent(pod);
+    let config = sandbox_config(pod, attempt, &parent, &cx.settings, &host_resolver(cx).await);
+    let handler = runtime_handler(pod);
+    cx.runtime.run_sandbox(config, &handler).await.map_err(|e| e.to_string())
+}
+
+fn runtime_handler(pod: &Pod) -> String {
+    // The default class has no handler of its own.
+    pod.spec.as_ref().and_then(|s| s.runtime_class_name.clone()).unwrap_or_default()
+}
+
+/// What a start needs to know about its pod.
+pub struct Start<'a> {
+    /// The doors.
+    pub cx: &'a Context,
+    /// The pod.
+    pub pod: &'a Pod,
+    /// Its sandbox.
+    pub sandbox: &'a Sandbox,
+    /// Its mounted volumes.
+    pub volumes: &'a BTreeMap<String, MountedVolume>,
+    /// Hooks that were run.
+    pub hooks_run: &'a HooksRun,
+}
+
+impl Start<'_> {
+    fn event(&self, container: &str, kind: EventType, reason: &str, message: &str) {
+        self.cx.events.pod(self.pod, &field_path(self.pod, container), kind, reason, message);
+    }
+
+    /// Reports a failure and turns it into the container's waiting state.
+    fn failed(&self, container: &str, reason: &str, message: String) -> Wait {
+        self.event(container, EventType::Warning, "Failed", &format!("Error: {message}"));
+        (reason.to_owned(), message)
+    }
+
+    /// Pulls, creates and starts a container. `target` is the container that an ephemeral one looks into.
+    pub async fn run(&self, container: &Container, attempt: u32, target: Option<&Found>) -> Result<(), Wait> {
+        let (cx, pod) = (self.cx, self.pod);
+        let name = container.name.as_str();
+        let parent = cx.cgroups.pod_parent(pod);
+        let sandbox_config = sandbox_config(pod, self.sandbox.attempt, &parent, &cx.settings, &host_resolver(cx).await);
+        let (runtime, objects, events) = (cx.runtime.as_ref(), cx.objects.as_ref(), cx.events.as_ref());
+        let image = cx.images.ensure(runtime, objects, events, pod, container, sandbox_config.clone()).await;
+        let (image_id, image_user) = image.map_err(|wait| {
+            self.event(name, EventType::Warning, "Failed", &format!("Error: {}", wait.0));
+            wait
+        })?;
+        let facts = cx.facts(pod, &self.sandbox.ips);
+        let log_dir = cx.settings.pod_log_dir(pods::namespace(pod), pods::name(pod), pods::uid(pod)).join(name);
+        let attempt = attempt.max(next_log(&log_dir));
+        let config_error = |message: String| self.failed(name, "CreateContainerConfigError", message);
+        let env = self.environment(container, &facts).await.map_err(config_error)?;
+        let mounts = self.mounts(container, &facts, &env).await.map_err(config_error)?;
+        let prepared = Prepared { attempt, env, mounts, image_id, image_user };
+        let mut config =
+            container_config(pod, container, prepared, &cx.machine, &cx.settings).map_err(config_error)?;
+        if let Some(target) = target {
+            look_into(&mut config, &target.id);
+        }
+        if let Err(error) = tokio::fs::create_dir_all(&log_dir).await {
+            let message = format!("failed to create log directory for container \"{name}\": {error}");
+            return Err(self.failed(name, "CreateContainerError", message));
+        }
+        let id = cx
+            .runtime
+            .create_container(&self.sandbox.id, config, sandbox_config)
+            .await
+            .map_err(|e| self.failed(name, "CreateContainerError", description(&e)))?;
+        self.event(name, EventType::Normal, "Created", "Container created");
+        if let Err(error) = cx.runtime.start_container(&id).await {
+            return Err(self.failed(name, "RunContainerError", description(&error)));
+        }
+        self.event(name, EventType::Normal, "Started", "Container started");
+        self.link_log(name, attempt, &id).await;
+        self.post_start(container, &id).await
+    }
+
+    async fn link_log(&self, name: &str, attempt: u32, id: &str) {
+        let (settings, pod) = (&self.cx.settings, self.pod);
+        let log = settings
+            .pod_log_dir(pods::namespace(pod), pods::name(pod), pods::uid(pod))
+            .join(name)
+            .join(format!("{attempt}.log"));
+        let link = settings.container_logs_dir.join(log_symlink(pod, name, id));
+        let linked = async {
+            tokio::fs::create_dir_all(&settings.container_logs_dir).await?;
+            tokio::fs::symlink(&log, &link).await
+        };
+        if let Err(error) = linked.await {
+            tracing::debug!(link = %link.display(), %error, "Could not link container log");
+        }
+    }
+
+    async fn post_start(&self, container: &Container, id: &str) -> Result<(), Wait> {
+        let Some(hook) = container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()) else { return Ok(()) };
+        let pod_ip = self.sandbox.ips.first().map(String::as_str).unwrap_or_default();
+        let target = HookTarget { pod: self.pod, container, container_id: id, pod_ip };
+        let Err(error) = self.cx.hooks.run(hook, target, POST_START_LIMIT).await else { return Ok(()) };
+        tracing::warn!(pod = %pods::describe(self.pod), container = %container.name, %error, "PostStart hook failed");
+        self.event(&container.name, EventType::Warning, "FailedPostStartHook", "PostStartHook failed");
+        let found = Found { id: id.to_owned(), name: container.name.clone(), state: State::Running, ..Found::default() };
+        let grace = pods::grace(self.pod);
+        let killed = kill::container(self.cx, self.pod, &found, pod_ip, grace, "FailedPostStartHook", self.hooks_run).await;
+        if let Err(error) = killed {
+            tracing::warn!(error, "Could not stop container after its PostStart hook failed");
+        }
+        Err(("PostStartHookError".to_owned(), format!("PostStart hook failed: {error}")))
+    }
+
+    async fn environment(&self, container: &Container, facts: &PodFacts) -> Result<Vec<(String, String)>, String> {
+        let (cx, pod) = (self.cx, self.pod);
+        if !cx.services.synced() {
+            return Err("services have not yet been read at least once, cannot construct envvars".to_owned());
+        }
+        let references = env::references(container);
+        let mut sources = EnvSources::default();
+        for name in references.config_maps {
+            match cx.objects.config_map(pods::namespace(pod), &name).await {
+                Ok(map) => drop(sources.config_maps.insert(name, map)),
+                Err(ObjectError::NotFound { .. }) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        for name in references.secrets {
+            match cx.objects.secret(pods::namespace(pod), &name).await {
+                Ok(secret) => drop(sources.secrets.insert(name, secret)),
+                Err(ObjectError::NotFound { .. }) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        let services = cx.services.services();
+        env::container_env(pod, container, &services, &sources, facts).map_err(|e| e.to_string())
+    }
+
+    async fn mounts(&self, container: &Container, facts: &PodFacts, env: &[(String, String)]) -> Result<Vec<v1::Mount>, String> {
+        let (cx, pod) = (self.cx, self.pod);
+        let mut mounts = Vec::new();
+        for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
+            let Some(volume) = self.volumes.get(&mount.name) else {
+                return Err(format!("cannot find volume \"{}\" to mount into container \"{}\"", mount.name, container.name));
+            };
+            let sub_path = match (&mount.sub_path_expr, &mount.sub_path) {
+                (Some(expression), _) if !expression.is_empty() => env::expand(expression, env),
+                (_, Some(path)) => path.clone(),
+                _ => String::new(),
+            };
+            let path = cx
+                .volumes
+                .mount_path(pod, &container.name, index, volume, mount, &sub_path)
+                .await
+                .map_err(|e| e.to_string())?;
+            let container_path =
+                if mount.mount_path.starts_with('/') { mount.mount_path.clone() } else { format!("/{}", mount.mount_path) };
+            mounts.push(v1::Mount {
+                container_path,
+                host_path: path.to_string_lossy().into_owned(),
+                readonly: volume.read_only || mount.read_only.unwrap_or(false),
+                selinux_relabel: volume.selinux_relabel,
+                propagation: propagation(mount.mount_propagation.as_deref()).into(),
+                ..v1::Mount::default()
+            });
+        }
+        if !mounts.iter().any(|m| m.container_path == "/etc/hosts") {
+            let host_path = self.hosts(facts).await.map_err(|e| format!("failed to write hosts file: {e}"))?;
+            mounts.push(plain(&host_path, "/etc/hosts"));
+        }
+        let inside = container.termination_message_path.as_deref().unwrap_or("/dev/termination-log");
+        if !inside.is_empty() {
+            let file = self.termination_file(&container.name).await.map_err(|e| format!("failed to create termination-log file: {e}"))?;
+            mounts.push(plain(&file, inside));
+        }
+        Ok(mounts)
+    }
+
+    async fn hosts(&self, facts: &PodFacts) -> std::io::Result<PathBuf> {
+        let (settings, pod) = (&self.cx.settings, self.pod);
+        let path = settings.pod_dir(pods::uid(pod)).join("etc-hosts");
+        let aliases = pod.spec.as_ref().and_then(|s| s.host_aliases.clone()).unwrap_or_default();
+        let text = if pods::host_network(pod) {
+            dns::node_hosts_file(&tokio::fs::read_to_string("/etc/hosts").await.unwrap_or_default(), &aliases)
+        } else {
+            let (name, domain) = dns::hostname(pod, settings);
+            dns::hosts_file(&facts.pod_ips, &name, &domain, &aliases)
+        };
+        tokio::fs::write(&path, text).await?;
+        tokio::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).await?;
+        Ok(path)
+    }
+
+    async fn termination_file(&self, container: &str) -> std::io::Result<PathBuf> {
+        let dir = self.cx.settings.pod_dir(pods::uid(self.pod)).join("containers").join(container);
+        tokio::fs::create_dir_all(&dir).await?;
+        let unique = uuid::Uuid::new_v4().simple().to_string();
+        let path = dir.join(&unique[..8]);
+        tokio::fs::write(&path, "").await?;
+        tokio::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).await?;
+        Ok(path)
+    }
+}
+
+fn description(error: &crate::cri::CriError) -> String {
+    let crate::cri::CriError::Rpc { code, message } = error;
+    if *code == "DeadlineExceeded" { "context deadline exceeded".to_owned() } else { message.clone() }
+}
+
+fn plain(host: &Path, container: &str) -> v1::Mount {
+    v1::Mount {
+        container_path: container.to_owned(),
+        host_path: host.to_string_lossy().into_owned(),
+        ..v1::Mount::default()
+    }
+}
+
+fn look_into(config: &mut v1::ContainerConfig, target: &str) {
+    let namespaces = config
+        .linux
+        .as_mut()
+        .and_then(|l| l.security_context.as_mut())
+        .and_then(|c| c.namespace_options.as_mut());
+    if let Some(namespaces) = namespaces {
+        namespaces.pid = v1::NamespaceMode::Target.into();
+        namespaces.target_id = target.to_owned();
+    }
+}
+
+/// The first log number that is not used yet: a container whose records were collected goes on counting.
+fn next_log(dir: &Path) -> u32 {
+    let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
+    entries
+        .flatten()
+        .filter_map(|e| e.file_name().to_str().and_then(|n| n.split('.').next()).and_then(|n| n.parse::<u32>().ok()))
+        .max()
+        .map_or(0, |last| last + 1)
+}

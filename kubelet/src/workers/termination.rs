@@ -1,0 +1,61 @@
+//! The message a container leaves when it ends: its termination file, or the end of its log.
+
+use super::observed::Container;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+
+/// Longest message from the file.
+const MAX_FILE: u64 = 4096;
+/// Longest message from the log.
+const MAX_LOG: usize = 2048;
+/// Most lines from the log.
+const MAX_LINES: usize = 80;
+
+/// Reads at most the first 4096 bytes.
+fn head(path: &Path) -> String {
+    let mut text = Vec::new();
+    if let Ok(file) = std::fs::File::open(path) {
+        let _ = file.take(MAX_FILE).read_to_end(&mut text);
+    }
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// The last lines of a log in the runtime's format, without their prefixes.
+fn log_tail(path: &Path) -> String {
+    let read = || -> std::io::Result<String> {
+        let mut file = std::fs::File::open(path)?;
+        let length = file.metadata()?.len();
+        // Prefixes take room, too: read some more than is shown.
+        file.seek(SeekFrom::Start(length.saturating_sub(16 * 1024)))?;
+        let mut text = Vec::new();
+        file.read_to_end(&mut text)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    };
+    let text = read().unwrap_or_default();
+    let lines: Vec<&str> = text.lines().filter_map(|l| l.splitn(4, ' ').nth(3)).collect();
+    let from = lines.len().saturating_sub(MAX_LINES);
+    let mut tail = lines[from..].join("\n");
+    if !tail.is_empty() {
+        tail.push('\n');
+    }
+    while tail.len() > MAX_LOG {
+        let cut = tail.char_indices().map(|(i, _)| i).find(|i| *i >= tail.len() - MAX_LOG).unwrap_or(tail.len());
+        tail.drain(..cut);
+    }
+    tail
+}
+
+/// Fills in the message of an ended container.
+pub fn fill(container: &mut Container) {
+    let mut text = String::new();
+    if !container.termination_file.is_empty() {
+        text = head(Path::new(&container.termination_file));
+    }
+    let fallback = container.termination_policy == "FallbackToLogsOnError" && container.exit_code != 0;
+    if text.is_empty() && fallback {
+        text = log_tail(Path::new(&container.log_path));
+    }
+    if !text.is_empty() {
+        container.message = text;
+    }
+}

@@ -1,0 +1,574 @@
+//! The task of one pod: observes, plans, executes, reports; stops the pod when it has to go.
+
+use super::backoff::{Backoff, go_duration};
+use super::context::Context;
+use super::images::Wait;
+use super::kill::{self, HooksRun};
+use super::observed::{Observed, Observer, State};
+use super::plan::{self, Kind, ProbeResults, Step};
+use super::start::{self, Start};
+use crate::events::{EventType, field_path};
+use crate::pods;
+use crate::probes::{ProbeKind, ProbeResult, RunningContainer};
+use crate::status::generate::{Inputs, pod_status};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+/// Most plans in a row before the worker gives others a turn.
+const MAX_ROUNDS: usize = 32;
+/// First and longest wait after a failed round.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(20));
+
+/// What the pod map tells a worker.
+#[derive(Debug)]
+pub struct Mailbox {
+    state: Mutex<MailboxState>,
+    notify: Notify,
+}
+
+#[derive(Clone, Debug)]
+struct MailboxState {
+    pod: Arc<Pod>,
+    removed: bool,
+    failure: Option<(String, String)>,
+}
+
+impl Mailbox {
+    /// A mailbox for a new pod.
+    pub fn new(pod: Arc<Pod>) -> Self {
+        Self { state: Mutex::new(MailboxState { pod, removed: false, failure: None }), notify: Notify::new() }
+    }
+
+    /// The pod changed.
+    pub fn update(&self, pod: Arc<Pod>) {
+        self.state.lock().pod = pod;
+        self.notify.notify_one();
+    }
+
+    /// No source has the pod any more.
+    pub fn remove(&self) {
+        self.state.lock().removed = true;
+        self.notify.notify_one();
+    }
+
+    /// The kubelet itself ends the pod.
+    pub fn fail(&self, reason: &str, message: &str) {
+        self.state.lock().failure.get_or_insert_with(|| (reason.to_owned(), message.to_owned()));
+        self.notify.notify_one();
+    }
+
+    /// Look again: something happened in the runtime or to a probe.
+    pub fn poke(&self) {
+        self.notify.notify_one();
+    }
+
+    /// The pod as it was told last.
+    pub fn pod(&self) -> Arc<Pod> {
+        Arc::clone(&self.state.lock().pod)
+    }
+
+    /// Gone from its source.
+    pub fn is_removed(&self) -> bool {
+        self.state.lock().removed
+    }
+
+    fn snapshot(&self) -> MailboxState {
+        self.state.lock().clone()
+    }
+}
+
+struct Results<'a> {
+    cx: &'a Context,
+    uid: &'a str,
+}
+
+impl ProbeResults for Results<'_> {
+    fn liveness(&self, name: &str, id: &str) -> Option<ProbeResult> {
+        self.cx.probes.result(self.uid, name, ProbeKind::Liveness, id)
+    }
+    fn startup(&self, name: &str, id: &str) -> Option<ProbeResult> {
+        self.cx.probes.result(self.uid, name, ProbeKind::Startup, id)
+    }
+}
+
+/// How a round ended.
+enum Round {
+    /// Nothing to do for so long.
+    Idle(Option<Duration>),
+    /// Something failed and is to be retried.
+    Retry,
+    /// All containers have ended for good.
+    Finished,
+}
+
+/// The worker of one pod.
+pub struct Worker {
+    cx: Arc<Context>,
+    mailbox: Arc<Mailbox>,
+    uid: String,
+    observer: Observer,
+    crash: Backoff,
+    waiting: HashMap<String, Wait>,
+    hooks_run: HooksRun,
+    published: Option<PodStatus>,
+    seen: Timestamp,
+    last_refresh: Timestamp,
+    failures: u32,
+}
+
+impl Worker {
+    /// A worker for the pod in the mailbox.
+    pub fn new(cx: Arc<Context>, mailbox: Arc<Mailbox>) -> Self {
+        let uid = pods::uid(&mailbox.pod()).to_owned();
+        let crash = Backoff::new(super::backoff::INITIAL, cx.settings.max_crash_backoff);
+        let now = Timestamp::now();
+        Self {
+            cx, mailbox, uid, crash, seen: now, last_refresh: now, observer: Observer::default(), waiting: HashMap::new(),
+            hooks_run: HooksRun::default(), published: None, failures: 0,
+        }
+    }
+
+    /// Runs until the pod is gone and everything of it was given back, or the kubelet stops (then the pod goes on
+    /// running).
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = self.live() => {}
+        }
+    }
+
+    async fn live(&mut self) {
+        loop {
+            let state = self.mailbox.snapshot();
+            if Self::must_stop(&state) {
+                break;
+            }
+            let wait = match self.sync(&state.pod).await {
+                Round::Finished => break,
+                Round::Idle(wait) => {
+                    self.failures = 0;
+                    wait.unwrap_or(self.cx.settings.sync_frequency)
+                }
+                Round::Retry => {
+                    self.failures += 1;
+                    (RETRY.0 * 2u32.saturating_pow((self.failures - 1).min(8))).min(RETRY.1)
+                }
+            };
+            tokio::select! {
+                () = self.mailbox.notify.notified() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+        self.terminate().await;
+        self.reclaim().await;
+        // A finished pod stays known (its logs can be read) until its source drops it.
+        while !self.mailbox.is_removed() {
+            self.mailbox.notify.notified().await;
+            let pod = self.mailbox.pod();
+            if pod.metadata.deletion_timestamp.is_some()
+                && let Some(status) = self.published.clone()
+            {
+                self.cx.statuses.reclaimed(&pod, &status);
+            }
+        }
+        self.erase().await;
+    }
+
+    fn must_stop(state: &MailboxState) -> bool {
+        state.removed
+            || state.failure.is_some()
+            || state.pod.metadata.deletion_timestamp.is_some()
+            || pods::is_terminal(&state.pod)
+    }
+
+    /// Observes; problems are logged and retried.
+    async fn observe(&mut self) -> Option<Observed> {
+        match self.observer.observe(self.cx.runtime.as_ref(), &self.uid).await {
+            Ok(observed) => Some(observed),
+            Err(error) => {
+                tracing::warn!(pod_uid = %self.uid, %error, "Could not ask the runtime about the pod");
+                None
+            }
+        }
+    }
+
+    /// Computes the status and hands it on when it changed; tells the prober what runs.
+    fn publish(&mut self, pod: &Arc<Pod>, observed: &Observed, terminating: bool, terminated: bool) -> PodStatus {
+        let cx = Arc::clone(&self.cx);
+        let ips = observed.active_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
+        let facts = cx.facts(pod, &ips);
+        let running: Vec<RunningContainer> = observed
+            .running()
+            .filter_map(|c| {
+                let started_at = plan::timestamp(c.started_at)?;
+                Some(RunningContainer { name: c.name.clone(), container_id: c.id.clone(), started_at })
+            })
+            .collect();
+        if !terminated {
+            cx.probes.observe(pod, &facts.pod_ips, &running);
+        }
+        let uid = self.uid.clone();
+        let startup = |name: &str, id: &str| cx.probes.result(&uid, name, ProbeKind::Startup, id);
+        let before = pod.status.clone().unwrap_or_default();
+        let readiness = |name: &str, id: &str| match cx.probes.result(&uid, name, ProbeKind::Readiness, id) {
+            Some(ProbeResult::Unknown) | None => {
+                // After a restart of the kubelet a container that was ready stays so until a probe says otherwise.
+                let was = before.container_statuses.iter().flatten().find(|s| s.name == name);
+                let same = was.is_some_and(|s| s.ready && s.container_id.as_deref() == Some(&format!("containerd://{id}")));
+                same.then_some(ProbeResult::Success)
+            }
+            known => known,
+        };
+        let failure = self.mailbox.snapshot().failure;
+        let previous = self.published.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
+        // What was published is newer than what the API server has shown so far.
+        let mut current = Pod::clone(pod);
+        if let Some(published) = &self.published {
+            let conditions = current.status.as_ref().and_then(|s| s.conditions.clone());
+            current.status = Some(PodStatus { conditions, ..published.clone() });
+        }
+        let status = pod_status(&Inputs {
+            pod: &current, observed, facts: &facts, waiting: &self.waiting, startup: &startup, readiness: &readiness,
+            previous: &previous, failure: failure.as_ref(), terminating, terminated, seen: self.seen, now: Timestamp::now(),
+        });
+        if self.published.as_ref() != Some(&status) {
+            self.cx.statuses.set(pod, &status);
+            self.published = Some(status.clone());
+        }
+        status
+    }
+
+    async fn sync(&mut self, pod: &Arc<Pod>) -> Round {
+        for _ in 0..MAX_ROUNDS {
+            let Some(observed) = self.observe().await else { return Round::Retry };
+            let status = self.publish(pod, &observed, false, false);
+            if let Some(left) = deadline_left(pod, &status, Timestamp::now())
+                && left <= SignedDuration::ZERO
+            {
+                let text = "Pod was active on the node longer than the specified deadline";
+                self.cx.events.pod(pod, "", EventType::Normal, "DeadlineExceeded", text);
+                self.mailbox.fail("DeadlineExceeded", text);
+                return Round::Finished;
+            }
+            if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
+                return Round::Finished;
+            }
+            let plan = plan::plan(pod, &observed, &Results { cx: &self.cx, uid: &self.uid });
+            if plan.steps.is_empty() {
+                self.refresh(pod, &observed).await;
+                return Round::Idle(self.next_wake(pod, &status));
+            }
+            match self.execute(pod, &observed, plan.steps).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    let status = self.publish(pod, &observed, false, false);
+                    return Round::Idle(self.next_wake(pod, &status));
+                }
+                Err(()) => {
+                    self.publish(pod, &observed, false, false);
+                    return Round::Retry;
+                }
+            }
+            if Self::must_stop(&self.mailbox.snapshot()) {
+                return Round::Idle(Some(Duration::ZERO));
+            }
+        }
+        Round::Idle(Some(Duration::ZERO))
+    }
+
+    fn next_wake(&self, pod: &Pod, status: &PodStatus) -> Option<Duration> {
+        let now = Timestamp::now();
+        let mut wake = SignedDuration::try_from(self.cx.settings.sync_frequency).unwrap_or(SignedDuration::from_secs(60));
+        if let Some(left) = deadline_left(pod, status, now) {
+            wake = wake.min(left);
+        }
+        for (name, (reason, _)) in &self.waiting {
+            let spec = kill::spec_of(pod, name);
+            let left = match reason.as_str() {
+                "CrashLoopBackOff" => status
+                    .container_statuses
+                    .iter()
+                    .chain(&status.init_container_statuses)
+                    .flatten()
+                    .find(|s| s.name == *name)
+                    .and_then(|s| s.last_state.as_ref().and_then(|l| l.terminated.as_ref()).and_then(|t| t.finished_at.clone()))
+                    .and_then(|at| self.crash.remaining(name, at.0, now)),
+                "ErrImagePull" | "ImagePullBackOff" => {
+                    let image = spec.and_then(|s| s.image.clone()).unwrap_or_default();
+                    self.cx.images.retry_in(pod, &image, now)
+                }
+                // Configuration errors and the like: often gone soon.
+                _ => Some(SignedDuration::from_secs(5)),
+            };
+            wake = wake.min(left.unwrap_or(SignedDuration::from_secs(1)));
+        }
+        Duration::try_from(wake.max(SignedDuration::from_millis(50))).ok()
+    }
+
+    async fn refresh(&mut self, pod: &Pod, observed: &Observed) {
+        let now = Timestamp::now();
+        if now.duration_since(self.last_refresh) < SignedDuration::from_secs(30) {
+            return;
+        }
+        self.last_refresh = now;
+        let ips = observed.active_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
+        if let Err(error) = self.cx.volumes.refresh(pod, &self.cx.facts(pod, &ips)).await {
+            tracing::warn!(pod = %pods::describe(pod), %error, "Could not refresh volumes");
+        }
+    }
+
+    /// Executes steps in order. `Ok(true)`: something happened, look again; `Ok(false)`: everything is in back-off.
+    async fn execute(&mut self, pod: &Arc<Pod>, observed: &Observed, steps: Vec<Step>) -> Result<bool, ()> {
+        let mut progressed = false;
+        let mut volumes = None;
+        for step in steps {
+            match step {
+                Step::KillPod { recreate } => {
+                    if recreate {
+                        let text = "Pod sandbox changed, it will be killed and re-created.";
+                        self.cx.events.pod(pod, "", EventType::Normal, "SandboxChanged", text);
+                    }
+                    let killed = kill::pod(&self.cx, pod, observed, pods::grace(pod), &self.hooks_run).await;
+                    killed.map_err(|error| tracing::warn!(pod = %pods::describe(pod), error, "Could not stop pod"))?;
+                    progressed = true;
+                }
+                Step::KillContainer { id, message, .. } => {
+                    let Some(found) = observed.containers.iter().find(|c| c.id == id) else { continue };
+                    let ip = observed.active_sandbox().and_then(|s| s.ips.first()).cloned().unwrap_or_default();
+                    let grace = probe_grace(pod, &found.name, &message).unwrap_or_else(|| pods::grace(pod));
+                    kill::container(&self.cx, pod, found, &ip, grace, &message, &self.hooks_run).await.map_err(drop)?;
+                    progressed = true;
+                }
+                Step::CreateSandbox { attempt } => {
+                    self.create_sandbox(pod, attempt).await?;
+                    progressed = true;
+                }
+                Step::StartContainer { name, kind, attempt, ended } => {
+                    if self.backed_off(pod, &name, ended) {
+                        continue;
+                    }
+                    if volumes.is_none() {
+                        volumes = Some(self.mount(pod, observed).await?);
+                    }
+                    let Some(sandbox) = observed.active_sandbox() else { return Ok(true) };
+                    let start = Start {
+                        cx: &self.cx, pod, sandbox, volumes: volumes.as_ref().unwrap_or(&NO_VOLUMES), hooks_run: &self.hooks_run,
+                    };
+                    let Some((container, target)) = container_to_start(pod, &name, kind, observed) else { continue };
+                    match start.run(&container, attempt, target).await {
+                        Ok(()) => {
+                            self.waiting.remove(&name);
+                            progressed = true;
+                        }
+                        Err(wait) => {
+                            tracing::debug!(pod = %pods::describe(pod), container = name, reason = wait.0, message = wait.1, "Container does not start");
+                            let made = matches!(wait.0.as_str(), "RunContainerError" | "PostStartHookError");
+                            progressed |= made;
+                            self.waiting.insert(name, wait);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(progressed)
+    }
+
+    /// Keeps the crash-loop back-off: true when the container has to wait.
+    fn backed_off(&mut self, pod: &Pod, name: &str, ended: Option<Timestamp>) -> bool {
+        let Some(ended) = ended else { return false };
+        let now = Timestamp::now();
+        if self.crash.remaining(name, ended, now).is_some() {
+            let describe = pods::describe(pod);
+            let first = self.waiting.get(name).is_none_or(|w| w.0 != "CrashLoopBackOff");
+            if first {
+                let text = format!("Back-off restarting failed container {name} in pod {describe}");
+                self.cx.events.pod(pod, &field_path(pod, name), EventType::Warning, "BackOff", &text);
+            }
+            let delay = go_duration(self.crash.delay(name));
+            let text = format!("back-off {delay} restarting failed container={name} pod={describe}");
+            self.waiting.insert(name.to_owned(), ("CrashLoopBackOff".to_owned(), text));
+            return true;
+        }
+        self.crash.next(name, ended, now);
+        false
+    }
+
+    async fn create_sandbox(&mut self, pod: &Arc<Pod>, attempt: u32) -> Result<(), ()> {
+        let node = self.cx.node.load();
+        if let Some(error) = &node.network_error
+            && !pods::host_network(pod)
+        {
+            let text = format!("network is not ready: {error}");
+            self.cx.events.pod(pod, "", EventType::Warning, "NetworkNotReady", &text);
+            return Err(());
+        }
+        if let Err(error) = start::folders(&self.cx, pod).await {
+            let text = format!("error making pod data directories: {error}");
+            self.cx.events.pod(pod, "", EventType::Warning, "FailedToMakePodDataDirectories", &text);
+            return Err(());
+        }
+        let (cx, for_cgroup) = (Arc::clone(&self.cx), Arc::clone(pod));
+        let made = tokio::task::spawn_blocking(move || cx.cgroups.ensure_pod(&for_cgroup)).await;
+        if let Ok(Err(error)) = made {
+            let text = format!("unable to ensure pod container exists: failed to create container for {} : {error}", self.cx.cgroups.pod_parent(pod));
+            self.cx.events.pod(pod, "", EventType::Warning, "FailedCreatePodContainer", &text);
+            return Err(());
+        }
+        // Volumes come first: a pod whose volumes are missing has no sandbox.
+        self.mount(pod, &Observed::default()).await?;
+        if super::dns::wants_cluster_dns(pod) && self.cx.settings.cluster_dns.is_empty() {
+            let text = format!(
+                "pod: \"{}\". kubelet does not have ClusterDNS IP configured and cannot create Pod using \"ClusterFirst\" policy. Falling back to \"Default\" policy.",
+                pods::describe(pod)
+            );
+            self.cx.events.pod(pod, "", EventType::Warning, "MissingClusterDNS", &text);
+        }
+        match start::sandbox(&self.cx, pod, attempt).await {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let text = format!("Failed to create pod sandbox: {error}");
+                self.cx.events.pod(pod, "", EventType::Warning, "FailedCreatePodSandBox", &text);
+                Err(())
+            }
+        }
+    }
+
+    async fn mount(&self, pod: &Pod, observed: &Observed) -> Result<Volumes, ()> {
+        let ips = observed.active_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
+        match self.cx.volumes.mount(pod, &self.cx.facts(pod, &ips)).await {
+            Ok(volumes) => Ok(volumes),
+            Err(error) => {
+                self.cx.events.pod(pod, "", EventType::Warning, "FailedMount", &error.to_string());
+                Err(())
+            }
+        }
+    }
+
+    /// Stops the pod, again with less time when that is asked for meanwhile.
+    async fn terminate(&mut self) {
+        self.cx.probes.stop_liveness(&self.uid);
+        let mut failures = 0u32;
+        loop {
+            let state = self.mailbox.snapshot();
+            let grace = pods::grace(&state.pod).max(1);
+            let Some(observed) = self.observe().await else {
+                tokio::time::sleep(RETRY.0).await;
+                continue;
+            };
+            self.publish(&state.pod, &observed, true, false);
+            let result = {
+                let stop = kill::pod(&self.cx, &state.pod, &observed, grace, &self.hooks_run);
+                let mut stop = std::pin::pin!(stop);
+                loop {
+                    tokio::select! {
+                        result = &mut stop => break Some(result),
+                        () = self.mailbox.notify.notified() => {
+                            if pods::grace(&self.mailbox.pod()).max(1) < grace {
+                                break None;
+                            }
+                        }
+                    }
+                }
+            };
+            match result {
+                None => {}
+                Some(Ok(())) => {
+                    let Some(observed) = self.observe().await else { continue };
+                    if observed.is_stopped() {
+                        let pod = self.mailbox.pod();
+                        self.publish(&pod, &observed, true, true);
+                        return;
+                    }
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                Some(Err(error)) => {
+                    tracing::warn!(pod = %pods::describe(&state.pod), error, "Could not stop pod");
+                    failures += 1;
+                    tokio::time::sleep((RETRY.0 * failures).min(RETRY.1)).await;
+                }
+            }
+        }
+    }
+
+    /// Gives back volumes and cgroups; then the pod may leave the API server.
+    async fn reclaim(&mut self) {
+        self.cx.probes.remove(&self.uid);
+        let mut failures = 0u32;
+        loop {
+            let volumes = self.cx.volumes.unmount(&self.uid).await.map_err(|e| e.to_string());
+            let (cx, uid) = (Arc::clone(&self.cx), self.uid.clone());
+            let cgroup = tokio::task::spawn_blocking(move || cx.cgroups.remove_pod(&uid)).await;
+            let cgroup = cgroup.map_err(|e| e.to_string()).and_then(|r| r.map_err(|e| e.to_string()));
+            match volumes.and(cgroup) {
+                Ok(()) => break,
+                Err(error) => {
+                    tracing::warn!(pod_uid = %self.uid, error, "Could not give back everything of the pod");
+                    failures += 1;
+                    tokio::time::sleep((RETRY.0 * failures).min(RETRY.1)).await;
+                }
+            }
+        }
+        let pod = self.mailbox.pod();
+        if let Some(status) = self.published.clone() {
+            self.cx.statuses.reclaimed(&pod, &status);
+        }
+    }
+
+    /// Removes every trace.
+    async fn erase(&mut self) {
+        let pod = self.mailbox.pod();
+        if let Some(observed) = self.observe().await {
+            kill::remove(&self.cx, &observed).await;
+        }
+        let (settings, uid) = (&self.cx.settings, &self.uid);
+        let _ = tokio::fs::remove_dir_all(settings.pod_log_dir(pods::namespace(&pod), pods::name(&pod), uid)).await;
+        let _ = tokio::fs::remove_dir_all(settings.pod_dir(uid)).await;
+        self.cx.statuses.forget(uid);
+    }
+}
+
+type Volumes = std::collections::BTreeMap<String, crate::volumes::MountedVolume>;
+static NO_VOLUMES: Volumes = Volumes::new();
+
+/// Time left of `activeDeadlineSeconds`.
+fn deadline_left(pod: &Pod, status: &PodStatus, now: Timestamp) -> Option<SignedDuration> {
+    let seconds = pod.spec.as_ref()?.active_deadline_seconds?;
+    let start = status.start_time.as_ref()?.0;
+    Some(SignedDuration::from_secs(seconds) - now.duration_since(start))
+}
+
+/// A probe may set its own grace period.
+fn probe_grace(pod: &Pod, name: &str, message: &str) -> Option<i64> {
+    let spec = kill::spec_of(pod, name)?;
+    if message.contains("failed liveness probe") {
+        return spec.liveness_probe.as_ref()?.termination_grace_period_seconds;
+    }
+    if message.contains("failed startup probe") {
+        return spec.startup_probe.as_ref()?.termination_grace_period_seconds;
+    }
+    None
+}
+
+/// The spec of the container to start; ephemeral ones are brought into the ordinary form.
+fn container_to_start<'a>(
+    pod: &Pod,
+    name: &str,
+    kind: Kind,
+    observed: &'a Observed,
+) -> Option<(Container, Option<&'a super::observed::Container>)> {
+    if kind != Kind::Ephemeral {
+        return kill::spec_of(pod, name).cloned().map(|c| (c, None));
+    }
+    let ephemeral = pod.spec.as_ref()?.ephemeral_containers.iter().flatten().find(|c| c.name == name)?;
+    let mut value = serde_json::to_value(ephemeral).ok()?;
+    let target = value.as_object_mut()?.remove("targetContainerName");
+    let target = target.as_ref().and_then(|t| t.as_str()).and_then(|t| observed.latest(t));
+    let container = serde_json::from_value(value).ok()?;
+    Some((container, target.filter(|t| t.state == State::Running)))
+}

@@ -1,0 +1,303 @@
+//! Text forms of scalar types: times, durations, base64. Error texts are Go's, since clients see them.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+const TIME_LAYOUT: &str = "2006-01-02T15:04:05Z07:00";
+const MICRO_LAYOUT: &str = "2006-01-02T15:04:05.000000Z07:00";
+
+/// Seconds since the epoch and nanoseconds.
+pub(crate) type Instant = (i64, i32);
+
+fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
+    let y = if month <= 2 { year - 1 } else { year };
+    let era = y.div_euclid(400);
+    let yoe = y - era * 400;
+    let doy = (153 * (month + if month > 2 { -3 } else { 9 }) + 2) / 5 + day - 1;
+    let doe = yoe * 365 + yoe / 4 - yoe / 100 + doy;
+    era * 146_097 + doe - 719_468
+}
+
+fn civil_from_days(days: i64) -> (i64, i64, i64) {
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let doe = z - era * 146_097;
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let day = doy - (153 * mp + 2) / 5 + 1;
+    let month = if mp < 10 { mp + 3 } else { mp - 9 };
+    (yoe + era * 400 + i64::from(month <= 2), month, day)
+}
+
+fn days_in(year: i64, month: i64) -> i64 {
+    match month {
+        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+struct TimeParser<'a> {
+    whole: &'a str,
+    rest: &'a str,
+    layout: &'static str,
+}
+
+impl<'a> TimeParser<'a> {
+    fn fail(&self, element: &str) -> String {
+        format!("parsing time {:?} as {:?}: cannot parse {:?} as {element:?}", self.whole, self.layout, self.rest)
+    }
+
+    fn range(&self, what: &str) -> String {
+        format!("parsing time {:?}: {what} out of range", self.whole)
+    }
+
+    fn digits(&mut self, count: usize, element: &str) -> Result<i64, String> {
+        let digits = self.rest.as_bytes().get(..count).filter(|b| b.iter().all(u8::is_ascii_digit));
+        let Some(digits) = digits else { return Err(self.fail(element)) };
+        let value = digits.iter().fold(0, |n, d| n * 10 + i64::from(d - b'0'));
+        self.rest = &self.rest[count..];
+        Ok(value)
+    }
+
+    fn literal(&mut self, text: &str) -> Result<(), String> {
+        self.rest = self.rest.strip_prefix(text).ok_or_else(|| self.fail(text))?;
+        Ok(())
+    }
+
+    fn fraction(&mut self) -> i32 {
+        let bytes = self.rest.as_bytes();
+        if bytes.len() < 2 || !matches!(bytes[0], b'.' | b',') || !bytes[1].is_ascii_digit() {
+            return 0;
+        }
+        let len = bytes[1..].iter().take_while(|b| b.is_ascii_digit()).count();
+        let mut nanos = 0;
+        for i in 0..9 {
+            nanos = nanos * 10 + if i < len { i32::from(bytes[1 + i] - b'0') } else { 0 };
+        }
+        self.rest = &self.rest[1 + len..];
+        nanos
+    }
+
+    fn zone(&mut self) -> Result<i64, String> {
+        if let Some(rest) = self.rest.strip_prefix('Z') {
+            self.rest = rest;
+            return Ok(0);
+        }
+        let b = self.rest.as_bytes();
+        let shaped = b.len() >= 6
+            && matches!(b[0], b'+' | b'-')
+            && b[3] == b':'
+            && [b[1], b[2], b[4], b[5]].iter().all(u8::is_ascii_digit);
+        if !shaped {
+            return Err(self.fail("Z07:00"));
+        }
+        let two = |i: usize| i64::from(b[i] - b'0') * 10 + i64::from(b[i + 1] - b'0');
+        let (hours, minutes) = (two(1), two(4));
+        if hours > 24 {
+            return Err(self.range("time zone offset hour"));
+        }
+        if minutes >= 60 {
+            return Err(self.range("time zone offset minute"));
+        }
+        let offset = hours * 3600 + minutes * 60;
+        let offset = if b[0] == b'-' { -offset } else { offset };
+        self.rest = &self.rest[6..];
+        Ok(offset)
+    }
+}
+
+/// RFC 3339 to an instant. `micro` asks for exactly six fractional digits.
+pub(crate) fn parse_time(text: &str, micro: bool) -> Result<Instant, String> {
+    let mut p = TimeParser { whole: text, rest: text, layout: if micro { MICRO_LAYOUT } else { TIME_LAYOUT } };
+    let year = p.digits(4, "2006")?;
+    p.literal("-")?;
+    let month = p.digits(2, "01")?;
+    if !(1..=12).contains(&month) {
+        return Err(p.range("month"));
+    }
+    p.literal("-")?;
+    let day = p.digits(2, "02")?;
+    p.literal("T")?;
+    let hour = p.digits(2, "15")?;
+    if hour >= 24 {
+        return Err(p.range("hour"));
+    }
+    p.literal(":")?;
+    let minute = p.digits(2, "04")?;
+    if minute >= 60 {
+        return Err(p.range("minute"));
+    }
+    p.literal(":")?;
+    let second = p.digits(2, "05")?;
+    if second >= 60 {
+        return Err(p.range("second"));
+    }
+    let mut nanos = 0;
+    if micro {
+        let b = p.rest.as_bytes();
+        if b.len() < 7 || b[0] != b'.' || !b[1..7].iter().all(u8::is_ascii_digit) {
+            return Err(p.fail(".000000"));
+        }
+        for d in &b[1..7] {
+            nanos = nanos * 10 + i32::from(d - b'0');
+        }
+        nanos *= 1000;
+        p.rest = &p.rest[7..];
+    } else {
+        p.fraction();
+    }
+    let offset = p.zone()?;
+    if !p.rest.is_empty() {
+        return Err(format!("parsing time {text:?}: extra text: {:?}", p.rest));
+    }
+    if day < 1 || day > days_in(year, month) {
+        return Err(p.range("day"));
+    }
+    let seconds = days_from_civil(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second - offset;
+    Ok((seconds, nanos))
+}
+
+/// An instant as RFC 3339 in UTC; None when the year has no four digits.
+pub(crate) fn format_time((seconds, nanos): Instant, micro: bool) -> Option<String> {
+    let (year, month, day) = civil_from_days(seconds.div_euclid(86_400));
+    if !(0..=9999).contains(&year) || seconds.unsigned_abs() > 1 << 40 {
+        return None;
+    }
+    let rest = seconds.rem_euclid(86_400);
+    let (h, m, s) = (rest / 3600, rest / 60 % 60, rest % 60);
+    let fraction = if micro { format!(".{:06}", nanos.clamp(0, 999_999_999) / 1000) } else { String::new() };
+    Some(format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}{fraction}Z"))
+}
+
+/// Go's `time.ParseDuration`.
+pub(crate) fn parse_duration(text: &str) -> Result<i64, String> {
+    let invalid = || format!("time: invalid duration {text:?}");
+    let mut rest = text;
+    let negative = rest.starts_with('-');
+    if let Some(r) = rest.strip_prefix(['-', '+']) {
+        rest = r;
+    }
+    if rest == "0" {
+        return Ok(0);
+    }
+    if rest.is_empty() {
+        return Err(invalid());
+    }
+    let mut total: i128 = 0;
+    while !rest.is_empty() {
+        let int_len = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let int = &rest[..int_len];
+        rest = &rest[int_len..];
+        let mut fraction = "";
+        if let Some(r) = rest.strip_prefix('.') {
+            let len = r.bytes().take_while(u8::is_ascii_digit).count();
+            fraction = &r[..len];
+            rest = &r[len..];
+        }
+        if int.is_empty() && fraction.is_empty() {
+            return Err(invalid());
+        }
+        let unit_len = rest.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(rest.len());
+        let unit = &rest[..unit_len];
+        rest = &rest[unit_len..];
+        let scale: i128 = match unit {
+            "ns" => 1,
+            "us" | "µs" | "μs" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" => 60_000_000_000,
+            "h" => 3_600_000_000_000,
+            "" => return Err(format!("time: missing unit in duration {text:?}")),
+            _ => return Err(format!("time: unknown unit {unit:?} in duration {text:?}")),
+        };
+        if int.len() > 20 {
+            return Err(invalid());
+        }
+        total += int.parse::<i128>().unwrap_or(0) * scale;
+        let digits = &fraction[..fraction.len().min(18)];
+        if !digits.is_empty() {
+            let power = 10_i128.pow(u32::try_from(digits.len()).unwrap_or(0));
+            total += digits.parse::<i128>().unwrap_or(0) * scale / power;
+        }
+        if total > i128::from(i64::MAX) + 1 {
+            return Err(invalid());
+        }
+    }
+    let total = if negative { -total } else { total };
+    i64::try_from(total).map_err(|_| invalid())
+}
+
+/// Go's `time.Duration.String`.
+pub(crate) fn format_duration(nanos: i64) -> String {
+    let abs = nanos.unsigned_abs();
+    let sign = if nanos < 0 { "-" } else { "" };
+    let decimal = |value: u64, unit: u64| {
+        let (whole, part) = (value / unit, value % unit);
+        if part == 0 {
+            return whole.to_string();
+        }
+        let width = unit.ilog10() as usize;
+        let digits = format!("{part:0width$}");
+        format!("{whole}.{}", digits.trim_end_matches('0'))
+    };
+    match abs {
+        0 => "0s".to_owned(),
+        1..1_000 => format!("{sign}{abs}ns"),
+        1_000..1_000_000 => format!("{sign}{}µs", decimal(abs, 1_000)),
+        1_000_000..1_000_000_000 => format!("{sign}{}ms", decimal(abs, 1_000_000)),
+        _ => {
+            let minutes = abs / 60_000_000_000;
+            let seconds = decimal(abs % 60_000_000_000, 1_000_000_000);
+            match (minutes / 60, minutes % 60) {
+                (0, 0) => format!("{sign}{seconds}s"),
+                (0, m) => format!("{sign}{m}m{seconds}s"),
+                (h, m) => format!("{sign}{h}h{m}m{seconds}s"),
+            }
+        }
+    }
+}
+
+/// Standard base64 with Go's error text; line breaks are ignored.
+pub(crate) fn decode_base64(text: &str) -> Result<Vec<u8>, String> {
+    let decoded = if text.contains(['\r', '\n']) {
+        STANDARD.decode(text.replace(['\r', '\n'], ""))
+    } else {
+        STANDARD.decode(text)
+    };
+    decoded.map_err(|_| {
+        let valid = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'\r' | b'\n');
+        let at = text.bytes().position(|b| !valid(b)).unwrap_or(text.len() / 4 * 4);
+        format!("illegal base64 data at input byte {at}")
+    })
+}
+
+/// Standard base64.
+pub(crate) fn encode_base64(bytes: &[u8]) -> String {
+    STANDARD.encode(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_round_trip() {
+        assert_eq!(parse_time("2023-11-14T23:13:20+01:00", false), Ok((1_700_000_000, 0)));
+        assert_eq!(format_time((1_700_000_000, 0), false).as_deref(), Some("2023-11-14T22:13:20Z"));
+        assert_eq!(parse_time("2023-11-14T22:13:20.123456Z", true), Ok((1_700_000_000, 123_456_000)));
+        assert_eq!(format_time((1_700_000_000, 123_456_000), true).as_deref(), Some("2023-11-14T22:13:20.123456Z"));
+        assert!(parse_time("2023-02-29T00:00:00Z", false).is_err());
+    }
+
+    #[test]
+    fn durations_read_and_print_as_in_go() {
+        for (text, nanos) in [("-1m0s", -60_000_000_000), ("1.5µs", 1500), ("1h0m0s", 3_600_000_000_000), ("1m30s", 90_000_000_000)] {
+            assert_eq!(parse_duration(text), Ok(nanos));
+            assert_eq!(format_duration(nanos), text);
+        }
+        assert_eq!(parse_duration("5"), Err("time: missing unit in duration \"5\"".to_owned()));
+    }
+}

@@ -1,0 +1,124 @@
+//! Go's zero values: what stands in JSON for a field that was never set.
+
+use serde_json::{Map, Value};
+
+use crate::schema::{Card, Field, Kind, Message};
+
+/// What an unset field looks like in JSON.
+pub(crate) enum Zero<'a> {
+    /// It is left out.
+    Omitted,
+    /// `null`.
+    Null,
+    /// `""`.
+    Text,
+    /// `0`.
+    Number,
+    /// `false`.
+    False,
+    /// A quantity, `"0"`.
+    Quantity,
+    /// A duration, `"0s"`.
+    Duration,
+    /// A struct with its own zero fields.
+    Struct(&'a Message),
+}
+
+/// Zero value of one element, disregarding omission.
+fn bare(kind: &Kind) -> Zero<'_> {
+    match kind {
+        Kind::Bool => Zero::False,
+        Kind::Int32 | Kind::Int64 | Kind::Double | Kind::IntOrString => Zero::Number,
+        Kind::String => Zero::Text,
+        Kind::Message(m) => Zero::Struct(m),
+        Kind::Quantity => Zero::Quantity,
+        Kind::Duration => Zero::Duration,
+        _ => Zero::Null,
+    }
+}
+
+/// Zero value of a field.
+pub(crate) fn of(field: &Field) -> Zero<'_> {
+    if field.pointer || field.card != Card::Single {
+        return if field.omit_empty { Zero::Omitted } else { Zero::Null };
+    }
+    if field.omit_zero {
+        return Zero::Omitted;
+    }
+    match &field.kind {
+        Kind::Bool | Kind::Int32 | Kind::Int64 | Kind::Double | Kind::String | Kind::Bytes | Kind::StringList
+            if field.omit_empty =>
+        {
+            Zero::Omitted
+        }
+        kind => bare(kind),
+    }
+}
+
+/// Zero value of a list element or map value.
+pub(crate) fn element(kind: &Kind) -> Value {
+    if matches!(kind, Kind::Bytes) { Value::String(String::new()) } else { value(&bare(kind)).unwrap_or_default() }
+}
+
+/// The tree of a zero value; None when it is left out.
+pub(crate) fn value(zero: &Zero<'_>) -> Option<Value> {
+    Some(match zero {
+        Zero::Omitted => return None,
+        Zero::Null => Value::Null,
+        Zero::Text => Value::String(String::new()),
+        Zero::Number => Value::from(0),
+        Zero::False => Value::Bool(false),
+        Zero::Quantity => Value::from("0"),
+        Zero::Duration => Value::from("0s"),
+        Zero::Struct(message) => {
+            let mut map = Map::new();
+            fill(message, &mut map);
+            Value::Object(map)
+        }
+    })
+}
+
+/// A present value that Go would leave out (`omitempty`).
+pub(crate) fn is_omitted(field: &Field, value: &Value) -> bool {
+    if value.is_null() {
+        return matches!(of(field), Zero::Omitted);
+    }
+    if !field.omit_empty {
+        return false;
+    }
+    match (field.card, value) {
+        (Card::Repeated, Value::Array(list)) => list.is_empty(),
+        (Card::Map, Value::Object(map)) => map.is_empty(),
+        (Card::Single, _) if field.pointer => false,
+        (Card::Single, value) => match (&field.kind, value) {
+            (Kind::Bool, Value::Bool(b)) => !b,
+            (Kind::Int32 | Kind::Int64 | Kind::Double, Value::Number(n)) => n.as_f64() == Some(0.0),
+            (Kind::String | Kind::Bytes, Value::String(s)) => s.is_empty(),
+            (Kind::StringList, Value::Array(list)) => list.is_empty(),
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+/// Brings one object (not its children) to canonical form: unset fields that Go writes are added, set fields that
+/// Go leaves out are removed.
+pub(crate) fn fill(message: &Message, map: &mut Map<String, Value>) {
+    for field in message.fields.iter() {
+        match map.get(field.json.as_ref()) {
+            Some(Value::Null) | None => match value(&of(field)) {
+                Some(zero) => {
+                    map.insert(field.json.to_string(), zero);
+                }
+                None => {
+                    map.remove(field.json.as_ref());
+                }
+            },
+            Some(present) => {
+                if is_omitted(field, present) {
+                    map.remove(field.json.as_ref());
+                }
+            }
+        }
+    }
+}

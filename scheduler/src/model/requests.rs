@@ -1,0 +1,150 @@
+//! What a pod as a whole asks for: containers, init containers, sidecars, overhead, pod-level resources and the
+//! amounts that the kubelet has already granted during an in-place resize.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use super::resource::{DEFAULT_MEMORY, DEFAULT_MILLI_CPU, Resource};
+
+/// The pod's total request, and the same with upstream's stand-ins for containers that name no CPU or memory.
+pub fn pod_requests(pod: &Pod) -> (Resource, Resource) {
+    let Some(spec) = &pod.spec else { return (Resource::default(), Resource::default()) };
+    (total(pod, spec, false), total(pod, spec, true))
+}
+
+fn total(pod: &Pod, spec: &PodSpec, non_zero: bool) -> Resource {
+    let pod_level = spec.resources.as_ref().and_then(|r| r.requests.as_ref());
+    let fill = Fill {
+        cpu: non_zero && !pod_level.is_some_and(|r| r.contains_key("cpu")),
+        memory: non_zero && !pod_level.is_some_and(|r| r.contains_key("memory")),
+    };
+    let granted = Granted::of(pod);
+    let mut sum = Resource::default();
+    for container in &spec.containers {
+        sum.add(&container_requests(container, &granted, fill));
+    }
+    let mut sidecars = Resource::default();
+    let mut peak = Resource::default();
+    for container in spec.init_containers.iter().flatten() {
+        let mut wanted = container_requests(container, &granted, fill);
+        if container.restart_policy.as_deref() == Some("Always") {
+            sum.add(&wanted);
+            sidecars.add(&wanted);
+            wanted = sidecars.clone();
+        } else {
+            wanted.add(&sidecars);
+        }
+        peak.max(&wanted);
+    }
+    sum.max(&peak);
+    if let Some(list) = pod_level {
+        let level = Resource::from_list(list);
+        for name in list.keys() {
+            if name == "cpu" || name == "memory" || name.starts_with("hugepages-") {
+                sum.set(name, level.get(name));
+            }
+        }
+    }
+    if let Some(overhead) = &spec.overhead {
+        sum.add(&Resource::from_list(overhead));
+    }
+    sum
+}
+
+#[derive(Clone, Copy)]
+struct Fill {
+    cpu: bool,
+    memory: bool,
+}
+
+fn container_requests(container: &Container, granted: &Granted<'_>, fill: Fill) -> Resource {
+    let requests = container.resources.as_ref().and_then(|r| r.requests.as_ref());
+    let mut out = requests.map(Resource::from_list).unwrap_or_default();
+    if let Some(actual) = granted.by_name.get(container.name.as_str()) {
+        let actual = Resource::from_list(actual);
+        if granted.infeasible { out = actual } else { out.max(&actual) }
+    }
+    out.pods = 0;
+    if fill.cpu && !requests.is_some_and(|r| r.contains_key("cpu")) {
+        out.milli_cpu = DEFAULT_MILLI_CPU;
+    }
+    if fill.memory && !requests.is_some_and(|r| r.contains_key("memory")) {
+        out.memory = DEFAULT_MEMORY;
+    }
+    out
+}
+
+/// What the kubelet reports as granted per container; where a resize can never fit, only that counts.
+struct Granted<'a> {
+    by_name: BTreeMap<&'a str, &'a BTreeMap<String, Quantity>>,
+    infeasible: bool,
+}
+
+impl<'a> Granted<'a> {
+    fn of(pod: &'a Pod) -> Self {
+        let mut by_name = BTreeMap::new();
+        let mut infeasible = false;
+        if let Some(status) = &pod.status {
+            let statuses = status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten());
+            for s in statuses {
+                if let Some(requests) = s.resources.as_ref().and_then(|r| r.requests.as_ref()) {
+                    by_name.insert(s.name.as_str(), requests);
+                }
+            }
+            infeasible = status.conditions.iter().flatten().any(|c| {
+                c.type_ == "PodResizePending" && c.status == "True" && c.reason.as_deref() == Some("Infeasible")
+            });
+        }
+        Self { by_name, infeasible }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(value: serde_json::Value) -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": value})).unwrap()
+    }
+
+    fn cpu(amount: &str) -> serde_json::Value {
+        json!({"requests": {"cpu": amount}})
+    }
+
+    #[test]
+    fn totals() {
+        for (what, spec, want, non_zero) in [
+            ("one container", json!({"containers": [{"name": "a", "resources": cpu("1")}]}), 1000, 1000),
+            ("nothing asked", json!({"containers": [{"name": "a"}, {"name": "b"}]}), 0, 200),
+            (
+                "a big init container wins",
+                json!({"containers": [{"name": "a", "resources": cpu("1")}], "initContainers": [{"name": "i", "resources": cpu("3")}]}),
+                3000,
+                3000,
+            ),
+            (
+                "a sidecar adds up with both",
+                json!({"containers": [{"name": "a", "resources": cpu("1")}],
+                       "initContainers": [{"name": "s", "restartPolicy": "Always", "resources": cpu("1")}, {"name": "i", "resources": cpu("2")}]}),
+                3000,
+                3000,
+            ),
+            (
+                "a sidecar after the init container does not",
+                json!({"containers": [{"name": "a", "resources": cpu("1")}],
+                       "initContainers": [{"name": "i", "resources": cpu("2")}, {"name": "s", "restartPolicy": "Always", "resources": cpu("1")}]}),
+                2000,
+                2000,
+            ),
+            ("overhead", json!({"containers": [{"name": "a", "resources": cpu("1")}], "overhead": {"cpu": "250m"}}), 1250, 1250),
+            ("pod level", json!({"containers": [{"name": "a"}], "resources": {"requests": {"cpu": "5"}}}), 5000, 5000),
+        ] {
+            let (total, filled) = pod_requests(&pod(spec));
+            assert_eq!(total.milli_cpu, want, "{what}");
+            assert_eq!(filled.milli_cpu, non_zero, "{what} (non-zero)");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The front proxy: user names in headers, believed only when the client certificate is signed by the proxy's CA.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+
+use super::x509::Verifier;
+use super::{Authenticator, AuthnError, Credentials, Identity, UserInfo};
+
+/// The request-header authenticator (`--requestheader-*`).
+pub struct RequestHeader {
+    verifier: Verifier,
+    allowed_names: Vec<String>,
+    username: Vec<String>,
+    uid: Vec<String>,
+    group: Vec<String>,
+    extra_prefixes: Vec<String>,
+}
+
+impl RequestHeader {
+    /// `ca` is PEM; an empty `allowed_names` allows any common name. Header names are taken in order.
+    pub fn new(
+        ca: &[u8],
+        allowed_names: Vec<String>,
+        username: &[String],
+        uid: &[String],
+        group: &[String],
+        extra_prefixes: &[String],
+    ) -> Result<Self, AuthnError> {
+        let lower = |names: &[String]| names.iter().map(|n| n.to_ascii_lowercase()).collect::<Vec<_>>();
+        Ok(Self {
+            verifier: Verifier::new(ca)?,
+            allowed_names,
+            username: lower(username),
+            uid: lower(uid),
+            group: lower(group),
+            extra_prefixes: lower(extra_prefixes),
+        })
+    }
+}
+
+#[async_trait]
+impl Authenticator for RequestHeader {
+    async fn authenticate(&self, request: &Credentials<'_>) -> Result<Option<Identity>, AuthnError> {
+        if request.certificates.is_empty() {
+            return Ok(None);
+        }
+        let name = self.username.iter().find_map(|h| request.headers.first(h)).unwrap_or("");
+        if name.is_empty() {
+            return Ok(None);
+        }
+        let proxy = self.verifier.verify(request.certificates)?;
+        if !self.allowed_names.is_empty() && !self.allowed_names.contains(&proxy.name) {
+            return Err(AuthnError(format!("x509: subject with cn={} is not in the allowed list", proxy.name)));
+        }
+        let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for header in request.headers.names() {
+            let key = self.extra_prefixes.iter().find_map(|p| header.strip_prefix(p.as_str()));
+            if let Some(key) = key {
+                let values = request.headers.all(header).into_iter().map(str::to_owned);
+                extra.entry(unescape(key)).or_default().extend(values);
+            }
+        }
+        let groups = self.group.iter().flat_map(|h| request.headers.all(h)).map(str::to_owned).collect();
+        let uid = self.uid.iter().find_map(|h| request.headers.first(h)).unwrap_or("").to_owned();
+        Ok(Some(UserInfo { name: name.to_owned(), uid, groups, extra }.into()))
+    }
+}
+
+/// Percent-decoding of header-name suffixes; malformed escapes stay as they are.
+fn unescape(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut i = 0;
+    while i < bytes.len() {
+        let hex = (bytes[i] == b'%').then(|| text.get(i + 1..i + 3)).flatten().and_then(|h| u8::from_str_radix(h, 16).ok());
+        match hex {
+            Some(byte) => {
+                out.push(byte);
+                i += 3;
+            }
+            None => {
+                out.push(bytes[i]);
+                i += 1;
+            }
+        }
+    }
+    String::from_utf8(out).unwrap_or_else(|_| text.to_owned())
+}

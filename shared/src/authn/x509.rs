@@ -1,0 +1,102 @@
+//! Client certificates: common name → user, organisations → groups.
+//!
+//! The TLS layer only makes sure the peer owns the key; trust is decided here, so that a foreign or expired
+//! certificate is answered with 401 as upstream does, not with a broken handshake.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls_pki_types::{CertificateDer, UnixTime};
+use sha2::{Digest, Sha256};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::{Authenticator, AuthnError, Credentials, Identity, UserInfo};
+
+const CACHE_LIMIT: usize = 1024;
+
+/// Checks chains against one set of roots and remembers the good ones until they expire.
+pub(super) struct Verifier {
+    trust: Arc<dyn ClientCertVerifier>,
+    seen: Mutex<HashMap<[u8; 32], (UserInfo, u64)>>,
+}
+
+impl Verifier {
+    pub(super) fn new(ca_pem: &[u8]) -> Result<Self, AuthnError> {
+        let roots = crate::cert::root_store(ca_pem).map_err(|e| AuthnError(e.to_string()))?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let trust = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+            .build()
+            .map_err(|e| AuthnError(e.to_string()))?;
+        Ok(Self { trust, seen: Mutex::new(HashMap::new()) })
+    }
+
+    pub(super) fn verify(&self, chain: &[CertificateDer<'static>]) -> Result<UserInfo, AuthnError> {
+        let (leaf, rest) = chain.split_first().ok_or_else(|| AuthnError("no certificate".into()))?;
+        let now = UnixTime::now();
+        let key: [u8; 32] = Sha256::digest(leaf.as_ref()).into();
+        if let Some((user, not_after)) = self.seen.lock().get(&key)
+            && now.as_secs() <= *not_after
+        {
+            return Ok(user.clone());
+        }
+        self.trust.verify_client_cert(leaf, rest, now).map_err(|e| AuthnError(format!("x509: {e}")))?;
+        let (user, not_after) = read(leaf)?;
+        let mut seen = self.seen.lock();
+        if seen.len() >= CACHE_LIMIT {
+            seen.clear();
+        }
+        seen.insert(key, (user.clone(), not_after));
+        Ok(user)
+    }
+}
+
+fn read(leaf: &CertificateDer<'_>) -> Result<(UserInfo, u64), AuthnError> {
+    let (_, parsed) = X509Certificate::from_der(leaf).map_err(|e| AuthnError(format!("x509: {e}")))?;
+    let subject = parsed.subject();
+    let name = subject.iter_common_name().next().and_then(|a| a.as_str().ok()).unwrap_or("").to_owned();
+    let groups = subject.iter_organization().filter_map(|a| a.as_str().ok()).map(str::to_owned).collect();
+    let id = Sha256::digest(leaf.as_ref()).iter().map(|b| format!("{b:02x}")).collect::<String>();
+    let extra = BTreeMap::from([("authentication.kubernetes.io/credential-id".to_owned(), vec![format!("X509SHA256={id}")])]);
+    let not_after = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);
+    Ok((UserInfo { name, uid: String::new(), groups, extra }, not_after))
+}
+
+/// The user a certificate names, without any check of trust.
+pub fn user_of_certificate(leaf: &CertificateDer<'_>) -> Result<UserInfo, AuthnError> {
+    read(leaf).map(|(user, _)| user)
+}
+
+/// The client-certificate authenticator (`--client-ca-file`).
+pub struct X509 {
+    verifier: ArcSwap<Verifier>,
+}
+
+impl X509 {
+    /// `ca_pem` holds one or more roots.
+    pub fn new(ca_pem: &[u8]) -> Result<Self, AuthnError> {
+        Ok(Self { verifier: ArcSwap::from_pointee(Verifier::new(ca_pem)?) })
+    }
+
+    /// Takes over a changed CA file.
+    pub fn replace(&self, ca_pem: &[u8]) -> Result<(), AuthnError> {
+        self.verifier.store(Arc::new(Verifier::new(ca_pem)?));
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Authenticator for X509 {
+    async fn authenticate(&self, request: &Credentials<'_>) -> Result<Option<Identity>, AuthnError> {
+        if request.certificates.is_empty() {
+            return Ok(None);
+        }
+        let user = self.verifier.load().verify(request.certificates)?;
+        // A certificate without a common name identifies nobody.
+        Ok((!user.name.is_empty()).then(|| user.into()))
+    }
+}

@@ -1,0 +1,224 @@
+//! Certificates and keys: PEM in, rustls configurations out; self-signed pairs, signing requests, key pairs that
+//! are re-read when their files change.
+
+mod reload;
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose, SanType};
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::CryptoProvider;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{DigitallySignedStruct, DistinguishedName as TlsName, RootCertStore, SignatureScheme};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+
+pub use reload::ReloadingKey;
+
+/// What can go wrong with a certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum CertError {
+    /// A file could not be read.
+    #[error("unable to load {path}: {source}")]
+    Read {
+        /// The file.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Not PEM, or the wrong kind.
+    #[error("data does not contain any valid RSA or ECDSA certificates: {0}")]
+    Pem(String),
+    /// rustls refused it.
+    #[error("tls: {0}")]
+    Tls(#[from] rustls::Error),
+    /// Could not be generated.
+    #[error("unable to generate certificate: {0}")]
+    Generate(#[from] rcgen::Error),
+}
+
+/// The process-wide crypto provider.
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// Reads a file, naming it in the error.
+pub fn read(path: impl AsRef<Path>) -> Result<Vec<u8>, CertError> {
+    let path = path.as_ref();
+    std::fs::read(path).map_err(|source| CertError::Read { path: path.display().to_string(), source })
+}
+
+/// All certificates of a PEM text.
+pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, CertError> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let all = all.map_err(|e| CertError::Pem(e.to_string()))?;
+    if all.is_empty() { Err(CertError::Pem("no certificate".into())) } else { Ok(all) }
+}
+
+/// The first private key of a PEM text.
+pub fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, CertError> {
+    PrivateKeyDer::from_pem_slice(pem).map_err(|e| CertError::Pem(e.to_string()))
+}
+
+/// A trust store from PEM.
+pub fn root_store(pem: &[u8]) -> Result<RootCertStore, CertError> {
+    let mut store = RootCertStore::empty();
+    for certificate in certificates(pem)? {
+        store.add(certificate)?;
+    }
+    Ok(store)
+}
+
+/// A certificate chain and its key, ready to serve.
+pub fn certified_key(cert_pem: &[u8], key_pem: &[u8]) -> Result<CertifiedKey, CertError> {
+    let key = rustls::crypto::ring::sign::any_supported_type(&private_key(key_pem)?)?;
+    Ok(CertifiedKey::new(certificates(cert_pem)?, key))
+}
+
+/// Certificate and key in PEM.
+#[derive(Clone)]
+pub struct PemPair {
+    /// Certificate chain.
+    pub certificate: String,
+    /// Private key.
+    pub key: String,
+}
+
+/// A self-signed serving pair for a host and its addresses, valid for a year.
+pub fn self_signed(host: &str, addresses: &[IpAddr], names: &[String]) -> Result<PemPair, CertError> {
+    let mut params = CertificateParams::default();
+    let mut subject = DistinguishedName::new();
+    subject.push(DnType::CommonName, format!("{host}@{}", jiff::Timestamp::now().as_second()));
+    params.distinguished_name = subject;
+    for name in std::iter::once(host).chain(names.iter().map(String::as_str)) {
+        if let Ok(ip) = name.parse::<IpAddr>() {
+            params.subject_alt_names.push(SanType::IpAddress(ip));
+        } else {
+            params.subject_alt_names.push(SanType::DnsName(name.try_into()?));
+        }
+    }
+    params.subject_alt_names.extend(addresses.iter().map(|ip| SanType::IpAddress(*ip)));
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    let start = jiff::Timestamp::now().as_second() - 3600;
+    let date = |s: i64| jiff::Timestamp::from_second(s).map(|t| t.to_zoned(jiff::tz::TimeZone::UTC).date());
+    if let (Ok(from), Ok(to)) = (date(start), date(start + 366 * 86_400)) {
+        let at = |d: jiff::civil::Date| rcgen::date_time_ymd(i32::from(d.year()), u8::try_from(d.month()).unwrap_or(1), u8::try_from(d.day()).unwrap_or(1));
+        params.not_before = at(from);
+        params.not_after = at(to);
+    }
+    let key = KeyPair::generate()?;
+    let certificate = params.self_signed(&key)?;
+    Ok(PemPair { certificate: certificate.pem(), key: key.serialize_pem() })
+}
+
+/// A new key and a signing request for it.
+pub struct SigningRequest {
+    /// PEM request.
+    pub request: String,
+    /// PEM key.
+    pub key: String,
+}
+
+/// A signing request with a subject and alternative names, as kubelets send them.
+pub fn signing_request(common_name: &str, organizations: &[&str], names: &[String], addresses: &[IpAddr]) -> Result<SigningRequest, CertError> {
+    let mut params = CertificateParams::default();
+    let mut subject = DistinguishedName::new();
+    for organization in organizations {
+        subject.push(DnType::OrganizationName, *organization);
+    }
+    subject.push(DnType::CommonName, common_name);
+    params.distinguished_name = subject;
+    for name in names {
+        params.subject_alt_names.push(SanType::DnsName(name.as_str().try_into()?));
+    }
+    params.subject_alt_names.extend(addresses.iter().map(|ip| SanType::IpAddress(*ip)));
+    let key = KeyPair::generate()?;
+    let request = params.serialize_request(&key)?;
+    Ok(SigningRequest { request: request.pem()?, key: key.serialize_pem() })
+}
+
+/// Takes any client certificate whose key the peer owns; whom it identifies is decided by [`crate::authn::X509`].
+#[derive(Debug)]
+pub struct AnyClient(Arc<CryptoProvider>);
+
+impl AnyClient {
+    /// With the process-wide provider.
+    pub fn new() -> Self {
+        Self(provider())
+    }
+}
+
+impl Default for AnyClient {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ClientCertVerifier for AnyClient {
+    fn root_hint_subjects(&self) -> &[TlsName] {
+        &[]
+    }
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+    fn verify_client_cert(&self, _: &CertificateDer<'_>, _: &[CertificateDer<'_>], _: UnixTime) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+    fn verify_tls12_signature(&self, message: &[u8], cert: &CertificateDer<'_>, dss: &DigitallySignedStruct) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+    fn verify_tls13_signature(&self, message: &[u8], cert: &CertificateDer<'_>, dss: &DigitallySignedStruct) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// A server configuration: the reloading key, optional client certificates, HTTP/2 and HTTP/1.1.
+pub fn server_config(key: Arc<dyn rustls::server::ResolvesServerCert>, http2: bool) -> Result<rustls::ServerConfig, CertError> {
+    let mut config = rustls::ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()?
+        .with_client_cert_verifier(Arc::new(AnyClient::new()))
+        .with_cert_resolver(key);
+    config.alpn_protocols = if http2 { vec![b"h2".to_vec(), b"http/1.1".to_vec()] } else { vec![b"http/1.1".to_vec()] };
+    Ok(config)
+}
+
+/// A client configuration trusting `roots`, with an optional client pair.
+pub fn client_config(roots: RootCertStore, pair: Option<&PemPair>) -> Result<rustls::ClientConfig, CertError> {
+    let builder = rustls::ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?.with_root_certificates(roots);
+    Ok(match pair {
+        Some(pair) => builder.with_client_auth_cert(certificates(pair.certificate.as_bytes())?, private_key(pair.key.as_bytes())?)?,
+        None => builder.with_no_client_auth(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn self_signed_pair_serves() {
+        let pair = self_signed("node1", &["127.0.0.1".parse().expect("ip")], &["localhost".into()]).expect("pair");
+        let key = certified_key(pair.certificate.as_bytes(), pair.key.as_bytes()).expect("key");
+        assert_eq!(key.cert.len(), 1);
+        assert!(root_store(pair.certificate.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn request_names_its_subject() {
+        let request = signing_request("system:node:n1", &["system:nodes"], &[], &[]).expect("request");
+        assert!(request.request.starts_with("-----BEGIN CERTIFICATE REQUEST-----"));
+    }
+
+    #[test]
+    fn garbage_is_refused() {
+        assert!(certificates(b"nonsense").is_err());
+        assert!(private_key(b"nonsense").is_err());
+    }
+}
