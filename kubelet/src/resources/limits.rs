@@ -6,7 +6,7 @@ use crate::cri::v1::{HugepageLimit, LinuxContainerResources};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use proto::quantity::Quantity as Amount;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// The smallest CPU weight the kernel takes.
 pub(super) const MIN_SHARES: i64 = 2;
@@ -159,7 +159,7 @@ pub fn container_resources(
         resources.cpu_quota = quota(cpu, config.cpu_cfs_quota_period_us);
     }
     if cgroup_version() == super::CgroupVersion::V2 && !config.single_process_oom_kill {
-        resources.unified = HashMap::from([("memory.oom.group".to_owned(), "1".to_owned())]);
+        resources.unified = BTreeMap::from([("memory.oom.group".to_owned(), "1".to_owned())]);
     }
     resources
 }

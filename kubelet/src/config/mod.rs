@@ -1,0 +1,447 @@
+//! The kubelet's configuration: the configuration file over upstream's defaults, command-line flags over both.
+//!
+//! In: flags and the file. Out: [`Config`], which the driver turns into the settings of the rooms. Reads nothing but
+//! the files it is told of.
+
+mod duration;
+mod flags;
+
+use crate::resources::ResourceConfig;
+use crate::settings::Settings;
+use anyhow::{Context, bail};
+use duration::GoDuration;
+use k8s_openapi::api::core::v1::Taint;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use shared::flags::FlagSet;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
+const KIND: &str = "KubeletConfiguration";
+/// Upstream's defaults.
+const DEFAULTS: &str = include_str!("defaults.json");
+/// Hard eviction thresholds when neither file nor flags name any.
+const EVICTION_HARD: [(&str, &str); 5] = [
+    ("memory.available", "100Mi"),
+    ("nodefs.available", "10%"),
+    ("nodefs.inodesFree", "5%"),
+    ("imagefs.available", "15%"),
+    ("imagefs.inodesFree", "5%"),
+];
+
+/// The fields of `KubeletConfiguration` that this kubelet reads.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+#[allow(missing_docs)]
+pub struct KubeletConfiguration {
+    pub enable_server: bool,
+    pub static_pod_path: String,
+    pub pod_logs_dir: String,
+    pub sync_frequency: GoDuration,
+    pub file_check_frequency: GoDuration,
+    pub http_check_frequency: GoDuration,
+    #[serde(rename = "staticPodURL")]
+    pub static_pod_url: String,
+    #[serde(rename = "staticPodURLHeader")]
+    pub static_pod_url_header: BTreeMap<String, Vec<String>>,
+    pub address: String,
+    pub port: i32,
+    pub read_only_port: i32,
+    pub tls_cert_file: String,
+    pub tls_private_key_file: String,
+    pub rotate_certificates: bool,
+    #[serde(rename = "serverTLSBootstrap")]
+    pub server_tls_bootstrap: bool,
+    pub authentication: Authentication,
+    pub authorization: Authorization,
+    #[serde(rename = "eventRecordQPS")]
+    pub event_record_qps: i32,
+    pub event_burst: i32,
+    pub enable_debugging_handlers: bool,
+    pub enable_system_log_handler: bool,
+    pub healthz_port: i32,
+    pub healthz_bind_address: String,
+    pub oom_score_adj: i32,
+    pub cluster_domain: String,
+    #[serde(rename = "clusterDNS")]
+    pub cluster_dns: Vec<String>,
+    pub node_status_update_frequency: GoDuration,
+    pub node_status_report_frequency: GoDuration,
+    pub node_lease_duration_seconds: i32,
+    #[serde(rename = "imageMinimumGCAge")]
+    pub image_minimum_gc_age: GoDuration,
+    #[serde(rename = "imageMaximumGCAge")]
+    pub image_maximum_gc_age: GoDuration,
+    #[serde(rename = "imageGCHighThresholdPercent")]
+    pub image_gc_high_threshold_percent: i32,
+    #[serde(rename = "imageGCLowThresholdPercent")]
+    pub image_gc_low_threshold_percent: i32,
+    pub cgroup_root: String,
+    #[serde(rename = "cgroupsPerQOS")]
+    pub cgroups_per_qos: bool,
+    pub cgroup_driver: String,
+    pub runtime_request_timeout: GoDuration,
+    pub max_pods: i64,
+    #[serde(rename = "podCIDR")]
+    pub pod_cidr: String,
+    pub pod_pids_limit: i64,
+    pub resolv_conf: String,
+    #[serde(rename = "cpuCFSQuota")]
+    pub cpu_cfs_quota: bool,
+    #[serde(rename = "cpuCFSQuotaPeriod")]
+    pub cpu_cfs_quota_period: GoDuration,
+    pub node_status_max_images: i32,
+    #[serde(rename = "kubeAPIQPS")]
+    pub kube_api_qps: i32,
+    #[serde(rename = "kubeAPIBurst")]
+    pub kube_api_burst: i32,
+    pub serialize_image_pulls: bool,
+    pub max_parallel_image_pulls: Option<i32>,
+    pub eviction_hard: BTreeMap<String, String>,
+    pub eviction_soft: BTreeMap<String, String>,
+    pub eviction_soft_grace_period: BTreeMap<String, String>,
+    pub eviction_pressure_transition_period: GoDuration,
+    pub eviction_max_pod_grace_period: i64,
+    pub eviction_minimum_reclaim: BTreeMap<String, String>,
+    pub merge_default_eviction_settings: bool,
+    pub pods_per_core: i64,
+    pub enable_controller_attach_detach: bool,
+    pub fail_swap_on: bool,
+    pub container_log_max_size: String,
+    pub container_log_max_files: i64,
+    pub container_log_monitor_interval: GoDuration,
+    pub system_reserved: BTreeMap<String, String>,
+    pub kube_reserved: BTreeMap<String, String>,
+    pub enforce_node_allocatable: Vec<String>,
+    #[serde(rename = "providerID")]
+    pub provider_id: String,
+    pub crash_loop_back_off: CrashLoopBackOff,
+    pub seccomp_default: bool,
+    pub register_with_taints: Vec<Taint>,
+    pub register_node: bool,
+    pub container_runtime_endpoint: String,
+    pub image_service_endpoint: String,
+    #[serde(rename = "failCgroupV1")]
+    pub fail_cgroup_v1: bool,
+    #[serde(rename = "singleProcessOOMKill")]
+    pub single_process_oom_kill: Option<bool>,
+    pub feature_gates: BTreeMap<String, bool>,
+}
+
+/// `authentication`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+#[allow(missing_docs)]
+pub struct Authentication {
+    pub x509: X509,
+    pub webhook: Webhook,
+    pub anonymous: Anonymous,
+}
+
+/// `authentication.x509`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+#[allow(missing_docs)]
+pub struct X509 {
+    #[serde(rename = "clientCAFile")]
+    pub client_ca_file: String,
+}
+
+/// `authentication.webhook`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+#[allow(missing_docs)]
+pub struct Webhook {
+    pub enabled: bool,
+    #[serde(rename = "cacheTTL")]
+    pub cache_ttl: GoDuration,
+}
+
+/// `authentication.anonymous`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+#[allow(missing_docs)]
+pub struct Anonymous {
+    pub enabled: bool,
+}
+
+/// `authorization`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+#[allow(missing_docs)]
+pub struct Authorization {
+    pub mode: String,
+    pub webhook: AuthorizationWebhook,
+}
+
+/// `authorization.webhook`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+#[allow(missing_docs)]
+pub struct AuthorizationWebhook {
+    #[serde(rename = "cacheAuthorizedTTL")]
+    pub cache_authorized_ttl: GoDuration,
+    #[serde(rename = "cacheUnauthorizedTTL")]
+    pub cache_unauthorized_ttl: GoDuration,
+}
+
+/// `crashLoopBackOff`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+#[allow(missing_docs)]
+pub struct CrashLoopBackOff {
+    pub max_container_restart_period: GoDuration,
+}
+
+/// What only flags say.
+#[derive(Clone, Debug, Default)]
+#[allow(missing_docs)]
+pub struct CommandLine {
+    pub kubeconfig: String,
+    pub bootstrap_kubeconfig: String,
+    pub hostname_override: String,
+    pub node_ips: Vec<IpAddr>,
+    pub node_labels: BTreeMap<String, String>,
+    pub root_dir: PathBuf,
+    pub cert_dir: PathBuf,
+    pub cloud_provider: String,
+}
+
+/// The whole configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// File and flags over defaults.
+    pub kubelet: KubeletConfiguration,
+    /// The same as a document, for `/configz`.
+    pub document: Value,
+    /// What only flags say.
+    pub command_line: CommandLine,
+}
+
+/// Reads flags and the file that they name.
+///
+/// # Errors
+/// The file cannot be read or decoded, or a value is not usable.
+pub fn load(flags: &FlagSet) -> anyhow::Result<Config> {
+    let file = flags.string("config");
+    let mut document: Value = serde_json::from_str(DEFAULTS).context("defaults")?;
+    if file.is_empty() {
+        flags::legacy_defaults(&mut document);
+    } else {
+        let over = read(Path::new(&file))
+            .map_err(|e| anyhow::anyhow!("failed to load kubelet config file, path: {file}, error: {e:#}"))?;
+        merge(&mut document, over);
+    }
+    let folder = flags.string("config-dir");
+    if !folder.is_empty() {
+        for path in drop_ins(Path::new(&folder))? {
+            let over = read(&path)
+                .map_err(|e| anyhow::anyhow!("failed to load kubelet config file, path: {}, error: {e:#}", path.display()))?;
+            merge(&mut document, over);
+        }
+    }
+    flags::apply(flags, &mut document)?;
+    let mut kubelet: KubeletConfiguration =
+        serde_json::from_value(document.clone()).map_err(|e| anyhow::anyhow!("failed to decode kubelet configuration: {e}"))?;
+    eviction_defaults(&mut kubelet);
+    check(&kubelet)?;
+    document["evictionHard"] = serde_json::to_value(&kubelet.eviction_hard)?;
+    Ok(Config { kubelet, document, command_line: flags::command_line(flags) })
+}
+
+/// Drop-in files (`*.conf`) in the order of their names.
+fn drop_ins(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let mut files: Vec<PathBuf> = entries.flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "conf")).collect();
+    files.sort();
+    Ok(files)
+}
+
+fn read(path: &Path) -> anyhow::Result<Value> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|e| anyhow::anyhow!("failed to read kubelet config file {:?}, error: {e}", path.display().to_string()))?;
+    decode(&text)
+}
+
+/// A configuration document; fields that upstream does not know are reported and left out of account.
+fn decode(text: &str) -> anyhow::Result<Value> {
+    if text.trim().is_empty() {
+        bail!("kubelet config file was empty");
+    }
+    let document: Value = serde_norway::from_str(text).map_err(|e| anyhow::anyhow!("failed to decode: {e}"))?;
+    let field = |name: &str| document.get(name).and_then(Value::as_str).unwrap_or_default();
+    let (version, kind) = (field("apiVersion"), field("kind"));
+    if kind.is_empty() {
+        bail!("failed to decode: Object 'Kind' is missing in '{}'", text.trim());
+    }
+    if version.is_empty() {
+        bail!("failed to decode: Object 'apiVersion' is missing in '{}'", text.trim());
+    }
+    if kind != KIND || version != API_VERSION {
+        bail!("failed to decode: no kind \"{kind}\" is registered for version \"{version}\" in scheme \"pkg/kubelet/apis/config/scheme/scheme.go:33\"");
+    }
+    for unknown in flags::unknown_fields(&document) {
+        tracing::warn!(err = %format!("strict decoding error: unknown field \"{unknown}\""), "Using lenient decoding as strict decoding failed");
+    }
+    Ok(document)
+}
+
+/// Lays `over` onto `base`; maps are merged, everything else is replaced. What is null or empty counts as not set.
+fn merge(base: &mut Value, over: Value) {
+    match (base, over) {
+        (Value::Object(base), Value::Object(over)) => {
+            for (key, value) in over {
+                // Thresholds are taken as a whole: naming one drops the defaults of the others.
+                let whole = key.starts_with("eviction");
+                match base.get_mut(&key) {
+                    Some(old) if old.is_object() && value.is_object() && !whole => merge(old, value),
+                    _ if value.is_null() || (value == "" && key != "resolvConf") => {}
+                    _ => drop(base.insert(key, value)),
+                }
+            }
+        }
+        (base, over) => *base = over,
+    }
+}
+
+fn eviction_defaults(kubelet: &mut KubeletConfiguration) {
+    let defaults = EVICTION_HARD.iter().map(|(signal, value)| ((*signal).to_owned(), (*value).to_owned()));
+    if kubelet.eviction_hard.is_empty() {
+        kubelet.eviction_hard = defaults.collect();
+    } else if kubelet.merge_default_eviction_settings {
+        for (signal, value) in defaults {
+            kubelet.eviction_hard.entry(signal).or_insert(value);
+        }
+    } else {
+        for (signal, _) in EVICTION_HARD {
+            kubelet.eviction_hard.entry(signal.to_owned()).or_insert_with(|| "0%".to_owned());
+        }
+    }
+}
+
+/// The checks that keep a kubelet from doing harm.
+fn check(kubelet: &KubeletConfiguration) -> anyhow::Result<()> {
+    let mut problems = Vec::new();
+    let port = |name: &str, value: i32, least: i32| {
+        (!(least..=65535).contains(&value)).then(|| format!("invalid configuration: {name} {value} must be between {least} and 65535, inclusive"))
+    };
+    problems.extend(port("port (--port)", kubelet.port, 1));
+    problems.extend(port("readOnlyPort (--read-only-port)", kubelet.read_only_port, 0));
+    problems.extend(port("healthzPort (--healthz-port)", kubelet.healthz_port, 0));
+    if kubelet.max_pods < 0 {
+        problems.push(format!("invalid configuration: maxPods (--max-pods) {} must be a non-negative number", kubelet.max_pods));
+    }
+    if kubelet.image_gc_low_threshold_percent >= kubelet.image_gc_high_threshold_percent {
+        problems.push(format!(
+            "invalid configuration: imageGCLowThresholdPercent (--image-gc-low-threshold) {} must be less than imageGCHighThresholdPercent (--image-gc-high-threshold) {}",
+            kubelet.image_gc_low_threshold_percent, kubelet.image_gc_high_threshold_percent
+        ));
+    }
+    if kubelet.container_log_max_files <= 1 {
+        problems.push("invalid configuration: containerLogMaxFiles must be greater than 1".to_owned());
+    }
+    if !matches!(kubelet.cgroup_driver.as_str(), "cgroupfs" | "systemd") {
+        problems.push(format!("invalid configuration: cgroupDriver (--cgroup-driver) {:?} must be one of [cgroupfs systemd]", kubelet.cgroup_driver));
+    }
+    if problems.is_empty() {
+        return Ok(());
+    }
+    bail!("failed to validate kubelet configuration, error: {}, path: &TypeMeta{{Kind:,APIVersion:,}}", problems.join(", "));
+}
+
+impl Config {
+    /// The name of the node object: `--hostname-override`, or the host's name, in lower case.
+    pub fn node_name(&self) -> String {
+        let name = &self.command_line.hostname_override;
+        let name = if name.is_empty() { self.hostname() } else { name.trim().to_owned() };
+        name.to_lowercase()
+    }
+
+    /// The host's name.
+    pub fn hostname(&self) -> String {
+        nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+
+    /// What the rooms need to know.
+    pub fn settings(&self) -> Settings {
+        let kubelet = &self.kubelet;
+        let size = kubelet.container_log_max_size.parse::<proto::quantity::Quantity>();
+        let crash = kubelet.crash_loop_back_off.max_container_restart_period.0;
+        Settings {
+            root_dir: self.command_line.root_dir.clone(),
+            pod_logs_dir: kubelet.pod_logs_dir.clone().into(),
+            container_logs_dir: "/var/log/containers".into(),
+            node_name: self.node_name(),
+            hostname: self.hostname(),
+            cluster_dns: kubelet.cluster_dns.clone(),
+            cluster_domain: kubelet.cluster_domain.clone(),
+            resolv_conf: kubelet.resolv_conf.clone(),
+            seccomp_default: kubelet.seccomp_default,
+            serialize_image_pulls: kubelet.serialize_image_pulls,
+            log_max_size: size.map_or(10 << 20, |size| u64::try_from(size.value()).unwrap_or(u64::MAX)),
+            log_max_files: usize::try_from(kubelet.container_log_max_files).unwrap_or(5),
+            log_monitor_interval: kubelet.container_log_monitor_interval.0.max(Duration::from_secs(3)),
+            max_crash_backoff: jiff::SignedDuration::try_from(crash).unwrap_or(jiff::SignedDuration::from_mins(5)),
+            sync_frequency: kubelet.sync_frequency.0,
+            resources: ResourceConfig {
+                kube_reserved: kubelet.kube_reserved.clone(),
+                system_reserved: kubelet.system_reserved.clone(),
+                eviction_hard: kubelet.eviction_hard.clone(),
+                max_pods: kubelet.max_pods,
+                pods_per_core: kubelet.pods_per_core,
+                cpu_cfs_quota: kubelet.cpu_cfs_quota,
+                cpu_cfs_quota_period_us: i64::try_from(kubelet.cpu_cfs_quota_period.0.as_micros()).unwrap_or(100_000),
+                single_process_oom_kill: kubelet.single_process_oom_kill.unwrap_or(false),
+                pod_pids_limit: kubelet.pod_pids_limit,
+            },
+            enable_controller_attach_detach: kubelet.enable_controller_attach_detach,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_file(text: &str) -> anyhow::Result<KubeletConfiguration> {
+        let mut document: Value = serde_json::from_str(DEFAULTS)?;
+        merge(&mut document, decode(text)?);
+        let mut kubelet: KubeletConfiguration = serde_json::from_value(document)?;
+        eviction_defaults(&mut kubelet);
+        check(&kubelet)?;
+        Ok(kubelet)
+    }
+
+    #[test]
+    fn a_file_lies_over_the_defaults() {
+        let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nclusterDNS: [10.0.0.10]\n\
+                    syncFrequency: 30s\nauthentication: {x509: {clientCAFile: /ca}}\nunknown: 1\nresolvConf: ''\nevictionHard: {memory.available: 5%}\n";
+        let kubelet = with_file(text).expect("loads");
+        assert_eq!(kubelet.cluster_dns, ["10.0.0.10"]);
+        assert_eq!(kubelet.sync_frequency.0.as_secs(), 30);
+        assert_eq!((kubelet.port, kubelet.healthz_port, kubelet.max_pods), (10250, 10248, 110));
+        assert!(kubelet.authentication.webhook.enabled && !kubelet.authentication.anonymous.enabled);
+        assert_eq!(kubelet.authentication.x509.client_ca_file, "/ca");
+        assert_eq!(kubelet.resolv_conf, "");
+        assert_eq!(kubelet.eviction_hard["memory.available"], "5%");
+        assert_eq!(kubelet.eviction_hard["nodefs.available"], "0%");
+    }
+
+    #[test]
+    fn bad_files_are_refused() {
+        let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+        for (text, part) in [
+            (String::new(), "was empty"),
+            ("a: [".to_owned(), "failed to decode"),
+            ("apiVersion: v1\nkind: Pod\n".to_owned(), "no kind \"Pod\" is registered for version \"v1\""),
+            (format!("{head}port: 0\n"), "port (--port) 0 must be between 1 and 65535"),
+            (format!("{head}syncFrequency: banana\n"), "banana"),
+        ] {
+            let error = with_file(&text).expect_err("refused").to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}
