@@ -1,0 +1,75 @@
+//! The connection of a component to the apiserver: kubeconfig or in-cluster configuration, user agent, and
+//! client-side rate limiting as client-go does it (`--kube-api-qps`, `--kube-api-burst`).
+
+mod throttle;
+
+use anyhow::Context;
+use http::HeaderValue;
+use http::header::USER_AGENT;
+use kube::client::ClientBuilder;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+pub use throttle::Throttle;
+
+/// How to reach the apiserver, and how hard to press it.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Path of a kubeconfig; empty means the service account of the pod we run in.
+    pub kubeconfig: String,
+    /// Overrides the server address of the kubeconfig when not empty (`--master`).
+    pub master: String,
+    /// Requests per second on average; 0 means no limit.
+    pub qps: f32,
+    /// Requests that may exceed the average for a moment.
+    pub burst: u32,
+    /// What the server's logs call us, for example `kube-scheduler/v1.35.4 (linux/amd64) kubernetes/ironclad`.
+    pub user_agent: String,
+}
+
+/// The user agent of a component in client-go's form.
+pub fn user_agent(component: &str) -> String {
+    format!("{component}/v{} (linux/{}) kubernetes/ironclad", env!("CARGO_PKG_VERSION"), architecture())
+}
+
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// Reads the configuration; token files in it are re-read by the client as they rotate.
+///
+/// # Errors
+/// When the kubeconfig cannot be read, or names files that are missing.
+pub async fn config(options: &Options) -> anyhow::Result<Config> {
+    let mut config = if options.kubeconfig.is_empty() {
+        Config::incluster().context("no --kubeconfig given, and not running in a pod")?
+    } else {
+        let path = &options.kubeconfig;
+        let file = Kubeconfig::read_from(path).with_context(|| format!("reading kubeconfig {path}"))?;
+        let resolved = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
+        resolved.with_context(|| format!("using kubeconfig {path}"))?
+    };
+    if !options.master.is_empty() {
+        config.cluster_url = options.master.parse().context("invalid --master")?;
+    }
+    if !options.user_agent.is_empty() {
+        config.headers.push((USER_AGENT, HeaderValue::from_str(&options.user_agent).context("user agent")?));
+    }
+    // The components have back-offs of their own, which know what is urgent.
+    config.default_retry = false;
+    Ok(config)
+}
+
+/// A client as `options` describe it.
+///
+/// # Errors
+/// Those of [`config`], and unusable certificates.
+pub async fn new(options: &Options) -> anyhow::Result<Client> {
+    let config = config(options).await?;
+    let builder = ClientBuilder::try_from(config).context("client configuration")?;
+    Ok(builder.with_layer(&Throttle::new(options.qps, options.burst)).build())
+}

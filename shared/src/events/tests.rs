@@ -1,0 +1,64 @@
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+
+use super::correlate::{Correlator, Verdict};
+use super::{Kind, Record};
+
+fn record(object: &str, reason: &str, message: &str) -> Record {
+    Record {
+        about: ObjectReference { name: Some(object.to_owned()), ..ObjectReference::default() },
+        related: None,
+        kind: Kind::Normal,
+        reason: reason.to_owned(),
+        action: None,
+        message: message.to_owned(),
+        at: Timestamp::UNIX_EPOCH,
+    }
+}
+
+fn create(correlator: &mut Correlator, record: &Record, name: &str) -> String {
+    match correlator.see(record) {
+        Verdict::Create { message, key } => {
+            correlator.created(key, name.to_owned());
+            message
+        }
+        other => panic!("expected a new event, got {other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn equal_events_are_counted() {
+    let mut correlator = Correlator::default();
+    let pulled = record("web", "Pulled", "image is here");
+    create(&mut correlator, &pulled, "web.1");
+    for expected in 2..5 {
+        match correlator.see(&pulled) {
+            Verdict::Count { name, count, .. } => assert_eq!((name.as_str(), count), ("web.1", expected)),
+            other => panic!("{other:?}"),
+        }
+    }
+    create(&mut correlator, &record("other", "Pulled", "image is here"), "other.1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_about_one_object_is_dropped_and_its_neighbour_is_heard() {
+    let mut correlator = Correlator::default();
+    let noisy = record("noisy", "BackOff", "again");
+    let written = (0..100).filter(|_| correlator.see(&noisy) != Verdict::Drop).count();
+    assert_eq!(written, 25);
+    tokio::time::sleep(std::time::Duration::from_secs(300)).await;
+    assert_ne!(correlator.see(&noisy), Verdict::Drop, "one more every five minutes");
+    assert_eq!(correlator.see(&noisy), Verdict::Drop);
+    create(&mut correlator, &record("quiet", "BackOff", "once"), "quiet.1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn similar_events_are_combined() {
+    let mut correlator = Correlator::default();
+    for n in 1..=9 {
+        let message = format!("failed {n}");
+        assert_eq!(create(&mut correlator, &record("web", "Failed", &message), "web.n"), message);
+    }
+    let combined = create(&mut correlator, &record("web", "Failed", "failed 10"), "web.10");
+    assert_eq!(combined, "(combined from similar events): failed 10");
+}

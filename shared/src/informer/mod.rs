@@ -1,0 +1,220 @@
+//! Informers: a local, indexed copy of one kind of object, kept current by one WATCH, with handlers that are told
+//! about every change. The initial list is streamed (`sendInitialEvents`), so nothing is buffered twice; a server
+//! without that feature is listed in pages. Answers for client-go's `tools/cache`.
+//!
+//! Objects are shared as `Arc`s and must never be copied into other caches. Handlers run on the watch task: they
+//! enqueue keys and return, they never block and never call the API.
+
+mod reflector;
+mod store;
+#[cfg(test)]
+mod tests;
+
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kube::Client;
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+
+use crate::run::{Shutdown, TaskGroup};
+
+pub use store::Store;
+
+/// A typed API object that an informer can hold.
+pub trait Object: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static {}
+impl<K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static> Object for K {}
+
+/// One change of the store, already applied when a handler sees it.
+#[derive(Debug)]
+pub enum Event<K> {
+    /// The object is new here.
+    Added(Arc<K>),
+    /// The object changed.
+    Updated {
+        /// As it was.
+        old: Arc<K>,
+        /// As it is.
+        new: Arc<K>,
+    },
+    /// The object is gone; this is the last state that was seen.
+    Deleted(Arc<K>),
+}
+
+impl<K> Event<K> {
+    /// The object as it is now, or last was.
+    pub fn object(&self) -> &Arc<K> {
+        match self {
+            Self::Added(object) | Self::Updated { new: object, .. } | Self::Deleted(object) => object,
+        }
+    }
+}
+
+/// Which objects an informer asks for; the default is all of the kind.
+#[derive(Clone, Debug, Default)]
+pub struct Scope {
+    /// Only this namespace.
+    pub namespace: Option<String>,
+    /// A label selector.
+    pub labels: Option<String>,
+    /// A field selector.
+    pub fields: Option<String>,
+}
+
+type Handler<K> = Box<dyn Fn(&Event<K>) + Send + Sync>;
+type Transform<K> = Box<dyn Fn(&mut K) + Send + Sync>;
+
+struct Inner<K> {
+    store: Store<K>,
+    scope: Scope,
+    /// Held while events are delivered, so that a handler added late sees each object exactly once.
+    handlers: Mutex<Vec<Handler<K>>>,
+    transform: Mutex<Option<Transform<K>>>,
+    started: AtomicBool,
+    synced: watch::Sender<bool>,
+}
+
+/// A cloneable handle on one list-watch cache.
+pub struct Informer<K>(Arc<Inner<K>>);
+
+impl<K> Clone for Informer<K> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<K: Object> Informer<K> {
+    fn new(scope: Scope) -> Self {
+        Self(Arc::new(Inner {
+            store: Store::default(),
+            scope,
+            handlers: Mutex::new(Vec::new()),
+            transform: Mutex::new(None),
+            started: AtomicBool::new(false),
+            synced: watch::Sender::new(false),
+        }))
+    }
+
+    /// The objects.
+    pub fn store(&self) -> Store<K> {
+        self.0.store.clone()
+    }
+
+    /// Calls `handler` for every change from now on, after an `Added` for each object already here. A handler must
+    /// not add handlers to the same informer.
+    pub fn add_handler(&self, handler: impl Fn(&Event<K>) + Send + Sync + 'static) {
+        let mut handlers = self.0.handlers.lock();
+        for object in self.0.store.list() {
+            handler(&Event::Added(object));
+        }
+        handlers.push(Box::new(handler));
+    }
+
+    /// Adds an index; `keys` gives the values an object is found under.
+    pub fn add_index(&self, name: &'static str, keys: impl Fn(&K) -> Vec<String> + Send + Sync + 'static) {
+        self.0.store.add_index(name, Box::new(keys));
+    }
+
+    /// Drops what nobody reads before an object is stored. Managed fields are dropped always. Of several
+    /// transforms the last set counts, so only the component's start-up code sets them.
+    pub fn set_transform(&self, transform: impl Fn(&mut K) + Send + Sync + 'static) {
+        *self.0.transform.lock() = Some(Box::new(transform));
+    }
+
+    /// True once the initial list is in the store and was delivered.
+    pub fn has_synced(&self) -> bool {
+        *self.0.synced.borrow()
+    }
+
+    /// Waits until [`Informer::has_synced`].
+    pub async fn synced(&self) {
+        let mut synced = self.0.synced.subscribe();
+        // The sender lives as long as `self`, so this cannot fail.
+        let _ = synced.wait_for(|done| *done).await;
+    }
+}
+
+/// What a factory needs to know of an informer of any kind.
+trait Cache: Any + Send + Sync {
+    fn start(&self, client: &Client, tasks: &TaskGroup, shutdown: &Shutdown);
+    fn wait(&self) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+}
+
+impl<K: Object> Cache for Informer<K> {
+    fn start(&self, client: &Client, tasks: &TaskGroup, shutdown: &Shutdown) {
+        if self.0.started.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let reflector = reflector::Reflector::new(self.clone(), client.clone(), shutdown.clone());
+        tasks.spawn("informer", reflector.run());
+    }
+
+    fn wait(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let informer = self.clone();
+        Box::pin(async move { informer.synced().await })
+    }
+}
+
+/// Makes informers, one per kind, shared by everybody in the process.
+#[derive(Clone)]
+pub struct Factory {
+    client: Client,
+    tasks: TaskGroup,
+    shutdown: Shutdown,
+    made: Arc<Mutex<Made>>,
+}
+
+#[derive(Default)]
+struct Made {
+    shared: HashMap<TypeId, Box<dyn Any + Send + Sync>>,
+    all: Vec<Arc<dyn Cache>>,
+}
+
+impl Factory {
+    /// A factory whose informers use `client` and end at `shutdown`.
+    pub fn new(client: Client, tasks: TaskGroup, shutdown: Shutdown) -> Self {
+        Self { client, tasks, shutdown, made: Arc::default() }
+    }
+
+    /// The shared informer of all objects of `K`.
+    pub fn informer<K: Object>(&self) -> Informer<K> {
+        let mut made = self.made.lock();
+        let known = made.shared.get(&TypeId::of::<K>()).and_then(|any| any.downcast_ref::<Informer<K>>());
+        if let Some(informer) = known {
+            return informer.clone();
+        }
+        let informer = Informer::new(Scope::default());
+        made.shared.insert(TypeId::of::<K>(), Box::new(informer.clone()));
+        made.all.push(Arc::new(informer.clone()));
+        informer
+    }
+
+    /// An informer of its own for a part of the objects of `K`.
+    pub fn informer_in<K: Object>(&self, scope: Scope) -> Informer<K> {
+        let informer = Informer::new(scope);
+        self.made.lock().all.push(Arc::new(informer.clone()));
+        informer
+    }
+
+    /// Starts every informer that was asked for and does not run yet.
+    pub fn start(&self) {
+        for cache in &self.made.lock().all {
+            cache.start(&self.client, &self.tasks, &self.shutdown);
+        }
+    }
+
+    /// Waits until all informers have synced; false when the process is asked to end first.
+    pub async fn wait_synced(&self) -> bool {
+        let waits: Vec<_> = self.made.lock().all.iter().map(|cache| cache.wait()).collect();
+        tokio::select! {
+            _ = futures::future::join_all(waits) => true,
+            () = self.shutdown.wait() => false,
+        }
+    }
+}

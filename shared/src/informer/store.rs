@@ -1,0 +1,167 @@
+//! The objects of one kind by namespace and name, with indexes. One writer (the reflector), many cheap readers.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use super::{Event, Object};
+
+pub(super) type IndexKeys<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
+type Namespace<K> = HashMap<Box<str>, Arc<K>>;
+/// Namespace and name.
+type Key = (String, String);
+
+struct Index<K> {
+    keys: IndexKeys<K>,
+    entries: HashMap<String, HashSet<Key>>,
+}
+
+struct State<K> {
+    objects: HashMap<Box<str>, Namespace<K>>,
+    indexes: HashMap<&'static str, Index<K>>,
+    resource_version: String,
+}
+
+/// A cloneable handle on the objects.
+pub struct Store<K>(Arc<RwLock<State<K>>>);
+
+impl<K> Clone for Store<K> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<K> Default for Store<K> {
+    fn default() -> Self {
+        let state = State { objects: HashMap::new(), indexes: HashMap::new(), resource_version: String::new() };
+        Self(Arc::new(RwLock::new(state)))
+    }
+}
+
+pub(super) fn key<K: Object>(object: &K) -> Key {
+    let meta = object.meta();
+    (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
+}
+
+impl<K: Object> Store<K> {
+    /// One object; the namespace is empty at cluster scope.
+    pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+        self.0.read().objects.get(namespace)?.get(name).cloned()
+    }
+
+    /// Every object, in no order.
+    pub fn list(&self) -> Vec<Arc<K>> {
+        self.0.read().objects.values().flat_map(HashMap::values).cloned().collect()
+    }
+
+    /// The objects of one namespace, in no order.
+    pub fn list_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
+        self.0.read().objects.get(namespace).map(|found| found.values().cloned().collect()).unwrap_or_default()
+    }
+
+    /// The objects that `index` files under `value`; empty when there is no such index.
+    pub fn by_index(&self, index: &str, value: &str) -> Vec<Arc<K>> {
+        let state = self.0.read();
+        let Some(keys) = state.indexes.get(index).and_then(|index| index.entries.get(value)) else {
+            return Vec::new();
+        };
+        keys.iter().filter_map(|(ns, name)| state.objects.get(ns.as_str())?.get(name.as_str()).cloned()).collect()
+    }
+
+    /// Number of objects.
+    pub fn len(&self) -> usize {
+        self.0.read().objects.values().map(HashMap::len).sum()
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The revision up to which the store is complete.
+    pub fn resource_version(&self) -> String {
+        self.0.read().resource_version.clone()
+    }
+
+    pub(super) fn set_resource_version(&self, version: String) {
+        self.0.write().resource_version = version;
+    }
+
+    pub(super) fn add_index(&self, name: &'static str, keys: IndexKeys<K>) {
+        let mut state = self.0.write();
+        let mut index = Index { keys, entries: HashMap::new() };
+        for object in state.objects.values().flat_map(HashMap::values) {
+            index.insert(object);
+        }
+        state.indexes.insert(name, index);
+    }
+
+    /// Adds or replaces; returns what happened, or nothing when the same revision is already here.
+    pub(super) fn put(&self, object: K) -> Option<Event<K>> {
+        let (namespace, name) = key(&object);
+        let new = Arc::new(object);
+        let mut state = self.0.write();
+        let state = &mut *state;
+        let space = state.objects.entry(namespace.into_boxed_str()).or_default();
+        let old = space.get(name.as_str()).cloned();
+        if let Some(old) = &old
+            && old.meta().resource_version.is_some()
+            && old.meta().resource_version == new.meta().resource_version
+        {
+            return None;
+        }
+        space.insert(name.into_boxed_str(), Arc::clone(&new));
+        for index in state.indexes.values_mut() {
+            if let Some(old) = &old {
+                index.remove(old);
+            }
+            index.insert(&new);
+        }
+        Some(match old {
+            Some(old) => Event::Updated { old, new },
+            None => Event::Added(new),
+        })
+    }
+
+    /// Removes; `last` is the final state the server told, if any.
+    pub(super) fn remove(&self, (namespace, name): &Key, last: Option<K>) -> Option<Event<K>> {
+        let mut state = self.0.write();
+        let state = &mut *state;
+        let space = state.objects.get_mut(namespace.as_str())?;
+        let old = space.remove(name.as_str())?;
+        if space.is_empty() {
+            state.objects.remove(namespace.as_str());
+        }
+        for index in state.indexes.values_mut() {
+            index.remove(&old);
+        }
+        Some(Event::Deleted(last.map_or(old, Arc::new)))
+    }
+
+    pub(super) fn keys(&self) -> Vec<Key> {
+        let state = self.0.read();
+        let pairs = state.objects.iter().flat_map(|(ns, space)| space.keys().map(move |name| (ns, name)));
+        pairs.map(|(ns, name)| (ns.to_string(), name.to_string())).collect()
+    }
+}
+
+impl<K: Object> Index<K> {
+    fn insert(&mut self, object: &K) {
+        for value in (self.keys)(object) {
+            self.entries.entry(value).or_default().insert(key(object));
+        }
+    }
+
+    fn remove(&mut self, object: &K) {
+        let key = key(object);
+        for value in (self.keys)(object) {
+            if let Some(keys) = self.entries.get_mut(&value) {
+                keys.remove(&key);
+                if keys.is_empty() {
+                    self.entries.remove(&value);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! A scripted server: each request takes the next answer, and is remembered.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use http::{Request, Response};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Client;
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::{Event, Factory, Informer};
+use crate::run::{Shutdown, TaskGroup};
+
+struct Server {
+    requests: Arc<Mutex<Vec<String>>>,
+    shutdown: Shutdown,
+    informer: Informer<ConfigMap>,
+    events: mpsc::UnboundedReceiver<String>,
+}
+
+/// Status and body; a body that ends with `…` stays open after its last line.
+type Answer = (u16, String);
+
+fn start(answers: Vec<Answer>) -> Server {
+    let answers = Arc::new(Mutex::new(VecDeque::from(answers)));
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&requests);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        seen.lock().push(request.uri().to_string());
+        let answer = answers.lock().pop_front();
+        async move {
+            let Some((status, body)) = answer else {
+                return std::future::pending::<Result<Response<Body>, Infallible>>().await;
+            };
+            Ok(Response::builder().status(status).body(Body::from(body.into_bytes())).expect("a valid response"))
+        }
+    });
+    let shutdown = Shutdown::new();
+    let factory = Factory::new(Client::new(service, "default"), TaskGroup::new(), shutdown.clone());
+    let informer = factory.informer::<ConfigMap>();
+    let (sender, events) = mpsc::unbounded_channel();
+    informer.add_index("color", |map| map.data.iter().flatten().map(|(_, v)| v.clone()).collect());
+    informer.add_handler(move |event| {
+        let verb = match event {
+            Event::Added(_) => "added",
+            Event::Updated { .. } => "updated",
+            Event::Deleted(_) => "deleted",
+        };
+        let name = event.object().metadata.name.clone().unwrap_or_default();
+        // The receiver is gone once the test is over.
+        let _ = sender.send(format!("{verb} {name}"));
+    });
+    factory.start();
+    Server { requests, shutdown, informer, events }
+}
+
+impl Server {
+    async fn next(&mut self) -> String {
+        self.events.recv().await.expect("the informer runs")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shutdown.trigger();
+    }
+}
+
+fn map(name: &str, version: u32, color: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"color": color},
+        "metadata": {"name": name, "namespace": "ns", "resourceVersion": version.to_string()}})
+}
+
+fn line(verb: &str, object: &Value) -> String {
+    format!("{}\n", json!({"type": verb, "object": object}))
+}
+
+fn bookmark(version: u32, end: bool) -> String {
+    let annotations = if end { json!({"k8s.io/initial-events-end": "true"}) } else { json!({}) };
+    let meta = json!({"resourceVersion": version.to_string(), "annotations": annotations});
+    line("BOOKMARK", &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}))
+}
+
+fn failure(code: u16, reason: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": reason})
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_the_list_and_follows_from_there() {
+    let first = [line("ADDED", &map("a", 1, "red")), line("ADDED", &map("b", 2, "blue")), bookmark(5, true)].concat();
+    let second = [line("MODIFIED", &map("a", 6, "blue")), line("DELETED", &map("b", 7, "blue")), bookmark(9, false)];
+    let mut server = start(vec![(200, first), (200, second.concat())]);
+    for expected in ["added a", "added b", "updated a", "deleted b"] {
+        assert_eq!(server.next().await, expected);
+    }
+    server.informer.synced().await;
+    let store = server.informer.store();
+    assert_eq!(store.len(), 1);
+    assert_eq!(store.by_index("color", "blue").len(), 1);
+    assert!(store.by_index("color", "red").is_empty(), "the old value left the index");
+    let requests = server.requests.lock().clone();
+    assert!(requests[0].contains("sendInitialEvents=true"), "{}", requests[0]);
+    assert!(requests[1].contains("resourceVersion=5"), "{}", requests[1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_in_pages_where_streaming_is_unknown() {
+    let page = |items: Vec<Value>, token: &str| {
+        json!({"apiVersion": "v1", "kind": "ConfigMapList", "items": items,
+            "metadata": {"resourceVersion": "8", "continue": token}})
+        .to_string()
+    };
+    let answers = vec![
+        (422, failure(422, "Invalid").to_string()),
+        (200, page(vec![map("a", 1, "red")], "more")),
+        (200, page(vec![map("b", 2, "red")], "")),
+    ];
+    let mut server = start(answers);
+    assert_eq!(server.next().await, "added a");
+    assert_eq!(server.next().await, "added b");
+    server.informer.synced().await;
+    let requests = server.requests.lock().clone();
+    assert!(requests[2].contains("continue=more"), "{}", requests[2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expired_revision_means_a_new_list_that_drops_what_is_gone() {
+    let first = [line("ADDED", &map("a", 1, "red")), line("ADDED", &map("b", 2, "red")), bookmark(5, true)].concat();
+    let gone = line("ERROR", &failure(410, "Expired"));
+    let second = [line("ADDED", &map("a", 1, "red")), line("ADDED", &map("c", 8, "red")), bookmark(9, true)].concat();
+    let mut server = start(vec![(200, first), (200, gone), (200, second)]);
+    for expected in ["added a", "added b", "added c", "deleted b"] {
+        assert_eq!(server.next().await, expected, "an unchanged object is not told again");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_handler_hears_of_everything_once() {
+    let first = [line("ADDED", &map("a", 1, "red")), bookmark(5, true)].concat();
+    let server = start(vec![(200, first)]);
+    server.informer.synced().await;
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&heard);
+    server.informer.add_handler(move |event| log.lock().push(event.object().metadata.name.clone()));
+    assert_eq!(*heard.lock(), [Some("a".to_owned())]);
+}

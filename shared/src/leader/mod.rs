@@ -1,0 +1,237 @@
+//! Leader election by a `Lease`, as client-go does it: acquire, renew every retry period, give up the work when the
+//! lease could not be renewed within the renew deadline, and hand it back on an orderly shutdown so that the next
+//! leader starts at once. [`decide`] holds the rule, [`run`] the calls.
+
+#[cfg(test)]
+mod tests;
+
+use std::future::Future;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::{Api, PostParams};
+use rand::Rng;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::run::Shutdown;
+
+/// Which lease to hold, and for how long.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Name of the Lease.
+    pub lease_name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Who this process is: host name, `_`, a unique suffix.
+    pub identity: String,
+    /// Others wait this long after the last renewal before they take over.
+    pub lease_duration: Duration,
+    /// The leader stops when it could not renew for this long; shorter than `lease_duration`.
+    pub renew_deadline: Duration,
+    /// Pause between two attempts.
+    pub retry_period: Duration,
+}
+
+impl Config {
+    /// The configuration that the `--leader-elect-*` flags of a component describe.
+    pub fn from_flags(flags: &crate::flags::FlagSet, host: &str) -> Self {
+        Self {
+            lease_name: flags.string("leader-elect-resource-name"),
+            namespace: flags.string("leader-elect-resource-namespace"),
+            identity: identity(host),
+            lease_duration: flags.duration("leader-elect-lease-duration"),
+            renew_deadline: flags.duration("leader-elect-renew-deadline"),
+            retry_period: flags.duration("leader-elect-retry-period"),
+        }
+    }
+}
+
+/// An identity that no other process has, in upstream's form `<host>_<uuid>`.
+pub fn identity(host: &str) -> String {
+    format!("{host}_{}", uuid::Uuid::new_v4())
+}
+
+/// How [`run`] ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The process was asked to end.
+    Shutdown,
+    /// The work ended by itself.
+    Finished,
+    /// Another process may lead now. The caller must exit: its state is stale.
+    Lost,
+}
+
+/// What was last seen of the lease, and when by our own clock: clocks of different machines are never compared.
+#[derive(Clone, Debug)]
+struct Observed {
+    spec: LeaseSpec,
+    at: Instant,
+}
+
+#[derive(Debug, PartialEq)]
+enum Step {
+    /// Write this spec.
+    Take(LeaseSpec),
+    /// Somebody else leads.
+    Wait,
+}
+
+/// What to do about a lease with `spec`, unchanged for `unchanged` by our clock.
+fn decide(config: &Config, spec: &LeaseSpec, unchanged: Duration, now: Timestamp) -> Step {
+    let holder = spec.holder_identity.as_deref().unwrap_or_default();
+    let ours = holder == config.identity;
+    let duration = Duration::from_secs(u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0));
+    if !ours && !holder.is_empty() && unchanged < duration {
+        return Step::Wait;
+    }
+    let transitions = spec.lease_transitions.unwrap_or(0);
+    Step::Take(LeaseSpec {
+        holder_identity: Some(config.identity.clone()),
+        lease_duration_seconds: Some(i32::try_from(config.lease_duration.as_secs()).unwrap_or(i32::MAX)),
+        acquire_time: if ours { spec.acquire_time.clone() } else { Some(MicroTime(now)) },
+        renew_time: Some(MicroTime(now)),
+        lease_transitions: Some(if ours { transitions } else { transitions.saturating_add(1) }),
+        ..LeaseSpec::default()
+    })
+}
+
+struct Elector {
+    api: Api<Lease>,
+    config: Config,
+    observed: Option<Observed>,
+}
+
+impl Elector {
+    /// One attempt; true when we hold the lease afterwards.
+    async fn attempt(&mut self) -> Result<bool, kube::Error> {
+        let now = Timestamp::now();
+        let Some(mut lease) = self.api.get_opt(&self.config.lease_name).await? else {
+            let Step::Take(mut spec) = decide(&self.config, &LeaseSpec::default(), Duration::ZERO, now) else {
+                return Ok(false);
+            };
+            spec.lease_transitions = Some(0);
+            let mut lease = Lease { spec: Some(spec), ..Lease::default() };
+            lease.metadata.name = Some(self.config.lease_name.clone());
+            lease.metadata.namespace = Some(self.config.namespace.clone());
+            self.api.create(&PostParams::default(), &lease).await?;
+            return Ok(true);
+        };
+        let spec = lease.spec.clone().unwrap_or_default();
+        let unchanged = self.observe(&spec);
+        let Step::Take(spec) = decide(&self.config, &spec, unchanged, now) else {
+            return Ok(false);
+        };
+        lease.spec = Some(spec);
+        self.api.replace(&self.config.lease_name, &PostParams::default(), &lease).await?;
+        Ok(true)
+    }
+
+    /// How long the lease has looked like this.
+    fn observe(&mut self, spec: &LeaseSpec) -> Duration {
+        if let Some(observed) = &self.observed
+            && observed.spec == *spec
+        {
+            return observed.at.elapsed();
+        }
+        self.observed = Some(Observed { spec: spec.clone(), at: Instant::now() });
+        Duration::ZERO
+    }
+
+    /// Gives the lease back, so that nobody has to wait for it to run out.
+    async fn release(&self) {
+        let Ok(Some(mut lease)) = self.api.get_opt(&self.config.lease_name).await else { return };
+        let Some(spec) = lease.spec.as_mut() else { return };
+        if spec.holder_identity.as_deref() != Some(&self.config.identity) {
+            return;
+        }
+        let now = MicroTime(Timestamp::now());
+        *spec = LeaseSpec {
+            holder_identity: Some(String::new()),
+            lease_duration_seconds: Some(1),
+            acquire_time: Some(now.clone()),
+            renew_time: Some(now),
+            lease_transitions: spec.lease_transitions,
+            ..LeaseSpec::default()
+        };
+        if let Err(error) = self.api.replace(&self.config.lease_name, &PostParams::default(), &lease).await {
+            tracing::warn!(%error, "Failed to release lease");
+        }
+    }
+}
+
+/// Waits for the lease, then runs `work` with a token that is cancelled as soon as the lease is lost or the process
+/// is to end. The lease is released on shutdown, after `work` has returned.
+pub async fn run<F, Fut>(client: kube::Client, config: Config, shutdown: Shutdown, work: F) -> Outcome
+where
+    F: FnOnce(CancellationToken) -> Fut,
+    Fut: Future<Output = ()>,
+{
+    let api = Api::namespaced(client, &config.namespace);
+    let mut elector = Elector { api, config, observed: None };
+    let lease = format!("{}/{}", elector.config.namespace, elector.config.lease_name);
+    tracing::info!(%lease, "Attempting to acquire leader lease...");
+    if !acquire(&mut elector, &shutdown).await {
+        return Outcome::Shutdown;
+    }
+    tracing::info!(%lease, "Successfully acquired lease");
+    let token = shutdown.token().child_token();
+    let mut work = std::pin::pin!(work(token.clone()));
+    let outcome = tokio::select! {
+        () = &mut work => Outcome::Finished,
+        () = renew(&mut elector) => Outcome::Lost,
+        () = shutdown.wait() => Outcome::Shutdown,
+    };
+    token.cancel();
+    match outcome {
+        Outcome::Lost => tracing::error!(%lease, "Failed to renew lease"),
+        Outcome::Shutdown => {
+            work.await;
+            elector.release().await;
+        }
+        Outcome::Finished => elector.release().await,
+    }
+    outcome
+}
+
+/// True once we lead; false when the process is to end first.
+async fn acquire(elector: &mut Elector, shutdown: &Shutdown) -> bool {
+    loop {
+        let attempt = tokio::select! {
+            () = shutdown.wait() => return false,
+            attempt = elector.attempt() => attempt,
+        };
+        match attempt {
+            Ok(true) => return true,
+            Ok(false) => {}
+            Err(error) => tracing::debug!(%error, "Failed to acquire lease"),
+        }
+        // client-go's jitter factor.
+        let pause = elector.config.retry_period.mul_f64(rand::rng().random_range(1.0..2.2));
+        tokio::select! {
+            () = shutdown.wait() => return false,
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+/// Returns when the lease could not be renewed for the renew deadline, or somebody else has it.
+async fn renew(elector: &mut Elector) {
+    let mut renewed = Instant::now();
+    loop {
+        tokio::time::sleep(elector.config.retry_period).await;
+        let deadline = renewed + elector.config.renew_deadline;
+        match tokio::time::timeout_at(deadline, elector.attempt()).await {
+            Ok(Ok(true)) => renewed = Instant::now(),
+            Ok(Ok(false)) => return,
+            Ok(Err(error)) => tracing::warn!(%error, "Failed to renew lease, retrying"),
+            Err(_) => return,
+        }
+        if Instant::now() >= deadline && renewed + elector.config.renew_deadline <= Instant::now() {
+            return;
+        }
+    }
+}

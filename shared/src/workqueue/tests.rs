@@ -1,0 +1,76 @@
+use std::time::Duration;
+
+use super::Queue;
+
+#[tokio::test(start_paused = true)]
+async fn an_item_waits_once_and_returns_when_added_while_handled() {
+    let queue = Queue::new("test_dedupe");
+    queue.add("a");
+    queue.add("a");
+    queue.add("b");
+    assert_eq!(queue.len(), 2);
+    assert_eq!(queue.get().await, Some("a"));
+    queue.add("a");
+    assert_eq!(queue.get().await, Some("b"), "a is being handled and must not be handed out twice");
+    queue.done(&"a");
+    assert_eq!(queue.get().await, Some("a"));
+    queue.done(&"a");
+    assert!(queue.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_earliest_delay_counts() {
+    let queue = Queue::new("test_delay");
+    let start = tokio::time::Instant::now();
+    queue.add_after("a", Duration::from_secs(10));
+    queue.add_after("a", Duration::from_secs(2));
+    queue.add_after("a", Duration::from_secs(5));
+    assert_eq!(queue.get().await, Some("a"));
+    assert_eq!(start.elapsed().as_secs(), 2);
+    queue.done(&"a");
+    let none = tokio::time::timeout(Duration::from_secs(60), queue.get()).await;
+    assert!(none.is_err(), "the other delays were merged");
+}
+
+#[tokio::test(start_paused = true)]
+async fn back_off_doubles_until_forgotten() {
+    let queue = Queue::with_backoff("test_backoff", Duration::from_secs(1), Duration::from_secs(4));
+    for expected in [1, 2, 4, 4] {
+        let start = tokio::time::Instant::now();
+        queue.add_rate_limited("a");
+        assert_eq!(queue.get().await, Some("a"));
+        queue.done(&"a");
+        assert_eq!(start.elapsed().as_secs(), expected);
+    }
+    assert_eq!(queue.num_requeues(&"a"), 4);
+    queue.forget(&"a");
+    assert_eq!(queue.num_requeues(&"a"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_drains_and_wakes_every_worker() {
+    let queue = Queue::new("test_shutdown");
+    let workers: Vec<_> = (0..3)
+        .map(|_| {
+            let queue = queue.clone();
+            tokio::spawn(async move {
+                let mut handled = 0;
+                while let Some(item) = queue.get().await {
+                    handled += 1;
+                    queue.done(&item);
+                }
+                handled
+            })
+        })
+        .collect();
+    for item in 0..10 {
+        queue.add(item);
+    }
+    queue.shut_down();
+    queue.add(11);
+    let mut handled = 0;
+    for worker in workers {
+        handled += worker.await.expect("a worker ends");
+    }
+    assert_eq!(handled, 10);
+}
