@@ -1,7 +1,11 @@
 //! The API model: IDL, schema tables and the object engine
 
+pub mod json;
 pub mod quantity;
 pub mod resources;
+mod scalar;
 pub mod schema;
+mod zero;
+pub mod selector;
 
 pub use serde_json::Value;
