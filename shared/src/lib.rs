@@ -5,3 +5,7 @@ pub mod authz;
 pub mod cert;
 pub mod status;
 pub mod types;
+pub mod flags;
+pub mod metrics;
+pub mod run;
+pub mod version;

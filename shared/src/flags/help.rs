@@ -1,0 +1,74 @@
+//! Usage, help and version texts.
+
+use std::fmt::Write;
+
+use super::table::{Kind, Row};
+
+/// `--version`
+pub(super) fn version() -> String {
+    format!("Kubernetes {}\n", crate::version::GIT_VERSION)
+}
+
+/// `--version=raw`
+pub(super) fn raw_version() -> String {
+    format!("{}\n", crate::version::info())
+}
+
+fn about(component: &str) -> &'static str {
+    match component {
+        "kube-apiserver" => "Serves the Kubernetes API over HTTPS and keeps its objects in etcd.",
+        "kube-controller-manager" => "Runs the control loops that bring the cluster to the state its objects ask for.",
+        "kube-scheduler" => "Assigns pods to nodes.",
+        "kubelet" => "Runs the pods of one node through a CRI runtime.",
+        "kube-proxy" => "Programs one node's packet rules for Services.",
+        _ => "",
+    }
+}
+
+/// What goes to stderr after bad usage.
+pub(super) fn usage(component: &str, rows: &[Row]) -> String {
+    let takes =
+        if component == "kubelet" || component == "kube-proxy" || !component.is_empty() { " [flags]" } else { "" };
+    let mut out = format!("Usage:\n  {component}{takes}\n");
+    let mut section = None;
+    for row in rows.iter().filter(|r| !r.hidden) {
+        if section != Some(row.section) {
+            section = Some(row.section);
+            let mut title = row.section.to_owned();
+            if let Some(first) = title.get_mut(..1) {
+                first.make_ascii_uppercase();
+            }
+            let heading = if row.section == "flags" { "Flags".to_owned() } else { format!("{title} flags") };
+            let _ = write!(out, "\n{heading}:\n\n");
+        }
+        line(&mut out, row);
+    }
+    out
+}
+
+/// `--help`
+pub(super) fn text(component: &str, rows: &[Row]) -> String {
+    format!("{}\n\n{}", about(component), usage(component, rows))
+}
+
+fn line(out: &mut String, row: &Row) {
+    let dashes = match row.shorthand {
+        Some(letter) => format!("  -{letter}, --{}", row.name),
+        None => format!("      --{}", row.name),
+    };
+    let kind = match row.kind {
+        Kind::Bool => String::new(),
+        Kind::Version => " version[=true]".to_owned(),
+        Kind::List => " strings".to_owned(),
+        Kind::Float { bits: 64 } => " float".to_owned(),
+        Kind::Int { bits: 64 } => " int".to_owned(),
+        _ => format!(" {}", row.type_name),
+    };
+    let default = match (row.kind, row.default) {
+        (_, "" | "[]" | "<nil>" | "0" | "0s" | "false") => String::new(),
+        (Kind::Text | Kind::Map, text) => format!("   (default {})", crate::status::go_quote(text)),
+        (_, text) => format!("   (default {text})"),
+    };
+    let deprecated = if row.deprecated { "   (DEPRECATED)" } else { "" };
+    let _ = writeln!(out, "{dashes}{kind}{default}{deprecated}");
+}

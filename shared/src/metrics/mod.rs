@@ -1,0 +1,274 @@
+//! Metrics by upstream's names: one registry per process, rendered as Prometheus text.
+//!
+//! Vectors are made where they are first used and shared from then on. The `process_*`, build and feature-gate
+//! families are rendered at scrape time and cost nothing in between.
+
+mod process;
+mod workqueue;
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::sync::OnceLock;
+
+use parking_lot::{Mutex, RwLock};
+use prometheus::core::Collector;
+use prometheus::proto::{MetricFamily, MetricType};
+use prometheus::{HistogramOpts, Opts, Registry};
+
+use crate::flags::{FeatureGates, FlagSet};
+pub use prometheus::{Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter};
+pub use workqueue::{WorkqueueMetrics, workqueue};
+
+enum Made {
+    Counter(CounterVec),
+    Gauge(GaugeVec),
+    Histogram(HistogramVec),
+}
+
+#[derive(Default)]
+struct Global {
+    registry: Registry,
+    made: Mutex<HashMap<String, Made>>,
+    gates: RwLock<FeatureGates>,
+}
+
+fn global() -> &'static Global {
+    static GLOBAL: OnceLock<Global> = OnceLock::new();
+    GLOBAL.get_or_init(Global::default)
+}
+
+/// Notes the start time and the gates in force.
+pub(crate) fn start(flags: &FlagSet) {
+    process::start_time();
+    set_feature_gates(flags.feature_gates());
+}
+
+/// The gates `kubernetes_feature_enabled` reports; a component whose configuration file changes them says so here.
+pub fn set_feature_gates(gates: FeatureGates) {
+    *global().gates.write() = gates;
+}
+
+/// Adds a collector of one's own, such as one that counts on demand. A second one of the same name is dropped.
+pub fn register(collector: impl Collector + 'static) {
+    if let Err(e) = global().registry.register(Box::new(collector)) {
+        tracing::error!(err = %e, "A metric was not registered");
+    }
+}
+
+/// The counters of a name, made on first use.
+pub fn counter(name: &str, help: &str, labels: &[&str]) -> CounterVec {
+    let mut made = global().made.lock();
+    if let Some(Made::Counter(known)) = made.get(name) {
+        return known.clone();
+    }
+    let vector = CounterVec::new(Opts::new(name, help), labels).unwrap_or_else(|e| lost(name, &e, || spare(labels)));
+    register(vector.clone());
+    made.insert(name.to_owned(), Made::Counter(vector.clone()));
+    vector
+}
+
+/// The gauges of a name, made on first use.
+pub fn gauge(name: &str, help: &str, labels: &[&str]) -> GaugeVec {
+    let mut made = global().made.lock();
+    if let Some(Made::Gauge(known)) = made.get(name) {
+        return known.clone();
+    }
+    let spare = || GaugeVec::new(Opts::new("unnamed", "unnamed"), labels).expect("constant names are valid");
+    let vector = GaugeVec::new(Opts::new(name, help), labels).unwrap_or_else(|e| lost(name, &e, spare));
+    register(vector.clone());
+    made.insert(name.to_owned(), Made::Gauge(vector.clone()));
+    vector
+}
+
+/// The histograms of a name, made on first use.
+pub fn histogram(name: &str, help: &str, labels: &[&str], buckets: Vec<f64>) -> HistogramVec {
+    let mut made = global().made.lock();
+    if let Some(Made::Histogram(known)) = made.get(name) {
+        return known.clone();
+    }
+    let spare =
+        || HistogramVec::new(HistogramOpts::new("unnamed", "unnamed"), labels).expect("constant names are valid");
+    let options = HistogramOpts::new(name, help).buckets(buckets);
+    let vector = HistogramVec::new(options, labels).unwrap_or_else(|e| lost(name, &e, spare));
+    register(vector.clone());
+    made.insert(name.to_owned(), Made::Histogram(vector.clone()));
+    vector
+}
+
+fn spare(labels: &[&str]) -> CounterVec {
+    CounterVec::new(Opts::new("unnamed", "unnamed"), labels).expect("constant names are valid")
+}
+
+/// A metric that cannot be made must not take the component down: it counts into the void.
+fn lost<T>(name: &str, error: &prometheus::Error, spare: impl FnOnce() -> T) -> T {
+    tracing::error!(metric = name, err = %error, "A metric could not be made");
+    spare()
+}
+
+/// `count` buckets, each `factor` times the one before.
+pub fn exponential(start: f64, factor: f64, count: usize) -> Vec<f64> {
+    std::iter::successors(Some(start), |b| Some(b * factor)).take(count).collect()
+}
+
+/// `count` buckets, each `width` more than the one before.
+pub fn linear(start: f64, width: f64, count: usize) -> Vec<f64> {
+    std::iter::successors(Some(start), |b| Some(b + width)).take(count).collect()
+}
+
+/// Prometheus' usual buckets.
+pub fn default_buckets() -> Vec<f64> {
+    prometheus::DEFAULT_BUCKETS.to_vec()
+}
+
+/// Everything as Prometheus text, families sorted by name.
+pub fn gather() -> String {
+    let mut out = String::with_capacity(16 * 1024);
+    for family in global().registry.gather() {
+        render(&mut out, &family);
+    }
+    build_info(&mut out);
+    features(&mut out, &global().gates.read());
+    process::render(&mut out);
+    out
+}
+
+fn build_info(out: &mut String) {
+    let info = crate::version::info();
+    let text = |key: &str| info[key].as_str().unwrap_or("").to_owned();
+    let labels = [
+        ("build_date", text("buildDate")),
+        ("compiler", text("compiler")),
+        ("git_commit", text("gitCommit")),
+        ("git_tree_state", text("gitTreeState")),
+        ("git_version", text("gitVersion")),
+        ("go_version", text("goVersion")),
+        ("major", text("major")),
+        ("minor", text("minor")),
+        ("platform", text("platform")),
+    ];
+    let labels: Vec<String> = labels.iter().map(|(k, v)| format!("{k}=\"{}\"", escaped(v))).collect();
+    let _ = writeln!(out, "# HELP kubernetes_build_info [ALPHA] The release this process stands in for.");
+    let _ = writeln!(out, "# TYPE kubernetes_build_info gauge\nkubernetes_build_info{{{}}} 1", labels.join(","));
+}
+
+fn features(out: &mut String, gates: &FeatureGates) {
+    let _ = writeln!(out, "# HELP kubernetes_feature_enabled [BETA] Feature gates: 1 is on, 0 is off.");
+    let _ = writeln!(out, "# TYPE kubernetes_feature_enabled gauge");
+    for (name, stage, on) in gates.all() {
+        let stage = if stage == "GA" { "" } else { stage };
+        let _ = writeln!(out, "kubernetes_feature_enabled{{name=\"{name}\",stage=\"{stage}\"}} {}", u8::from(on));
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('\n', "\\n").replace('"', "\\\"")
+}
+
+fn number(value: f64) -> String {
+    if value == f64::INFINITY {
+        "+Inf".to_owned()
+    } else if value == f64::NEG_INFINITY {
+        "-Inf".to_owned()
+    } else if value.is_nan() {
+        "NaN".to_owned()
+    } else if value != 0.0 && (value.abs() < 1e-4 || value.abs() >= 1e6) {
+        // Go pads exponents to two digits.
+        let text = format!("{value:e}");
+        match text.split_once('e') {
+            Some((mantissa, exponent)) => {
+                let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |d| ('-', d));
+                format!("{mantissa}e{sign}{digits:0>2}")
+            }
+            None => text,
+        }
+    } else {
+        value.to_string()
+    }
+}
+
+fn render(out: &mut String, family: &MetricFamily) {
+    let name = family.name();
+    let kind = match family.get_field_type() {
+        MetricType::COUNTER => "counter",
+        MetricType::GAUGE => "gauge",
+        MetricType::HISTOGRAM => "histogram",
+        _ => return,
+    };
+    let _ = writeln!(out, "# HELP {name} {}", family.help().replace('\\', "\\\\").replace('\n', "\\n"));
+    let _ = writeln!(out, "# TYPE {name} {kind}");
+    for metric in family.get_metric() {
+        let labels: Vec<String> =
+            metric.get_label().iter().map(|l| format!("{}=\"{}\"", l.name(), escaped(l.value()))).collect();
+        let labels = labels.join(",");
+        let braced = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
+        match family.get_field_type() {
+            MetricType::COUNTER => {
+                let _ = writeln!(out, "{name}{braced} {}", number(metric.get_counter().get_value()));
+            }
+            MetricType::GAUGE => {
+                let _ = writeln!(out, "{name}{braced} {}", number(metric.get_gauge().get_value()));
+            }
+            _ => {
+                let histogram = metric.get_histogram();
+                let comma = if labels.is_empty() { "" } else { "," };
+                let mut line = |bound: f64, count: u64| {
+                    let _ = writeln!(out, "{name}_bucket{{{labels}{comma}le=\"{}\"}} {count}", number(bound));
+                };
+                for bucket in histogram.get_bucket() {
+                    line(bucket.upper_bound(), bucket.cumulative_count());
+                }
+                line(f64::INFINITY, histogram.get_sample_count());
+                let _ = writeln!(out, "{name}_sum{braced} {}", number(histogram.get_sample_sum()));
+                let _ = writeln!(out, "{name}_count{braced} {}", histogram.get_sample_count());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_name_is_the_same_vector() {
+        counter("test_things_total", "Things.", &["kind"]).with_label_values(&["a\"b"]).inc();
+        counter("test_things_total", "Things.", &["kind"]).with_label_values(&["a\"b"]).inc();
+        let text = gather();
+        assert!(text.contains("# TYPE test_things_total counter\ntest_things_total{kind=\"a\\\"b\"} 2\n"), "{text}");
+    }
+
+    #[test]
+    fn histograms_and_queues() {
+        let queue = workqueue("test-queue");
+        queue.adds.inc();
+        queue.latency.observe(0.5);
+        let text = gather();
+        for line in [
+            "workqueue_adds_total{name=\"test-queue\"} 1",
+            "workqueue_queue_duration_seconds_bucket{name=\"test-queue\",le=\"1e-08\"} 0",
+            "workqueue_queue_duration_seconds_bucket{name=\"test-queue\",le=\"0.1\"} 0",
+            "workqueue_queue_duration_seconds_bucket{name=\"test-queue\",le=\"+Inf\"} 1",
+            "workqueue_queue_duration_seconds_sum{name=\"test-queue\"} 0.5",
+            "workqueue_depth{name=\"test-queue\"} 0",
+            "kubernetes_feature_enabled{name=\"ComponentFlagz\",stage=\"ALPHA\"} 0",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} in {text}");
+        }
+        assert!(text.contains("process_resident_memory_bytes "));
+    }
+
+    #[test]
+    fn numbers_as_go_prints_them() {
+        for (value, want) in [
+            (1.0, "1"),
+            (0.5, "0.5"),
+            (1e-8, "1e-08"),
+            (f64::INFINITY, "+Inf"),
+            (2_592_000.0, "2.592e+06"),
+            (1e-4, "0.0001"),
+            (604_800.0, "604800"),
+        ] {
+            assert_eq!(number(value), want);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The life of a process: command line, logging, runtime, signals, exit code. The same in all five components.
+
+mod log;
+mod tasks;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::flags::{FlagSet, Stop};
+pub use log::{set_verbosity, verbosity};
+pub use tasks::TaskGroup;
+
+const WORKER_THREADS: usize = 2;
+const BLOCKING_THREADS: usize = 32;
+const BLOCKING_IDLE: Duration = Duration::from_secs(5);
+
+/// Tells everything that runs when to stop. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Shutdown(CancellationToken);
+
+impl Shutdown {
+    /// One that nobody triggered.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The token below, for `select!` and foreign interfaces.
+    pub fn token(&self) -> &CancellationToken {
+        &self.0
+    }
+
+    /// Triggered with its parent or on its own.
+    #[must_use]
+    pub fn child(&self) -> Self {
+        Self(self.0.child_token())
+    }
+
+    /// Begins the end.
+    pub fn trigger(&self) {
+        self.0.cancel();
+    }
+
+    /// Whether it began.
+    pub fn is_triggered(&self) -> bool {
+        self.0.is_cancelled()
+    }
+
+    /// Waits until it begins.
+    pub async fn wait(&self) {
+        self.0.cancelled().await;
+    }
+}
+
+impl From<CancellationToken> for Shutdown {
+    fn from(token: CancellationToken) -> Self {
+        Self(token)
+    }
+}
+
+/// Runs a component: parses the command line, starts logging and the runtime, awaits `work` and turns its result
+/// into an exit code. SIGTERM and SIGINT trigger the shutdown, a second one ends the process at once.
+pub fn main<F, Fut>(component: &'static str, work: F) -> ExitCode
+where
+    F: FnOnce(FlagSet, Shutdown) -> Fut,
+    Fut: Future<Output = anyhow::Result<()>>,
+{
+    let flags = match FlagSet::parse(component, std::env::args_os().skip(1)) {
+        Ok(flags) => flags,
+        Err(stop) => return ended_early(component, &stop),
+    };
+    for line in flags.deprecations() {
+        eprintln!("{line}");
+    }
+    if let Err(e) = log::start(&flags) {
+        eprintln!("Error: {e}");
+        return ExitCode::FAILURE;
+    }
+    few_arenas();
+    // Fails only when one is installed already, and then there is one.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    crate::metrics::start(&flags);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKER_THREADS)
+        .max_blocking_threads(BLOCKING_THREADS)
+        .thread_keep_alive(BLOCKING_IDLE)
+        .thread_name(component)
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(e) => return failed(&anyhow::Error::new(e).context("unable to start the runtime")),
+    };
+    let shutdown = Shutdown::new();
+    let result = runtime.block_on(async {
+        tokio::spawn(signals(shutdown.clone()));
+        work(flags, shutdown).await
+    });
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => failed(&e),
+    }
+}
+
+fn ended_early(component: &str, stop: &Stop) -> ExitCode {
+    match stop {
+        Stop::Help(text) | Stop::Version(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Stop::Usage { message, .. } if component == "kubelet" => {
+            // By then upstream's kubelet has its logging up.
+            eprint!("{}", log::plain_error("command failed", message));
+            ExitCode::FAILURE
+        }
+        Stop::Usage { message, usage } => {
+            if !usage.is_empty() {
+                eprintln!("{usage}");
+            }
+            eprintln!("Error: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn failed(error: &anyhow::Error) -> ExitCode {
+    tracing::error!(err = format!("{error:#}"), "command failed");
+    ExitCode::FAILURE
+}
+
+/// The process-wide signal task; it outlives everything by design.
+async fn signals(shutdown: Shutdown) {
+    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        tracing::error!("Cannot listen for signals");
+        return;
+    };
+    let mut seen = 0;
+    loop {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+        seen += 1;
+        if seen > 1 {
+            std::process::exit(1);
+        }
+        tracing::info!("Shutting down on a signal");
+        shutdown.trigger();
+    }
+}
+
+/// Two malloc arenas are plenty for a few threads and keep freed memory in few places.
+#[allow(unsafe_code)]
+fn few_arenas() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: mallopt only sets a parameter of the allocator and is called before other threads exist.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 2);
+    }
+}
+
+/// Gives freed memory back to the system; worth calling once after a big initial load.
+#[allow(unsafe_code)]
+pub fn release_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim takes the allocator's own locks and touches only free memory.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn shutdown_reaches_children_only_downwards() {
+        let parent = Shutdown::new();
+        let (one, two) = (parent.child(), parent.child());
+        one.trigger();
+        assert!(one.is_triggered() && !parent.is_triggered() && !two.is_triggered());
+        parent.trigger();
+        two.wait().await;
+        assert!(two.is_triggered());
+    }
+}

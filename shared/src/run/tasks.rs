@@ -1,0 +1,105 @@
+//! Named tasks that are waited for at the end. Nothing in this product is spawned outside such a group.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio_util::task::TaskTracker;
+
+#[derive(Default)]
+struct Inner {
+    tracker: TaskTracker,
+    next: AtomicU64,
+    running: Mutex<HashMap<u64, (&'static str, Option<AbortHandle>)>>,
+}
+
+/// A group of tasks. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct TaskGroup(Arc<Inner>);
+
+struct Leaving(Arc<Inner>, u64);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.running.lock().remove(&self.1);
+    }
+}
+
+impl TaskGroup {
+    /// An empty group.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Starts a task under a name. It must end by itself once its shutdown is triggered.
+    pub fn spawn<F>(&self, name: &'static str, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let id = self.0.next.fetch_add(1, Ordering::Relaxed);
+        self.0.running.lock().insert(id, (name, None));
+        let leaving = Leaving(Arc::clone(&self.0), id);
+        let handle = self.0.tracker.spawn(async move {
+            let _leaving = leaving;
+            future.await
+        });
+        if let Some(entry) = self.0.running.lock().get_mut(&id) {
+            entry.1 = Some(handle.abort_handle());
+        }
+        handle
+    }
+
+    /// How many run.
+    pub fn len(&self) -> usize {
+        self.0.running.lock().len()
+    }
+
+    /// Whether none runs.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The names of those that run.
+    pub fn names(&self) -> Vec<&'static str> {
+        let mut names: Vec<_> = self.0.running.lock().values().map(|(name, _)| *name).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Waits for all of them. Those that are not done by the deadline are named in a warning and aborted, and the
+    /// answer is false.
+    pub async fn drain(&self, deadline: Duration) -> bool {
+        self.0.tracker.close();
+        let ended = tokio::time::timeout(deadline, self.0.tracker.wait()).await.is_ok();
+        if !ended {
+            tracing::warn!(tasks = self.names().join(","), "Tasks did not end in time");
+            for (_, handle) in self.0.running.lock().values() {
+                if let Some(handle) = handle {
+                    handle.abort();
+                }
+            }
+        }
+        self.0.tracker.reopen();
+        ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn drain_waits_and_then_aborts() {
+        let group = TaskGroup::new();
+        group.spawn("quick", async {});
+        let slow = group.spawn("slow", std::future::pending::<()>());
+        assert!(!group.drain(Duration::from_secs(1)).await);
+        assert!(slow.await.is_err_and(|e| e.is_cancelled()));
+        assert!(group.is_empty());
+        assert!(group.drain(Duration::from_secs(1)).await);
+    }
+}

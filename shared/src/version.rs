@@ -1,0 +1,43 @@
+//! Which upstream release this is, and the document `/version` serves.
+
+use serde_json::{Value, json};
+
+/// Upstream's release.
+pub const GIT_VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"));
+/// Major number.
+pub const MAJOR: &str = "1";
+/// Minor number.
+pub const MINOR: &str = "35";
+/// Upstream's Go release of this version; clients print it.
+pub const GO_VERSION: &str = "go1.26.0";
+
+/// Upstream's platform name of this machine.
+pub fn platform() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "linux/amd64",
+        "aarch64" => "linux/arm64",
+        "arm" => "linux/arm",
+        "s390x" => "linux/s390x",
+        "powerpc64" => "linux/ppc64le",
+        _ => "linux/unknown",
+    }
+}
+
+/// The version document.
+pub fn info() -> Value {
+    json!({
+        "major": MAJOR,
+        "minor": MINOR,
+        "emulationMajor": MAJOR,
+        "emulationMinor": MINOR,
+        "minCompatibilityMajor": MAJOR,
+        "minCompatibilityMinor": "34",
+        "gitVersion": GIT_VERSION,
+        "gitCommit": option_env!("IRONCLAD_COMMIT").unwrap_or("0000000000000000000000000000000000000000"),
+        "gitTreeState": "clean",
+        "buildDate": option_env!("IRONCLAD_BUILD_DATE").unwrap_or("1970-01-01T00:00:00Z"),
+        "goVersion": GO_VERSION,
+        "compiler": "gc",
+        "platform": platform(),
+    })
+}
