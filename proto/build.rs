@@ -5,7 +5,9 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use protox::prost_reflect::{DescriptorPool, DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, ReflectMessage, Value};
+use protox::prost_reflect::{
+    DescriptorPool, DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, ReflectMessage, Value,
+};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -225,8 +227,9 @@ impl Idl {
         };
         let json_only = entry.options.flag("json_only");
         let go = match options.text("go") {
-            Some(named) if card == "Single" => named,
-            _ => format!("{prefix}{go}"),
+            Some(named) if card == "Repeated" => format!("[]{named}"),
+            Some(named) => named,
+            None => format!("{prefix}{go}"),
         };
         let mut flags = Vec::new();
         for (name, flag) in [
@@ -331,7 +334,8 @@ impl Idl {
                 file.text("go_package").unwrap_or_default(),
             )?;
         }
-        let table: Vec<_> = self.entries.values().map(|e| format!("({:?},&M{})", e.descriptor.full_name(), e.index)).collect();
+        let table: Vec<_> =
+            self.entries.values().map(|e| format!("({:?},&M{})", e.descriptor.full_name(), e.index)).collect();
         writeln!(text, "static MESSAGES: &[(&str, &Message)] = &[{}];", table.join(",\n"))?;
         kinds.sort();
         let table: Vec<_> = kinds.iter().map(|(g, v, k, i)| format!("(({g:?},{v:?},{k:?}),&M{i})")).collect();

@@ -1,10 +1,13 @@
 //! The API model: IDL, schema tables and the object engine
 
 pub mod json;
+pub mod merge;
+pub mod protobuf;
 pub mod quantity;
 pub mod resources;
 mod scalar;
 pub mod schema;
+pub mod yaml;
 mod zero;
 pub mod selector;
 

@@ -1,0 +1,701 @@
+//! Bytes to canonical tree. The text has passed the syntax check, so this reads without looking back.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Number, Value};
+
+use super::text::{schema_props, time};
+use super::{DecodeError, Decoded, MAX_TREE_DEPTH, Strictness, scan};
+use crate::schema::{Card, Field, Kind, Message};
+use crate::{quantity, scalar, zero};
+
+/// Most reports of one text.
+const MAX_REPORTS: usize = 100;
+
+/// Decodes one object.
+///
+/// # Errors
+/// [`DecodeError`] with upstream's text.
+pub fn decode(schema: &Message, bytes: &[u8], strict: Strictness) -> Result<Decoded, DecodeError> {
+    decode_from(schema, bytes, strict, false)
+}
+
+/// Decodes JSON that came from YAML.
+pub(crate) fn decode_yaml(schema: &Message, bytes: &[u8], strict: Strictness) -> Result<Decoded, DecodeError> {
+    decode_from(schema, bytes, strict, true)
+}
+
+fn decode_from(schema: &Message, bytes: &[u8], strict: Strictness, yaml: bool) -> Result<Decoded, DecodeError> {
+    scan::check(bytes).map_err(DecodeError::Syntax)?;
+    let mut d = Decoder::new(bytes, strict != Strictness::Ignore);
+    d.yaml = yaml;
+    let map = match d.peek() {
+        b'{' => d.object(schema, Map::new(), 0)?,
+        b'n' => Map::new(),
+        _ => {
+            let what = d.what();
+            return Err(d.wrong(what, &format!("{}.{}", schema.go_package, schema.go_name())));
+        }
+    };
+    if let Some(error) = d.first.take() {
+        return Err(error);
+    }
+    if strict == Strictness::Strict && !d.reports.is_empty() {
+        return Err(DecodeError::Strict(d.reports));
+    }
+    Ok(Decoded { value: Value::Object(map), warnings: d.reports })
+}
+
+/// Decodes any JSON text.
+///
+/// # Errors
+/// [`DecodeError`] with Go's text.
+pub fn decode_any(bytes: &[u8]) -> Result<Value, DecodeError> {
+    scan::check(bytes).map_err(DecodeError::Syntax)?;
+    Decoder::new(bytes, false).any(0)
+}
+
+/// Reads `apiVersion` and `kind` and nothing else.
+///
+/// # Errors
+/// Upstream's text, as it follows `couldn't get version/kind; json parse error: `.
+pub fn type_meta(bytes: &[u8]) -> Result<(String, String), String> {
+    scan::check(bytes)?;
+    let mut d = Decoder::new(bytes, false);
+    let (mut api_version, mut kind) = (String::new(), String::new());
+    match d.peek() {
+        b'{' => {}
+        b'n' => return Ok((api_version, kind)),
+        _ => {
+            return Err(format!(
+                "json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \
+                 \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
+                d.what()
+            ));
+        }
+    }
+    let mut failed = None;
+    let mut more = d.open(b'}');
+    while more {
+        let key = d.key();
+        let target = if key.eq_ignore_ascii_case("apiVersion") {
+            Some(("apiVersion", &mut api_version))
+        } else if key.eq_ignore_ascii_case("kind") {
+            Some(("kind", &mut kind))
+        } else {
+            None
+        };
+        match (target, d.peek()) {
+            (Some((_, slot)), b'"') => *slot = d.string().into_owned(),
+            (Some((name, _)), c) if c != b'n' => {
+                failed.get_or_insert_with(|| {
+                    format!("json: cannot unmarshal {} into Go struct field .{name} of type string", d.what())
+                });
+                d.skip();
+            }
+            _ => d.skip(),
+        }
+        more = d.next(b'}');
+    }
+    failed.map_or(Ok((api_version, kind)), Err)
+}
+
+enum Segment<'s> {
+    Key(Cow<'s, str>),
+    Index(usize),
+}
+
+struct Decoder<'a, 's> {
+    data: &'a [u8],
+    pos: usize,
+    /// Unknown and duplicate fields are reported.
+    report: bool,
+    /// Words of YAML 1.1 are understood.
+    yaml: bool,
+    /// Where we are, as reports have it.
+    path: Vec<Segment<'s>>,
+    /// Where we are, as type errors have it: only fields of structs.
+    names: Vec<&'s str>,
+    /// Innermost struct.
+    owner: &'s str,
+    reports: Vec<String>,
+    /// First type error; decoding goes on, as later errors of other sorts take precedence.
+    first: Option<DecodeError>,
+}
+
+type Outcome<T> = Result<T, DecodeError>;
+
+/// Go type of an element, from that of the container.
+fn element_type<'t>(go: &'t str, kind: &Kind) -> Cow<'t, str> {
+    if let Some(element) = go.strip_prefix("[]").or_else(|| go.strip_prefix("map[string]")) {
+        return Cow::Borrowed(element);
+    }
+    match kind {
+        Kind::Message(m) => Cow::Owned(format!("{}.{}", m.go_package, m.go_name())),
+        _ => Cow::Borrowed("string"),
+    }
+}
+
+fn may_be_nil(field: &Field) -> bool {
+    field.pointer || field.card != Card::Single || matches!(field.kind, Kind::Bytes | Kind::StringList | Kind::Any)
+}
+
+impl<'a, 's> Decoder<'a, 's> {
+    fn new(data: &'a [u8], report: bool) -> Self {
+        let mut decoder = Self {
+            data,
+            pos: 0,
+            report,
+            yaml: false,
+            path: vec![],
+            names: vec![],
+            owner: "",
+            reports: vec![],
+            first: None,
+        };
+        decoder.blank();
+        decoder
+    }
+
+    fn blank(&mut self) {
+        while matches!(self.data.get(self.pos), Some(b' ' | b'\t' | b'\r' | b'\n')) {
+            self.pos += 1;
+        }
+    }
+
+    fn peek(&self) -> u8 {
+        self.data.get(self.pos).copied().unwrap_or(0)
+    }
+
+    /// Enters an array or object; false when it is empty.
+    fn open(&mut self, end: u8) -> bool {
+        self.pos += 1;
+        self.blank();
+        if self.peek() == end {
+            self.pos += 1;
+            return false;
+        }
+        self.pos < self.data.len()
+    }
+
+    /// After an element; false at the end of the array or object.
+    fn next(&mut self, end: u8) -> bool {
+        self.blank();
+        let more = self.peek() != end && self.pos < self.data.len();
+        self.pos += 1;
+        self.blank();
+        more
+    }
+
+    fn key(&mut self) -> Cow<'a, str> {
+        let key = self.string();
+        self.blank();
+        self.pos += 1;
+        self.blank();
+        key
+    }
+
+    /// Kind of the value that comes, as Go names it.
+    fn what(&self) -> &'static str {
+        match self.peek() {
+            b'{' => "object",
+            b'[' => "array",
+            b'"' => "string",
+            b't' | b'f' => "bool",
+            b'n' => "null",
+            _ => "number",
+        }
+    }
+
+    fn string_end(&self, mut at: usize) -> usize {
+        while let Some(&b) = self.data.get(at) {
+            match b {
+                b'"' => break,
+                b'\\' => at += 2,
+                _ => at += 1,
+            }
+        }
+        at.min(self.data.len())
+    }
+
+    fn string(&mut self) -> Cow<'a, str> {
+        let start = self.pos + 1;
+        let end = self.string_end(start);
+        self.pos = end + 1;
+        let raw = self.data.get(start..end).unwrap_or_default();
+        if raw.contains(&b'\\') { Cow::Owned(unescape(raw)) } else { String::from_utf8_lossy(raw) }
+    }
+
+    fn token(&mut self) -> &'a str {
+        let start = self.pos;
+        while !matches!(self.data.get(self.pos), None | Some(b',' | b']' | b'}' | b' ' | b'\t' | b'\r' | b'\n')) {
+            self.pos += 1;
+        }
+        std::str::from_utf8(&self.data[start..self.pos]).unwrap_or_default()
+    }
+
+    fn skip(&mut self) {
+        let mut depth = 0_usize;
+        loop {
+            match self.peek() {
+                b'"' => self.pos = self.string_end(self.pos + 1) + 1,
+                b'{' | b'[' => {
+                    depth += 1;
+                    self.pos += 1;
+                }
+                b'}' | b']' => {
+                    depth = depth.saturating_sub(1);
+                    self.pos += 1;
+                }
+                b',' | b':' | b' ' | b'\t' | b'\r' | b'\n' => self.pos += 1,
+                _ => {
+                    while !matches!(
+                        self.data.get(self.pos),
+                        None | Some(b',' | b':' | b']' | b'}' | b' ' | b'\t' | b'\r' | b'\n')
+                    ) {
+                        self.pos += 1;
+                    }
+                }
+            }
+            if depth == 0 || self.pos >= self.data.len() {
+                return;
+            }
+        }
+    }
+
+    fn raw(&mut self) -> &'a [u8] {
+        let start = self.pos;
+        self.skip();
+        self.data.get(start..self.pos.min(self.data.len())).unwrap_or_default()
+    }
+
+    fn wrong(&self, what: &str, go_type: &str) -> DecodeError {
+        DecodeError::Type(if self.names.is_empty() {
+            format!("json: cannot unmarshal {what} into Go value of type {go_type}")
+        } else {
+            let field = self.names.join(".");
+            format!("json: cannot unmarshal {what} into Go struct field {}.{field} of type {go_type}", self.owner)
+        })
+    }
+
+    fn soft(&mut self, what: &str, go_type: &str) {
+        if self.first.is_none() {
+            self.first = Some(self.wrong(what, go_type));
+        }
+    }
+
+    fn strict(&mut self, what: &str, key: &str) {
+        if !self.report || self.reports.len() >= MAX_REPORTS {
+            return;
+        }
+        let mut path = String::new();
+        for segment in &self.path {
+            match segment {
+                Segment::Key(key) => {
+                    if !path.is_empty() {
+                        path.push('.');
+                    }
+                    path.push_str(key);
+                }
+                Segment::Index(i) => path.push_str(&format!("[{i}]")),
+            }
+        }
+        if !path.is_empty() {
+            path.push('.');
+        }
+        path.push_str(key);
+        let text = format!("{what} field {path:?}");
+        if !self.reports.contains(&text) {
+            self.reports.push(text);
+        }
+    }
+
+    fn deeper(&self, depth: usize) -> Outcome<usize> {
+        if depth >= MAX_TREE_DEPTH {
+            let bracket = char::from(self.peek());
+            return Err(DecodeError::Syntax(format!("invalid character '{bracket}' exceeded max depth")));
+        }
+        Ok(depth + 1)
+    }
+
+    fn object(
+        &mut self,
+        schema: &'s Message,
+        mut map: Map<String, Value>,
+        depth: usize,
+    ) -> Outcome<Map<String, Value>> {
+        let depth = self.deeper(depth)?;
+        let outer = std::mem::replace(&mut self.owner, schema.go_name());
+        let mut seen: Vec<usize> = Vec::new();
+        let mut more = self.open(b'}');
+        while more {
+            let key = self.key();
+            if let Some(index) = schema.field_index(&key) {
+                if self.report {
+                    if seen.contains(&index) {
+                        self.strict("duplicate", &key);
+                    } else {
+                        seen.push(index);
+                    }
+                }
+                let field = &schema.fields[index];
+                self.names.push(&field.json);
+                self.path.push(Segment::Key(Cow::Borrowed(&field.json)));
+                let old = map.remove(field.json.as_ref());
+                if let Some(value) = self.field(field, old, depth)? {
+                    map.insert(key.into_owned(), value);
+                }
+                self.path.pop();
+                self.names.pop();
+                self.owner = schema.go_name();
+            } else if schema.preserve_unknown {
+                if map.contains_key(key.as_ref()) {
+                    self.strict("duplicate", &key);
+                }
+                self.path.push(Segment::Key(Cow::Owned(key.clone().into_owned())));
+                let value = self.any(depth)?;
+                self.path.pop();
+                map.insert(key.into_owned(), value);
+            } else {
+                self.strict("unknown", &key);
+                self.skip();
+            }
+            more = self.next(b'}');
+        }
+        self.owner = outer;
+        zero::fill(schema, &mut map);
+        Ok(map)
+    }
+
+    fn field(&mut self, field: &'s Field, old: Option<Value>, depth: usize) -> Outcome<Option<Value>> {
+        if self.peek() == b'n' {
+            self.skip();
+            if field.nullable {
+                return Ok(Some(Value::Null));
+            }
+            return Ok(if may_be_nil(field) { None } else { old });
+        }
+        match (field.card, self.peek()) {
+            (Card::Single, _) => self.single(&field.kind, &field.go_type, old, depth),
+            (Card::Repeated, b'[') => self.list(&field.kind, &field.go_type, depth).map(Some),
+            (Card::Map, b'{') => self.map(field, old, depth).map(Some),
+            _ => {
+                let what = self.what();
+                self.soft(what, &field.go_type);
+                self.skip();
+                Ok(None)
+            }
+        }
+    }
+
+    fn list(&mut self, kind: &'s Kind, go: &str, depth: usize) -> Outcome<Value> {
+        let depth = self.deeper(depth)?;
+        let go = element_type(go, kind);
+        let mut list = Vec::new();
+        let mut more = self.open(b']');
+        while more {
+            self.path.push(Segment::Index(list.len()));
+            let value = self.element(kind, &go, depth)?;
+            self.path.pop();
+            list.push(value);
+            more = self.next(b']');
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn map(&mut self, field: &'s Field, old: Option<Value>, depth: usize) -> Outcome<Value> {
+        let depth = self.deeper(depth)?;
+        let go = element_type(&field.go_type, &field.kind);
+        let mut map = match old {
+            Some(Value::Object(map)) => map,
+            _ => Map::new(),
+        };
+        let mut more = self.open(b'}');
+        while more {
+            let key = self.key();
+            if self.report {
+                if map.contains_key(key.as_ref()) {
+                    self.strict("duplicate", &key);
+                }
+                self.path.push(Segment::Key(Cow::Owned(key.clone().into_owned())));
+            }
+            let value = self.element(&field.kind, &go, depth)?;
+            if self.report {
+                self.path.pop();
+            }
+            map.insert(key.into_owned(), value);
+            more = self.next(b'}');
+        }
+        Ok(Value::Object(map))
+    }
+
+    fn element(&mut self, kind: &'s Kind, go: &str, depth: usize) -> Outcome<Value> {
+        if self.peek() == b'n' {
+            self.skip();
+            return Ok(zero::element(kind));
+        }
+        Ok(self.single(kind, go, None, depth)?.unwrap_or_else(|| zero::element(kind)))
+    }
+
+    /// A value that is not null. None leaves the field at zero, after an error was noted.
+    fn single(&mut self, kind: &'s Kind, go: &str, old: Option<Value>, depth: usize) -> Outcome<Option<Value>> {
+        let first = self.peek();
+        let matched = match (kind, first) {
+            (Kind::Bool, b't' | b'f') => {
+                self.skip();
+                Some(Value::Bool(first == b't'))
+            }
+            (Kind::String, b'"') => Some(Value::String(self.string().into_owned())),
+            (Kind::Int32 | Kind::Int64 | Kind::Double, b'-' | b'0'..=b'9') => return Ok(self.number(kind, go)),
+            (Kind::Bool | Kind::Int32 | Kind::Int64, b'"') if self.yaml => {
+                let start = self.pos;
+                let word = yaml_word(kind, &self.string());
+                if word.is_none() {
+                    self.pos = start;
+                }
+                word
+            }
+            (Kind::Bytes, b'"') => {
+                let text = self.string();
+                match scalar::decode_base64(&text) {
+                    Ok(bytes) => Some(Value::String(scalar::encode_base64(&bytes))),
+                    Err(error) => {
+                        self.first.get_or_insert(DecodeError::Type(error));
+                        return Ok(None);
+                    }
+                }
+            }
+            (Kind::Message(message), b'{') => {
+                let old = match old {
+                    Some(Value::Object(map)) => map,
+                    _ => Map::new(),
+                };
+                Some(Value::Object(self.object(message, old, depth)?))
+            }
+            (Kind::StringList, b'[') => Some(self.list(&Kind::String, "[]string", depth)?),
+            (Kind::Nested(field), _) => return self.field(field, old, depth),
+            (Kind::Any, _) => Some(self.any(depth)?),
+            (Kind::Bool | Kind::String | Kind::Int32 | Kind::Int64 | Kind::Double, _)
+            | (Kind::Bytes | Kind::Message(_) | Kind::StringList, _) => None,
+            _ => return self.special(kind, depth).map(Some),
+        };
+        if matched.is_none() {
+            let what = self.what();
+            self.soft(what, go);
+            self.skip();
+        }
+        Ok(matched)
+    }
+
+    fn number(&mut self, kind: &Kind, go: &str) -> Option<Value> {
+        let token = self.token();
+        let number = match kind {
+            Kind::Int32 => token.parse::<i32>().ok().map(Number::from),
+            Kind::Int64 => token.parse::<i64>().ok().map(Number::from),
+            _ => parse_float(token),
+        };
+        if number.is_none() {
+            self.soft(&format!("number {token}"), go);
+        }
+        number.map(Value::Number)
+    }
+
+    /// Types that decode themselves in Go: their errors end the decoding.
+    fn special(&mut self, kind: &'s Kind, depth: usize) -> Outcome<Value> {
+        match kind {
+            Kind::Quantity => {
+                let raw = self.raw();
+                let raw = raw.strip_prefix(b"\"").and_then(|r| r.strip_suffix(b"\"")).unwrap_or(raw);
+                let text = String::from_utf8_lossy(raw);
+                let canonical = quantity::canonicalize(text.trim()).map_err(|e| DecodeError::Type(e.to_string()))?;
+                Ok(Value::String(canonical.into_owned()))
+            }
+            Kind::IntOrString => match self.peek() {
+                b'"' => Ok(Value::String(self.string().into_owned())),
+                b'-' | b'0'..=b'9' => {
+                    let token = self.token();
+                    let number = token.parse::<i32>();
+                    number.map(Value::from).map_err(|_| self.wrong(&format!("number {token}"), "int32"))
+                }
+                _ => Err(self.wrong(self.what(), "int32")),
+            },
+            Kind::Time | Kind::MicroTime | Kind::Duration => {
+                if self.peek() != b'"' {
+                    return Err(self.wrong(self.what(), "string"));
+                }
+                let text = self.string();
+                match kind {
+                    Kind::Time => time(&text, false),
+                    Kind::MicroTime => time(&text, true),
+                    _ => scalar::parse_duration(&text).map(|d| Value::String(scalar::format_duration(d))),
+                }
+                .map_err(DecodeError::Type)
+            }
+            Kind::SchemaOrBool if matches!(self.peek(), b't' | b'f') => {
+                let value = self.peek() == b't';
+                self.skip();
+                Ok(Value::Bool(value))
+            }
+            Kind::SchemaOrBool | Kind::SchemaOrArray | Kind::SchemaOrStrings => self.schema_or(kind, depth),
+            _ => self.quietly(|d| d.any(depth)),
+        }
+    }
+
+    fn schema_or(&mut self, kind: &'s Kind, depth: usize) -> Outcome<Value> {
+        static STRINGS: Kind = Kind::String;
+        match (kind, self.peek()) {
+            (_, b'{') => self.quietly(|d| d.object(schema_props(), Map::new(), depth).map(Value::Object)),
+            (Kind::SchemaOrArray, b'[') => self.quietly(|d| {
+                let depth = d.deeper(depth)?;
+                let mut list = Vec::new();
+                let mut more = d.open(b']');
+                while more {
+                    list.push(match d.peek() {
+                        b'{' => Value::Object(d.object(schema_props(), Map::new(), depth)?),
+                        b'n' => {
+                            d.skip();
+                            Value::Object(Map::new())
+                        }
+                        _ => return Err(d.wrong(d.what(), "v1.JSONSchemaProps")),
+                    });
+                    more = d.next(b']');
+                }
+                Ok(Value::Array(list))
+            }),
+            (Kind::SchemaOrStrings, b'[') => self.list(&STRINGS, "[]string", depth),
+            (Kind::SchemaOrBool, _) => Err(DecodeError::Type("boolean or JSON schema expected".to_owned())),
+            _ => {
+                self.skip();
+                Ok(Value::Null)
+            }
+        }
+    }
+
+    /// Go hands the text to another decoder here, one that reports nothing.
+    fn quietly<T>(&mut self, read: impl FnOnce(&mut Self) -> Outcome<T>) -> Outcome<T> {
+        let report = std::mem::replace(&mut self.report, false);
+        let result = read(self);
+        self.report = report;
+        result
+    }
+
+    fn any(&mut self, depth: usize) -> Outcome<Value> {
+        Ok(match self.peek() {
+            b'{' => {
+                let depth = self.deeper(depth)?;
+                let mut map = Map::new();
+                let mut more = self.open(b'}');
+                while more {
+                    let key = self.key();
+                    if self.report {
+                        if map.contains_key(key.as_ref()) {
+                            self.strict("duplicate", &key);
+                        }
+                        self.path.push(Segment::Key(Cow::Owned(key.clone().into_owned())));
+                    }
+                    let value = self.any(depth)?;
+                    if self.report {
+                        self.path.pop();
+                    }
+                    map.insert(key.into_owned(), value);
+                    more = self.next(b'}');
+                }
+                Value::Object(map)
+            }
+            b'[' => {
+                let depth = self.deeper(depth)?;
+                let mut list = Vec::new();
+                let mut more = self.open(b']');
+                while more {
+                    self.path.push(Segment::Index(list.len()));
+                    list.push(self.any(depth)?);
+                    self.path.pop();
+                    more = self.next(b']');
+                }
+                Value::Array(list)
+            }
+            b'"' => Value::String(self.string().into_owned()),
+            b't' => {
+                self.skip();
+                Value::Bool(true)
+            }
+            b'f' => {
+                self.skip();
+                Value::Bool(false)
+            }
+            b'n' => {
+                self.skip();
+                Value::Null
+            }
+            _ => {
+                let token = self.token();
+                let number = token.parse::<i64>().ok().map(Number::from).or_else(|| parse_float(token));
+                Value::Number(number.ok_or_else(|| self.wrong(&format!("number {token}"), "float64"))?)
+            }
+        })
+    }
+}
+
+/// A float as the tree keeps it: whole numbers of exact size as integers, so that equal values have one form.
+fn parse_float(token: &str) -> Option<Number> {
+    let value = token.parse::<f64>().ok().filter(|v| v.is_finite())?;
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    if value.fract() == 0.0 && value.abs() <= EXACT {
+        #[allow(clippy::cast_possible_truncation)]
+        return Some(Number::from(value as i64));
+    }
+    Number::from_f64(value)
+}
+
+/// Values that YAML 1.1 writes as bare words.
+fn yaml_word(kind: &Kind, word: &str) -> Option<Value> {
+    if matches!(kind, Kind::Bool) {
+        return match word.to_ascii_lowercase().as_str() {
+            "yes" | "y" | "on" => Some(Value::Bool(true)),
+            "no" | "n" | "off" => Some(Value::Bool(false)),
+            _ => None,
+        };
+    }
+    word.strip_prefix('0').and_then(|octal| i32::from_str_radix(octal, 8).ok()).map(Value::from)
+}
+
+fn unescape(raw: &[u8]) -> String {
+    let hex = |at: usize| -> Option<u32> {
+        let digits = raw.get(at..at + 4)?;
+        u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+    };
+    let mut out: Vec<u8> = Vec::with_capacity(raw.len());
+    let mut i = 0;
+    while let Some(&b) = raw.get(i) {
+        if b != b'\\' {
+            out.push(b);
+            i += 1;
+            continue;
+        }
+        let escape = raw.get(i + 1).copied().unwrap_or(b'\\');
+        i += 2;
+        let byte = match escape {
+            b'b' => 8,
+            b'f' => 12,
+            b'n' => b'\n',
+            b'r' => b'\r',
+            b't' => b'\t',
+            b'u' => {
+                let mut code = hex(i).unwrap_or(0xfffd);
+                i += 4;
+                if (0xd800..0xdc00).contains(&code) && raw.get(i..i + 2) == Some(b"\\u") {
+                    if let Some(low) = hex(i + 2).filter(|low| (0xdc00..0xe000).contains(low)) {
+                        code = 0x1_0000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+                        i += 6;
+                    }
+                }
+                let c = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
+                out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+                continue;
+            }
+            other => other,
+        };
+        out.push(byte);
+    }
+    String::from_utf8(out).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
+}

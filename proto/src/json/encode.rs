@@ -1,0 +1,297 @@
+//! Tree to bytes, in the order of the Go struct and with Go's escapes.
+
+use std::io::Write as _;
+
+use serde_json::{Map, Number, Value};
+
+use super::MAX_TREE_DEPTH;
+use super::text::schema_props;
+use crate::schema::{Card, Field, Kind, Message};
+use crate::zero::{self, Zero};
+
+/// Appends the object as upstream's encoder writes it, without the newline that ends a response body.
+pub fn encode(schema: &Message, value: &Value, out: &mut Vec<u8>) {
+    match value {
+        Value::Object(map) => object(schema, map, 0, out),
+        other => any(other, 0, out),
+    }
+}
+
+/// Like [`encode`], indented by two spaces.
+pub fn encode_pretty(schema: &Message, value: &Value, out: &mut Vec<u8>) {
+    let mut compact = Vec::new();
+    encode(schema, value, &mut compact);
+    indent(&compact, out);
+}
+
+/// Appends any value: keys sorted, Go's number forms and escapes.
+pub fn encode_any(value: &Value, out: &mut Vec<u8>) {
+    any(value, 0, out);
+}
+
+fn separator(first: &mut bool, out: &mut Vec<u8>) {
+    if *first {
+        *first = false;
+    } else {
+        out.push(b',');
+    }
+}
+
+fn key(name: &str, first: &mut bool, out: &mut Vec<u8>) {
+    separator(first, out);
+    text(name, out);
+    out.push(b':');
+}
+
+fn object(schema: &Message, map: &Map<String, Value>, depth: usize, out: &mut Vec<u8>) {
+    if depth >= MAX_TREE_DEPTH {
+        out.extend_from_slice(b"null");
+        return;
+    }
+    if schema.embedded_resource || schema.preserve_unknown {
+        return members(map, depth, out);
+    }
+    out.push(b'{');
+    let mut first = true;
+    for field in schema.fields.iter() {
+        match map.get(field.json.as_ref()) {
+            Some(value) if !value.is_null() => {
+                if !zero::is_omitted(field, value) {
+                    key(&field.json, &mut first, out);
+                    field_value(field, value, depth + 1, out);
+                }
+            }
+            _ => match zero::of(field) {
+                Zero::Omitted => {}
+                unset => {
+                    key(&field.json, &mut first, out);
+                    zero_value(&unset, depth + 1, out);
+                }
+            },
+        }
+    }
+    out.push(b'}');
+}
+
+pub(crate) fn zero_value(unset: &Zero<'_>, depth: usize, out: &mut Vec<u8>) {
+    out.extend_from_slice(match unset {
+        Zero::Struct(message) => return object(message, &Map::new(), depth, out),
+        Zero::Omitted | Zero::Null => b"null",
+        Zero::Text => b"\"\"",
+        Zero::Number => b"0",
+        Zero::False => b"false",
+        Zero::Quantity => b"\"0\"",
+        Zero::Duration => b"\"0s\"",
+    });
+}
+
+fn field_value(field: &Field, value: &Value, depth: usize, out: &mut Vec<u8>) {
+    match (field.card, value) {
+        (Card::Repeated, Value::Array(list)) => {
+            out.push(b'[');
+            let mut first = true;
+            for item in list {
+                separator(&mut first, out);
+                element(&field.kind, item, depth, out);
+            }
+            out.push(b']');
+        }
+        (Card::Map, Value::Object(map)) => {
+            out.push(b'{');
+            let mut first = true;
+            for (name, item) in map {
+                key(name, &mut first, out);
+                element(&field.kind, item, depth, out);
+            }
+            out.push(b'}');
+        }
+        (Card::Single, value) => one(&field.kind, value, depth, out),
+        (_, value) => any(value, depth, out),
+    }
+}
+
+fn element(kind: &Kind, value: &Value, depth: usize, out: &mut Vec<u8>) {
+    if value.is_null() {
+        match kind {
+            Kind::Message(message) => object(message, &Map::new(), depth, out),
+            kind => any(&zero::element(kind), depth, out),
+        }
+    } else {
+        one(kind, value, depth, out);
+    }
+}
+
+/// What stands for an element that was not sent.
+pub(crate) fn empty_element(kind: &Kind, depth: usize, out: &mut Vec<u8>) {
+    element(kind, &Value::Null, depth, out);
+}
+
+pub(crate) fn one(kind: &Kind, value: &Value, depth: usize, out: &mut Vec<u8>) {
+    match (kind, value) {
+        (Kind::Message(message), Value::Object(map)) => object(message, map, depth, out),
+        (Kind::SchemaOrBool | Kind::SchemaOrArray | Kind::SchemaOrStrings, Value::Object(map)) => {
+            object(schema_props(), map, depth, out);
+        }
+        (Kind::SchemaOrArray, Value::Array(list)) => {
+            out.push(b'[');
+            let mut first = true;
+            for item in list {
+                separator(&mut first, out);
+                match item {
+                    Value::Object(map) => object(schema_props(), map, depth + 1, out),
+                    other => any(other, depth + 1, out),
+                }
+            }
+            out.push(b']');
+        }
+        (Kind::Nested(field), value) => field_value(field, value, depth, out),
+        (_, value) => any(value, depth, out),
+    }
+}
+
+fn members(map: &Map<String, Value>, depth: usize, out: &mut Vec<u8>) {
+    out.push(b'{');
+    let mut first = true;
+    for (name, item) in map {
+        key(name, &mut first, out);
+        any(item, depth + 1, out);
+    }
+    out.push(b'}');
+}
+
+fn any(value: &Value, depth: usize, out: &mut Vec<u8>) {
+    match value {
+        Value::Object(map) if depth < MAX_TREE_DEPTH => members(map, depth, out),
+        Value::Array(list) if depth < MAX_TREE_DEPTH => {
+            out.push(b'[');
+            let mut first = true;
+            for item in list {
+                separator(&mut first, out);
+                any(item, depth + 1, out);
+            }
+            out.push(b']');
+        }
+        other => scalar(other, out),
+    }
+}
+
+/// A value without children (deeper ones print as null).
+pub(crate) fn scalar(value: &Value, out: &mut Vec<u8>) {
+    match value {
+        Value::Bool(true) => out.extend_from_slice(b"true"),
+        Value::Bool(false) => out.extend_from_slice(b"false"),
+        Value::Number(n) => number(n, out),
+        Value::String(s) => text(s, out),
+        _ => out.extend_from_slice(b"null"),
+    }
+}
+
+fn number(n: &Number, out: &mut Vec<u8>) {
+    if let Some(i) = n.as_i64() {
+        let _ = write!(out, "{i}");
+    } else if let Some(u) = n.as_u64() {
+        let _ = write!(out, "{u}");
+    } else {
+        float(n.as_f64().unwrap_or_default(), out);
+    }
+}
+
+/// Go's form of a float: plain, with an exponent when very small or large.
+pub(crate) fn float(value: f64, out: &mut Vec<u8>) {
+    let abs = value.abs();
+    if abs != 0.0 && !(1e-6..1e21).contains(&abs) {
+        let text = format!("{value:e}");
+        let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+        let sign = if exponent.starts_with('-') { "-" } else { "+" };
+        let _ = write!(out, "{digits}e{sign}{}", exponent.trim_start_matches('-'));
+    } else {
+        let _ = write!(out, "{value}");
+    }
+}
+
+/// A string with Go's escapes (HTML characters included).
+pub(crate) fn text(value: &str, out: &mut Vec<u8>) {
+    out.push(b'"');
+    let bytes = value.as_bytes();
+    let mut start = 0;
+    for (i, &b) in bytes.iter().enumerate() {
+        let plain = !(b < 0x20 || matches!(b, b'"' | b'\\' | b'<' | b'>' | b'&' | 0xe2));
+        if plain {
+            continue;
+        }
+        let line_break = b == 0xe2 && bytes.get(i + 1) == Some(&0x80) && matches!(bytes.get(i + 2), Some(0xa8 | 0xa9));
+        if b == 0xe2 && !line_break {
+            continue;
+        }
+        out.extend_from_slice(&bytes[start..i]);
+        start = i + 1;
+        match b {
+            b'"' => out.extend_from_slice(b"\\\""),
+            b'\\' => out.extend_from_slice(b"\\\\"),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            8 => out.extend_from_slice(b"\\b"),
+            12 => out.extend_from_slice(b"\\f"),
+            0xe2 => {
+                let _ = write!(out, "\\u202{:x}", bytes[i + 2] & 0xf);
+                start = i + 3;
+            }
+            b => {
+                let _ = write!(out, "\\u{b:04x}");
+            }
+        }
+    }
+    out.extend_from_slice(&bytes[start..]);
+    out.push(b'"');
+}
+
+/// Indents a compact text by two spaces, as upstream's `?pretty=1` does.
+pub fn indent(compact: &[u8], out: &mut Vec<u8>) {
+    let mut level = 0_usize;
+    let mut quoted = false;
+    let mut escaped = false;
+    let newline = |level: usize, out: &mut Vec<u8>| {
+        out.push(b'\n');
+        out.resize(out.len() + 2 * level, b' ');
+    };
+    for (i, &b) in compact.iter().enumerate() {
+        if quoted {
+            out.push(b);
+            if escaped {
+                escaped = false;
+            } else if b == b'\\' {
+                escaped = true;
+            } else if b == b'"' {
+                quoted = false;
+            }
+            continue;
+        }
+        match b {
+            b'"' => {
+                quoted = true;
+                out.push(b);
+            }
+            b'{' | b'[' => {
+                out.push(b);
+                level += 1;
+                if !matches!(compact.get(i + 1), Some(b'}' | b']')) {
+                    newline(level, out);
+                }
+            }
+            b'}' | b']' => {
+                level = level.saturating_sub(1);
+                if !matches!(compact.get(i.wrapping_sub(1)), Some(b'{' | b'[')) {
+                    newline(level, out);
+                }
+                out.push(b);
+            }
+            b',' => {
+                out.push(b);
+                newline(level, out);
+            }
+            b':' => out.extend_from_slice(b": "),
+            b => out.push(b),
+        }
+    }
+}

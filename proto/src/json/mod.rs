@@ -1,0 +1,61 @@
+//! The JSON codec: bytes to tree and back, guided by a schema.
+//!
+//! Answers for upstream's `sigs.k8s.io/json` and `encoding/json`: case-sensitive names, Go's conversions and error
+//! texts, strict reports of unknown and duplicate fields, fields in the order of the Go struct. Decoded trees are
+//! canonical: exactly what Go would print. Recursion is bounded by [`MAX_TREE_DEPTH`].
+
+mod decode;
+mod encode;
+mod scan;
+mod text;
+
+use thiserror::Error;
+
+use crate::Value;
+
+pub(crate) use decode::decode_yaml;
+pub use decode::{decode, decode_any, type_meta};
+pub(crate) use encode::{
+    empty_element as encode_element, one as encode_special, scalar as encode_scalar, text as encode_text,
+    zero_value as encode_zero,
+};
+pub use encode::{encode, encode_any, encode_pretty, indent};
+pub use text::canonicalize;
+pub(crate) use text::{schema_props, time_value};
+
+/// Deepest nesting that becomes a tree.
+pub const MAX_TREE_DEPTH: usize = 256;
+
+/// What to do about unknown and duplicate fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strictness {
+    /// Drop them silently.
+    Ignore,
+    /// Drop and report them.
+    Warn,
+    /// Fail.
+    Strict,
+}
+
+/// A decoded object.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decoded {
+    /// The canonical tree.
+    pub value: Value,
+    /// Unknown and duplicate fields, in the order of the text.
+    pub warnings: Vec<String>,
+}
+
+/// Why a text is not an object of the schema. The text is upstream's.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum DecodeError {
+    /// Not JSON (or not YAML).
+    #[error("{0}")]
+    Syntax(String),
+    /// A value of the wrong type or form.
+    #[error("{0}")]
+    Type(String),
+    /// Unknown or duplicate fields under [`Strictness::Strict`].
+    #[error("strict decoding error: {}", .0.join(", "))]
+    Strict(Vec<String>),
+}

@@ -1,0 +1,252 @@
+//! Bytes to canonical tree.
+
+use serde_json::{Map, Number, Value};
+
+use super::wire::{Reader, Wire};
+use super::{Error, MAGIC};
+use crate::json::{MAX_TREE_DEPTH, decode_any, schema_props, time_value};
+use crate::schema::{Card, Field, Kind, Message, Target};
+use crate::{quantity, scalar, zero};
+
+/// Decodes an object without an envelope; `apiVersion` and `kind` are not part of the bytes.
+///
+/// # Errors
+/// [`Error`] for malformed bytes.
+pub fn decode(schema: &Message, data: &[u8]) -> Result<Value, Error> {
+    let mut map = Map::new();
+    message(schema, data, &mut map, 0)?;
+    Ok(Value::Object(map))
+}
+
+fn message(schema: &Message, data: &[u8], map: &mut Map<String, Value>, depth: usize) -> Result<(), Error> {
+    fields(schema, data, map, depth)?;
+    zero::fill(schema, map);
+    Ok(())
+}
+
+pub(super) fn target(schema: &Message, number: u32) -> Option<&Target> {
+    let at = schema.wire.binary_search_by_key(&number, |w| w.number).ok()?;
+    schema.wire.get(at).map(|w| &w.target)
+}
+
+fn fields(schema: &Message, data: &[u8], map: &mut Map<String, Value>, depth: usize) -> Result<(), Error> {
+    if depth >= MAX_TREE_DEPTH {
+        return Err(Error::Depth);
+    }
+    let mut reader = Reader::new(data);
+    while let Some((number, wire)) = reader.next()? {
+        match target(schema, number) {
+            Some(Target::Inline(inner)) => fields(inner, wire.bytes(inner.go_name())?, map, depth + 1)?,
+            Some(Target::Field(index)) => {
+                if let Some(field) = schema.fields.get(*index) {
+                    read_field(field, wire, map, depth + 1)?;
+                }
+            }
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+fn read_field(field: &Field, wire: Wire<'_>, map: &mut Map<String, Value>, depth: usize) -> Result<(), Error> {
+    let name = field.json.as_ref();
+    match field.card {
+        Card::Single => {
+            let old = map.remove(name);
+            let value = one(&field.kind, name, wire, old, depth)?;
+            map.insert(name.to_owned(), value);
+        }
+        Card::Repeated => {
+            let slot = map.entry(name).or_insert_with(|| Value::Array(Vec::new()));
+            let Value::Array(list) = slot else { return Ok(()) };
+            match (&field.kind, wire) {
+                (kind @ (Kind::Int32 | Kind::Int64 | Kind::Bool | Kind::Double), Wire::Bytes(packed)) => {
+                    let mut reader = Reader::new(packed);
+                    while !reader.is_empty() {
+                        let item = match kind {
+                            Kind::Double => Wire::Fixed64(reader.fixed64()?),
+                            _ => Wire::Varint(reader.varint()?),
+                        };
+                        list.push(one(kind, name, item, None, depth)?);
+                    }
+                }
+                (kind, wire) => list.push(one(kind, name, wire, None, depth)?),
+            }
+        }
+        Card::Map => {
+            let (mut key, mut item) = (String::new(), None);
+            let mut reader = Reader::new(wire.bytes(name)?);
+            while let Some((number, wire)) = reader.next()? {
+                match number {
+                    1 => key = wire.text("mapkey")?,
+                    2 => item = Some(one(&field.kind, name, wire, None, depth)?),
+                    _ => {}
+                }
+            }
+            let slot = map.entry(name).or_insert_with(|| Value::Object(Map::new()));
+            if let Value::Object(entries) = slot {
+                entries.insert(key, item.unwrap_or_else(|| zero::element(&field.kind)));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn one(kind: &Kind, name: &str, wire: Wire<'_>, old: Option<Value>, depth: usize) -> Result<Value, Error> {
+    Ok(match kind {
+        Kind::Bool => Value::Bool(wire.int(name)? != 0),
+        #[allow(clippy::cast_possible_truncation)]
+        Kind::Int32 => Value::from(wire.int(name)? as i32),
+        Kind::Int64 => Value::from(wire.int(name)?),
+        Kind::Double => match wire {
+            Wire::Fixed64(bits) => double(f64::from_bits(bits)),
+            other => return other.wrong(name),
+        },
+        Kind::String => Value::String(wire.text(name)?),
+        Kind::Bytes => Value::String(scalar::encode_base64(wire.bytes(name)?)),
+        Kind::Message(inner) => {
+            let mut map = match old {
+                Some(Value::Object(map)) => map,
+                _ => Map::new(),
+            };
+            message(inner, wire.bytes(name)?, &mut map, depth)?;
+            Value::Object(map)
+        }
+        Kind::Nested(_) | Kind::Any => Value::Null,
+        special => read_special(special, wire.bytes(name)?, depth)?,
+    })
+}
+
+/// Whole numbers have one tree form, whatever they came from.
+pub(super) fn double(value: f64) -> Value {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    if value.fract() == 0.0 && value.abs() <= EXACT {
+        #[allow(clippy::cast_possible_truncation)]
+        return Value::from(value as i64);
+    }
+    Number::from_f64(value).map_or(Value::Null, Value::Number)
+}
+
+/// Types with a JSON form of their own.
+pub(super) fn read_special(kind: &Kind, data: &[u8], depth: usize) -> Result<Value, Error> {
+    if depth >= MAX_TREE_DEPTH {
+        return Err(Error::Depth);
+    }
+    let mut reader = Reader::new(data);
+    match kind {
+        Kind::Quantity => {
+            let mut text = None;
+            while let Some((number, wire)) = reader.next()? {
+                if number == 1 {
+                    text = Some(wire.text("string")?);
+                }
+            }
+            let text = text.unwrap_or_else(|| "0".to_owned());
+            let canonical = quantity::canonicalize(&text).map_err(|e| Error::Value(e.to_string()))?;
+            Ok(Value::String(canonical.into_owned()))
+        }
+        Kind::IntOrString => {
+            let (mut is_text, mut number_value, mut text) = (false, 0, String::new());
+            while let Some((number, wire)) = reader.next()? {
+                match number {
+                    1 => is_text = wire.int("type")? == 1,
+                    #[allow(clippy::cast_possible_truncation)]
+                    2 => number_value = wire.int("intVal")? as i32,
+                    3 => text = wire.text("strVal")?,
+                    _ => {}
+                }
+            }
+            Ok(if is_text { Value::String(text) } else { Value::from(number_value) })
+        }
+        Kind::Time | Kind::MicroTime => {
+            if data.is_empty() {
+                return Ok(Value::Null);
+            }
+            let (mut seconds, mut nanos) = (0, 0);
+            while let Some((number, wire)) = reader.next()? {
+                match number {
+                    1 => seconds = wire.int("seconds")?,
+                    2 => nanos = wire.int("nanos")?,
+                    _ => {}
+                }
+            }
+            let micro = matches!(kind, Kind::MicroTime);
+            let nanos = if micro { i32::try_from(nanos.clamp(0, 999_999_999)).unwrap_or(0) } else { 0 };
+            Ok(time_value(seconds, nanos, micro))
+        }
+        Kind::Duration => {
+            let mut nanos = 0;
+            while let Some((number, wire)) = reader.next()? {
+                if number == 1 {
+                    nanos = wire.int("duration")?;
+                }
+            }
+            Ok(Value::String(scalar::format_duration(nanos)))
+        }
+        Kind::RawExtension | Kind::FieldsV1 | Kind::Json => {
+            let mut raw: &[u8] = &[];
+            while let Some((number, wire)) = reader.next()? {
+                if number == 1 {
+                    raw = wire.bytes("raw")?;
+                }
+            }
+            raw_value(raw)
+        }
+        Kind::StringList => {
+            let mut list = Vec::new();
+            while let Some((number, wire)) = reader.next()? {
+                if number == 1 {
+                    list.push(Value::String(wire.text("items")?));
+                }
+            }
+            Ok(Value::Array(list))
+        }
+        _ => schema_or(kind, reader, depth),
+    }
+}
+
+/// The value in raw bytes: JSON, or an enveloped object.
+fn raw_value(raw: &[u8]) -> Result<Value, Error> {
+    if raw.is_empty() {
+        return Ok(Value::Null);
+    }
+    if raw.starts_with(&MAGIC) {
+        let envelope = super::unwrap(raw)?;
+        // An envelope inside an envelope would be unbounded.
+        if !envelope.raw.starts_with(&MAGIC) {
+            return super::decode_unwrapped(&envelope);
+        }
+    }
+    decode_any(raw).map_err(|e| Error::Value(e.to_string()))
+}
+
+fn schema_or(kind: &Kind, mut reader: Reader<'_>, depth: usize) -> Result<Value, Error> {
+    let schema_number = if matches!(kind, Kind::SchemaOrBool) { 2 } else { 1 };
+    let mut schema = None;
+    let mut list = Vec::new();
+    let mut allows = false;
+    while let Some((number, wire)) = reader.next()? {
+        if number == schema_number {
+            let mut map = Map::new();
+            message(schema_props(), wire.bytes("schema")?, &mut map, depth + 1)?;
+            schema = Some(Value::Object(map));
+            continue;
+        }
+        match (kind, number) {
+            (Kind::SchemaOrBool, 1) => allows = wire.int("allows")? != 0,
+            (Kind::SchemaOrArray, 2) => {
+                let mut map = Map::new();
+                message(schema_props(), wire.bytes("jSONSchemas")?, &mut map, depth + 1)?;
+                list.push(Value::Object(map));
+            }
+            (Kind::SchemaOrStrings, 2) => list.push(Value::String(wire.text("property")?)),
+            _ => {}
+        }
+    }
+    Ok(match (kind, schema) {
+        (Kind::SchemaOrBool, None) => Value::Bool(allows),
+        (_, Some(schema)) if list.is_empty() => schema,
+        (_, None) if list.is_empty() => Value::Null,
+        _ => Value::Array(list),
+    })
+}

@@ -1,0 +1,158 @@
+//! The protobuf codec, byte for byte as upstream's generated code, and the `k8s\0` envelope.
+//!
+//! Every field that is not a Go pointer is written, also when zero; nil pointers and empty lists and maps are not.
+//! Unknown fields are skipped. Recursion is bounded by [`crate::json::MAX_TREE_DEPTH`].
+
+mod decode;
+mod encode;
+mod transcode;
+mod wire;
+
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::schema::{self, Message};
+
+pub use decode::decode;
+pub use encode::encode;
+pub use transcode::to_json;
+
+/// First bytes of an enveloped object.
+pub const MAGIC: [u8; 4] = *b"k8s\0";
+
+/// Why bytes are not an object. The text is upstream's.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Error {
+    /// Bytes end too early.
+    #[error("unexpected EOF")]
+    UnexpectedEof,
+    /// A varint of more than ten bytes.
+    #[error("proto: integer overflow")]
+    Overflow,
+    /// A length below zero.
+    #[error("proto: negative length found during unmarshaling")]
+    NegativeLength,
+    /// A field number below one.
+    #[error("proto: illegal tag {0} (wire type {1})")]
+    IllegalTag(i64, u8),
+    /// A wire type that does not exist.
+    #[error("proto: illegal wireType {0}")]
+    IllegalWireType(u8),
+    /// The wire type is not that of the field.
+    #[error("proto: wrong wireType = {0} for field {1}")]
+    WrongWireType(u8, String),
+    /// A group end without its start.
+    #[error("proto: unexpected end of group")]
+    UnexpectedEndOfGroup,
+    /// No envelope.
+    #[error("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")]
+    Prefix,
+    /// Too many messages inside each other.
+    #[error("proto: exceeded max depth")]
+    Depth,
+    /// The envelope names a type that is not known.
+    #[error("no kind {kind:?} is registered for version {api_version:?}")]
+    UnknownKind {
+        /// As in the envelope.
+        api_version: String,
+        /// As in the envelope.
+        kind: String,
+    },
+    /// A value has no valid text form.
+    #[error("{0}")]
+    Value(String),
+}
+
+/// The outer message around an object (`runtime.Unknown`).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Envelope<'a> {
+    /// Group and version.
+    pub api_version: String,
+    /// Kind.
+    pub kind: String,
+    /// The object's own bytes.
+    pub raw: &'a [u8],
+    /// Compression, empty for none.
+    pub content_encoding: String,
+    /// Media type of `raw`, empty for protobuf.
+    pub content_type: String,
+}
+
+/// Puts an object's bytes into the envelope.
+#[must_use]
+pub fn wrap(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
+    let mut type_meta = Vec::with_capacity(api_version.len() + kind.len() + 4);
+    wire::bytes(1, api_version.as_bytes(), &mut type_meta);
+    wire::bytes(2, kind.as_bytes(), &mut type_meta);
+    let mut out = Vec::with_capacity(raw.len() + type_meta.len() + 20);
+    out.extend_from_slice(&MAGIC);
+    wire::bytes(1, &type_meta, &mut out);
+    wire::bytes(2, raw, &mut out);
+    wire::bytes(3, b"", &mut out);
+    wire::bytes(4, b"", &mut out);
+    out
+}
+
+/// Opens the envelope.
+///
+/// # Errors
+/// [`Error::Prefix`] without the magic bytes, others for malformed bytes.
+pub fn unwrap(data: &[u8]) -> Result<Envelope<'_>, Error> {
+    let data = data.strip_prefix(&MAGIC).ok_or(Error::Prefix)?;
+    let mut envelope = Envelope::default();
+    let mut reader = wire::Reader::new(data);
+    while let Some((number, value)) = reader.next()? {
+        match number {
+            1 => {
+                let mut inner = wire::Reader::new(value.bytes("TypeMeta")?);
+                while let Some((number, value)) = inner.next()? {
+                    match number {
+                        1 => envelope.api_version = value.text("APIVersion")?,
+                        2 => envelope.kind = value.text("Kind")?,
+                        _ => {}
+                    }
+                }
+            }
+            2 => envelope.raw = value.bytes("Raw")?,
+            3 => envelope.content_encoding = value.text("ContentEncoding")?,
+            4 => envelope.content_type = value.text("ContentType")?,
+            _ => {}
+        }
+    }
+    Ok(envelope)
+}
+
+/// Encodes an object with its envelope; `apiVersion` and `kind` are the tree's, else the schema's.
+#[must_use]
+pub fn encode_envelope(schema: &Message, value: &Value) -> Vec<u8> {
+    let text = |name: &str| value.get(name).and_then(Value::as_str).filter(|t| !t.is_empty()).map(str::to_owned);
+    let own = schema.gvk.as_ref();
+    let api_version = text("apiVersion").or_else(|| own.map(schema::Gvk::api_version)).unwrap_or_default();
+    let kind = text("kind").or_else(|| own.map(|g| g.kind.to_string())).unwrap_or_default();
+    wrap(&api_version, &kind, &encode(schema, value))
+}
+
+/// Decodes an enveloped object of a built-in kind, with `apiVersion` and `kind`.
+///
+/// # Errors
+/// [`Error`] for malformed bytes or an unknown kind.
+pub fn decode_envelope(data: &[u8]) -> Result<Value, Error> {
+    let envelope = unwrap(data)?;
+    decode_unwrapped(&envelope)
+}
+
+/// Decodes the object in an open envelope.
+///
+/// # Errors
+/// [`Error`] for malformed bytes or an unknown kind.
+pub fn decode_unwrapped(envelope: &Envelope<'_>) -> Result<Value, Error> {
+    let schema = schema::kind_of(&envelope.api_version, &envelope.kind)
+        .filter(|m| m.has_protobuf)
+        .ok_or_else(|| Error::UnknownKind { api_version: envelope.api_version.clone(), kind: envelope.kind.clone() })?;
+    let mut value = decode(schema, envelope.raw)?;
+    if let Value::Object(map) = &mut value {
+        map.insert("apiVersion".to_owned(), Value::String(envelope.api_version.clone()));
+        map.insert("kind".to_owned(), Value::String(envelope.kind.clone()));
+    }
+    Ok(value)
+}

@@ -1,0 +1,195 @@
+//! Wire primitives.
+
+use super::Error;
+
+pub(super) const VARINT: u8 = 0;
+pub(super) const FIXED64: u8 = 1;
+pub(super) const LENGTH: u8 = 2;
+const START_GROUP: u8 = 3;
+const END_GROUP: u8 = 4;
+const FIXED32: u8 = 5;
+/// Deepest nesting of (long obsolete) groups that are skipped.
+const MAX_GROUPS: usize = 100;
+
+pub(super) fn varint(mut value: u64, out: &mut Vec<u8>) {
+    while value >= 0x80 {
+        out.push((value & 0x7f) as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+pub(super) fn tag(number: u32, wire_type: u8, out: &mut Vec<u8>) {
+    varint(u64::from(number) << 3 | u64::from(wire_type), out);
+}
+
+pub(super) fn bytes(number: u32, value: &[u8], out: &mut Vec<u8>) {
+    tag(number, LENGTH, out);
+    varint(value.len() as u64, out);
+    out.extend_from_slice(value);
+}
+
+pub(super) fn number(field: u32, value: i64, out: &mut Vec<u8>) {
+    tag(field, VARINT, out);
+    varint(value.cast_unsigned(), out);
+}
+
+/// Writes a length-delimited field whose content `write` appends.
+pub(super) fn nested(number: u32, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    tag(number, LENGTH, out);
+    let at = out.len();
+    out.push(0);
+    write(out);
+    let len = out.len() - at - 1;
+    if len < 0x80 {
+        out[at] = len as u8;
+        return;
+    }
+    let mut prefix = Vec::with_capacity(5);
+    varint(len as u64, &mut prefix);
+    out.splice(at..=at, prefix);
+}
+
+/// One value as found on the wire.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Wire<'a> {
+    Varint(u64),
+    Fixed64(u64),
+    Fixed32,
+    Bytes(&'a [u8]),
+}
+
+impl<'a> Wire<'a> {
+    fn wire_type(self) -> u8 {
+        match self {
+            Self::Varint(_) => VARINT,
+            Self::Fixed64(_) => FIXED64,
+            Self::Fixed32 => FIXED32,
+            Self::Bytes(_) => LENGTH,
+        }
+    }
+
+    pub(super) fn wrong<T>(self, field: &str) -> Result<T, Error> {
+        let mut name = field.to_owned();
+        if let Some(first) = name.get_mut(..1) {
+            first.make_ascii_uppercase();
+        }
+        Err(Error::WrongWireType(self.wire_type(), name))
+    }
+
+    pub(super) fn bytes(self, field: &str) -> Result<&'a [u8], Error> {
+        match self {
+            Self::Bytes(b) => Ok(b),
+            other => other.wrong(field),
+        }
+    }
+
+    pub(super) fn text(self, field: &str) -> Result<String, Error> {
+        Ok(String::from_utf8_lossy(self.bytes(field)?).into_owned())
+    }
+
+    pub(super) fn int(self, field: &str) -> Result<i64, Error> {
+        match self {
+            Self::Varint(v) => Ok(v.cast_signed()),
+            other => other.wrong(field),
+        }
+    }
+}
+
+pub(super) struct Reader<'a> {
+    data: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(data: &'a [u8]) -> Self {
+        Self { data }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.data.is_empty()
+    }
+
+    pub(super) fn varint(&mut self) -> Result<u64, Error> {
+        let mut value = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let (&b, rest) = self.data.split_first().ok_or(Error::UnexpectedEof)?;
+            self.data = rest;
+            value |= u64::from(b & 0x7f) << shift;
+            if b < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(Error::Overflow)
+    }
+
+    pub(super) fn take(&mut self, len: usize) -> Result<&'a [u8], Error> {
+        let (taken, rest) = self.data.split_at_checked(len).ok_or(Error::UnexpectedEof)?;
+        self.data = rest;
+        Ok(taken)
+    }
+
+    pub(super) fn fixed64(&mut self) -> Result<u64, Error> {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(self.take(8)?);
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// The next field; None at the end.
+    pub(super) fn next(&mut self) -> Result<Option<(u32, Wire<'a>)>, Error> {
+        loop {
+            if self.data.is_empty() {
+                return Ok(None);
+            }
+            let key = self.varint()?;
+            let wire_type = (key & 7) as u8;
+            // Go keeps the number in 32 bits.
+            let number = (key >> 3) as u32;
+            if wire_type == END_GROUP {
+                return Err(Error::UnexpectedEndOfGroup);
+            }
+            if number.cast_signed() <= 0 {
+                return Err(Error::IllegalTag(i64::from(number.cast_signed()), wire_type));
+            }
+            if wire_type == START_GROUP {
+                self.group()?;
+                continue;
+            }
+            return Ok(Some((number, self.value(wire_type)?)));
+        }
+    }
+
+    fn value(&mut self, wire_type: u8) -> Result<Wire<'a>, Error> {
+        Ok(match wire_type {
+            VARINT => Wire::Varint(self.varint()?),
+            FIXED64 => Wire::Fixed64(self.fixed64()?),
+            LENGTH => {
+                let len = self.varint()?;
+                if len.cast_signed() < 0 {
+                    return Err(Error::NegativeLength);
+                }
+                Wire::Bytes(self.take(usize::try_from(len).map_err(|_| Error::UnexpectedEof)?)?)
+            }
+            FIXED32 => {
+                self.take(4)?;
+                Wire::Fixed32
+            }
+            other => return Err(Error::IllegalWireType(other)),
+        })
+    }
+
+    fn group(&mut self) -> Result<(), Error> {
+        let mut open = 1_usize;
+        while open > 0 {
+            let wire_type = (self.varint()? & 7) as u8;
+            match wire_type {
+                START_GROUP if open >= MAX_GROUPS => return Err(Error::Depth),
+                START_GROUP => open += 1,
+                END_GROUP => open -= 1,
+                other => {
+                    self.value(other)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
