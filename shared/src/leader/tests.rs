@@ -32,7 +32,8 @@ fn held_by(holder: &str, transitions: i32) -> LeaseSpec {
 fn who_may_take_the_lease() {
     let now = Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_secs(100);
     // (holder, seconds unchanged) → transitions after taking it, or none when we must wait
-    let table = [("me", 1, Some(4)), ("me", 60, Some(4)), ("other", 14, None), ("other", 15, Some(5)), ("", 0, Some(5))];
+    let table =
+        [("me", 1, Some(4)), ("me", 60, Some(4)), ("other", 14, None), ("other", 15, Some(5)), ("", 0, Some(5))];
     for (holder, unchanged, expected) in table {
         match decide(&config(), &held_by(holder, 4), Duration::from_secs(unchanged), now) {
             Step::Wait => assert_eq!(expected, None, "{holder} {unchanged}"),

@@ -237,7 +237,6 @@ impl<T: Item> Queue<T> {
     }
 }
 
-
 #[allow(clippy::cast_precision_loss)] // a gauge is a float; queues are far below 2^52
 fn size(items: usize) -> f64 {
     items as f64
