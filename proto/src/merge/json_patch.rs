@@ -1,0 +1,333 @@
+//! JSON patch (RFC 6902).
+//!
+//! Negative array indices count from the end, as upstream's library has it. A patch is applied to a copy: on failure
+//! the target is untouched.
+
+use serde_json::Value;
+
+/// Most operations in one patch.
+pub const MAX_OPERATIONS: usize = 10_000;
+/// Most bytes (about) that `copy` operations of one patch may add.
+const MAX_COPY_BYTES: usize = 3 * 1024 * 1024;
+
+/// Why a patch cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Not a list of operations: the client's mistake (400).
+    #[error("{0}")]
+    Decode(String),
+    /// Too many operations (413).
+    #[error("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {0}")]
+    TooMany(usize),
+    /// An operation does not fit the document (422; upstream hides the text from clients).
+    #[error("{0}")]
+    Apply(String),
+}
+
+/// One operation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Operation {
+    op: String,
+    path: Option<String>,
+    from: Option<String>,
+    value: Option<Value>,
+}
+
+/// Operations and the complaints of strict decoding (`json patch unknown field "[0].x"`).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Patch {
+    /// What to do, in order.
+    pub operations: Vec<Operation>,
+    /// Unknown fields; callers report them as errors or warnings.
+    pub strict: Vec<String>,
+}
+
+fn json_kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+impl Patch {
+    /// Reads a decoded patch document.
+    ///
+    /// # Errors
+    /// [`Error::Decode`] for a wrong shape, [`Error::TooMany`] for too many operations.
+    pub fn decode(document: Value) -> Result<Self, Error> {
+        let wrong = |value: &Value, what: &str| {
+            let kind = json_kind(value);
+            Error::Decode(format!("error decoding patch: json: cannot unmarshal {kind} into Go {what}"))
+        };
+        let list = match document {
+            Value::Array(list) => list,
+            Value::Null => Vec::new(),
+            other => return Err(wrong(&other, "value of type []handlers.jsonPatchOp")),
+        };
+        let mut patch = Self { operations: Vec::with_capacity(list.len().min(MAX_OPERATIONS)), strict: Vec::new() };
+        let count = list.len();
+        for (i, item) in list.into_iter().enumerate() {
+            let Value::Object(fields) = item else {
+                return Err(wrong(&item, "value of type handlers.jsonPatchOp"));
+            };
+            let mut op = Operation { op: String::new(), path: None, from: None, value: None };
+            for (name, value) in fields {
+                let text = |value: Value| match value {
+                    Value::String(s) => Ok(Some(s)),
+                    Value::Null => Ok(None),
+                    other => Err(wrong(&other, &format!("struct field jsonPatchOp.{name} of type string"))),
+                };
+                match name.as_str() {
+                    "op" => op.op = text(value)?.unwrap_or_default(),
+                    "path" => op.path = text(value)?,
+                    "from" => op.from = text(value)?,
+                    "value" => op.value = Some(value),
+                    other => patch.strict.push(format!("json patch unknown field \"[{i}].{other}\"")),
+                }
+            }
+            patch.operations.push(op);
+        }
+        if count > MAX_OPERATIONS { Err(Error::TooMany(count)) } else { Ok(patch) }
+    }
+
+    /// Applies all operations, or none when one fails.
+    ///
+    /// # Errors
+    /// [`Error::Apply`].
+    pub fn apply(&self, target: &mut Value) -> Result<(), Error> {
+        let mut document = target.clone();
+        let mut copied = 0;
+        for op in &self.operations {
+            op.apply(&mut document, &mut copied)?;
+        }
+        *target = document;
+        Ok(())
+    }
+}
+
+fn fail<T>(text: String) -> Result<T, Error> {
+    Err(Error::Apply(text))
+}
+
+/// Rough size of a value as JSON.
+fn size(value: &Value) -> usize {
+    match value {
+        Value::String(s) => s.len() + 2,
+        Value::Array(list) => 2 + list.iter().map(|v| size(v) + 1).sum::<usize>(),
+        Value::Object(map) => 2 + map.iter().map(|(k, v)| k.len() + 4 + size(v)).sum::<usize>(),
+        _ => 4,
+    }
+}
+
+fn tokens(path: &str) -> Option<Vec<String>> {
+    if path.is_empty() {
+        return Some(Vec::new());
+    }
+    Some(path.strip_prefix('/')?.split('/').map(|t| t.replace("~1", "/").replace("~0", "~")).collect())
+}
+
+/// Position in a list; negative counts from the end.
+fn position(token: &str, len: usize) -> Option<usize> {
+    let index: i64 = token.parse().ok()?;
+    let len = i64::try_from(len).ok()?;
+    let index = if index < 0 { index.checked_add(len)? } else { index };
+    usize::try_from(index).ok().filter(|i| i64::try_from(*i).is_ok_and(|i| i < len))
+}
+
+fn find<'a>(document: &'a Value, path: &[String]) -> Option<&'a Value> {
+    path.iter().try_fold(document, |at, token| match at {
+        Value::Object(map) => map.get(token),
+        Value::Array(list) => position(token, list.len()).and_then(|i| list.get(i)),
+        _ => None,
+    })
+}
+
+fn find_mut<'a>(document: &'a mut Value, path: &[String]) -> Option<&'a mut Value> {
+    path.iter().try_fold(document, |at, token| match at {
+        Value::Object(map) => map.get_mut(token),
+        Value::Array(list) => position(token, list.len()).and_then(|i| list.get_mut(i)),
+        _ => None,
+    })
+}
+
+fn add(document: &mut Value, path: &[String], value: Value) -> Option<()> {
+    let Some((last, parents)) = path.split_last() else {
+        *document = value;
+        return Some(());
+    };
+    match find_mut(document, parents)? {
+        Value::Object(map) => {
+            map.insert(last.clone(), value);
+        }
+        Value::Array(list) if last == "-" => list.push(value),
+        Value::Array(list) => {
+            // One past the end is allowed here, and -1 is that place.
+            let at = position(last, list.len() + 1)?;
+            list.insert(at, value);
+        }
+        _ => return None,
+    }
+    Some(())
+}
+
+fn remove(document: &mut Value, path: &[String]) -> Option<Value> {
+    let (last, parents) = path.split_last()?;
+    match find_mut(document, parents)? {
+        Value::Object(map) => map.remove(last),
+        Value::Array(list) => position(last, list.len()).map(|i| list.remove(i)),
+        _ => None,
+    }
+}
+
+impl Operation {
+    fn apply(&self, document: &mut Value, copied: &mut usize) -> Result<(), Error> {
+        let Some(text) = self.path.as_deref() else {
+            return fail(format!("{} operation is missing its path", self.op));
+        };
+        let missing = |path: &str| format!("{} operation does not apply: doc is missing path: {path:?}", self.op);
+        let Some(path) = tokens(text) else { return fail(missing(text)) };
+        let from = || {
+            let from = self.from.as_deref().unwrap_or_default();
+            tokens(from).map(|t| (from, t)).ok_or_else(|| Error::Apply(missing(from)))
+        };
+        match self.op.as_str() {
+            "add" => {
+                let value = self.value.clone().unwrap_or_default();
+                add(document, &path, value).map_or_else(|| fail(missing(text)), Ok)
+            }
+            "remove" => remove(document, &path).map_or_else(|| fail(missing(text)), |_| Ok(())),
+            "replace" => match find_mut(document, &path) {
+                Some(old) => {
+                    *old = self.value.clone().unwrap_or_default();
+                    Ok(())
+                }
+                None => fail(missing(text)),
+            },
+            "move" => {
+                let (from_text, from) = from()?;
+                let Some(value) = remove(document, &from) else { return fail(missing(from_text)) };
+                add(document, &path, value).map_or_else(|| fail(missing(text)), Ok)
+            }
+            "copy" => {
+                let (from_text, from) = from()?;
+                let Some(value) = find(document, &from) else { return fail(missing(from_text)) };
+                *copied += size(value);
+                if *copied > MAX_COPY_BYTES {
+                    return fail(format!(
+                        "unable to copy, the accumulated size increase of copy operations is {copied}"
+                    ));
+                }
+                let value = value.clone();
+                add(document, &path, value).map_or_else(|| fail(missing(text)), Ok)
+            }
+            "test" => {
+                let wanted = self.value.as_ref().unwrap_or(&Value::Null);
+                let found = find(document, &path).unwrap_or(&Value::Null);
+                if same(found, wanted) { Ok(()) } else { fail(format!("testing path {text} failed: test failed")) }
+            }
+            other => fail(format!("unexpected kind: {other}")),
+        }
+    }
+}
+
+/// Equality where `1` and `1.0` are the same number.
+fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len() && a.iter().all(|(k, v)| b.get(k).is_some_and(|w| same(v, w)))
+        }
+        _ => a == b,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn run(target: Value, patch: Value) -> Result<Value, String> {
+        let mut target = target;
+        let patch = Patch::decode(patch).map_err(|e| e.to_string())?;
+        patch.apply(&mut target).map_err(|e| e.to_string())?;
+        Ok(target)
+    }
+
+    #[test]
+    fn operations() {
+        let doc = json!({"a": {"b": 1}, "l": [1, 2, 3], "t~/x": 1});
+        let table = [
+            (
+                json!([{"op": "add", "path": "/a/c", "value": 2}]),
+                json!({"a": {"b": 1, "c": 2}, "l": [1, 2, 3], "t~/x": 1}),
+            ),
+            (json!([{"op": "add", "path": "/l/-", "value": 4}]), json!({"a": {"b": 1}, "l": [1, 2, 3, 4], "t~/x": 1})),
+            (json!([{"op": "add", "path": "/l/0", "value": 0}]), json!({"a": {"b": 1}, "l": [0, 1, 2, 3], "t~/x": 1})),
+            (json!([{"op": "remove", "path": "/l/-1"}]), json!({"a": {"b": 1}, "l": [1, 2], "t~/x": 1})),
+            (
+                json!([{"op": "replace", "path": "/t~0~1x", "value": null}]),
+                json!({"a": {"b": 1}, "l": [1, 2, 3], "t~/x": null}),
+            ),
+            (json!([{"op": "move", "from": "/a/b", "path": "/l/1"}]), json!({"a": {}, "l": [1, 1, 2, 3], "t~/x": 1})),
+            (
+                json!([{"op": "copy", "from": "/l", "path": "/a/b"}]),
+                json!({"a": {"b": [1, 2, 3]}, "l": [1, 2, 3], "t~/x": 1}),
+            ),
+            (
+                json!([{"op": "test", "path": "/a", "value": {"b": 1.0}}, {"op": "test", "path": "/none", "value": null}]),
+                doc.clone(),
+            ),
+        ];
+        for (patch, want) in table {
+            assert_eq!(run(doc.clone(), patch.clone()), Ok(want), "{patch}");
+        }
+    }
+
+    #[test]
+    fn failures_change_nothing() {
+        let doc = json!({"a": {"b": 1}, "l": [1]});
+        for op in [
+            json!({"op": "remove", "path": "/a/x"}),
+            json!({"op": "replace", "path": "/x", "value": 1}),
+            json!({"op": "add", "path": "/x/y", "value": 1}),
+            json!({"op": "add", "path": "/l/5", "value": 1}),
+            json!({"op": "test", "path": "/a/b", "value": 2}),
+            json!({"op": "zap", "path": "/a"}),
+            json!({"op": "remove", "path": ""}),
+            json!({"op": "add"}),
+        ] {
+            let mut target = doc.clone();
+            let patch = Patch::decode(json!([{"op": "add", "path": "/new", "value": 1}, op])).unwrap();
+            assert!(matches!(patch.apply(&mut target), Err(Error::Apply(_))), "{op}");
+            assert_eq!(target, doc);
+        }
+    }
+
+    #[test]
+    fn decoding() {
+        let text = |v| Patch::decode(v).map_err(|e| e.to_string());
+        assert_eq!(
+            text(json!({"op": "x"})),
+            Err("error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"
+                .into())
+        );
+        assert_eq!(
+            text(json!([{"op": "test", "path": "/", "zz": 1}])).map(|p| p.strict),
+            Ok(vec!["json patch unknown field \"[0].zz\"".to_owned()])
+        );
+        assert_eq!(
+            text(json!(vec![json!({}); 10_001])),
+            Err("The allowed maximum operations in a JSON patch is 10000, got 10001".into())
+        );
+        let doubling = json!(vec![json!({"op": "copy", "from": "/a", "path": "/a/x"}); 200]);
+        let _ = run(json!({"a": {"b": "c"}}), doubling);
+        let bomb: Vec<Value> = (0..64).map(|i| json!({"op": "copy", "from": "", "path": format!("/k{i}")})).collect();
+        assert!(run(json!({"a": "c"}), json!(bomb)).is_err());
+    }
+}
