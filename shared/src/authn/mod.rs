@@ -209,7 +209,9 @@ mod tests {
 
     #[test]
     fn bearer_header() {
-        for (value, want) in [("Bearer abc", Some("abc")), ("bearer abc x", Some("abc")), ("Basic abc", None), ("Bearer ", None)] {
+        for (value, want) in
+            [("Bearer abc", Some("abc")), ("bearer abc x", Some("abc")), ("Basic abc", None), ("Bearer ", None)]
+        {
             let mut headers = http::HeaderMap::new();
             headers.insert("authorization", http::HeaderValue::from_str(value).expect("header"));
             let credentials = Credentials { headers: &headers, certificates: &[] };

@@ -61,7 +61,8 @@ fn read(leaf: &CertificateDer<'_>) -> Result<(UserInfo, u64), AuthnError> {
     let name = subject.iter_common_name().next().and_then(|a| a.as_str().ok()).unwrap_or("").to_owned();
     let groups = subject.iter_organization().filter_map(|a| a.as_str().ok()).map(str::to_owned).collect();
     let id = Sha256::digest(leaf.as_ref()).iter().map(|b| format!("{b:02x}")).collect::<String>();
-    let extra = BTreeMap::from([("authentication.kubernetes.io/credential-id".to_owned(), vec![format!("X509SHA256={id}")])]);
+    let extra =
+        BTreeMap::from([("authentication.kubernetes.io/credential-id".to_owned(), vec![format!("X509SHA256={id}")])]);
     let not_after = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);
     Ok((UserInfo { name, uid: String::new(), groups, extra }, not_after))
 }

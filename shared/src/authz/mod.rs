@@ -90,7 +90,11 @@ impl Authorizer for Union {
                 Err(e) => errors.push(e.0),
             }
         }
-        if errors.is_empty() { Ok((Decision::NoOpinion, reasons.join("\n"))) } else { Err(AuthzError(errors.join("\n"))) }
+        if errors.is_empty() {
+            Ok((Decision::NoOpinion, reasons.join("\n")))
+        } else {
+            Err(AuthzError(errors.join("\n")))
+        }
     }
 }
 

@@ -1,7 +1,9 @@
 //! Certificates and keys: PEM in, rustls configurations out; self-signed pairs, signing requests, key pairs that
 //! are re-read when their files change.
 
+mod options;
 mod reload;
+mod sni;
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -16,7 +18,9 @@ use rustls::{DigitallySignedStruct, DistinguishedName as TlsName, RootCertStore,
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 
+pub use options::{OptionError, TlsOptions};
 pub use reload::ReloadingKey;
+pub use sni::SniKeys;
 
 /// What can go wrong with a certificate.
 #[derive(Debug, thiserror::Error)]
@@ -106,7 +110,13 @@ pub fn self_signed(host: &str, addresses: &[IpAddr], names: &[String]) -> Result
     let start = jiff::Timestamp::now().as_second() - 3600;
     let date = |s: i64| jiff::Timestamp::from_second(s).map(|t| t.to_zoned(jiff::tz::TimeZone::UTC).date());
     if let (Ok(from), Ok(to)) = (date(start), date(start + 366 * 86_400)) {
-        let at = |d: jiff::civil::Date| rcgen::date_time_ymd(i32::from(d.year()), u8::try_from(d.month()).unwrap_or(1), u8::try_from(d.day()).unwrap_or(1));
+        let at = |d: jiff::civil::Date| {
+            rcgen::date_time_ymd(
+                i32::from(d.year()),
+                u8::try_from(d.month()).unwrap_or(1),
+                u8::try_from(d.day()).unwrap_or(1),
+            )
+        };
         params.not_before = at(from);
         params.not_after = at(to);
     }
@@ -124,7 +134,12 @@ pub struct SigningRequest {
 }
 
 /// A signing request with a subject and alternative names, as kubelets send them.
-pub fn signing_request(common_name: &str, organizations: &[&str], names: &[String], addresses: &[IpAddr]) -> Result<SigningRequest, CertError> {
+pub fn signing_request(
+    common_name: &str,
+    organizations: &[&str],
+    names: &[String],
+    addresses: &[IpAddr],
+) -> Result<SigningRequest, CertError> {
     let mut params = CertificateParams::default();
     let mut subject = DistinguishedName::new();
     for organization in organizations {
@@ -165,13 +180,28 @@ impl ClientCertVerifier for AnyClient {
     fn client_auth_mandatory(&self) -> bool {
         false
     }
-    fn verify_client_cert(&self, _: &CertificateDer<'_>, _: &[CertificateDer<'_>], _: UnixTime) -> Result<ClientCertVerified, rustls::Error> {
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
         Ok(ClientCertVerified::assertion())
     }
-    fn verify_tls12_signature(&self, message: &[u8], cert: &CertificateDer<'_>, dss: &DigitallySignedStruct) -> Result<HandshakeSignatureValid, rustls::Error> {
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
         rustls::crypto::verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
     }
-    fn verify_tls13_signature(&self, message: &[u8], cert: &CertificateDer<'_>, dss: &DigitallySignedStruct) -> Result<HandshakeSignatureValid, rustls::Error> {
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
         rustls::crypto::verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
     }
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -180,9 +210,21 @@ impl ClientCertVerifier for AnyClient {
 }
 
 /// A server configuration: the reloading key, optional client certificates, HTTP/2 and HTTP/1.1.
-pub fn server_config(key: Arc<dyn rustls::server::ResolvesServerCert>, http2: bool) -> Result<rustls::ServerConfig, CertError> {
-    let mut config = rustls::ServerConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()?
+pub fn server_config(
+    key: Arc<dyn rustls::server::ResolvesServerCert>,
+    http2: bool,
+) -> Result<rustls::ServerConfig, CertError> {
+    server_config_with(key, http2, &TlsOptions::default())
+}
+
+/// [`server_config`] with chosen versions and suites.
+pub fn server_config_with(
+    key: Arc<dyn rustls::server::ResolvesServerCert>,
+    http2: bool,
+    options: &TlsOptions,
+) -> Result<rustls::ServerConfig, CertError> {
+    let mut config = rustls::ServerConfig::builder_with_provider(Arc::clone(&options.provider))
+        .with_protocol_versions(options.versions)?
         .with_client_cert_verifier(Arc::new(AnyClient::new()))
         .with_cert_resolver(key);
     config.alpn_protocols = if http2 { vec![b"h2".to_vec(), b"http/1.1".to_vec()] } else { vec![b"http/1.1".to_vec()] };
@@ -191,9 +233,12 @@ pub fn server_config(key: Arc<dyn rustls::server::ResolvesServerCert>, http2: bo
 
 /// A client configuration trusting `roots`, with an optional client pair.
 pub fn client_config(roots: RootCertStore, pair: Option<&PemPair>) -> Result<rustls::ClientConfig, CertError> {
-    let builder = rustls::ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?.with_root_certificates(roots);
+    let builder = rustls::ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots);
     Ok(match pair {
-        Some(pair) => builder.with_client_auth_cert(certificates(pair.certificate.as_bytes())?, private_key(pair.key.as_bytes())?)?,
+        Some(pair) => builder
+            .with_client_auth_cert(certificates(pair.certificate.as_bytes())?, private_key(pair.key.as_bytes())?)?,
         None => builder.with_no_client_auth(),
     })
 }

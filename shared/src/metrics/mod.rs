@@ -48,6 +48,12 @@ pub fn set_feature_gates(gates: FeatureGates) {
     *global().gates.write() = gates;
 }
 
+/// How long this process has run.
+pub fn uptime() -> std::time::Duration {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    now.saturating_sub(std::time::Duration::from_secs_f64(process::start_time().max(0.0)))
+}
+
 /// Adds a collector of one's own, such as one that counts on demand. A second one of the same name is dropped.
 pub fn register(collector: impl Collector + 'static) {
     if let Err(e) = global().registry.register(Box::new(collector)) {

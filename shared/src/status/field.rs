@@ -265,10 +265,23 @@ mod tests {
                 Error::not_supported(p.child("imagePullPolicy"), "X", &["Always", "IfNotPresent", "Never"]),
                 r#"spec.containers[1].imagePullPolicy: Unsupported value: "X": supported values: "Always", "IfNotPresent", "Never""#,
             ),
-            (Error::forbidden(Path::of(&["spec", "volumes"]).index(0).child("hostPath"), "may not specify more than 1 volume type"), "spec.volumes[0].hostPath: Forbidden: may not specify more than 1 volume type"),
+            (
+                Error::forbidden(
+                    Path::of(&["spec", "volumes"]).index(0).child("hostPath"),
+                    "may not specify more than 1 volume type",
+                ),
+                "spec.volumes[0].hostPath: Forbidden: may not specify more than 1 volume type",
+            ),
             (Error::too_long(Path::new("data"), 1048576), "data: Too long: may not be more than 1048576 bytes"),
             (Error::invalid(Path::default(), Value::Null, "x"), "<nil>: Invalid value: null: x"),
-            (Error::invalid(Path::new("metadata").child("annotations").key("a.b/c"), serde_json::json!({"a": "c"}), "bad"), r#"metadata.annotations[a.b/c]: Invalid value: {"a":"c"}: bad"#),
+            (
+                Error::invalid(
+                    Path::new("metadata").child("annotations").key("a.b/c"),
+                    serde_json::json!({"a": "c"}),
+                    "bad",
+                ),
+                r#"metadata.annotations[a.b/c]: Invalid value: {"a":"c"}: bad"#,
+            ),
             (Error::too_many(Path::new("x"), 3, 2), "x: Too many: 3: must have at most 2 items"),
         ];
         for (error, want) in table {

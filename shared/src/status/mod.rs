@@ -130,7 +130,13 @@ impl Status {
 
     /// The answer to a delete: `Success` and what was deleted.
     pub fn success(group: &str, plural: &str, name: &str, uid: &str) -> Self {
-        let details = Details { name: name.into(), group: group.into(), kind: plural.into(), uid: uid.into(), ..Details::default() };
+        let details = Details {
+            name: name.into(),
+            group: group.into(),
+            kind: plural.into(),
+            uid: uid.into(),
+            ..Details::default()
+        };
         Self { status: "Success".into(), details: Some(details), code: 200, ..Self::failure(200, "", "") }
     }
 
@@ -148,7 +154,10 @@ impl Status {
 
     /// 404 for a path no resource answers.
     pub fn generic_not_found() -> Self {
-        Self { details: Some(Details::default()), ..Self::failure(404, "NotFound", "the server could not find the requested resource") }
+        Self {
+            details: Some(Details::default()),
+            ..Self::failure(404, "NotFound", "the server could not find the requested resource")
+        }
     }
 
     /// 409 `pods "x" already exists`.
@@ -159,7 +168,8 @@ impl Status {
 
     /// 409 `Operation cannot be fulfilled on pods "x": why`.
     pub fn conflict(group: &str, plural: &str, name: &str, why: &str) -> Self {
-        let message = format!("Operation cannot be fulfilled on {} {}: {why}", qualified(group, plural), go_quote(name));
+        let message =
+            format!("Operation cannot be fulfilled on {} {}: {why}", qualified(group, plural), go_quote(name));
         Self::failure(409, "Conflict", message).about(group, plural, name)
     }
 
@@ -171,7 +181,11 @@ impl Status {
 
     /// 409 of server-side apply; `conflicts` are (message, field) pairs such as (`conflict with "m1"`, `.data.k`).
     pub fn apply_conflict(conflicts: &[(String, String)]) -> Self {
-        let causes = conflicts.iter().map(|(message, field)| Cause { reason: "FieldManagerConflict".into(), message: message.clone(), field: field.clone() });
+        let causes = conflicts.iter().map(|(message, field)| Cause {
+            reason: "FieldManagerConflict".into(),
+            message: message.clone(),
+            field: field.clone(),
+        });
         let causes: Vec<Cause> = causes.collect();
         let mut by_message: Vec<(&str, Vec<&str>)> = Vec::new();
         for (message, field) in conflicts {
@@ -183,7 +197,9 @@ impl Status {
         by_message.sort();
         let plural = if conflicts.len() == 1 { "" } else { "s" };
         let mut text = format!("Apply failed with {} conflict{plural}: ", conflicts.len());
-        if let [(message, fields)] = by_message.as_slice() && fields.len() == 1 {
+        if let [(message, fields)] = by_message.as_slice()
+            && fields.len() == 1
+        {
             text.push_str(&format!("{message}: {}", fields[0]));
         } else {
             let blocks = by_message.iter().map(|(m, fields)| format!("{m}:\n- {}", fields.join("\n- ")));
@@ -195,9 +211,14 @@ impl Status {
     /// 422 `Pod "x" is invalid: …` with one cause per field error.
     pub fn invalid(group: &str, kind: &str, name: &str, errors: impl IntoIterator<Item = field::Error>) -> Self {
         let errors: Vec<field::Error> = errors.into_iter().collect();
-        let causes = errors.iter().map(|e| Cause { reason: e.kind.reason().into(), message: e.body(), field: e.field.clone() }).collect();
-        let message = format!("{} {} is invalid: {}", qualified(group, kind), go_quote(name), field::aggregate(&errors));
-        let details = Details { name: name.into(), group: group.into(), kind: kind.into(), causes, ..Details::default() };
+        let causes = errors
+            .iter()
+            .map(|e| Cause { reason: e.kind.reason().into(), message: e.body(), field: e.field.clone() })
+            .collect();
+        let message =
+            format!("{} {} is invalid: {}", qualified(group, kind), go_quote(name), field::aggregate(&errors));
+        let details =
+            Details { name: name.into(), group: group.into(), kind: kind.into(), causes, ..Details::default() };
         Self { details: Some(details), ..Self::failure(422, "Invalid", message) }
     }
 
@@ -242,7 +263,10 @@ impl Status {
 
     /// 415; `accepted` are the media types understood.
     pub fn unsupported_media_type(accepted: &[&str]) -> Self {
-        let message = format!("the body of the request was in an unknown format - accepted media types include: {}", accepted.join(", "));
+        let message = format!(
+            "the body of the request was in an unknown format - accepted media types include: {}",
+            accepted.join(", ")
+        );
         Self::failure(415, "UnsupportedMediaType", message)
     }
 
@@ -287,7 +311,10 @@ impl Status {
 
     /// 504 of a server that did not finish in time, `The <plural> server time out…`.
     pub fn server_timeout(group: &str, plural: &str, operation: &str, retry_after_seconds: i32) -> Self {
-        let message = format!("The {operation} operation against {} could not be completed at this time, please try again.", qualified(group, plural));
+        let message = format!(
+            "The {operation} operation against {} could not be completed at this time, please try again.",
+            qualified(group, plural)
+        );
         let mut status = Self::failure(500, "ServerTimeout", message).about(group, plural, operation);
         if let Some(details) = &mut status.details {
             details.retry_after_seconds = retry_after_seconds;
@@ -358,7 +385,10 @@ mod tests {
             (Status::forbidden("", "", "", "no"), "forbidden: no"),
             (Status::too_large(3145728), "Request entity too large: limit is 3145728"),
             (Status::too_large_resource_version(9, 4), "Timeout: Too large resource version: 9, current: 4"),
-            (Status::apply_conflict(&[("conflict with \"m1\"".into(), ".data.k".into())]), r#"Apply failed with 1 conflict: conflict with "m1": .data.k"#),
+            (
+                Status::apply_conflict(&[("conflict with \"m1\"".into(), ".data.k".into())]),
+                r#"Apply failed with 1 conflict: conflict with "m1": .data.k"#,
+            ),
         ];
         for (status, message) in table {
             assert_eq!(status.message, message);
@@ -380,10 +410,17 @@ mod tests {
     fn invalid_joins_errors() {
         let errors = vec![
             field::Error::required(field::Path::new("metadata").child("name"), "name or generateName is required"),
-            field::Error::invalid(field::Path::new("spec").child("ports").index(0), 70000, "must be between 1 and 65535, inclusive"),
+            field::Error::invalid(
+                field::Path::new("spec").child("ports").index(0),
+                70000,
+                "must be between 1 and 65535, inclusive",
+            ),
         ];
         let one = Status::invalid("", "ConfigMap", "", errors[..1].to_vec());
-        assert_eq!(one.message, r#"ConfigMap "" is invalid: metadata.name: Required value: name or generateName is required"#);
+        assert_eq!(
+            one.message,
+            r#"ConfigMap "" is invalid: metadata.name: Required value: name or generateName is required"#
+        );
         let two = Status::invalid("apps", "Foo", "x", errors);
         assert_eq!(
             two.message,

@@ -20,7 +20,9 @@ pub fn go_quote(text: &str) -> String {
             c if (c as u32) < 0x20 || c as u32 == 0x7f => {
                 let _ = write!(out, "\\x{:02x}", c as u32);
             }
-            c if c.is_control() || matches!(c, '\u{feff}' | '\u{ad}' | '\u{2028}' | '\u{2029}' | '\u{200b}'..='\u{200f}') => {
+            c if c.is_control()
+                || matches!(c, '\u{feff}' | '\u{ad}' | '\u{2028}' | '\u{2029}' | '\u{200b}'..='\u{200f}') =>
+            {
                 let _ = write!(out, "\\u{:04x}", c as u32);
             }
             c => out.push(c),

@@ -11,11 +11,11 @@ pub use k8s_openapi::api::batch::v1::{CronJob, Job};
 pub use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 pub use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 pub use k8s_openapi::api::core::v1::{
-    Binding, ConfigMap, Container, ContainerPort, ContainerState, ContainerStatus, EndpointAddress, EndpointPort as CoreEndpointPort,
-    EndpointSubset, Endpoints, EnvVar, Event as CoreEvent, EventSource, LimitRange, Namespace, Node, NodeAddress, NodeCondition,
-    NodeSpec, NodeStatus, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition, PodSpec, PodStatus,
-    PodTemplateSpec, Probe, ReplicationController, ResourceQuota, Secret, Service, ServiceAccount, ServicePort, ServiceSpec, Taint,
-    Toleration, Volume, VolumeMount,
+    Binding, ConfigMap, Container, ContainerPort, ContainerState, ContainerStatus, EndpointAddress,
+    EndpointPort as CoreEndpointPort, EndpointSubset, Endpoints, EnvVar, Event as CoreEvent, EventSource, LimitRange,
+    Namespace, Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, ObjectReference, PersistentVolume,
+    PersistentVolumeClaim, Pod, PodCondition, PodSpec, PodStatus, PodTemplateSpec, Probe, ReplicationController,
+    ResourceQuota, Secret, Service, ServiceAccount, ServicePort, ServiceSpec, Taint, Toleration, Volume, VolumeMount,
 };
 pub use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 pub use k8s_openapi::api::events::v1::Event as EventsEvent;
@@ -25,7 +25,9 @@ pub use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, Role
 pub use k8s_openapi::api::scheduling::v1::PriorityClass;
 pub use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment};
 pub use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, LabelSelectorRequirement, MicroTime, ObjectMeta, OwnerReference, Time};
+pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
+    Condition, LabelSelector, LabelSelectorRequirement, MicroTime, ObjectMeta, OwnerReference, Time,
+};
 pub use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use kube::Resource;

@@ -49,8 +49,12 @@ pub fn check(selector: &LabelSelector) -> Result<(), SelectorError> {
     for r in selector.match_expressions.as_deref().unwrap_or_default() {
         let empty = r.values.as_deref().unwrap_or_default().is_empty();
         match r.operator.as_str() {
-            "In" | "NotIn" if empty => return Err(SelectorError::Values("for 'in', 'notin' operators, values set can't be empty")),
-            "Exists" | "DoesNotExist" if !empty => return Err(SelectorError::Values("values set must be empty for exists and does not exist")),
+            "In" | "NotIn" if empty => {
+                return Err(SelectorError::Values("for 'in', 'notin' operators, values set can't be empty"));
+            }
+            "Exists" | "DoesNotExist" if !empty => {
+                return Err(SelectorError::Values("values set must be empty for exists and does not exist"));
+            }
             "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
             other => return Err(SelectorError::Operator(other.to_owned())),
         }
@@ -60,7 +64,8 @@ pub fn check(selector: &LabelSelector) -> Result<(), SelectorError> {
 
 /// True for a selector without requirements.
 pub fn is_empty(selector: &LabelSelector) -> bool {
-    selector.match_labels.as_ref().is_none_or(BTreeMap::is_empty) && selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
+    selector.match_labels.as_ref().is_none_or(BTreeMap::is_empty)
+        && selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
 }
 
 #[cfg(test)]

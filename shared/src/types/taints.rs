@@ -5,7 +5,9 @@ use super::{Taint, Toleration};
 /// Whether one toleration covers a taint (`Exists`, `Equal`, and the numeric `Lt` and `Gt`).
 pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let filled = |v: &Option<String>| v.as_deref().filter(|s| !s.is_empty()).map(str::to_owned);
-    if filled(&toleration.effect).is_some_and(|e| e != taint.effect) || filled(&toleration.key).is_some_and(|k| k != taint.key) {
+    if filled(&toleration.effect).is_some_and(|e| e != taint.effect)
+        || filled(&toleration.key).is_some_and(|k| k != taint.key)
+    {
         return false;
     }
     let (wanted, value) = (toleration.value.as_deref().unwrap_or(""), taint.value.as_deref().unwrap_or(""));
@@ -23,7 +25,11 @@ fn compare(taint: &str, wanted: &str, holds: impl Fn(i64, i64) -> bool) -> bool 
 }
 
 /// The first taint among those `relevant` that no toleration covers.
-pub fn untolerated<'a>(taints: &'a [Taint], tolerations: &[Toleration], relevant: impl Fn(&Taint) -> bool) -> Option<&'a Taint> {
+pub fn untolerated<'a>(
+    taints: &'a [Taint],
+    tolerations: &[Toleration],
+    relevant: impl Fn(&Taint) -> bool,
+) -> Option<&'a Taint> {
     taints.iter().filter(|t| relevant(t)).find(|t| !tolerations.iter().any(|o| tolerates(o, t)))
 }
 
