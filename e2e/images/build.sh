@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the example's images offline from Debian packages, each once: FOLDER/mysql.tar and FOLDER/myweb.tar.
+# Builds the images of the example and the tests from Debian packages, each once: FOLDER/{mysql,myweb,busybox}.tar.
 set -euo pipefail
 folder=$1
 cluster=$2
@@ -25,5 +25,21 @@ recipe() {
   echo "$stamp" >"$archive.stamp"
 }
 
+# A shell and the usual small tools, for trying things out.
+small() {
+  local archive=$folder/busybox.tar root
+  [ -e "$archive" ] && return
+  echo "==> image docker.io/library/busybox:1.36"
+  root=$(mktemp -d)
+  mkdir -p "$root"/{bin,etc,tmp,root}
+  cp "$(command -v busybox)" "$root/bin/busybox"
+  for tool in $("$root/bin/busybox" --list); do [ "$tool" = busybox ] || ln -s busybox "$root/bin/$tool"; done
+  echo 'root:x:0:0:root:/root:/bin/sh' >"$root/etc/passwd"
+  tar -C "$root" --owner=0 --group=0 -cf "$folder/busybox-layer.tar" .
+  rm -rf "$root"
+  "$cluster" wrap "$folder/busybox-layer.tar" "$archive" --reference docker.io/library/busybox:1.36 --env PATH=/bin -- sh
+}
+
+small
 recipe mysql docker.io/library/mysql:5.7 mariadb-server
 recipe myweb docker.io/kubeguide/tomcat-app:v1 tomcat10,default-jre-headless,libmariadb-java

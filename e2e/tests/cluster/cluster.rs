@@ -1,0 +1,196 @@
+//! The cluster under test, driven as a user would: by the `cluster` program, kubectl and curl.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// A cluster in a directory of its own. Dropped in a panic, it is taken down as well, after its logs were kept.
+pub struct Cluster {
+    run: PathBuf,
+    binaries: PathBuf,
+    images: PathBuf,
+    running: std::cell::Cell<bool>,
+}
+
+/// What a program said and how it ended.
+pub struct Said {
+    pub ok: bool,
+    pub out: String,
+    pub err: String,
+}
+
+fn run(program: &str, arguments: &[&str], input: Option<&str>) -> Said {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("cannot start {program}: {error}"));
+    if let (Some(text), Some(mut stdin)) = (input, child.stdin.take()) {
+        std::io::Write::write_all(&mut stdin, text.as_bytes()).expect("the program reads its input");
+    }
+    let output = child.wait_with_output().expect("the program ends");
+    Said {
+        ok: output.status.success(),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+impl Cluster {
+    /// Starts a cluster with this many nodes.
+    pub fn start(nodes: usize) -> Self {
+        let home = std::env::var("HOME").unwrap_or("/root".into());
+        let cache = PathBuf::from(std::env::var("CACHE").unwrap_or(format!("{home}/.cache/ironclad")));
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| cache.join("target"), PathBuf::from);
+        let cluster = Self {
+            run: std::env::temp_dir().join(format!("ironclad-e2e-{}", std::process::id())),
+            binaries: target.join("release"),
+            images: cache.join("images"),
+            running: std::cell::Cell::new(true),
+        };
+        cluster.must(&["up", "--nodes", &nodes.to_string()]);
+        cluster
+    }
+
+    /// Stops it and checks that nothing is left.
+    pub fn stop(&self) {
+        self.must(&["down"]);
+        self.running.set(false);
+        assert!(!self.run.exists(), "the run directory is gone");
+        let namespaces = run("ip", &["netns", "list"], None).out;
+        assert!(!namespaces.contains("ironclad-node"), "no namespace is left: {namespaces}");
+        let mounts = std::fs::read_to_string("/proc/mounts").expect("mounts");
+        assert!(!mounts.contains("ironclad-e2e"), "no mount is left");
+    }
+
+    fn program(&self, arguments: &[&str]) -> Said {
+        let program = self.binaries.join("cluster");
+        let run_folder = self.run.display().to_string();
+        run(&program.display().to_string(), &[&["--run", run_folder.as_str()], arguments].concat(), None)
+    }
+
+    /// Runs the `cluster` program.
+    pub fn must(&self, arguments: &[&str]) {
+        let said = self.program(arguments);
+        assert!(said.ok, "cluster {arguments:?}: {}{}", said.out, said.err);
+    }
+
+    /// Imports one of the example images into every node.
+    pub fn load(&self, image: &str) {
+        self.must(&["load", &self.images.join(format!("{image}.tar")).display().to_string()]);
+    }
+
+    /// Runs kubectl as the administrator.
+    pub fn try_kubectl(&self, arguments: &[&str], input: Option<&str>) -> Said {
+        let config = format!("--kubeconfig={}", self.run.join("admin.conf").display());
+        run("kubectl", &[&[config.as_str()], arguments].concat(), input)
+    }
+
+    /// Runs a kubectl command line that must succeed; returns what it prints.
+    pub fn kubectl(&self, line: &str) -> String {
+        self.kubectl_args(&line.split_whitespace().collect::<Vec<_>>())
+    }
+
+    /// As [`Cluster::kubectl`], for arguments with blanks in them.
+    pub fn kubectl_args(&self, arguments: &[&str]) -> String {
+        let said = self.try_kubectl(arguments, None);
+        assert!(said.ok, "kubectl {arguments:?}: {}{}", said.out, said.err);
+        said.out
+    }
+
+    /// Feeds a manifest to kubectl.
+    pub fn feed(&self, line: &str, manifest: &str) -> String {
+        let said = self.try_kubectl(&line.split_whitespace().collect::<Vec<_>>(), Some(manifest));
+        assert!(said.ok, "kubectl {line}: {}{}", said.out, said.err);
+        said.out
+    }
+
+    /// A kubectl command line that must fail; returns what it says.
+    pub fn refused(&self, line: &str) -> String {
+        let said = self.try_kubectl(&line.split_whitespace().collect::<Vec<_>>(), None);
+        assert!(!said.ok, "kubectl {line} should have failed, but said: {}", said.out);
+        said.err
+    }
+
+    /// An object, or a list of objects, as JSON.
+    pub fn json(&self, line: &str) -> Value {
+        serde_json::from_str(&self.kubectl(&format!("{line} -o json"))).expect("kubectl prints JSON")
+    }
+
+    /// Asks until the answer is right; panics with `what` and the last answer when it never is.
+    pub fn until<T: std::fmt::Debug>(&self, what: &str, seconds: u64, mut ask: impl FnMut() -> Result<T, String>) -> T {
+        let start = Instant::now();
+        loop {
+            match ask() {
+                Ok(found) => return found,
+                Err(last) if start.elapsed() > Duration::from_secs(seconds) => {
+                    self.keep_logs();
+                    panic!("{what}: not within {seconds} s; last: {last}");
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(200)),
+            }
+        }
+    }
+
+    /// The pods with this label, by name.
+    pub fn pods(&self, selector: &str) -> Vec<Value> {
+        self.json(&format!("get pods -l {selector}"))["items"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// GETs a page of a node from outside of all pods.
+    pub fn curl(&self, url: &str) -> Result<String, String> {
+        let said = run("curl", &["-sS", "--fail", "--noproxy", "*", "--max-time", "10", url], None);
+        if said.ok { Ok(said.out) } else { Err(said.err) }
+    }
+
+    /// Runs a command in a node's namespaces.
+    pub fn on_node(&self, node: &str, command: &[&str]) -> String {
+        let pid = self.pid(node, "supervisor");
+        let said = run("nsenter", &[&["--target", pid.as_str(), "--mount", "--net"], command].concat(), None);
+        assert!(said.ok, "{command:?} on {node}: {}", said.err);
+        said.out
+    }
+
+    /// The pid of a process of a machine.
+    pub fn pid(&self, machine: &str, process: &str) -> String {
+        let path = self.run.join("machines").join(machine).join(format!("{process}.pid"));
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        text.trim().to_owned()
+    }
+
+    /// Copies the logs of all machines next to the target directory, for whoever looks into a failure.
+    pub fn keep_logs(&self) {
+        let kept = std::env::temp_dir().join("ironclad-e2e-logs");
+        // Logs are a courtesy: a failure to keep them must not hide the failure that is being reported.
+        run("cp", &["-r", &self.run.join("machines").display().to_string(), &kept.display().to_string()], None);
+        eprintln!("logs kept in {}", kept.display());
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if self.running.get() {
+            self.keep_logs();
+            let said = self.program(&["down"]);
+            if !said.ok {
+                eprintln!("the cluster could not be taken down: {}", said.err);
+            }
+        }
+    }
+}
+
+/// A field of an object as text, empty when it is not there.
+pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Whether a pod is Ready and not going away.
+pub fn is_ready(pod: &Value) -> bool {
+    let conditions = pod.pointer("/status/conditions").and_then(Value::as_array).cloned().unwrap_or_default();
+    let ready = conditions.iter().any(|c| text(c, "/type") == "Ready" && text(c, "/status") == "True");
+    ready && pod.pointer("/metadata/deletionTimestamp").is_none()
+}

@@ -1,0 +1,28 @@
+//! One two-node cluster, and what people do with it: the two-tier example, kubectl's verbs, and things that break.
+//! The phases share the cluster, because starting it and the images is what takes the time.
+
+mod cluster;
+mod failures;
+mod kubectl;
+mod two_tier;
+
+use cluster::Cluster;
+
+#[test]
+fn a_real_cluster_stands() {
+    let cluster = Cluster::start(2);
+    cluster.load("busybox");
+    kubectl::create_and_look(&cluster);
+    kubectl::change(&cluster);
+    kubectl::run_and_talk(&cluster);
+    kubectl::roll_out(&cluster);
+    kubectl::delete(&cluster);
+    cluster.load("mysql");
+    cluster.load("myweb");
+    two_tier::comes_up(&cluster);
+    two_tier::survives_a_deleted_pod(&cluster);
+    failures::a_killed_process_is_restarted(&cluster);
+    failures::every_component_comes_back(&cluster);
+    failures::a_dead_kubelet_loses_its_pods(&cluster);
+    cluster.stop();
+}
