@@ -28,7 +28,7 @@ test: deps ## Run every test: unit, integration against etcd, end to end
 	@hack/test.sh
 
 bench: deps build ## Print one JSON line for each figure
-	@hack/bench.sh
+	@hack/bench.sh $(CACHE)
 
 images: deps build ## Build the images of the example offline from Debian packages
 	@e2e/images/build.sh $(CACHE)/images $(BIN)/cluster

@@ -12,6 +12,7 @@
 //!
 //! Must not: touch cgroups, processes, namespaces or rules that it did not make.
 
+pub mod bench;
 pub mod control_plane;
 pub mod down;
 pub mod image;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use e2e::layout::Layout;
 use e2e::machine::Machine;
-use e2e::{down, image, supervisor, up};
+use e2e::{bench, down, image, supervisor, up};
 
 fn main() -> ExitCode {
     match run(&command().get_matches()) {
@@ -38,6 +38,7 @@ fn command() -> Command {
         )
         .subcommand(Command::new("down").about("stop it and leave nothing behind"))
         .subcommand(Command::new("load").about("import an image archive into every node").arg(path("archive")))
+        .subcommand(Command::new("bench").about("measure the figures the project is held to").arg(path("archive")))
         .subcommand(process_command("stop", "stop a process of a machine and keep it down"))
         .subcommand(process_command("start", "let a stopped process run again"))
         .subcommand(Command::new("supervise").hide(true).arg(path("machine")))
@@ -63,6 +64,7 @@ fn run(matches: &ArgMatches) -> Result<()> {
         Some(("up", given)) => up::up(&layout, given.get_one("nodes").copied().unwrap_or(1)),
         Some(("down", _)) => down::down(&layout),
         Some(("load", given)) => up::load(&layout, path(given, "archive")?),
+        Some(("bench", given)) => bench::bench(&layout, path(given, "archive")?),
         Some(("supervise", given)) => supervisor::supervise(&Machine::read(path(given, "machine")?)?),
         Some(("stop", given)) => std::fs::write(mark(&layout, given)?, "").context("cannot write the stop mark"),
         Some(("start", given)) => std::fs::remove_file(mark(&layout, given)?).context("it is not stopped"),
