@@ -1,5 +1,6 @@
 //! The API model: IDL, schema tables and the object engine
 
+pub mod defaulting;
 pub mod json;
 pub mod merge;
 pub mod protobuf;

@@ -70,7 +70,14 @@ fn read_field(field: &Field, wire: Wire<'_>, map: &mut Map<String, Value>, depth
                         list.push(one(kind, name, item, None, depth)?);
                     }
                 }
-                (kind, wire) => list.push(one(kind, name, wire, None, depth)?),
+                (kind, wire) => {
+                    let mut item = one(kind, name, wire, None, depth)?;
+                    if let (Some((api_version, kind)), Value::Object(item)) = (embedded_kind(field), &mut item) {
+                        item.insert("apiVersion".to_owned(), Value::String(api_version));
+                        item.insert("kind".to_owned(), Value::String(kind.to_owned()));
+                    }
+                    list.push(item);
+                }
             }
         }
         Card::Map => {
@@ -90,6 +97,15 @@ fn read_field(field: &Field, wire: Wire<'_>, map: &mut Map<String, Value>, depth
         }
     }
     Ok(())
+}
+
+/// Upstream names the kind of claims inside stateful sets, although the wire does not have it.
+pub(super) fn embedded_kind(field: &Field) -> Option<(String, &str)> {
+    if field.json != "volumeClaimTemplates" {
+        return None;
+    }
+    let gvk = field.message()?.gvk.as_ref()?;
+    Some((gvk.api_version(), &gvk.kind))
 }
 
 fn one(kind: &Kind, name: &str, wire: Wire<'_>, old: Option<Value>, depth: usize) -> Result<Value, Error> {

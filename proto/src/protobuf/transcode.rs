@@ -6,7 +6,7 @@ use std::io::Write as _;
 use serde_json::Value;
 
 use super::Error;
-use super::decode::{double, read_special, target};
+use super::decode::{double, embedded_kind, read_special, target};
 use super::wire::{Reader, Wire};
 use crate::json::{MAX_TREE_DEPTH, encode_any, encode_scalar, encode_text, encode_zero};
 use crate::schema::{Card, Field, Kind, Message, Target};
@@ -148,6 +148,12 @@ fn items(field: &Field, wire: Wire<'_>, depth: usize, out: &mut Vec<u8>) -> Resu
                 one(kind, &field.json, item, depth, out)?;
                 out.push(b',');
             }
+        }
+        (Kind::Message(inner), wire) => {
+            let embedded = embedded_kind(field);
+            let type_meta = embedded.as_ref().map(|(api_version, kind)| (api_version.as_str(), *kind));
+            object(inner, type_meta, wire.bytes(&field.json)?, depth, out)?;
+            out.push(b',');
         }
         (kind, wire) => {
             one(kind, &field.json, wire, depth, out)?;
