@@ -3,9 +3,14 @@
 //! Everything works on trees and, where types matter, on the schema tables. Answers for upstream's `json-patch`,
 //! `strategicpatch` and `structured-merge-diff`. Nothing here knows of requests or storage.
 
+pub mod apply;
+pub mod fieldset;
 pub mod json_patch;
+mod managed;
 pub mod merge_patch;
+mod shape;
 pub mod strategic;
+mod typed;
 
 use std::fmt::Write as _;
 

@@ -1,0 +1,309 @@
+//! Server-side apply, and the ownership bookkeeping of every other write.
+//!
+//! Answers for upstream's field managers: the merge itself, conflicts, fields given up by their applier, and the
+//! hand-over from client-side apply. Entries of other versions of the same kind are compared as if they were of the
+//! version at hand.
+
+use serde_json::Value;
+
+use super::fieldset::{Element, Set, path_text};
+use super::managed::{Decoded, Entry, Managed, Owner, describe, gvk, last_applied, sync_last_applied, unowned};
+pub use super::managed::{keep_timestamps, manager_name, reset_fields, strip};
+use super::shape::Type;
+use super::typed::{self, Comparison};
+use crate::json::{self, Strictness};
+use crate::schema::Message;
+use crate::zero;
+
+/// Owner of what was there before the first apply.
+const BEFORE_FIRST_APPLY: &str = "before-first-apply";
+/// The one manager that takes over from client-side apply.
+const KUBECTL: &str = "kubectl";
+
+/// One write.
+#[derive(Debug, Clone)]
+pub struct Write<'a> {
+    /// Field manager, see [`manager_name`].
+    pub manager: &'a str,
+    /// `apiVersion` of the request.
+    pub api_version: &'a str,
+    /// Subresource, empty for the resource itself.
+    pub subresource: &'a str,
+    /// The time as the entries hold it.
+    pub now: &'a str,
+    /// Fields this write cannot change, see [`reset_fields`].
+    pub reset: &'a Set,
+}
+
+/// A field that somebody else owns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conflict {
+    /// The owner as messages name it: `"x" using v1`.
+    pub owner: String,
+    /// The field: `.spec.replicas`.
+    pub field: String,
+}
+
+/// Why an apply fails.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The client's mistake (400).
+    #[error("{0}")]
+    BadRequest(String),
+    /// 500 without a reason.
+    #[error("{0}")]
+    Unknown(String),
+    /// Somebody else owns fields (409).
+    #[error("{}", conflict_message(.0))]
+    Conflicts(Vec<Conflict>),
+}
+
+/// Upstream's message about conflicts.
+fn conflict_message(conflicts: &[Conflict]) -> String {
+    if let [one] = conflicts {
+        return format!("Apply failed with 1 conflict: conflict with {}: {}", one.owner, one.field);
+    }
+    let mut owners: Vec<&str> = conflicts.iter().map(|c| c.owner.as_str()).collect();
+    owners.sort_unstable();
+    owners.dedup();
+    let mut lines = Vec::new();
+    for owner in owners {
+        lines.push(format!("conflicts with {owner}:"));
+        lines.extend(conflicts.iter().filter(|c| c.owner == owner).map(|c| format!("- {}", c.field)));
+    }
+    format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
+}
+
+/// What an apply made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Applied {
+    /// The object with its managed fields, canonical but not defaulted.
+    pub object: Value,
+    /// Something besides ownership changed.
+    pub changed: bool,
+}
+
+impl Write<'_> {
+    fn owner(&self, applied: bool) -> Owner {
+        let manager = if self.manager.is_empty() { "unknown" } else { self.manager };
+        Owner {
+            applied,
+            manager: manager.to_owned(),
+            api_version: self.api_version.to_owned(),
+            subresource: self.subresource.to_owned(),
+        }
+    }
+}
+
+/// An empty object of a type, as upstream's ownership starts from.
+fn blank(schema: &Message) -> Value {
+    zero::value(&zero::Zero::Struct(schema)).unwrap_or_default()
+}
+
+/// Records who changed what in a create, update, patch or status write. `live` is null on create. The new object must
+/// be canonical and defaulted; its managed fields, if any, replace the live ones (not through subresources).
+pub fn update(schema: &Message, live: &Value, new: &mut Value, write: &Write<'_>) {
+    let sent = if write.subresource.is_empty() { Managed::decode(new) } else { Decoded::Unusable };
+    let managed = match sent {
+        Decoded::Managed(managed) => managed,
+        Decoded::Reset => Managed::default(),
+        Decoded::Unusable => match Managed::decode(live) {
+            Decoded::Managed(managed) => managed,
+            _ => Managed::default(),
+        },
+    };
+    strip(new);
+    let exists = live.get("metadata").and_then(|m| m.get("uid")).and_then(Value::as_str).is_some_and(|u| !u.is_empty());
+    if managed.0.is_empty() && exists {
+        return;
+    }
+    let mut managed = record(schema, live, new, managed, write, &write.owner(false));
+    managed.cap();
+    managed.encode(new);
+}
+
+fn record(
+    schema: &Message,
+    live: &Value,
+    new: &Value,
+    mut managed: Managed,
+    write: &Write<'_>,
+    owner: &Owner,
+) -> Managed {
+    let zero;
+    let live = if live.is_object() {
+        live
+    } else {
+        zero = blank(schema);
+        &zero
+    };
+    let changes = typed::compare(Type::Message(schema), live, new).without(write.reset);
+    release(&mut managed, &changes, None);
+    let mut set = changes.added;
+    set.extend(&changes.modified);
+    let set = set.difference(&unowned());
+    if !set.is_empty() {
+        let set = managed.find(owner).map_or_else(|| set.clone(), |old| old.set.union(&set));
+        managed.put(Entry { owner: owner.clone(), set, time: Some(write.now.to_owned()) });
+    }
+    managed
+}
+
+/// Takes changed and removed fields from their owners.
+fn release(managed: &mut Managed, changes: &Comparison, except: Option<&Owner>) {
+    for entry in managed.0.iter_mut().filter(|e| Some(&e.owner) != except) {
+        entry.set = entry.set.difference(&changes.modified).difference(&changes.added).difference(&changes.removed);
+    }
+    managed.drop_empty();
+}
+
+/// Applies a configuration to the live object (null when it is to be created).
+///
+/// # Errors
+/// [`Error`]; nothing is changed then.
+pub fn apply(schema: &Message, live: &Value, config: &Value, write: &Write<'_>, force: bool) -> Result<Applied, Error> {
+    let wanted = schema.gvk.as_ref().map(|g| format!("{}/{}, Kind={}", g.group, g.version, g.kind));
+    if wanted.is_some_and(|w| w != gvk(config)) {
+        return Err(Error::BadRequest(format!("invalid object type: {}", gvk(config))));
+    }
+    if config.get("metadata").and_then(|m| m.get("managedFields")).is_some_and(|m| !m.is_null()) {
+        return Err(Error::BadRequest("metadata.managedFields must be nil".to_owned()));
+    }
+    typed::check(Type::Message(schema), config)
+        .map_err(|e| Error::Unknown(format!("failed to create typed patch object ({}): {e}", describe(config))))?;
+    let mut managed = match Managed::decode(live) {
+        Decoded::Managed(managed) => managed,
+        _ => Managed::default(),
+    };
+    let zero;
+    let live = if live.is_object() {
+        live
+    } else {
+        zero = blank(schema);
+        &zero
+    };
+    if managed.0.is_empty() {
+        let first = Owner { manager: BEFORE_FIRST_APPLY.to_owned(), ..write.owner(false) };
+        managed = record(schema, &Value::Null, live, managed, write, &first);
+    }
+    let outcome = match attempt(schema, live, config, &managed, write, force) {
+        Err(Failure::Conflicts(found)) if write.manager == KUBECTL && !force => {
+            let allowed = taken_over(schema, live);
+            let rest: Vec<Owned> = found.into_iter().filter(|o| !allowed.has(&o.path)).collect();
+            if rest.is_empty() {
+                attempt(schema, live, config, &managed, write, true)
+            } else {
+                Err(Failure::Conflicts(rest))
+            }
+        }
+        other => other,
+    };
+    let mut applied = outcome.map_err(|failure| match failure {
+        Failure::Unknown(text) => Error::Unknown(text),
+        Failure::Conflicts(found) => Error::Conflicts(
+            found.into_iter().map(|o| Conflict { owner: o.owner, field: path_text(&o.path) }).collect(),
+        ),
+    })?;
+    if write.manager == KUBECTL && write.subresource.is_empty() && last_applied(&applied.object).is_some() {
+        sync_last_applied(&mut applied.object, config);
+    }
+    Ok(applied)
+}
+
+/// The fields client-side apply set and nobody changed since: `kubectl apply --server-side` may take them.
+fn taken_over(schema: &Message, live: &Value) -> Set {
+    let last: Option<Value> = last_applied(live).and_then(|text| serde_json::from_str(text).ok());
+    let Some(last) = last.filter(|l| typed::check(Type::Message(schema), l).is_ok()) else { return Set::new() };
+    let changes = typed::compare(Type::Message(schema), &last, live);
+    let set = typed::to_set(Type::Message(schema), &last);
+    set.difference(&changes.modified).difference(&changes.added).difference(&changes.removed)
+}
+
+struct Owned {
+    owner: String,
+    path: Vec<Element>,
+}
+
+enum Failure {
+    Unknown(String),
+    Conflicts(Vec<Owned>),
+}
+
+fn attempt(
+    schema: &Message,
+    live: &Value,
+    config: &Value,
+    managed: &Managed,
+    write: &Write<'_>,
+    force: bool,
+) -> Result<Applied, Failure> {
+    let kind = Type::Message(schema);
+    let owner = write.owner(true);
+    let mut managed = managed.clone();
+    let merged = typed::merge(kind, live, config);
+    let last = managed.find(&owner).cloned();
+    let set = typed::to_set(kind, config).recursive_difference(write.reset);
+    let time = last.as_ref().and_then(|e| e.time.clone());
+    managed.put(Entry { owner: owner.clone(), set, time });
+    let last = last.map(|e| e.set.recursive_difference(write.reset)).unwrap_or_default();
+    let mut pruned = prune(kind, merged, &managed, &last);
+
+    let changes = typed::compare(kind, live, &pruned).without(write.reset);
+    let mut gained = changes.modified.clone();
+    gained.extend(&changes.added);
+    if !force {
+        let mut conflicts = Vec::new();
+        for entry in managed.0.iter().filter(|e| e.owner != owner) {
+            let described = entry.owner.describe();
+            let paths = entry.set.intersection(&gained).paths();
+            conflicts.extend(paths.into_iter().map(|path| Owned { owner: described.clone(), path }));
+        }
+        if !conflicts.is_empty() {
+            conflicts.sort_by(|a, b| a.owner.cmp(&b.owner));
+            return Err(Failure::Conflicts(conflicts));
+        }
+    }
+    release(&mut managed, &changes, Some(&owner));
+    let changed = !changes.is_same();
+    if let Some(entry) = managed.0.iter_mut().find(|e| e.owner == owner) {
+        entry.set = entry.set.difference(&unowned());
+        if changed {
+            entry.time = Some(write.now.to_owned());
+        }
+    }
+    managed.drop_empty();
+    let mut object = if changed {
+        strip(&mut pruned);
+        let text = serde_json::to_vec(&pruned).map_err(|e| Failure::Unknown(e.to_string()))?;
+        json::decode(schema, &text, Strictness::Ignore).map_err(|e| Failure::Unknown(e.to_string()))?.value
+    } else {
+        live.clone()
+    };
+    strip(&mut object);
+    managed.encode(&mut object);
+    Ok(Applied { object, changed })
+}
+
+/// Removes what the applier set last time and nobody owns any more.
+fn prune(kind: Type<'_>, merged: Value, managed: &Managed, last: &Set) -> Value {
+    if last.is_empty() {
+        return merged;
+    }
+    let last = typed::with_named_fields(kind, last);
+    let pruned = typed::remove(kind, &merged, &last);
+    // Removing an element takes everything below it: put back what others (or the new configuration) own there.
+    let mut owned = Set::new();
+    for entry in &managed.0 {
+        owned.extend(&entry.set);
+    }
+    let named = |set: &Set| typed::with_named_fields(kind, set);
+    let everything = named(&typed::to_set(kind, &merged));
+    let keep = named(&typed::to_set(kind, &pruned)).union(&named(&owned));
+    let pruned = typed::remove(kind, &merged, &everything.difference(&keep));
+    // And what nobody owns but lay below a removed element whose place stays.
+    let kept = named(&typed::to_set(kind, &pruned));
+    typed::remove(kind, &merged, &everything.difference(&kept).intersection(&last))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,332 @@
+//! Sets of field paths and their stored form, `FieldsV1`.
+//!
+//! A path element is a field (`f:name`), a list element by key (`k:{"name":"c"}`) or by value (`v:"x"`), or an index
+//! (`i:0`). Keys and values are held as canonical JSON text so that elements compare cheaply.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use crate::selector::format::quote;
+
+/// One step of a path.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Element {
+    /// A field of a struct or map.
+    Field(Box<str>),
+    /// An element of an associative list: canonical JSON object of its keys.
+    Key(Box<str>),
+    /// An element of a set: canonical JSON of the value.
+    Value(Box<str>),
+    /// An element of a list by position.
+    Index(i64),
+}
+
+impl Element {
+    /// A field.
+    #[must_use]
+    pub fn field(name: &str) -> Self {
+        Self::Field(name.into())
+    }
+
+    /// A set element.
+    #[must_use]
+    pub fn value(value: &Value) -> Self {
+        Self::Value(value.to_string().into())
+    }
+
+    /// An associative element by its keys and their values.
+    #[must_use]
+    pub fn key(keys: &BTreeMap<&str, &Value>) -> Self {
+        let mut text = String::from("{");
+        for (i, (k, v)) in keys.iter().enumerate() {
+            if i > 0 {
+                text.push(',');
+            }
+            text.push_str(&Value::from(*k).to_string());
+            text.push(':');
+            text.push_str(&v.to_string());
+        }
+        text.push('}');
+        Self::Key(text.into())
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (kind, rest) = text.split_once(':')?;
+        match kind {
+            "f" => Some(Self::field(rest)),
+            "k" => {
+                let object: BTreeMap<String, Value> = serde_json::from_str(rest).ok()?;
+                if object.is_empty() {
+                    return None;
+                }
+                Some(Self::key(&object.iter().map(|(k, v)| (k.as_str(), v)).collect()))
+            }
+            "v" => serde_json::from_str::<Value>(rest).ok().map(|v| Self::value(&v)),
+            "i" => rest.parse().ok().map(Self::Index),
+            _ => None,
+        }
+    }
+
+    fn stored(&self) -> String {
+        match self {
+            Self::Field(name) => format!("f:{name}"),
+            Self::Key(json) => format!("k:{json}"),
+            Self::Value(json) => format!("v:{json}"),
+            Self::Index(i) => format!("i:{i}"),
+        }
+    }
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(s) => quote(s),
+        other => super::go_print(other),
+    }
+}
+
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Field(name) => write!(f, ".{name}"),
+            Self::Key(json) => {
+                let keys: BTreeMap<String, Value> = serde_json::from_str(json).unwrap_or_default();
+                let parts: Vec<String> = keys.iter().map(|(k, v)| format!("{k}={}", shown(v))).collect();
+                write!(f, "[{}]", parts.join(","))
+            }
+            Self::Value(json) => {
+                let value: Value = serde_json::from_str(json).unwrap_or_default();
+                write!(f, "[={}]", shown(&value))
+            }
+            Self::Index(i) => write!(f, "[{i}]"),
+        }
+    }
+}
+
+/// A path as conflicts show it: `.spec.containers[name="c"].image`.
+#[must_use]
+pub fn path_text(path: &[Element]) -> String {
+    path.iter().map(ToString::to_string).collect()
+}
+
+/// A set of paths.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Set {
+    pub(super) members: BTreeSet<Element>,
+    pub(super) children: BTreeMap<Element, Set>,
+}
+
+impl Set {
+    /// The empty set.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A set of plain field paths, e.g. `["metadata", "name"]`.
+    #[must_use]
+    pub fn of_fields(paths: &[&[&str]]) -> Self {
+        let mut set = Self::new();
+        for path in paths {
+            let path: Vec<Element> = path.iter().map(|p| Element::field(p)).collect();
+            set.insert(&path);
+        }
+        set
+    }
+
+    /// Nothing in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty() && self.children.values().all(Self::is_empty)
+    }
+
+    /// Adds a path; the empty path is ignored.
+    pub fn insert(&mut self, path: &[Element]) {
+        match path {
+            [] => {}
+            [last] => {
+                self.members.insert(last.clone());
+            }
+            [head, rest @ ..] => self.children.entry(head.clone()).or_default().insert(rest),
+        }
+    }
+
+    /// Whether the path itself is in the set.
+    #[must_use]
+    pub fn has(&self, path: &[Element]) -> bool {
+        match path {
+            [] => false,
+            [last] => self.members.contains(last),
+            [head, rest @ ..] => self.children.get(head).is_some_and(|c| c.has(rest)),
+        }
+    }
+
+    /// What the set holds below an element.
+    #[must_use]
+    pub fn below(&self, element: &Element) -> Option<&Self> {
+        self.children.get(element)
+    }
+
+    /// Everything in either.
+    #[must_use]
+    pub fn union(&self, other: &Self) -> Self {
+        let mut out = self.clone();
+        out.extend(other);
+        out
+    }
+
+    /// Adds everything of another set.
+    pub fn extend(&mut self, other: &Self) {
+        self.members.extend(other.members.iter().cloned());
+        for (element, child) in &other.children {
+            self.children.entry(element.clone()).or_default().extend(child);
+        }
+    }
+
+    /// Everything in both.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        let members = self.members.intersection(&other.members).cloned().collect();
+        let children = self.children.iter().filter_map(|(element, child)| {
+            let both = child.intersection(other.children.get(element)?);
+            (!both.is_empty()).then(|| (element.clone(), both))
+        });
+        Self { members, children: children.collect() }
+    }
+
+    /// Everything that is not in `other`.
+    #[must_use]
+    pub fn difference(&self, other: &Self) -> Self {
+        let members = self.members.difference(&other.members).cloned().collect();
+        let children = self.children.iter().map(|(element, child)| match other.children.get(element) {
+            Some(o) => (element.clone(), child.difference(o)),
+            None => (element.clone(), child.clone()),
+        });
+        Self { members, children: children.filter(|(_, c)| !c.is_empty()).collect() }
+    }
+
+    /// Everything that is neither in `other` nor below one of its members.
+    #[must_use]
+    pub fn recursive_difference(&self, other: &Self) -> Self {
+        let members = self.members.difference(&other.members).cloned().collect();
+        let children = self.children.iter().filter(|(element, _)| !other.members.contains(*element));
+        let children = children.map(|(element, child)| match other.children.get(element) {
+            Some(o) => (element.clone(), child.recursive_difference(o)),
+            None => (element.clone(), child.clone()),
+        });
+        Self { members, children: children.filter(|(_, c)| !c.is_empty()).collect() }
+    }
+
+    /// All paths, members before what lies below them.
+    #[must_use]
+    pub fn paths(&self) -> Vec<Vec<Element>> {
+        let mut out = Vec::new();
+        self.walk(&mut Vec::new(), &mut out);
+        out
+    }
+
+    fn walk(&self, at: &mut Vec<Element>, out: &mut Vec<Vec<Element>>) {
+        for element in &self.members {
+            at.push(element.clone());
+            out.push(at.clone());
+            at.pop();
+        }
+        for (element, child) in &self.children {
+            at.push(element.clone());
+            child.walk(at, out);
+            at.pop();
+        }
+    }
+
+    /// Reads the stored form. None when it is malformed.
+    #[must_use]
+    pub fn parse(fields: &Value) -> Option<Self> {
+        let mut set = Self::new();
+        for (text, below) in fields.as_object()? {
+            if text == "." {
+                continue;
+            }
+            let element = Element::parse(text)?;
+            let below_map = below.as_object()?;
+            if below_map.is_empty() || below_map.contains_key(".") {
+                set.members.insert(element.clone());
+            }
+            let child = Self::parse(below)?;
+            if !child.is_empty() {
+                set.children.insert(element, child);
+            }
+        }
+        Some(set)
+    }
+
+    /// The stored form.
+    #[must_use]
+    pub fn to_value(&self) -> Value {
+        let mut map = Map::new();
+        for element in self.members.iter().chain(self.children.keys()) {
+            let child = self.children.get(element).filter(|c| !c.is_empty());
+            let member = self.members.contains(element);
+            if child.is_none() && !member {
+                continue;
+            }
+            let mut below = child.map_or_else(|| Value::Object(Map::new()), Self::to_value);
+            if let (true, Some(_), Some(map)) = (member, child, below.as_object_mut()) {
+                map.insert(".".to_owned(), Value::Object(Map::new()));
+            }
+            map.insert(element.stored(), below);
+        }
+        Value::Object(map)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn set(v: Value) -> Set {
+        Set::parse(&v).unwrap()
+    }
+
+    #[test]
+    fn stored_form_round_trips() {
+        let table = [
+            json!({"f:spec": {"f:containers": {"k:{\"name\":\"c\"}": {".": {}, "f:image": {}}}}}),
+            json!({"f:metadata": {"f:finalizers": {".": {}, "v:\"a/b\"": {}}, "f:labels": {".": {}, "f:a.b/c": {}}}}),
+            json!({"f:ports": {"k:{\"containerPort\":80,\"protocol\":\"TCP\"}": {".": {}}, "i:3": {}}}),
+        ];
+        for v in table {
+            let parsed = set(v.clone());
+            assert_eq!(set(parsed.to_value()), parsed);
+            if v.get("f:ports").is_none() {
+                assert_eq!(parsed.to_value(), v);
+            }
+        }
+        assert_eq!(set(json!({"f:x": {"k:{\"b\":1,\"a\":2}": {}}})), set(json!({"f:x": {"k:{\"a\":2,\"b\":1}": {}}})));
+        for bad in [json!({"x": {}}), json!({"f:a": 1}), json!([]), json!({"k:[": {}})] {
+            assert_eq!(Set::parse(&bad), None);
+        }
+    }
+
+    #[test]
+    fn set_operations() {
+        let a = set(json!({"f:a": {".": {}, "f:b": {}, "f:c": {}}, "f:d": {}}));
+        let b = set(json!({"f:a": {"f:b": {}}, "f:d": {}, "f:e": {}}));
+        assert_eq!(a.difference(&b).to_value(), json!({"f:a": {".": {}, "f:c": {}}}));
+        assert_eq!(a.intersection(&b).to_value(), json!({"f:a": {"f:b": {}}, "f:d": {}}));
+        assert_eq!(a.union(&b).to_value(), json!({"f:a": {".": {}, "f:b": {}, "f:c": {}}, "f:d": {}, "f:e": {}}));
+        assert_eq!(a.recursive_difference(&set(json!({"f:a": {}}))).to_value(), json!({"f:d": {}}));
+        assert!(a.difference(&a).is_empty());
+    }
+
+    #[test]
+    fn paths_print_as_in_conflicts() {
+        let all = set(
+            json!({"f:spec": {"f:containers": {"k:{\"name\":\"c\"}": {"f:ports": {"k:{\"containerPort\":80,\"protocol\":\"TCP\"}": {}}}}, "f:x": {"v:\"y\"": {}}}}),
+        );
+        let texts: Vec<String> = all.paths().iter().map(|p| path_text(p)).collect();
+        assert_eq!(texts, [".spec.containers[name=\"c\"].ports[containerPort=80,protocol=\"TCP\"]", ".spec.x[=\"y\"]"]);
+    }
+}

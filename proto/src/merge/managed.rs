@@ -1,0 +1,360 @@
+//! `metadata.managedFields`: who owns which fields.
+
+use serde_json::{Map, Value, json};
+
+use super::fieldset::Set;
+use crate::selector::format::quote;
+
+/// Name of the owner that old update entries are merged into.
+const ANCIENT: &str = "ancient-changes";
+/// Most update entries of one object.
+const MAX_UPDATERS: usize = 10;
+
+/// Who owns fields. Appliers are the same at any version.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Owner {
+    pub applied: bool,
+    pub manager: String,
+    pub api_version: String,
+    pub subresource: String,
+}
+
+impl Owner {
+    fn is(&self, other: &Self) -> bool {
+        self.applied == other.applied
+            && self.manager == other.manager
+            && self.subresource == other.subresource
+            && (self.applied || self.api_version == other.api_version)
+    }
+
+    /// As conflicts name it: `"kubectl" using v1`.
+    pub(super) fn describe(&self) -> String {
+        let mut text = quote(&self.manager);
+        if !self.subresource.is_empty() {
+            text.push_str(&format!(" with subresource {}", quote(&self.subresource)));
+        }
+        if !self.applied {
+            text.push_str(&format!(" using {}", self.api_version));
+        }
+        text
+    }
+}
+
+/// One owner's fields.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Entry {
+    pub owner: Owner,
+    pub set: Set,
+    pub time: Option<String>,
+}
+
+/// All owners of an object.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Managed(pub Vec<Entry>);
+
+/// What a list of entries turned out to be.
+pub(super) enum Decoded {
+    /// Well-formed and not empty.
+    Managed(Managed),
+    /// The client asks to forget all owners (`[{}]`).
+    Reset,
+    /// Absent, empty or malformed.
+    Unusable,
+}
+
+fn text<'v>(entry: &'v Value, name: &str) -> &'v str {
+    entry.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+impl Managed {
+    /// Reads the entries of an object.
+    pub(super) fn decode(object: &Value) -> Decoded {
+        let list = object.get("metadata").and_then(|m| m.get("managedFields")).and_then(Value::as_array);
+        let Some(list) = list.filter(|l| !l.is_empty()) else { return Decoded::Unusable };
+        if let [Value::Object(only)] = list.as_slice()
+            && only.values().all(|v| v.is_null() || v.as_str() == Some(""))
+        {
+            return Decoded::Reset;
+        }
+        let mut managed = Self::default();
+        for entry in list {
+            let applied = match text(entry, "operation") {
+                "Apply" => true,
+                "Update" => false,
+                _ => return Decoded::Unusable,
+            };
+            let api_version = text(entry, "apiVersion");
+            if api_version.is_empty() || text(entry, "fieldsType") != "FieldsV1" {
+                return Decoded::Unusable;
+            }
+            let set = match entry.get("fieldsV1") {
+                None | Some(Value::Null) => Some(Set::new()),
+                Some(fields) => Set::parse(fields),
+            };
+            let Some(set) = set else { return Decoded::Unusable };
+            let owner = Owner {
+                applied,
+                manager: text(entry, "manager").to_owned(),
+                api_version: api_version.to_owned(),
+                subresource: text(entry, "subresource").to_owned(),
+            };
+            let time = entry.get("time").and_then(Value::as_str).map(str::to_owned);
+            managed.put(Entry { owner, set, time });
+        }
+        Decoded::Managed(managed)
+    }
+
+    pub(super) fn find(&self, owner: &Owner) -> Option<&Entry> {
+        self.0.iter().find(|e| e.owner.is(owner))
+    }
+
+    /// Adds or replaces an owner's entry.
+    pub(super) fn put(&mut self, entry: Entry) {
+        match self.0.iter_mut().find(|e| e.owner.is(&entry.owner)) {
+            Some(old) => *old = entry,
+            None => self.0.push(entry),
+        }
+    }
+
+    pub(super) fn drop_empty(&mut self) {
+        self.0.retain(|e| !e.set.is_empty());
+    }
+
+    /// Merges the oldest update entries when there are too many.
+    pub(super) fn cap(&mut self) {
+        let mut updaters: Vec<(Option<String>, Owner)> =
+            self.0.iter().filter(|e| !e.owner.applied).map(|e| (e.time.clone(), e.owner.clone())).collect();
+        let mut count = updaters.len();
+        updaters.sort();
+        let mut first_of: Vec<(String, Owner)> = Vec::new();
+        for (time, owner) in updaters {
+            if count <= MAX_UPDATERS {
+                return;
+            }
+            let version = owner.api_version.clone();
+            let bucket = Owner {
+                applied: false,
+                manager: ANCIENT.into(),
+                api_version: version.clone(),
+                subresource: String::new(),
+            };
+            let Some((_, first)) = first_of.iter().find(|(v, _)| *v == version) else {
+                first_of.push((version, owner));
+                continue;
+            };
+            let Some(entry) = self.find(&owner).cloned() else { continue };
+            let base = self.find(&bucket).or_else(|| self.find(first)).map(|e| e.set.clone()).unwrap_or_default();
+            let first = first.clone();
+            self.0.retain(|e| !(e.owner.is(&first) || e.owner.is(&owner) || e.owner.is(&bucket)));
+            self.0.push(Entry { owner: bucket, set: base.union(&entry.set), time });
+            count -= 1;
+        }
+    }
+
+    /// Writes the entries into an object, in upstream's order.
+    pub(super) fn encode(mut self, object: &mut Value) {
+        let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+        if self.0.is_empty() {
+            meta.remove("managedFields");
+            return;
+        }
+        // RFC 3339 texts in UTC order as the times do.
+        self.0.sort_by(|a, b| {
+            (!a.owner.applied, &a.time, &a.owner.manager, &a.owner.api_version, &a.owner.subresource).cmp(&(
+                !b.owner.applied,
+                &b.time,
+                &b.owner.manager,
+                &b.owner.api_version,
+                &b.owner.subresource,
+            ))
+        });
+        let entries = self.0.into_iter().map(|e| {
+            let mut entry = Map::new();
+            let mut put = |name: &str, value: Value| entry.insert(name.to_owned(), value);
+            if !e.owner.manager.is_empty() {
+                put("manager", e.owner.manager.into());
+            }
+            put("operation", if e.owner.applied { "Apply" } else { "Update" }.into());
+            put("apiVersion", e.owner.api_version.into());
+            if let Some(time) = e.time {
+                put("time", time.into());
+            }
+            put("fieldsType", "FieldsV1".into());
+            put("fieldsV1", e.set.to_value());
+            if !e.owner.subresource.is_empty() {
+                put("subresource", e.owner.subresource.into());
+            }
+            Value::Object(entry)
+        });
+        meta.insert("managedFields".to_owned(), entries.collect());
+    }
+}
+
+/// Removes the entries from an object.
+pub fn strip(object: &mut Value) {
+    if let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        meta.remove("managedFields");
+    }
+}
+
+/// Keeps the old timestamps when nothing but timestamps of managed fields changed, so that a write without effect stays
+/// without effect. Returns whether new and old are equal then.
+pub fn keep_timestamps(new: &mut Value, old: &Value) -> bool {
+    if new == old {
+        return true;
+    }
+    let bare = |object: &Value| {
+        let mut copy = object.clone();
+        let entries = copy.get_mut("metadata").and_then(|m| m.get_mut("managedFields")).and_then(Value::as_array_mut);
+        for entry in entries.into_iter().flatten() {
+            if let Some(map) = entry.as_object_mut() {
+                map.remove("time");
+            }
+        }
+        // Entries are sorted by time, so equal owners may stand in another order.
+        if let Some(list) =
+            copy.get_mut("metadata").and_then(|m| m.get_mut("managedFields")).and_then(Value::as_array_mut)
+        {
+            list.sort_by_cached_key(Value::to_string);
+        }
+        copy
+    };
+    if bare(new) != bare(old) {
+        return false;
+    }
+    let fields = old.get("metadata").and_then(|m| m.get("managedFields")).cloned();
+    if let (Some(fields), Some(meta)) = (fields, new.get_mut("metadata").and_then(Value::as_object_mut)) {
+        meta.insert("managedFields".to_owned(), fields);
+    }
+    true
+}
+
+/// The manager of a write: the `fieldManager` parameter, or the first part of the user agent.
+#[must_use]
+pub fn manager_name(parameter: &str, user_agent: &str) -> String {
+    if !parameter.is_empty() {
+        return parameter.to_owned();
+    }
+    let mut name = String::new();
+    for c in user_agent.split('/').next().unwrap_or_default().chars().filter(|c| !c.is_control()) {
+        if name.len() + c.len_utf8() > 128 {
+            break;
+        }
+        name.push(c);
+    }
+    name
+}
+
+/// An object's `namespace/name; group/version, Kind=kind` as error texts have it.
+pub(super) fn describe(object: &Value) -> String {
+    let meta = object.get("metadata").unwrap_or(&Value::Null);
+    format!("{}/{}; {}", text(meta, "namespace"), text(meta, "name"), gvk(object))
+}
+
+/// `group/version, Kind=kind`.
+pub(super) fn gvk(object: &Value) -> String {
+    let api_version = text(object, "apiVersion");
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    format!("{group}/{version}, Kind={}", text(object, "kind"))
+}
+
+/// The fields of metadata that nobody owns.
+pub(super) fn unowned() -> Set {
+    let meta = [
+        "name",
+        "namespace",
+        "creationTimestamp",
+        "selfLink",
+        "uid",
+        "clusterName",
+        "generation",
+        "managedFields",
+        "resourceVersion",
+    ];
+    let mut set = Set::of_fields(&[&["apiVersion"], &["kind"], &["metadata"]]);
+    for name in meta {
+        set.extend(&Set::of_fields(&[&["metadata", name]]));
+    }
+    set
+}
+
+/// Fields that a write through a resource or subresource cannot change, and therefore does not own.
+#[must_use]
+pub fn reset_fields(group: &str, plural: &str, subresource: &str) -> Set {
+    match (group, plural, subresource) {
+        ("", "pods", "status") => {
+            Set::of_fields(&[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]])
+        }
+        ("apps", "deployments", "status") => Set::of_fields(&[&["spec"], &["metadata", "labels"]]),
+        ("apiextensions.k8s.io", "customresourcedefinitions", "status") => Set::of_fields(&[&["spec"], &["metadata"]]),
+        ("certificates.k8s.io", "certificatesigningrequests", "approval") => {
+            Set::of_fields(&[&["spec"], &["status", "certificate"]])
+        }
+        ("", "namespaces", "finalize") => Set::of_fields(&[&["status"]]),
+        (_, _, "status") => Set::of_fields(&[&["spec"]]),
+        _ => Set::of_fields(&[&["status"]]),
+    }
+}
+
+/// The annotation that client-side apply keeps.
+pub(super) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// What client-side apply sent last.
+pub(super) fn last_applied(object: &Value) -> Option<&str> {
+    object.get("metadata")?.get("annotations")?.get(LAST_APPLIED)?.as_str().filter(|s| !s.is_empty())
+}
+
+/// Brings the annotation of client-side apply up to what was applied.
+pub(super) fn sync_last_applied(object: &mut Value, applied: &Value) {
+    let mut copy = applied.clone();
+    strip(&mut copy);
+    if let Some(annotations) =
+        copy.get_mut("metadata").and_then(|m| m.get_mut("annotations")).and_then(Value::as_object_mut)
+    {
+        annotations.remove(LAST_APPLIED);
+    }
+    let text = format!("{copy}\n");
+    let slot = object.get_mut("metadata").and_then(|m| m.get_mut("annotations")).and_then(|a| a.get_mut(LAST_APPLIED));
+    if let Some(slot) = slot {
+        *slot = json!(text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn manager_names() {
+        assert_eq!(manager_name("x", "kubectl/v1"), "x");
+        assert_eq!(manager_name("", "kubectl/v1.32 (linux)"), "kubectl");
+        assert_eq!(manager_name("", &"a".repeat(200)).len(), 128);
+    }
+
+    #[test]
+    fn old_updates_are_merged() {
+        let entries = (0..13).map(|i| {
+            json!({"manager": format!("m{i:02}"), "operation": "Update", "apiVersion": "v1", "time": format!("2026-01-01T00:00:{i:02}Z"),
+                "fieldsType": "FieldsV1", "fieldsV1": {"f:data": {format!("f:k{i}"): {}}}})
+        });
+        let mut object = json!({"metadata": {"managedFields": entries.collect::<Vec<_>>()}});
+        let Decoded::Managed(mut managed) = Managed::decode(&object) else { unreachable!("well-formed") };
+        managed.cap();
+        managed.encode(&mut object);
+        let list = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+        assert_eq!(list.len(), 10);
+        assert_eq!(list[0]["manager"], ANCIENT);
+        assert_eq!(list[0]["fieldsV1"], json!({"f:data": {"f:k0": {}, "f:k1": {}, "f:k2": {}, "f:k3": {}}}));
+    }
+
+    #[test]
+    fn timestamps_alone_are_no_change() {
+        let object =
+            |time: &str, v: i64| json!({"metadata": {"managedFields": [{"manager": "a", "time": time}]}, "v": v});
+        let old = object("1", 1);
+        let mut new = object("2", 1);
+        assert!(keep_timestamps(&mut new, &old));
+        assert_eq!(new, old);
+        assert!(!keep_timestamps(&mut object("2", 2), &old));
+    }
+}

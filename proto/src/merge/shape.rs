@@ -1,0 +1,193 @@
+//! What a place in a tree is for server-side apply: scalar, list or map, and of what.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::fieldset::Element;
+use crate::schema::{Card, Field, Kind, ListType, MapType, Message};
+
+/// Type of a place.
+#[derive(Clone, Copy)]
+pub(super) enum Type<'a> {
+    /// A root or nested struct.
+    Message(&'a Message),
+    /// A field with its cardinality.
+    Field(&'a Field),
+    /// One element of a list or map field.
+    Element(&'a Field),
+    /// Anything: maps merge, lists are atomic.
+    Any,
+}
+
+/// How a place behaves.
+pub(super) enum Shape<'a> {
+    Scalar(Scalar),
+    List(List<'a>),
+    Map(MapShape<'a>),
+    Any,
+}
+
+/// What a scalar must be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scalar {
+    Numeric,
+    Text,
+    Boolean,
+    Untyped,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Relation<'a> {
+    Atomic,
+    Set,
+    Keys(&'a [std::borrow::Cow<'static, str>]),
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct List<'a> {
+    pub relation: Relation<'a>,
+    pub element: Type<'a>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct MapShape<'a> {
+    pub atomic: bool,
+    pub fields: Option<&'a Message>,
+    pub element: Type<'a>,
+}
+
+impl<'a> Type<'a> {
+    pub(super) fn shape(self) -> Shape<'a> {
+        match self {
+            Self::Message(m) => Shape::Map(MapShape { atomic: m.atomic, fields: Some(m), element: Type::Any }),
+            Self::Field(f) => match f.card {
+                Card::Repeated => Shape::List(List {
+                    relation: match &f.list_type {
+                        ListType::Atomic => Relation::Atomic,
+                        ListType::Set => Relation::Set,
+                        ListType::Map(keys) => Relation::Keys(keys),
+                    },
+                    element: Self::Element(f),
+                }),
+                Card::Map => {
+                    let atomic = f.map_type == MapType::Atomic;
+                    Shape::Map(MapShape { atomic, fields: None, element: Self::Element(f) })
+                }
+                Card::Single => single(f, f.map_type == MapType::Atomic),
+            },
+            Self::Element(f) => single(f, false),
+            Self::Any => Shape::Any,
+        }
+    }
+}
+
+fn single(field: &Field, atomic: bool) -> Shape<'_> {
+    match &field.kind {
+        Kind::Bool => Shape::Scalar(Scalar::Boolean),
+        Kind::Int32 | Kind::Int64 | Kind::Double => Shape::Scalar(Scalar::Numeric),
+        Kind::String | Kind::Bytes | Kind::Duration => Shape::Scalar(Scalar::Text),
+        Kind::Quantity | Kind::IntOrString | Kind::Time | Kind::MicroTime => Shape::Scalar(Scalar::Untyped),
+        Kind::Message(m) => Shape::Map(MapShape { atomic: atomic || m.atomic, fields: Some(m), element: Type::Any }),
+        Kind::Nested(inner) => Type::Field(inner).shape(),
+        Kind::StringList => Shape::List(List { relation: Relation::Atomic, element: Type::Any }),
+        Kind::RawExtension
+        | Kind::FieldsV1
+        | Kind::Json
+        | Kind::SchemaOrBool
+        | Kind::SchemaOrArray
+        | Kind::SchemaOrStrings
+        | Kind::Any => Shape::Any,
+    }
+}
+
+/// The shape of a place of unknown type that holds these values.
+pub(super) fn deduced<'a>(values: [Option<&Value>; 2]) -> Shape<'a> {
+    let found = values.into_iter().flatten().find(|v| !v.is_null());
+    match found {
+        Some(Value::Object(_)) => Shape::Map(MapShape { atomic: false, fields: None, element: Type::Any }),
+        Some(Value::Array(_)) => Shape::List(List { relation: Relation::Atomic, element: Type::Any }),
+        _ => Shape::Scalar(Scalar::Untyped),
+    }
+}
+
+impl<'a> MapShape<'a> {
+    /// Whether a key is a declared field.
+    pub(super) fn declares(&self, key: &str) -> bool {
+        self.fields.is_some_and(|m| m.field(key).is_some())
+    }
+
+    /// Type of a key; None when the schema does not know it.
+    pub(super) fn child(&self, key: &str) -> Option<Type<'a>> {
+        match self.fields {
+            Some(m) => match m.field(key) {
+                Some(field) => Some(Type::Field(field)),
+                None if m.embedded_resource => embedded(key),
+                None => m.preserve_unknown.then_some(Type::Any),
+            },
+            None => Some(self.element),
+        }
+    }
+}
+
+/// The fields every object carries.
+fn embedded<'a>(key: &str) -> Option<Type<'a>> {
+    match key {
+        "apiVersion" | "kind" => Some(Type::Any),
+        "metadata" => crate::schema::message("k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta").map(Type::Message),
+        _ => None,
+    }
+}
+
+impl List<'_> {
+    /// The element's identity in the list.
+    ///
+    /// # Errors
+    /// What is wrong with the element.
+    pub(super) fn identify(&self, index: usize, item: &Value) -> Result<Element, String> {
+        match self.relation {
+            Relation::Atomic => Ok(Element::Index(i64::try_from(index).unwrap_or(i64::MAX))),
+            Relation::Set => match item {
+                Value::Null => Err("associative list without keys has an element that's an explicit null".to_owned()),
+                Value::Object(_) => Err("associative list without keys has an element that's a map type".to_owned()),
+                Value::Array(_) => Err("not supported: associative list with lists as elements".to_owned()),
+                scalar => Ok(Element::value(scalar)),
+            },
+            Relation::Keys(keys) => {
+                let Value::Object(map) = item else {
+                    let what = if item.is_null() {
+                        "associative list with keys has an element that's an explicit null"
+                    } else {
+                        "associative list with keys may not have non-map elements"
+                    };
+                    return Err(what.to_owned());
+                };
+                let fields = match self.element {
+                    Type::Element(Field { kind: Kind::Message(m), .. }) => Some(&**m),
+                    _ => None,
+                };
+                let mut found: BTreeMap<&str, Value> = BTreeMap::new();
+                for key in keys {
+                    let default = || {
+                        let text = fields?.field(key)?.default.as_deref()?;
+                        serde_json::from_str(text).ok()
+                    };
+                    if let Some(value) = map.get(key.as_ref()).cloned().or_else(default) {
+                        found.insert(key, value);
+                    }
+                }
+                if found.is_empty() {
+                    let names: Vec<String> = keys.iter().map(|k| format!("{k:?}")).collect();
+                    let (plural, names) = match names.as_slice() {
+                        [one] => ("key field", one.clone()),
+                        many => ("all of key fields", format!("[{}]", many.join(" "))),
+                    };
+                    return Err(format!(
+                        "associative list with keys has an element that omits {plural} {names} (and doesn't have default value)"
+                    ));
+                }
+                Ok(Element::key(&found.iter().map(|(k, v)| (*k, v)).collect()))
+            }
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! Walks over trees with their types: checking, field sets, comparison, merging, removal.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value};
+
+use super::fieldset::{Element, Set, path_text};
+use super::go_print;
+use super::shape::{List, MapShape, Relation, Scalar, Shape, Type, deduced};
+
+fn shape<'a>(kind: Type<'a>, a: Option<&Value>, b: Option<&Value>) -> Shape<'a> {
+    match kind.shape() {
+        Shape::Any => deduced([a, b]),
+        known => known,
+    }
+}
+
+fn is_empty(value: Option<&Value>) -> bool {
+    match value {
+        None | Some(Value::Null) => true,
+        Some(Value::Array(list)) => list.is_empty(),
+        Some(Value::Object(map)) => map.is_empty(),
+        Some(_) => false,
+    }
+}
+
+/// Checks a tree against its type. Complaints read `.spec.x: field not declared in schema`.
+pub(super) fn check(kind: Type<'_>, value: &Value) -> Result<(), String> {
+    let mut errors = Vec::new();
+    check_at(kind, value, &mut Vec::new(), &mut errors);
+    match errors.as_slice() {
+        [] => Ok(()),
+        [one] => Err(one.clone()),
+        many => Err(format!("errors:\n  {}", many.join("\n  "))),
+    }
+}
+
+fn complain(path: &[Element], text: &str, errors: &mut Vec<String>) {
+    let at = path_text(path);
+    errors.push(if at.is_empty() { text.to_owned() } else { format!("{at}: {text}") });
+}
+
+fn check_at(kind: Type<'_>, value: &Value, path: &mut Vec<Element>, errors: &mut Vec<String>) {
+    let unwanted = |what: &str| format!("expected {what}, got {}", go_print(value));
+    match shape(kind, Some(value), None) {
+        _ if value.is_null() => {}
+        Shape::Scalar(Scalar::Numeric) if !value.is_number() => {
+            complain(path, &format!("expected numeric (int or float), got {}", super::go_type(value)), errors);
+        }
+        Shape::Scalar(Scalar::Text) if !value.is_string() => complain(path, &unwanted("string"), errors),
+        Shape::Scalar(Scalar::Boolean) if !value.is_boolean() => complain(path, &unwanted("boolean"), errors),
+        Shape::Scalar(_) | Shape::Any => {}
+        Shape::List(list) => {
+            let Value::Array(items) = value else { return complain(path, &unwanted("list"), errors) };
+            let mut seen = BTreeSet::new();
+            for (i, item) in items.iter().enumerate() {
+                match list.identify(i, item) {
+                    Ok(element) => {
+                        if !seen.insert(element.clone()) {
+                            complain(path, &format!("duplicate entries for key {element}"), errors);
+                        }
+                        path.push(element);
+                        check_at(list.element, item, path, errors);
+                        path.pop();
+                    }
+                    Err(e) => return complain(path, &format!("element {i}: {e}"), errors),
+                }
+            }
+        }
+        Shape::Map(map) => {
+            let Value::Object(entries) = value else { return complain(path, &unwanted("map"), errors) };
+            for (key, item) in entries {
+                path.push(Element::field(key));
+                match map.child(key) {
+                    Some(child) => check_at(child, item, path, errors),
+                    None => complain(path, "field not declared in schema", errors),
+                }
+                path.pop();
+            }
+        }
+    }
+}
+
+/// The fields a configuration sets.
+pub(super) fn to_set(kind: Type<'_>, value: &Value) -> Set {
+    let mut set = Set::new();
+    collect(kind, value, &mut Vec::new(), &mut set);
+    set
+}
+
+fn collect(kind: Type<'_>, value: &Value, path: &mut Vec<Element>, set: &mut Set) {
+    match shape(kind, Some(value), None) {
+        Shape::Scalar(_) | Shape::Any => set.insert(path),
+        Shape::List(List { relation: Relation::Atomic, .. }) | Shape::Map(MapShape { atomic: true, .. }) => {
+            set.insert(path);
+        }
+        Shape::List(list) => {
+            for (i, item) in value.as_array().into_iter().flatten().enumerate() {
+                let Ok(element) = list.identify(i, item) else { continue };
+                path.push(element);
+                collect(list.element, item, path, set);
+                set.insert(path);
+                path.pop();
+            }
+        }
+        Shape::Map(map) => {
+            for (key, item) in value.as_object().into_iter().flatten() {
+                path.push(Element::field(key));
+                collect(map.child(key).unwrap_or(Type::Any), item, path, set);
+                let empty_map = item.as_object().is_some_and(Map::is_empty);
+                if item.is_null() || empty_map || !map.declares(key) {
+                    set.insert(path);
+                }
+                path.pop();
+            }
+        }
+    }
+}
+
+/// What changed between two trees.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Comparison {
+    pub added: Set,
+    pub modified: Set,
+    pub removed: Set,
+}
+
+impl Comparison {
+    pub(super) fn is_same(&self) -> bool {
+        self.added.is_empty() && self.modified.is_empty() && self.removed.is_empty()
+    }
+
+    /// Leaves out paths under the members of `ignored`.
+    pub(super) fn without(self, ignored: &Set) -> Self {
+        Self {
+            added: self.added.recursive_difference(ignored),
+            modified: self.modified.recursive_difference(ignored),
+            removed: self.removed.recursive_difference(ignored),
+        }
+    }
+
+    fn leaf(&mut self, old: Option<&Value>, new: Option<&Value>, path: &[Element]) {
+        match (old, new) {
+            (None, _) => self.added.insert(path),
+            (_, None) => self.removed.insert(path),
+            (Some(a), Some(b)) if !equal(a, b) => self.modified.insert(path),
+            _ => {}
+        }
+    }
+}
+
+/// Equality where `1` and `1.0` are the same number.
+fn equal(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b)),
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len() && a.iter().all(|(k, v)| b.get(k).is_some_and(|w| equal(v, w)))
+        }
+        _ => a == b,
+    }
+}
+
+/// Compares two trees of one type.
+pub(super) fn compare(kind: Type<'_>, old: &Value, new: &Value) -> Comparison {
+    let mut out = Comparison::default();
+    compare_at(kind, Some(old), Some(new), &mut Vec::new(), &mut out);
+    out
+}
+
+fn compare_at(kind: Type<'_>, old: Option<&Value>, new: Option<&Value>, path: &mut Vec<Element>, out: &mut Comparison) {
+    let both_empty = is_empty(old) && is_empty(new);
+    match shape(kind, old, new) {
+        Shape::List(list) if !both_empty && !matches!(list.relation, Relation::Atomic) => {
+            compare_list(list, old, new, path, out);
+        }
+        Shape::Map(map) if !both_empty && !map.atomic => {
+            // A place of unknown type may change its form; then it is a leaf.
+            if old.is_some_and(|v| !v.is_object() && !v.is_null())
+                || new.is_some_and(|v| !v.is_object() && !v.is_null())
+            {
+                out.leaf(old, new, path);
+                return;
+            }
+            let (a, b) = (old.and_then(Value::as_object), new.and_then(Value::as_object));
+            let keys: BTreeSet<&String> = a.into_iter().chain(b).flat_map(Map::keys).collect();
+            for key in keys {
+                path.push(Element::field(key));
+                let child = map.child(key).unwrap_or(Type::Any);
+                compare_at(child, a.and_then(|m| m.get(key)), b.and_then(|m| m.get(key)), path, out);
+                path.pop();
+            }
+        }
+        _ => {
+            out.leaf(old, new, path);
+            return;
+        }
+    }
+    match (old, new) {
+        (None, Some(_)) => out.added.insert(path),
+        (Some(_), None) => out.removed.insert(path),
+        _ => {}
+    }
+}
+
+type Indexed<'v> = (Vec<Element>, BTreeMap<Element, Vec<&'v Value>>);
+
+/// Elements by identity, in order of first appearance; unidentifiable ones are left out.
+fn index<'v>(list: List<'_>, value: Option<&'v Value>) -> Indexed<'v> {
+    let mut order = Vec::new();
+    let mut found: BTreeMap<Element, Vec<&Value>> = BTreeMap::new();
+    for (i, item) in value.and_then(Value::as_array).into_iter().flatten().enumerate() {
+        let Ok(element) = list.identify(i, item) else { continue };
+        let slot = found.entry(element.clone()).or_default();
+        if slot.is_empty() {
+            order.push(element);
+        }
+        slot.push(item);
+    }
+    (order, found)
+}
+
+fn compare_list(
+    list: List<'_>,
+    old: Option<&Value>,
+    new: Option<&Value>,
+    path: &mut Vec<Element>,
+    out: &mut Comparison,
+) {
+    let ((_, a), (_, b)) = (index(list, old), index(list, new));
+    let elements: BTreeSet<&Element> = a.keys().chain(b.keys()).collect();
+    for element in elements {
+        let none = Vec::new();
+        let (l, r) = (a.get(element).unwrap_or(&none), b.get(element).unwrap_or(&none));
+        path.push(element.clone());
+        if l.len() <= 1 && r.len() <= 1 {
+            compare_at(list.element, l.first().copied(), r.first().copied(), path, out);
+        } else if l.is_empty() {
+            out.added.insert(path);
+        } else if r.is_empty() {
+            out.removed.insert(path);
+        } else if l.len() != r.len() || !l.iter().zip(r).all(|(l, r)| equal(l, r)) {
+            out.modified.insert(path);
+        }
+        path.pop();
+    }
+}
+
+/// The live tree with a configuration laid over it.
+pub(super) fn merge(kind: Type<'_>, live: &Value, config: &Value) -> Value {
+    merge_at(kind, Some(live), Some(config)).unwrap_or_default()
+}
+
+fn merge_at(kind: Type<'_>, live: Option<&Value>, config: Option<&Value>) -> Option<Value> {
+    let (Some(a), Some(b)) = (live, config) else {
+        return config.or(live).cloned();
+    };
+    if is_empty(Some(a)) && is_empty(Some(b)) {
+        return Some(b.clone());
+    }
+    match shape(kind, live, config) {
+        Shape::List(list) if !matches!(list.relation, Relation::Atomic) => {
+            if b.is_null() {
+                return Some(a.clone());
+            }
+            Some(Value::Array(merge_list(list, live, config)))
+        }
+        Shape::Map(map) if !map.atomic => match (a, b) {
+            (Value::Object(l), Value::Object(r)) => {
+                let mut out = Map::new();
+                for (key, value) in l {
+                    let merged = merge_at(map.child(key).unwrap_or(Type::Any), Some(value), r.get(key));
+                    out.extend(merged.map(|m| (key.clone(), m)));
+                }
+                for (key, value) in r.iter().filter(|(k, _)| !l.contains_key(*k)) {
+                    out.insert(key.clone(), value.clone());
+                }
+                Some(Value::Object(out))
+            }
+            (Value::Object(_), Value::Null) => Some(a.clone()),
+            _ => Some(b.clone()),
+        },
+        _ => Some(b.clone()),
+    }
+}
+
+/// Merges associative lists: shared elements in the configuration's order, the others where they stood.
+fn merge_list(list: List<'_>, live: Option<&Value>, config: Option<&Value>) -> Vec<Value> {
+    let mut left: Vec<(Element, &Value)> = Vec::new();
+    for (i, item) in live.and_then(Value::as_array).into_iter().flatten().enumerate() {
+        left.extend(list.identify(i, item).ok().map(|e| (e, item)));
+    }
+    let (_, lefts) = index(list, live);
+    let (right, rights) = index(list, config);
+    let lone = |element: &Element| lefts.get(element).filter(|v| v.len() == 1).and_then(|v| v.first().copied());
+    let mut shared = right.iter().filter(|e| lefts.contains_key(*e));
+    let mut next_shared = shared.next();
+    let mut merged: BTreeSet<&Element> = BTreeSet::new();
+    let mut out = Vec::new();
+    let (mut l, mut r) = (0, 0);
+    while l < left.len() || r < right.len() {
+        if let (Some((element, _)), Some(wanted)) = (left.get(l), right.get(r)) {
+            if element == wanted {
+                merged.insert(wanted);
+                let item = rights.get(wanted).and_then(|v| v.first().copied());
+                out.extend(merge_at(list.element, lone(wanted), item));
+                (l, r) = (l + 1, r + 1);
+                next_shared = shared.next();
+                continue;
+            }
+            if rights.contains_key(element) && next_shared.is_some_and(|n| n != element) {
+                l += 1;
+                continue;
+            }
+        }
+        if let Some((element, item)) = left.get(l) {
+            if !rights.contains_key(element) {
+                out.push((*item).clone());
+                l += 1;
+                continue;
+            } else if merged.contains(element) {
+                l += 1;
+            }
+        }
+        if let Some(wanted) = right.get(r) {
+            merged.insert(wanted);
+            let item = rights.get(wanted).and_then(|v| v.first().copied());
+            out.extend(merge_at(list.element, lone(wanted), item));
+            r += 1;
+            if next_shared == Some(wanted) {
+                next_shared = shared.next();
+            }
+        }
+    }
+    out
+}
+
+/// The tree without the places in `set`. Maps and lists that end up empty become `null`.
+pub(super) fn remove(kind: Type<'_>, value: &Value, set: &Set) -> Value {
+    match shape(kind, Some(value), None) {
+        Shape::List(list) if !matches!(list.relation, Relation::Atomic) => {
+            let mut out = Vec::new();
+            for (i, item) in value.as_array().into_iter().flatten().enumerate() {
+                match list.identify(i, item) {
+                    Ok(element) if set.members.contains(&element) => {}
+                    Ok(element) => out.push(match set.below(&element) {
+                        Some(below) if !below.is_empty() => remove(list.element, item, below),
+                        _ => item.clone(),
+                    }),
+                    Err(_) => out.push(item.clone()),
+                }
+            }
+            if out.is_empty() { Value::Null } else { Value::Array(out) }
+        }
+        Shape::Map(map) if !map.atomic => {
+            let mut out = Map::new();
+            for (key, item) in value.as_object().into_iter().flatten() {
+                let element = Element::field(key);
+                if set.members.contains(&element) {
+                    continue;
+                }
+                let kept = match set.below(&element) {
+                    Some(below) if !below.is_empty() => remove(map.child(key).unwrap_or(Type::Any), item, below),
+                    _ => item.clone(),
+                };
+                out.insert(key.clone(), kept);
+            }
+            if out.is_empty() { Value::Null } else { Value::Object(out) }
+        }
+        Shape::List(_) | Shape::Map(_) => Value::Null,
+        Shape::Scalar(_) | Shape::Any => value.clone(),
+    }
+}
+
+/// The set with every declared field that has something below it as a member too.
+pub(super) fn with_named_fields(kind: Type<'_>, set: &Set) -> Set {
+    let mut out = Set { members: set.members.clone(), children: BTreeMap::new() };
+    let shape = kind.shape();
+    for (element, child) in &set.children {
+        let below = match (&shape, element) {
+            (Shape::Map(map), Element::Field(name)) => {
+                if map.declares(name) {
+                    out.members.insert(element.clone());
+                }
+                map.child(name).unwrap_or(Type::Any)
+            }
+            (Shape::List(list), _) => list.element,
+            _ => Type::Any,
+        };
+        out.children.insert(element.clone(), with_named_fields(below, child));
+    }
+    out
+}
