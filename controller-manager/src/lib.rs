@@ -1,13 +1,26 @@
 //! kube-controller-manager: the control loops of Kubernetes v1.35, one folder each.
+//!
+//! `controllers` lists them, `manager` runs them, `engine` is what they share. A controller's `mod.rs` wires informers
+//! and a queue, its `plan.rs` is a pure function from what was observed to the writes that follow.
 
+pub mod controllers;
 pub mod engine;
+pub mod manager;
 
-pub mod daemonset { pub mod plan; }
-pub mod deployment { pub mod annotations; pub mod plan; pub mod status; pub mod strategy; }
-pub mod endpoints { pub mod plan; }
-pub mod endpointslice { pub mod plan; }
-pub mod node_ipam { pub mod plan; }
-pub mod node_lifecycle { pub mod plan; }
-pub mod pod_gc { pub mod plan; }
-pub mod replicaset { pub mod plan; }
-pub mod taint_eviction { pub mod plan; }
+pub mod clusterrole_aggregation;
+pub mod daemonset;
+pub mod deployment;
+pub mod endpoints;
+pub mod endpointslice;
+pub mod garbage_collector;
+pub mod namespace;
+pub mod node_ipam;
+pub mod node_lifecycle;
+pub mod pod_gc;
+pub mod replicaset;
+pub mod root_ca;
+pub mod service_account;
+pub mod statefulset;
+pub mod taint_eviction;
+
+pub use manager::run;

@@ -1,1 +1,7 @@
-fn main() {}
+//! The kube-controller-manager binary.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    shared::run::main("kube-controller-manager", controller_manager::run)
+}

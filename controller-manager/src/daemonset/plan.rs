@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, DaemonSetStatus};
-use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Toleration};
+use k8s_openapi::api::core::v1::{
+    Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Toleration,
+};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::deployment::strategy::scaled;
@@ -28,6 +30,8 @@ pub struct Snapshot {
     pub revisions: Vec<Arc<ControllerRevision>>,
     /// Whether earlier writes have been seen; if not only the status is looked after.
     pub settled: bool,
+    /// Nodes whose failed pod was replaced so often that the next replacement has to wait.
+    pub held: HashSet<String>,
 }
 
 /// The next writes for this daemon set: history first, then pods, then status.
@@ -45,7 +49,8 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
     let owner = object::controller_ref::<DaemonSet>(&ds.metadata);
     let labels = spec.template.metadata.as_ref().and_then(|m| m.labels.clone()).unwrap_or_default();
     let collisions = ds.status.as_ref().and_then(|s| s.collision_count);
-    let current = history::current(&owner, ds.metadata.namespace.as_deref(), &spec.template, labels, collisions, &s.revisions);
+    let current =
+        history::current(&owner, ds.metadata.namespace.as_deref(), &spec.template, labels, collisions, &s.revisions);
     let mut actions = current.actions;
     let place = Placement::new(s, &current.hash, now);
     if s.settled {
@@ -100,7 +105,9 @@ fn tolerations(template: &PodSpec) -> Vec<Toleration> {
     ];
     let network = template.host_network == Some(true);
     let mut out = template.tolerations.clone().unwrap_or_default();
-    for (key, effect) in always.into_iter().chain(network.then_some(("node.kubernetes.io/network-unavailable", "NoSchedule"))) {
+    for (key, effect) in
+        always.into_iter().chain(network.then_some(("node.kubernetes.io/network-unavailable", "NoSchedule")))
+    {
         let t = Toleration {
             key: Some(key.into()),
             operator: Some("Exists".into()),
@@ -186,10 +193,12 @@ impl<'a> Placement<'a> {
     }
 
     fn limits(&self) -> (i32, i32) {
-        let rolling = self.s.set.spec.as_ref().and_then(|s| s.update_strategy.as_ref()).and_then(|u| u.rolling_update.as_ref());
+        let rolling =
+            self.s.set.spec.as_ref().and_then(|s| s.update_strategy.as_ref()).and_then(|u| u.rolling_update.as_ref());
         let desired = i32::try_from(self.wants.values().filter(|w| w.0).count()).unwrap_or(i32::MAX);
         let surge = scaled(rolling.and_then(|r| r.max_surge.as_ref()), desired, true);
-        let unavailable = rolling.and_then(|r| r.max_unavailable.as_ref()).map_or(1, |v| scaled(Some(v), desired, true));
+        let unavailable =
+            rolling.and_then(|r| r.max_unavailable.as_ref()).map_or(1, |v| scaled(Some(v), desired, true));
         if surge == 0 && unavailable == 0 { (0, 1) } else { (surge, unavailable) }
     }
 
@@ -212,8 +221,10 @@ impl<'a> Placement<'a> {
             }
             let mut running = Vec::new();
             for pod in there.iter().filter(|p| !object::deleting(&p.metadata)) {
-                let place = format!("{}/{} on node {name}", object::namespace(&pod.metadata), object::name(&pod.metadata));
+                let place =
+                    format!("{}/{} on node {name}", object::namespace(&pod.metadata), object::name(&pod.metadata));
                 match pods::phase(pod) {
+                    "Failed" if self.s.held.contains(name) => {}
                     "Failed" => {
                         let text = format!("Found failed daemon pod {place}, will try to kill it");
                         todo.events.push(Action::warning(&about, "FailedDaemonPod", text));
@@ -228,7 +239,8 @@ impl<'a> Placement<'a> {
                 }
             }
             if surging {
-                let (new, old): (Vec<&Arc<Pod>>, Vec<&Arc<Pod>>) = running.iter().copied().partition(|p| self.current(p));
+                let (new, old): (Vec<&Arc<Pod>>, Vec<&Arc<Pod>>) =
+                    running.iter().copied().partition(|p| self.current(p));
                 todo.delete.extend(new.iter().skip(1).chain(old.iter().skip(1)).map(|p| Arc::clone(p)));
                 if let (Some(new), Some(old)) = (new.first(), old.first())
                     && (!pods::ready(old) || self.available(new))

@@ -63,7 +63,7 @@ fn placement() {
         node("not-ready", taint("NoExecute", "node.kubernetes.io/not-ready")),
     ];
     let ds = set("v1", json!({"type": "RollingUpdate"}));
-    let mut s = Snapshot { set: ds, nodes, pods: vec![], revisions: vec![], settled: true };
+    let mut s = Snapshot { set: ds, nodes, pods: vec![], revisions: vec![], settled: true, held: HashSet::new() };
     assert_eq!(shape(&s), ["create on plain", "create on cordoned", "create on not-ready"]);
     s.settled = false;
     assert!(shape(&s).is_empty(), "earlier creations are not seen yet");
@@ -86,8 +86,18 @@ fn placement() {
 
 #[test]
 fn daemon_pods_carry_hash_affinity_and_tolerations() {
-    let s = Snapshot { set: set("v1", json!({})), nodes: vec![node("n", json!({}))], pods: vec![], revisions: vec![], settled: true };
-    let pod = plan(&s, now()).into_iter().find_map(|a| if let Action::CreatePod { pod, .. } = a { Some(pod) } else { None }).expect("pod");
+    let s = Snapshot {
+        set: set("v1", json!({})),
+        nodes: vec![node("n", json!({}))],
+        pods: vec![],
+        revisions: vec![],
+        settled: true,
+        held: HashSet::new(),
+    };
+    let pod = plan(&s, now())
+        .into_iter()
+        .find_map(|a| if let Action::CreatePod { pod, .. } = a { Some(pod) } else { None })
+        .expect("pod");
     let labels = pod.metadata.labels.clone().expect("labels");
     assert_eq!(labels.get(history::HASH_LABEL), Some(&current_hash(&s.set)));
     assert_eq!(labels.get("pod-template-generation").map(String::as_str), Some("1"));
@@ -99,18 +109,57 @@ fn daemon_pods_carry_hash_affinity_and_tolerations() {
 fn rolling_update() {
     let nodes: Vec<_> = ["n1", "n2", "n3"].iter().map(|n| node(n, json!({}))).collect();
     let hash = current_hash(&set("v2", json!({})));
-    let world = |strategy: Value, pods: Vec<Arc<Pod>>| Snapshot { set: set("v2", strategy), nodes: nodes.clone(), pods, revisions: vec![], settled: true };
-    let rolling = |u: Value, s: Value| json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": u, "maxSurge": s}});
+    let world = |strategy: Value, pods: Vec<Arc<Pod>>| Snapshot {
+        set: set("v2", strategy),
+        nodes: nodes.clone(),
+        pods,
+        revisions: vec![],
+        settled: true,
+        held: HashSet::new(),
+    };
+    let rolling =
+        |u: Value, s: Value| json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": u, "maxSurge": s}});
     let old = |n: &str, ready| pod(&format!("old-{n}"), n, "old", ready, "Running");
     let new = |n: &str, ready| pod(&format!("new-{n}"), n, &hash, ready, "Running");
     let cases: Vec<(&str, Snapshot, Vec<&str>)> = vec![
-        ("one at a time", world(rolling(json!(1), json!(0)), vec![old("n1", true), old("n2", true), old("n3", true)]), vec!["delete old-n1"]),
-        ("waits for the new one", world(rolling(json!(1), json!(0)), vec![new("n1", false), old("n2", true), old("n3", true)]), vec![]),
-        ("broken old ones go anyway", world(rolling(json!(1), json!(0)), vec![new("n1", false), old("n2", false), old("n3", true)]), vec!["delete old-n2"]),
-        ("a share", world(rolling(json!("50%"), json!(0)), vec![old("n1", true), old("n2", true), old("n3", true)]), vec!["delete old-n1", "delete old-n2"]),
-        ("surge starts the new beside the old", world(rolling(json!(0), json!(1)), vec![old("n1", true), old("n2", true), old("n3", true)]), vec!["create on n1"]),
-        ("surge removes the old when the new is up", world(rolling(json!(0), json!(1)), vec![old("n1", true), new("n1", true), old("n2", true), new("n3", true)]), vec!["delete old-n1"]),
-        ("on delete only by hand", world(json!({"type": "OnDelete"}), vec![old("n1", true), old("n2", true), old("n3", true)]), vec![]),
+        (
+            "one at a time",
+            world(rolling(json!(1), json!(0)), vec![old("n1", true), old("n2", true), old("n3", true)]),
+            vec!["delete old-n1"],
+        ),
+        (
+            "waits for the new one",
+            world(rolling(json!(1), json!(0)), vec![new("n1", false), old("n2", true), old("n3", true)]),
+            vec![],
+        ),
+        (
+            "broken old ones go anyway",
+            world(rolling(json!(1), json!(0)), vec![new("n1", false), old("n2", false), old("n3", true)]),
+            vec!["delete old-n2"],
+        ),
+        (
+            "a share",
+            world(rolling(json!("50%"), json!(0)), vec![old("n1", true), old("n2", true), old("n3", true)]),
+            vec!["delete old-n1", "delete old-n2"],
+        ),
+        (
+            "surge starts the new beside the old",
+            world(rolling(json!(0), json!(1)), vec![old("n1", true), old("n2", true), old("n3", true)]),
+            vec!["create on n1"],
+        ),
+        (
+            "surge removes the old when the new is up",
+            world(
+                rolling(json!(0), json!(1)),
+                vec![old("n1", true), new("n1", true), old("n2", true), new("n3", true)],
+            ),
+            vec!["delete old-n1"],
+        ),
+        (
+            "on delete only by hand",
+            world(json!({"type": "OnDelete"}), vec![old("n1", true), old("n2", true), old("n3", true)]),
+            vec![],
+        ),
     ];
     for (name, s, want) in cases {
         assert_eq!(shape(&s), want, "{name}");
@@ -119,11 +168,15 @@ fn rolling_update() {
 
 #[test]
 fn status_counts_nodes() {
-    let nodes = vec![node("n1", json!({})), node("n2", json!({})), node("n3", json!({"taints": [{"key": "x", "effect": "NoSchedule"}]}))];
+    let nodes = vec![
+        node("n1", json!({})),
+        node("n2", json!({})),
+        node("n3", json!({"taints": [{"key": "x", "effect": "NoSchedule"}]})),
+    ];
     let ds = set("v1", json!({}));
     let hash = current_hash(&ds);
     let pods = vec![pod("a", "n1", &hash, true, "Running"), pod("b", "n3", "old", true, "Running")];
-    let s = Snapshot { set: ds, nodes, pods, revisions: vec![], settled: false };
+    let s = Snapshot { set: ds, nodes, pods, revisions: vec![], settled: false, held: HashSet::new() };
     let status = plan(&s, now()).into_iter().find_map(|a| match a {
         Action::Update { path, body } if path.ends_with("/status") => Some(body["status"].clone()),
         _ => None,

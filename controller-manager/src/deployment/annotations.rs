@@ -60,8 +60,10 @@ pub fn sync(r: &mut ReplicaSet, d: &Deployment, revision: i64, exists: bool) {
     if old_number < revision {
         notes.insert(REVISION.into(), revision.to_string());
         if let Some(old) = old.filter(|o| !o.is_empty()) {
-            let mut past: Vec<String> =
-                notes.get(HISTORY).map(|h| h.split(',').filter(|s| !s.is_empty()).map(str::to_owned).collect()).unwrap_or_default();
+            let mut past: Vec<String> = notes
+                .get(HISTORY)
+                .map(|h| h.split(',').filter(|s| !s.is_empty()).map(str::to_owned).collect())
+                .unwrap_or_default();
             past.push(old);
             while past.len() > 1 && past.iter().map(|p| p.len() + 1).sum::<usize>() > HISTORY_LIMIT {
                 past.remove(0);

@@ -11,9 +11,11 @@ use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
 
-use super::status::{self, PROGRESSING, TIMED_OUT, condition, new_condition, set_condition};
-use super::strategy::{available, is_rolling, max_surge, max_unavailable, new_set_size, proportion, replicas, size, status_replicas};
 use super::annotations;
+use super::status::{self, PROGRESSING, TIMED_OUT, condition, new_condition, set_condition};
+use super::strategy::{
+    available, is_rolling, max_surge, max_unavailable, new_set_size, proportion, replicas, size, status_replicas,
+};
 use crate::engine::action::Action;
 use crate::engine::{hash, object};
 
@@ -66,7 +68,11 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
         }
         return rollout.finish(false);
     }
-    if is_rolling(d) { rollout.rolling() } else { rollout.recreate(&s.pods) }
+    if is_rolling(d) {
+        rollout.rolling()
+    } else {
+        rollout.recreate(&s.pods)
+    }
     rollout.finish(true)
 }
 
@@ -89,7 +95,8 @@ impl<'a> Rollout<'a> {
     fn new(snapshot: &'a Snapshot, about: ObjectReference, now: Timestamp) -> Self {
         let mut sets: Vec<ReplicaSet> = snapshot.sets.iter().map(|r| ReplicaSet::clone(r)).collect();
         sets.sort_by(|a, b| {
-            (object::created(&a.metadata), object::name(&a.metadata)).cmp(&(object::created(&b.metadata), object::name(&b.metadata)))
+            (object::created(&a.metadata), object::name(&a.metadata))
+                .cmp(&(object::created(&b.metadata), object::name(&b.metadata)))
         });
         let d = Deployment::clone(&snapshot.deployment);
         let template = d.spec.as_ref().map(|s| &s.template);
@@ -183,7 +190,12 @@ impl<'a> Rollout<'a> {
         let collisions = self.d.status.as_ref().and_then(|s| s.collision_count);
         let hash = hash::of(&spec.template, collisions);
         let mut template = spec.template;
-        template.metadata.get_or_insert_default().labels.get_or_insert_default().insert(HASH_LABEL.into(), hash.clone());
+        template
+            .metadata
+            .get_or_insert_default()
+            .labels
+            .get_or_insert_default()
+            .insert(HASH_LABEL.into(), hash.clone());
         let mut selector: LabelSelector = spec.selector;
         selector.match_labels.get_or_insert_default().insert(HASH_LABEL.into(), hash.clone());
         let mut set = ReplicaSet {

@@ -80,7 +80,9 @@ impl World {
 
 fn reason(status: &Value, kind: &str) -> String {
     let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
-    conditions.iter().find(|c| c["type"] == kind).map_or(String::new(), |c| format!("{}={}", c["reason"].as_str().unwrap_or(""), c["status"].as_str().unwrap_or("")))
+    conditions.iter().find(|c| c["type"] == kind).map_or(String::new(), |c| {
+        format!("{}={}", c["reason"].as_str().unwrap_or(""), c["status"].as_str().unwrap_or(""))
+    })
 }
 
 #[test]
@@ -99,19 +101,42 @@ fn first_rollout_creates_the_set_at_full_size() {
     );
     assert_eq!(body["metadata"]["ownerReferences"][0]["kind"], "Deployment");
     let Action::Event { reason, message, .. } = &actions[1] else { panic!("{actions:?}") };
-    assert_eq!((*reason, message.as_str()), ("ScalingReplicaSet", format!("Scaled up replica set web-{hash} from 0 to 2").as_str()));
+    assert_eq!(
+        (*reason, message.as_str()),
+        ("ScalingReplicaSet", format!("Scaled up replica set web-{hash} from 0 to 2").as_str())
+    );
 }
 
 #[test]
 fn rolling_update_steps() {
     // 4 replicas: surge 1, unavailable 1.
     let cases: Vec<(&str, World, Vec<&str>)> = vec![
-        ("room for one more", World::new(4, "v2").set("v1", 4, 4, 4).set("v2", 0, 0, 4), vec!["Scaled up replica set web-v2 from 0 to 1"]),
-        ("old ones shrink to the floor", World::new(4, "v2").set("v1", 4, 4, 4).set("v2", 1, 0, 4), vec!["Scaled down replica set web-v1 from 4 to 3"]),
-        ("growing again before shrinking", World::new(4, "v2").set("v1", 3, 3, 4).set("v2", 1, 0, 4), vec!["Scaled up replica set web-v2 from 1 to 2"]),
+        (
+            "room for one more",
+            World::new(4, "v2").set("v1", 4, 4, 4).set("v2", 0, 0, 4),
+            vec!["Scaled up replica set web-v2 from 0 to 1"],
+        ),
+        (
+            "old ones shrink to the floor",
+            World::new(4, "v2").set("v1", 4, 4, 4).set("v2", 1, 0, 4),
+            vec!["Scaled down replica set web-v1 from 4 to 3"],
+        ),
+        (
+            "growing again before shrinking",
+            World::new(4, "v2").set("v1", 3, 3, 4).set("v2", 1, 0, 4),
+            vec!["Scaled up replica set web-v2 from 1 to 2"],
+        ),
         ("waits for the new ones", World::new(4, "v2").set("v1", 3, 3, 4).set("v2", 2, 0, 4), vec![]),
-        ("new ones came up", World::new(4, "v2").set("v1", 3, 3, 4).set("v2", 2, 2, 4), vec!["Scaled down replica set web-v1 from 3 to 1"]),
-        ("broken old pods go first", World::new(4, "v3").set("v1", 2, 0, 4).set("v2", 2, 2, 4).set("v3", 1, 1, 4), vec!["Scaled down replica set web-v1 from 2 to 0"]),
+        (
+            "new ones came up",
+            World::new(4, "v2").set("v1", 3, 3, 4).set("v2", 2, 2, 4),
+            vec!["Scaled down replica set web-v1 from 3 to 1"],
+        ),
+        (
+            "broken old pods go first",
+            World::new(4, "v3").set("v1", 2, 0, 4).set("v2", 2, 2, 4).set("v3", 1, 1, 4),
+            vec!["Scaled down replica set web-v1 from 2 to 0"],
+        ),
         ("nothing left to do", World::new(4, "v2").set("v1", 0, 0, 4).set("v2", 4, 4, 4), vec![]),
     ];
     for (name, world, want) in cases {
@@ -124,7 +149,10 @@ fn scaling_in_the_middle_of_a_rollout_is_proportional() {
     let w = World::new(20, "v2").set("v1", 8, 8, 10).set("v2", 5, 0, 10);
     assert_eq!(w.events(), ["Scaled up replica set web-v1 from 8 to 15", "Scaled up replica set web-v2 from 5 to 10"]);
     let w = World::new(0, "v2").set("v1", 8, 8, 10).set("v2", 5, 0, 10);
-    assert_eq!(w.events(), ["Scaled down replica set web-v1 from 8 to 0", "Scaled down replica set web-v2 from 5 to 0"]);
+    assert_eq!(
+        w.events(),
+        ["Scaled down replica set web-v1 from 8 to 0", "Scaled down replica set web-v2 from 5 to 0"]
+    );
     let w = World::new(5, "v1").set("v1", 3, 3, 3);
     assert_eq!(w.events(), ["Scaled up replica set web-v1 from 3 to 5"]);
 }
@@ -132,7 +160,10 @@ fn scaling_in_the_middle_of_a_rollout_is_proportional() {
 #[test]
 fn recreate_empties_the_old_before_making_the_new() {
     let recreate = |w: World| w.with("/spec/strategy", json!({"type": "Recreate"}));
-    assert_eq!(recreate(World::new(2, "v2").set("v1", 2, 2, 2)).events(), ["Scaled down replica set web-v1 from 2 to 0"]);
+    assert_eq!(
+        recreate(World::new(2, "v2").set("v1", 2, 2, 2)).events(),
+        ["Scaled down replica set web-v1 from 2 to 0"]
+    );
     let mut draining = recreate(World::new(2, "v2").set("v1", 0, 0, 2));
     draining.sets[0]["status"]["replicas"] = json!(1);
     assert!(draining.events().is_empty(), "pods of the old set are still there");
@@ -155,7 +186,10 @@ fn conditions() {
     let status = progressing.status();
     assert_eq!(reason(&status, "Available"), "MinimumReplicasUnavailable=False");
     assert_eq!(reason(&status, "Progressing"), "ReplicaSetUpdated=True");
-    let message = status["conditions"].as_array().and_then(|c| c.iter().find(|c| c["type"] == "Progressing").cloned()).expect("condition");
+    let message = status["conditions"]
+        .as_array()
+        .and_then(|c| c.iter().find(|c| c["type"] == "Progressing").cloned())
+        .expect("condition");
     assert_eq!(message["message"], "ReplicaSet \"web-v1\" is progressing.");
 
     let done = World::new(2, "v1").set("v1", 2, 2, 2);
@@ -172,10 +206,11 @@ fn conditions() {
 
 #[test]
 fn history_is_cut_and_revisions_advance() {
-    let w = World::new(2, "v3").set("v1", 0, 0, 2).set("v2", 0, 0, 2).set("v3", 2, 2, 2).with(
-        "/status",
-        json!({"replicas": 2, "updatedReplicas": 2, "availableReplicas": 2, "observedGeneration": 1}),
-    );
+    let w = World::new(2, "v3")
+        .set("v1", 0, 0, 2)
+        .set("v2", 0, 0, 2)
+        .set("v3", 2, 2, 2)
+        .with("/status", json!({"replicas": 2, "updatedReplicas": 2, "availableReplicas": 2, "observedGeneration": 1}));
     assert_eq!(w.events(), ["delete web-v1"]);
 
     // Rolling back to v1 makes it revision 3 and remembers 1.

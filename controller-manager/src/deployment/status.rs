@@ -93,7 +93,13 @@ pub fn calculate(d: &Deployment, all: &[ReplicaSet], new: Option<&ReplicaSet>, n
     set_condition(
         &mut status,
         if enough {
-            new_condition("Available", "True", "MinimumReplicasAvailable", "Deployment has minimum availability.".into(), now)
+            new_condition(
+                "Available",
+                "True",
+                "MinimumReplicasAvailable",
+                "Deployment has minimum availability.".into(),
+                now,
+            )
         } else {
             new_condition(
                 "Available",
@@ -171,7 +177,11 @@ pub fn rollout(d: &Deployment, all: &[ReplicaSet], new: Option<&ReplicaSet>, now
             set_condition(&mut status, new_condition(PROGRESSING, "False", TIMED_OUT, message, now));
         }
     }
-    let failure = all.iter().filter_map(|r| r.status.as_ref()?.conditions.as_ref()).flatten().find(|c| c.type_ == "ReplicaFailure");
+    let failure = all
+        .iter()
+        .filter_map(|r| r.status.as_ref()?.conditions.as_ref())
+        .flatten()
+        .find(|c| c.type_ == "ReplicaFailure");
     match failure {
         Some(f) => {
             let c = DeploymentCondition {

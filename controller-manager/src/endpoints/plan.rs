@@ -30,6 +30,12 @@ pub struct Snapshot {
     pub trigger: Option<Timestamp>,
 }
 
+/// Whether this controller made the object.
+#[must_use]
+pub fn ours(endpoints: &Endpoints) -> bool {
+    object::label(&endpoints.metadata, MANAGED_BY) == Some(CONTROLLER)
+}
+
 /// Create or update the Endpoints object, if it is not as it should be.
 #[must_use]
 pub fn plan(s: &Snapshot) -> Vec<Action> {
@@ -39,7 +45,9 @@ pub fn plan(s: &Snapshot) -> Vec<Action> {
     let mut rows: Vec<(EndpointPort, EndpointAddress, bool)> = Vec::new();
     let mut portless: Vec<(EndpointAddress, bool)> = Vec::new();
     for pod in s.pods.iter().filter(|p| services::belongs(p, tolerate_unready)) {
-        let Some(ip) = services::pod_ips(pod).into_iter().find(|ip| ip.contains(':') == (family == "IPv6")) else { continue };
+        let Some(ip) = services::pod_ips(pod).into_iter().find(|ip| ip.contains(':') == (family == "IPv6")) else {
+            continue;
+        };
         let address = EndpointAddress {
             ip: ip.to_owned(),
             hostname: services::hostname(pod, &s.service).map(str::to_owned),
@@ -90,7 +98,8 @@ fn repack(
         (text(&p.name), p.port, text(&p.protocol), text(&p.app_protocol))
     };
     // Address (by IP and uid) → its ports; then set of ports → its addresses.
-    let mut by_address: BTreeMap<(String, String, bool), (EndpointAddress, BTreeMap<PortKey, EndpointPort>)> = BTreeMap::new();
+    let mut by_address: BTreeMap<(String, String, bool), (EndpointAddress, BTreeMap<PortKey, EndpointPort>)> =
+        BTreeMap::new();
     let id = |a: &EndpointAddress, ready: bool| {
         (a.ip.clone(), a.target_ref.as_ref().and_then(|r| r.uid.clone()).unwrap_or_default(), ready)
     };
@@ -219,9 +228,13 @@ mod tests {
                 "notReadyAddresses": [{"ip": "10.1.0.2", "nodeName": "n1", "targetRef": target("b")}],
                 "ports": [{"port": 8080, "protocol": "TCP"}]}])
         );
-        let all = subsets(service(json!({"publishNotReadyAddresses": true})), vec![pod("a", "10.1.0.1", true), pod("b", "10.1.0.2", false)]);
+        let all = subsets(
+            service(json!({"publishNotReadyAddresses": true})),
+            vec![pod("a", "10.1.0.1", true), pod("b", "10.1.0.2", false)],
+        );
         assert_eq!(all[0]["addresses"].as_array().map(Vec::len), Some(2));
-        let nameless = subsets(service(json!({"ports": [{"port": 80, "targetPort": "nope"}]})), vec![pod("a", "10.1.0.1", true)]);
+        let nameless =
+            subsets(service(json!({"ports": [{"port": 80, "targetPort": "nope"}]})), vec![pod("a", "10.1.0.1", true)]);
         assert_eq!(nameless, Value::Null, "no container names that port");
         let headless = subsets(service(json!({"clusterIP": "None", "ports": []})), vec![pod("a", "10.1.0.1", true)]);
         assert_eq!(headless[0]["addresses"][0]["ip"], "10.1.0.1");

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Pod, Service, ServiceSpec};
-use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone};
+use k8s_openapi::api::discovery::v1::{
+    Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 
@@ -19,7 +21,8 @@ pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 pub const CONTROLLER: &str = "endpointslice-controller.k8s.io";
 /// The service a slice belongs to.
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
-const ZONE: &str = "topology.kubernetes.io/zone";
+/// The label with a node's zone.
+pub const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// What the decision rests on.
 #[derive(Debug)]
@@ -59,12 +62,8 @@ pub fn plan(s: &Snapshot) -> Vec<Action> {
 }
 
 fn address_types(spec: &ServiceSpec) -> Vec<&'static str> {
-    let named: Vec<&str> = spec
-        .ip_families
-        .iter()
-        .flatten()
-        .map(|f| if f == "IPv6" { "IPv6" } else { "IPv4" })
-        .collect();
+    let named: Vec<&str> =
+        spec.ip_families.iter().flatten().map(|f| if f == "IPv6" { "IPv6" } else { "IPv4" }).collect();
     if !named.is_empty() {
         return named;
     }
@@ -81,8 +80,11 @@ fn reconcile_family(s: &Snapshot, spec: &ServiceSpec, family: &str) -> Vec<Actio
         if node.is_none() && !publish {
             continue;
         }
-        let ips: Vec<String> =
-            services::pod_ips(pod).into_iter().filter(|ip| ip.contains(':') == (family == "IPv6")).map(str::to_owned).collect();
+        let ips: Vec<String> = services::pod_ips(pod)
+            .into_iter()
+            .filter(|ip| ip.contains(':') == (family == "IPv6"))
+            .map(str::to_owned)
+            .collect();
         if ips.is_empty() {
             continue;
         }
@@ -209,7 +211,13 @@ fn reconcile_ports(
     }
 }
 
-fn new_slice(s: &Snapshot, family: &str, labels: &BTreeMap<String, String>, ports: Ports, endpoints: Vec<Endpoint>) -> EndpointSlice {
+fn new_slice(
+    s: &Snapshot,
+    family: &str,
+    labels: &BTreeMap<String, String>,
+    ports: Ports,
+    endpoints: Vec<Endpoint>,
+) -> EndpointSlice {
     let service = &s.service.metadata;
     let mut metadata = ObjectMeta {
         generate_name: Some(pods::name_prefix(object::name(service))),
@@ -280,7 +288,11 @@ fn endpoint(s: &Snapshot, spec: &ServiceSpec, pod: &Pod, node: Option<&Node>, ad
     let hints = hints(spec, ready, zone.as_deref(), node_name.as_deref());
     Endpoint {
         addresses,
-        conditions: Some(EndpointConditions { ready: Some(ready), serving: Some(serving), terminating: Some(terminating) }),
+        conditions: Some(EndpointConditions {
+            ready: Some(ready),
+            serving: Some(serving),
+            terminating: Some(terminating),
+        }),
         hostname: services::hostname(pod, &s.service).map(str::to_owned),
         target_ref: Some(services::pod_reference(pod)),
         node_name,

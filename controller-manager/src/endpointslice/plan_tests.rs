@@ -80,7 +80,8 @@ fn endpoint_fields_and_conditions() {
     let mut s = world(vec![pod(1, true, false), pod(2, false, false), pod(3, true, true)], 100);
     apply(&mut s);
     let v = serde_json::to_value(&*s.slices[0]).expect("json");
-    let conditions: Vec<Value> = v["endpoints"].as_array().expect("list").iter().map(|e| e["conditions"].clone()).collect();
+    let conditions: Vec<Value> =
+        v["endpoints"].as_array().expect("list").iter().map(|e| e["conditions"].clone()).collect();
     assert_eq!(
         conditions,
         [

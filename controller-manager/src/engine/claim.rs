@@ -104,7 +104,8 @@ mod tests {
         assert_eq!(got.patches.len(), 2);
         assert!(got.adopts);
 
-        let dying = ObjectMeta { deletion_timestamp: Some(object::seconds(k8s_openapi::jiff::Timestamp::UNIX_EPOCH)), ..owner };
+        let dying =
+            ObjectMeta { deletion_timestamp: Some(object::seconds(k8s_openapi::jiff::Timestamp::UNIX_EPOCH)), ..owner };
         let got = claim(&dying, &reference, selects, all());
         assert!(got.patches.is_empty(), "a dying owner neither adopts nor releases");
     }

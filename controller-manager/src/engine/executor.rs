@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use kube::Resource;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::action::{Action, body, join};
 use super::events::Events;
@@ -56,7 +56,9 @@ impl Executor {
         for action in actions {
             match action {
                 Action::CreatePod { pod, parent } => creates.push((*pod, parent)),
-                Action::DeletePod { namespace, name, uid, parent } => deletes.push((Key::new(namespace, name), uid, parent)),
+                Action::DeletePod { namespace, name, uid, parent } => {
+                    deletes.push((Key::new(namespace, name), uid, parent))
+                }
                 Action::RequeueAfter(d) => out.requeue = Some(out.requeue.map_or(d, |r| r.min(d))),
                 other => rest.push(other),
             }
@@ -90,7 +92,10 @@ impl Executor {
     pub async fn one(&self, action: Action) -> Result<(), RestError> {
         match action {
             Action::Create { path, body } => self.rest.post(&path, &body).await.map(drop),
-            Action::Update { path, body } => self.rest.put(&path, &body).await.map(drop),
+            Action::Update { path, body } => match self.rest.put(&path, &body).await {
+                Err(e) if e.conflict() && path.ends_with("/status") => self.update_status_again(&path, body).await,
+                other => other.map(drop),
+            },
             Action::Patch { path, kind, body } => self.rest.patch(&path, kind, &body).await.map(drop),
             Action::Delete { path, options } => match self.rest.delete(&path, &options).await {
                 Err(e) if e.not_found() => Ok(()),
@@ -104,7 +109,25 @@ impl Executor {
         }
     }
 
-    async fn create_pods(&self, key: &Key, expectations: Option<&Expectations>, pods: Vec<(Pod, ObjectReference)>) -> Option<Failure> {
+    /// A status tells what this controller saw, whoever else wrote to the object meanwhile: put it on the newest version.
+    async fn update_status_again(&self, path: &str, mut body: Value) -> Result<(), RestError> {
+        let mut live = self.rest.get(path.trim_end_matches("/status")).await?;
+        if live["metadata"]["uid"] != body["metadata"]["uid"] {
+            return Err(RestError::other("the object was replaced by another of the same name"));
+        }
+        live["status"] = body["status"].take();
+        if let Some(annotations) = body.pointer_mut("/metadata/annotations").map(Value::take).filter(Value::is_object) {
+            live["metadata"]["annotations"] = annotations;
+        }
+        self.rest.put(path, &live).await.map(drop)
+    }
+
+    async fn create_pods(
+        &self,
+        key: &Key,
+        expectations: Option<&Expectations>,
+        pods: Vec<(Pod, ObjectReference)>,
+    ) -> Option<Failure> {
         let mut left = pods.into_iter();
         let mut batch = INITIAL_BATCH;
         let mut failure = None;
@@ -131,7 +154,8 @@ impl Executor {
         let path = Pod::url_path(&(), pod.metadata.namespace.as_deref());
         match self.rest.post(&path, &body(pod)).await {
             Ok(made) => {
-                let name = made.pointer("/metadata/name").and_then(|v| v.as_str()).unwrap_or_else(|| name(&pod.metadata));
+                let name =
+                    made.pointer("/metadata/name").and_then(|v| v.as_str()).unwrap_or_else(|| name(&pod.metadata));
                 self.events.say(parent, false, "SuccessfulCreate", format!("Created pod: {name}"));
                 Ok(())
             }

@@ -29,9 +29,10 @@ pub struct Expectations {
 impl Expectations {
     /// Whether the cache shows all that was written for `key`.
     pub fn satisfied(&self, key: &Key, now: Instant) -> bool {
-        self.pending.lock().get(key).is_none_or(|p| {
-            (p.adds <= 0 && p.deletes.is_empty()) || now.saturating_duration_since(p.since) > EXPIRY
-        })
+        self.pending
+            .lock()
+            .get(key)
+            .is_none_or(|p| (p.adds <= 0 && p.deletes.is_empty()) || now.saturating_duration_since(p.since) > EXPIRY)
     }
 
     /// Before writing: what the informer will show.

@@ -23,7 +23,9 @@ pub fn data(template: &PodTemplateSpec) -> Value {
     json!({"spec": {"template": template}})
 }
 
-fn template_of(r: &ControllerRevision) -> Option<PodTemplateSpec> {
+/// The template a revision holds.
+#[must_use]
+pub fn template_of(r: &ControllerRevision) -> Option<PodTemplateSpec> {
     let mut template = r.data.as_ref()?.0.pointer("/spec/template")?.clone();
     template.as_object_mut()?.remove("$patch");
     serde_json::from_value(template).ok()
@@ -103,7 +105,10 @@ mod tests {
     use super::*;
 
     fn template(image: &str) -> PodTemplateSpec {
-        serde_json::from_value(json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": image}]}})).expect("template")
+        serde_json::from_value(
+            json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": image}]}}),
+        )
+        .expect("template")
     }
 
     #[test]

@@ -4,11 +4,23 @@
 //! do not belong here; they are pure functions in its own `plan.rs`.
 
 pub mod action;
+pub mod backoff;
 pub mod claim;
+pub mod context;
+pub mod discovery;
+pub mod events;
+pub mod executor;
 pub mod expect;
 pub mod hash;
 pub mod history;
+pub mod metadata;
 pub mod nodes;
 pub mod object;
+pub mod owned;
 pub mod pods;
+pub mod registry;
+pub mod rest;
 pub mod services;
+pub mod settings;
+pub mod slim;
+pub mod worker;

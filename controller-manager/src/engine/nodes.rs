@@ -1,6 +1,8 @@
 //! Readings of nodes: conditions, taints, and whether a pod may be there.
 
-use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration};
+use k8s_openapi::api::core::v1::{
+    Node, NodeCondition, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration,
+};
 
 use super::object;
 
@@ -35,7 +37,13 @@ pub fn tolerates(t: &Toleration, taint: &Taint) -> bool {
         "" | "Equal" => some(&t.value) == value,
         "Exists" => true,
         op @ ("Lt" | "Gt") => match (value.parse::<i64>(), some(&t.value).parse::<i64>()) {
-            (Ok(taint), Ok(bound)) => if op == "Lt" { taint < bound } else { taint > bound },
+            (Ok(taint), Ok(bound)) => {
+                if op == "Lt" {
+                    taint < bound
+                } else {
+                    taint > bound
+                }
+            }
             _ => false,
         },
         _ => false,
@@ -93,7 +101,8 @@ mod tests {
 
     #[test]
     fn tolerations() {
-        let taint: Taint = serde_json::from_value(json!({"key": "k", "value": "v", "effect": "NoExecute"})).expect("taint");
+        let taint: Taint =
+            serde_json::from_value(json!({"key": "k", "value": "v", "effect": "NoExecute"})).expect("taint");
         for (t, want) in [
             (json!({"operator": "Exists"}), true),
             (json!({"key": "k", "operator": "Exists", "effect": "NoExecute"}), true),
@@ -109,10 +118,10 @@ mod tests {
 
     #[test]
     fn node_affinity() {
-        let node: Node = serde_json::from_value(json!({"metadata": {"name": "n1", "labels": {"disk": "ssd", "cpus": "8"}}})).expect("node");
-        let affinity = |terms: serde_json::Value| {
-            json!({"containers": [], "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}})
-        };
+        let node: Node =
+            serde_json::from_value(json!({"metadata": {"name": "n1", "labels": {"disk": "ssd", "cpus": "8"}}}))
+                .expect("node");
+        let affinity = |terms: serde_json::Value| json!({"containers": [], "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}});
         for (spec, want) in [
             (json!({"containers": []}), true),
             (json!({"containers": [], "nodeSelector": {"disk": "ssd"}}), true),

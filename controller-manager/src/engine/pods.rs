@@ -90,7 +90,10 @@ fn deletion_cost(pod: &Pod) -> i32 {
 }
 
 fn restarts(pod: &Pod) -> i32 {
-    pod.status.as_ref().and_then(|s| s.container_statuses.as_ref()).map_or(0, |cs| cs.iter().map(|c| c.restart_count).max().unwrap_or(0))
+    pod.status
+        .as_ref()
+        .and_then(|s| s.container_statuses.as_ref())
+        .map_or(0, |cs| cs.iter().map(|c| c.restart_count).max().unwrap_or(0))
 }
 
 /// How many related active pods share each node: surplus replicas leave crowded nodes first.

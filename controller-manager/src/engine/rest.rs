@@ -1,12 +1,21 @@
-//! Raw requests to the API server, for plans whose writes are plain JSON.
+//! Raw requests to the API server, for plans whose writes are plain JSON, under a controller's own identity.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use kube::Client;
-use parking_lot::RwLock;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Api, Client};
 use serde_json::Value;
+use tokio::sync::Mutex;
 
 use super::action::PatchKind;
+
+/// How long a controller's token is asked to last, in seconds.
+const TOKEN_SECONDS: i64 = 3600;
+/// Where controllers' service accounts live.
+const NAMESPACE: &str = "kube-system";
 
 /// Why a request did not succeed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -29,6 +38,11 @@ pub enum RestError {
 }
 
 impl RestError {
+    /// A failure that did not come from the server.
+    pub fn other(message: impl std::fmt::Display) -> Self {
+        Self::Transport(message.to_string())
+    }
+
     fn is(&self, wanted_code: u16, wanted: &str) -> bool {
         match self {
             Self::Api { code, reason, .. } => reason == wanted || (reason.is_empty() && *code == wanted_code),
@@ -54,6 +68,24 @@ impl RestError {
         self.is(409, "AlreadyExists")
     }
 
+    /// The object would not be valid.
+    #[must_use]
+    pub fn invalid(&self) -> bool {
+        self.is(422, "Invalid")
+    }
+
+    /// The identity is not, or no longer, accepted.
+    #[must_use]
+    pub fn unauthorized(&self) -> bool {
+        self.is(401, "Unauthorized")
+    }
+
+    /// Not now: a disruption budget or a rate limit is in the way.
+    #[must_use]
+    pub fn too_many_requests(&self) -> bool {
+        self.is(429, "TooManyRequests")
+    }
+
     /// The resource or the method does not exist.
     #[must_use]
     pub fn unsupported(&self) -> bool {
@@ -73,7 +105,11 @@ impl From<kube::Error> for RestError {
             kube::Error::Api(s) => Self::Api {
                 code: s.code,
                 reason: s.reason.clone(),
-                causes: s.details.as_ref().map(|d| d.causes.iter().map(|c| c.reason.clone()).collect()).unwrap_or_default(),
+                causes: s
+                    .details
+                    .as_ref()
+                    .map(|d| d.causes.iter().map(|c| c.reason.clone()).collect())
+                    .unwrap_or_default(),
                 message: s.message.clone(),
             },
             other => Self::Transport(other.to_string()),
@@ -81,52 +117,130 @@ impl From<kube::Error> for RestError {
     }
 }
 
-/// A controller's own identity towards the server. The client inside can be exchanged when its token is renewed.
+/// A service account in kube-system and the token that speaks for it, fetched when first needed and renewed in time.
+#[derive(Debug)]
+struct Bearer {
+    account: &'static str,
+    token: Mutex<Option<(String, Instant)>>,
+}
+
+/// A controller's identity towards the server.
 #[derive(Clone)]
 pub struct Rest {
-    client: Arc<RwLock<Client>>,
+    /// The process's own identity.
+    main: Client,
+    /// A connection without any identity, over which `bearer` speaks.
+    anonymous: Option<(Client, Arc<Bearer>)>,
 }
 
 impl Rest {
-    /// Requests through `client`.
+    /// Requests under the identity of `client`.
     #[must_use]
     pub fn new(client: Client) -> Self {
-        Self { client: Arc::new(RwLock::new(client)) }
+        Self { main: client, anonymous: None }
     }
 
-    /// The client in use.
+    /// Requests under the identity of a service account in kube-system.
     #[must_use]
-    pub fn client(&self) -> Client {
-        self.client.read().clone()
-    }
-
-    /// Use another client from now on.
-    pub fn replace(&self, client: Client) {
-        *self.client.write() = client;
+    pub fn of_account(main: Client, anonymous: Client, account: &'static str) -> Self {
+        Self { main, anonymous: Some((anonymous, Arc::new(Bearer { account, token: Mutex::new(None) }))) }
     }
 
     /// One request with an optional JSON body; the answer as JSON.
-    pub async fn send(&self, method: &str, path: &str, content_type: &str, body: Option<&Value>) -> Result<Value, RestError> {
-        let bytes = body.map(serde_json::to_vec).transpose().map_err(|e| RestError::Transport(e.to_string()))?;
-        let request = http::Request::builder()
-            .method(method)
-            .uri(path)
-            .header(http::header::CONTENT_TYPE, content_type)
-            .header(http::header::ACCEPT, "application/json")
-            .body(bytes.unwrap_or_default())
-            .map_err(|e| RestError::Transport(e.to_string()))?;
-        Ok(self.client().request::<Value>(request).await?)
+    pub async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        content_type: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, RestError> {
+        self.request(method, path, "application/json", Some(content_type), body).await
+    }
+
+    async fn request(
+        &self,
+        method: &str,
+        path: &str,
+        accept: &str,
+        content_type: Option<&str>,
+        body: Option<&Value>,
+    ) -> Result<Value, RestError> {
+        let Some((client, bearer)) = &self.anonymous else {
+            return self.once(&self.main, None, (method, path, accept, content_type), body).await;
+        };
+        let token = self.token(bearer).await?;
+        match self.once(client, Some(&token), (method, path, accept, content_type), body).await {
+            Err(e) if e.unauthorized() => {
+                // The account was deleted and made again, or the signing key changed.
+                *bearer.token.lock().await = None;
+                let token = self.token(bearer).await?;
+                self.once(client, Some(&token), (method, path, accept, content_type), body).await
+            }
+            other => other,
+        }
+    }
+
+    async fn once(
+        &self,
+        client: &Client,
+        token: Option<&str>,
+        (method, path, accept, content_type): (&str, &str, &str, Option<&str>),
+        body: Option<&Value>,
+    ) -> Result<Value, RestError> {
+        let bytes = body.map(serde_json::to_vec).transpose().map_err(RestError::other)?;
+        let mut request = http::Request::builder().method(method).uri(path).header(http::header::ACCEPT, accept);
+        if let Some(content_type) = content_type {
+            request = request.header(http::header::CONTENT_TYPE, content_type);
+        }
+        if let Some(token) = token {
+            request = request.header(http::header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let request = request.body(bytes.unwrap_or_default()).map_err(RestError::other)?;
+        Ok(client.request::<Value>(request).await?)
+    }
+
+    /// The account's token; makes the account when it does not exist.
+    async fn token(&self, bearer: &Bearer) -> Result<String, RestError> {
+        let mut slot = bearer.token.lock().await;
+        if let Some((token, renew)) = slot.as_ref()
+            && Instant::now() < *renew
+        {
+            return Ok(token.clone());
+        }
+        let api: Api<ServiceAccount> = Api::namespaced(self.main.clone(), NAMESPACE);
+        let wish = TokenRequest {
+            spec: TokenRequestSpec { expiration_seconds: Some(TOKEN_SECONDS), ..TokenRequestSpec::default() },
+            ..TokenRequest::default()
+        };
+        let made = match api.create_token_request(bearer.account, &kube::api::PostParams::default(), &wish).await {
+            Err(kube::Error::Api(s)) if s.code == 404 => {
+                let account = ServiceAccount {
+                    metadata: ObjectMeta {
+                        name: Some(bearer.account.to_owned()),
+                        namespace: Some(NAMESPACE.to_owned()),
+                        ..ObjectMeta::default()
+                    },
+                    ..ServiceAccount::default()
+                };
+                match api.create(&kube::api::PostParams::default(), &account).await {
+                    Err(kube::Error::Api(s)) if s.reason == "AlreadyExists" => {}
+                    other => drop(other?),
+                }
+                api.create_token_request(bearer.account, &kube::api::PostParams::default(), &wish).await?
+            }
+            other => other?,
+        };
+        let token = made.status.map(|s| s.token).ok_or_else(|| RestError::other("the server returned no token"))?;
+        let lifetime =
+            made.spec.expiration_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(TOKEN_SECONDS.unsigned_abs());
+        let renew = Instant::now() + Duration::from_secs(lifetime * 4 / 5);
+        *slot = Some((token.clone(), renew));
+        Ok(token)
     }
 
     /// GET with an explicit Accept header.
     pub async fn get_as(&self, path: &str, accept: &str) -> Result<Value, RestError> {
-        let request = http::Request::builder()
-            .method("GET")
-            .uri(path)
-            .header(http::header::ACCEPT, accept)
-            .body(Vec::new())
-            .map_err(|e| RestError::Transport(e.to_string()))?;
-        Ok(self.client().request::<Value>(request).await?)
+        self.request("GET", path, accept, None, None).await
     }
 
     /// GET.

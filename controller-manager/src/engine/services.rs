@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, ObjectReference, Pod, Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use k8s_openapi::jiff::Timestamp;
+use shared::informer::{Event, Informer, Store};
+use shared::workqueue::Queue;
 
 use super::{object, pods};
 
@@ -18,7 +21,8 @@ pub const HEADLESS: &str = "service.kubernetes.io/headless";
 #[must_use]
 pub fn selecting(service: &Service) -> Option<&ServiceSpec> {
     let spec = service.spec.as_ref()?;
-    let selects = spec.selector.as_ref().is_some_and(|s| !s.is_empty()) && spec.type_.as_deref() != Some("ExternalName");
+    let selects =
+        spec.selector.as_ref().is_some_and(|s| !s.is_empty()) && spec.type_.as_deref() != Some("ExternalName");
     selects.then_some(spec)
 }
 
@@ -37,12 +41,16 @@ pub fn pod_port(pod: &Pod, port: &ServicePort) -> Option<i32> {
         Some(IntOrString::Int(n)) => Some(*n),
         Some(IntOrString::String(name)) => {
             let spec = pod.spec.as_ref()?;
-            let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+            let sidecars =
+                spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
             let find = |c: &Container| {
                 c.ports
                     .iter()
                     .flatten()
-                    .find(|p| p.name.as_deref() == Some(name) && protocol(p.protocol.as_deref()) == protocol(port.protocol.as_deref()))
+                    .find(|p| {
+                        p.name.as_deref() == Some(name)
+                            && protocol(p.protocol.as_deref()) == protocol(port.protocol.as_deref())
+                    })
                     .map(|p| p.container_port)
             };
             spec.containers.iter().chain(sidecars).find_map(find)
@@ -58,8 +66,13 @@ fn protocol(p: Option<&str>) -> &str {
 #[must_use]
 pub fn pod_ips(pod: &Pod) -> Vec<&str> {
     let Some(status) = pod.status.as_ref() else { return Vec::new() };
-    let listed: Vec<&str> = status.pod_ips.iter().flatten().map(|p| p.ip.as_str()).filter(|ip| !ip.is_empty()).collect();
-    if listed.is_empty() { status.pod_ip.iter().map(String::as_str).filter(|ip| !ip.is_empty()).collect() } else { listed }
+    let listed: Vec<&str> =
+        status.pod_ips.iter().flatten().map(|p| p.ip.as_str()).filter(|ip| !ip.is_empty()).collect();
+    if listed.is_empty() {
+        status.pod_ip.iter().map(String::as_str).filter(|ip| !ip.is_empty()).collect()
+    } else {
+        listed
+    }
 }
 
 /// Whether a pod belongs behind a service at all.
@@ -86,6 +99,55 @@ pub fn pod_reference(pod: &Pod) -> ObjectReference {
         uid: pod.metadata.uid.clone(),
         ..ObjectReference::default()
     }
+}
+
+/// The pods a service selects.
+#[must_use]
+pub fn behind(pods: &Store<Pod>, service: &Service) -> Vec<Arc<Pod>> {
+    let selector = service.spec.as_ref().and_then(|s| s.selector.as_ref());
+    let mut found = pods.list_namespace(object::namespace(&service.metadata));
+    found.retain(|p| object::matches_map(selector, p.metadata.labels.as_ref()));
+    pods::sort_by_name(&mut found);
+    found
+}
+
+/// Wake the services that select a pod when something about the pod changes that endpoints show.
+pub fn watch_pods(pods: &Informer<Pod>, services: Store<Service>, queue: Queue<object::Key>, batch: Duration) {
+    let wake = move |pod: &Pod| {
+        for service in services.list_namespace(object::namespace(&pod.metadata)) {
+            let selector = service.spec.as_ref().and_then(|s| s.selector.as_ref());
+            if object::matches_map(selector, pod.metadata.labels.as_ref()) {
+                let key = object::Key::of(&service.metadata);
+                if batch.is_zero() { queue.add(key) } else { queue.add_after(key, batch) }
+            }
+        }
+    };
+    pods.add_handler(move |event: &Event<Pod>| match event {
+        Event::Added(pod) | Event::Deleted(pod) => wake(pod),
+        Event::Updated { old, new } => {
+            let relabelled = old.metadata.labels != new.metadata.labels;
+            if relabelled {
+                wake(old);
+            }
+            if relabelled || endpoint_view(old) != endpoint_view(new) {
+                wake(new);
+            }
+        }
+    });
+}
+
+/// What endpoints show of a pod.
+fn endpoint_view(pod: &Pod) -> (bool, bool, bool, &str, Vec<&str>, Option<&str>, Option<&str>) {
+    let spec = pod.spec.as_ref();
+    (
+        pods::ready(pod),
+        object::deleting(&pod.metadata),
+        pods::finished(pod),
+        pods::node(pod),
+        pod_ips(pod),
+        spec.and_then(|s| s.hostname.as_deref()),
+        spec.and_then(|s| s.subdomain.as_deref()),
+    )
 }
 
 /// Remembers what triggered earlier syncs, to date the next change by its oldest new cause.

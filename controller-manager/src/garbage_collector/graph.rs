@@ -131,7 +131,11 @@ impl Graph {
                 node.virtual_ = false;
                 node.identity = seen.identity;
                 let waited = node.deleting_dependents;
-                (std::mem::replace(&mut node.owners, seen.owners.clone()), std::mem::replace(&mut node.deleting, seen.deleting), waited)
+                (
+                    std::mem::replace(&mut node.owners, seen.owners.clone()),
+                    std::mem::replace(&mut node.deleting, seen.deleting),
+                    waited,
+                )
             }
             None => {
                 let node = Node {
@@ -152,7 +156,8 @@ impl Graph {
             work.orphan.push(uid.clone());
         }
         if seen.deleting && seen.foreground && !was_waiting {
-            let dependents: Vec<Uid> = self.nodes.get(&uid).map(|n| n.dependents.iter().cloned().collect()).unwrap_or_default();
+            let dependents: Vec<Uid> =
+                self.nodes.get(&uid).map(|n| n.dependents.iter().cloned().collect()).unwrap_or_default();
             work.delete.extend(dependents);
             work.delete.push(uid.clone());
         }

@@ -99,14 +99,30 @@ pub fn drop_owners_merge(live: &Value, owners: &[String]) -> Value {
     json!({"metadata": {"ownerReferences": left, "uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}})
 }
 
+/// A patch that makes the object block none of its owners; None if it blocks none.
+#[must_use]
+pub fn unblock(live: &Value) -> Option<Value> {
+    let meta = &live["metadata"];
+    let mut owners = meta["ownerReferences"].as_array()?.clone();
+    let mut changed = false;
+    for owner in &mut owners {
+        if owner["blockOwnerDeletion"] == true {
+            owner["blockOwnerDeletion"] = json!(false);
+            changed = true;
+        }
+    }
+    changed.then(|| json!({"metadata": {"ownerReferences": owners, "uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}}))
+}
+
 /// A patch that takes a finalizer off; None if it is not there.
 #[must_use]
 pub fn remove_finalizer(live: &Value, finalizer: &str) -> Option<Value> {
     let meta = &live["metadata"];
     let have = meta["finalizers"].as_array()?;
     let left: Vec<&Value> = have.iter().filter(|f| *f != finalizer).collect();
-    (left.len() < have.len())
-        .then(|| json!({"metadata": {"finalizers": left, "uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}}))
+    (left.len() < have.len()).then(
+        || json!({"metadata": {"finalizers": left, "uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}}),
+    )
 }
 
 #[cfg(test)]
@@ -127,20 +143,54 @@ mod tests {
     fn decisions() {
         use OwnerState::{Dangling, Solid, WaitingForDependents};
         let owner = |uid: &str, state| {
-            (Owner { api_version: "v1".into(), kind: "X".into(), name: uid.into(), uid: uid.into(), block_owner_deletion: None }, state)
+            (
+                Owner {
+                    api_version: "v1".into(),
+                    kind: "X".into(),
+                    name: uid.into(),
+                    uid: uid.into(),
+                    block_owner_deletion: None,
+                },
+                state,
+            )
         };
         let delete = |propagation| Step::Delete { propagation, unblock: false };
         let cases = [
             ("no owners", PLAIN, vec![], Step::Nothing),
             ("a live owner keeps it", PLAIN, vec![owner("a", Solid)], Step::Nothing),
-            ("a live owner keeps it, dead ones are dropped", PLAIN, vec![owner("a", Solid), owner("b", Dangling)], Step::DropOwners(vec!["b".into()])),
+            (
+                "a live owner keeps it, dead ones are dropped",
+                PLAIN,
+                vec![owner("a", Solid), owner("b", Dangling)],
+                Step::DropOwners(vec!["b".into()]),
+            ),
             ("all owners gone", PLAIN, vec![owner("a", Dangling)], delete("Background")),
             ("a waiting owner", PLAIN, vec![owner("a", WaitingForDependents)], delete("Background")),
-            ("a waiting owner and own dependents", Subject { has_dependents: true, ..PLAIN }, vec![owner("a", WaitingForDependents)], delete("Foreground")),
-            ("its orphan finalizer is respected", Subject { orphan_finalizer: true, ..PLAIN }, vec![owner("a", Dangling)], delete("Orphan")),
+            (
+                "a waiting owner and own dependents",
+                Subject { has_dependents: true, ..PLAIN },
+                vec![owner("a", WaitingForDependents)],
+                delete("Foreground"),
+            ),
+            (
+                "its orphan finalizer is respected",
+                Subject { orphan_finalizer: true, ..PLAIN },
+                vec![owner("a", Dangling)],
+                delete("Orphan"),
+            ),
             ("on its way out", Subject { deleting: true, ..PLAIN }, vec![owner("a", Dangling)], Step::Nothing),
-            ("waits for its dependents", Subject { deleting: true, deleting_dependents: true, blocked: true, ..PLAIN }, vec![], Step::LookAtDependents),
-            ("waited long enough", Subject { deleting: true, deleting_dependents: true, ..PLAIN }, vec![], Step::RemoveForegroundFinalizer),
+            (
+                "waits for its dependents",
+                Subject { deleting: true, deleting_dependents: true, blocked: true, ..PLAIN },
+                vec![],
+                Step::LookAtDependents,
+            ),
+            (
+                "waited long enough",
+                Subject { deleting: true, deleting_dependents: true, ..PLAIN },
+                vec![],
+                Step::RemoveForegroundFinalizer,
+            ),
         ];
         for (name, subject, owners, want) in cases {
             assert_eq!(plan(subject, &owners), want, "{name}");
@@ -150,8 +200,17 @@ mod tests {
     #[test]
     fn patches() {
         let live = json!({"metadata": {"uid": "u", "resourceVersion": "5", "finalizers": ["orphan", "x"], "ownerReferences": [{"uid": "a"}, {"uid": "b"}]}});
-        assert_eq!(remove_finalizer(&live, "orphan"), Some(json!({"metadata": {"finalizers": ["x"], "uid": "u", "resourceVersion": "5"}})));
+        assert_eq!(
+            remove_finalizer(&live, "orphan"),
+            Some(json!({"metadata": {"finalizers": ["x"], "uid": "u", "resourceVersion": "5"}}))
+        );
         assert_eq!(remove_finalizer(&live, "none"), None);
+        assert_eq!(unblock(&live), None);
+        let blocking = json!({"metadata": {"ownerReferences": [{"uid": "a", "blockOwnerDeletion": true}]}});
+        assert_eq!(
+            unblock(&blocking).map(|p| p["metadata"]["ownerReferences"].clone()),
+            Some(json!([{"uid": "a", "blockOwnerDeletion": false}]))
+        );
         assert_eq!(drop_owners_merge(&live, &["a".into()])["metadata"]["ownerReferences"], json!([{"uid": "b"}]));
     }
 }

@@ -42,7 +42,14 @@ pub fn conditions(namespace: &Namespace, round: &Round, now: Timestamp) -> Optio
             "NamespaceDeletionDiscoveryFailure",
             !round.discovery.is_empty(),
             ("ResourcesDiscovered", "All resources successfully discovered"),
-            ("DiscoveryFailed", format!("Discovery failed for some groups, {} failing: {}", round.discovery.len(), round.discovery.join(", "))),
+            (
+                "DiscoveryFailed",
+                format!(
+                    "Discovery failed for some groups, {} failing: {}",
+                    round.discovery.len(),
+                    round.discovery.join(", ")
+                ),
+            ),
         ),
         (
             "NamespaceDeletionGroupVersionParsingFailure",
@@ -54,7 +61,14 @@ pub fn conditions(namespace: &Namespace, round: &Round, now: Timestamp) -> Optio
             "NamespaceDeletionContentFailure",
             !round.failures.is_empty(),
             ("ContentDeleted", "All content successfully deleted, may be waiting on finalization"),
-            ("ContentDeletionFailed", format!("Failed to delete all resource types, {} remaining: {}", round.failures.len(), round.failures.join(", "))),
+            (
+                "ContentDeletionFailed",
+                format!(
+                    "Failed to delete all resource types, {} remaining: {}",
+                    round.failures.len(),
+                    round.failures.join(", ")
+                ),
+            ),
         ),
         (
             "NamespaceContentRemaining",
@@ -66,7 +80,13 @@ pub fn conditions(namespace: &Namespace, round: &Round, now: Timestamp) -> Optio
             "NamespaceFinalizersRemaining",
             !round.finalizers.is_empty(),
             ("ContentHasNoFinalizers", "All content-preserving finalizers finished"),
-            ("SomeFinalizersRemain", format!("Some content in the namespace has finalizers remaining: {}", listed(&round.finalizers, " in "))),
+            (
+                "SomeFinalizersRemain",
+                format!(
+                    "Some content in the namespace has finalizers remaining: {}",
+                    listed(&round.finalizers, " in ")
+                ),
+            ),
         ),
     ];
     let mut out = namespace.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
@@ -87,7 +107,11 @@ pub fn conditions(namespace: &Namespace, round: &Round, now: Timestamp) -> Optio
                 changed = true;
             }
             Some(c) if c.status != new.status || c.reason != new.reason || c.message != new.message => {
-                let transition = if c.status == new.status { c.last_transition_time.clone() } else { new.last_transition_time.clone() };
+                let transition = if c.status == new.status {
+                    c.last_transition_time.clone()
+                } else {
+                    new.last_transition_time.clone()
+                };
                 *c = NamespaceCondition { last_transition_time: transition, ..new };
                 changed = true;
             }
@@ -120,15 +144,31 @@ mod tests {
 
     #[test]
     fn conditions_tell_what_is_left() {
-        let ns: Namespace = serde_json::from_value(json!({"metadata": {"name": "n"}, "spec": {"finalizers": ["kubernetes"]}})).expect("namespace");
+        let ns: Namespace =
+            serde_json::from_value(json!({"metadata": {"name": "n"}, "spec": {"finalizers": ["kubernetes"]}}))
+                .expect("namespace");
         let mut round = Round::default();
         round.remaining.insert("pods.".into(), 2);
         round.finalizers.insert("example.com/x".into(), 1);
         let got = conditions(&ns, &round, Timestamp::UNIX_EPOCH).expect("conditions");
-        let texts: Vec<_> = got.iter().map(|c| (c.type_.as_str(), c.status.as_str(), c.message.clone().unwrap_or_default())).collect();
-        assert_eq!(texts[0], ("NamespaceDeletionDiscoveryFailure", "False", "All resources successfully discovered".into()));
-        assert_eq!(texts[3], ("NamespaceContentRemaining", "True", "Some resources are remaining: pods. has 2 resource instances".into()));
-        assert_eq!(texts[4].2, "Some content in the namespace has finalizers remaining: example.com/x in 1 resource instances");
+        let texts: Vec<_> =
+            got.iter().map(|c| (c.type_.as_str(), c.status.as_str(), c.message.clone().unwrap_or_default())).collect();
+        assert_eq!(
+            texts[0],
+            ("NamespaceDeletionDiscoveryFailure", "False", "All resources successfully discovered".into())
+        );
+        assert_eq!(
+            texts[3],
+            (
+                "NamespaceContentRemaining",
+                "True",
+                "Some resources are remaining: pods. has 2 resource instances".into()
+            )
+        );
+        assert_eq!(
+            texts[4].2,
+            "Some content in the namespace has finalizers remaining: example.com/x in 1 resource instances"
+        );
         let mut again = ns.clone();
         again.status.get_or_insert_default().conditions = Some(got);
         assert_eq!(conditions(&again, &round, Timestamp::UNIX_EPOCH), None);

@@ -86,7 +86,8 @@ impl CidrSet {
         let step = u32::from(self.range.max_prefix_len() - self.mask);
         let base = Self::number(self.range.network());
         let last = self.used.len() - 1;
-        let index = |ip: IpAddr| usize::try_from(Self::number(ip).saturating_sub(base) >> step).unwrap_or(last).min(last);
+        let index =
+            |ip: IpAddr| usize::try_from(Self::number(ip).saturating_sub(base) >> step).unwrap_or(last).min(last);
         index(cidr.network())..index(cidr.broadcast()) + 1
     }
 
@@ -135,7 +136,11 @@ pub fn plan(node: &Node, sets: &mut [CidrSet]) -> Vec<Action> {
             }
             let name = object::name(&node.metadata);
             let about = object::reference::<Node>(&node.metadata);
-            return vec![Action::normal(&about, "CIDRNotAvailable", format!("Node {name} status is now: CIDRNotAvailable"))];
+            return vec![Action::normal(
+                &about,
+                "CIDRNotAvailable",
+                format!("Node {name} status is now: CIDRNotAvailable"),
+            )];
         }
     }
     let texts: Vec<String> = taken.iter().map(ToString::to_string).collect();

@@ -167,7 +167,8 @@ impl Monitor {
             h.renewed = renewed.or(h.renewed);
             h.probed = now;
         }
-        let grace = if nodes::condition(node, "Ready").is_none() { self.config.startup_grace } else { self.config.grace };
+        let grace =
+            if nodes::condition(node, "Ready").is_none() { self.config.startup_grace } else { self.config.grace };
         now.duration_since(h.probed).unsigned_abs() > grace && now > h.probed
     }
 
@@ -194,7 +195,11 @@ impl Monitor {
         actions
     }
 
-    fn zone_states(&self, nodes: &[Arc<Node>], readiness: &HashMap<&str, Option<String>>) -> HashMap<String, ZoneState> {
+    fn zone_states(
+        &self,
+        nodes: &[Arc<Node>],
+        readiness: &HashMap<&str, Option<String>>,
+    ) -> HashMap<String, ZoneState> {
         let mut counts: HashMap<String, (usize, usize)> = HashMap::new();
         for node in nodes {
             let up = readiness.get(object::name(&node.metadata)).cloned().flatten().as_deref() == Some("True");
@@ -221,7 +226,8 @@ impl Monitor {
     fn may_evict(&mut self, node: &Node, status: Option<&str>, all_down: bool) -> bool {
         let name = object::name(&node.metadata);
         let unready = matches!(status, Some("False" | "Unknown"));
-        let tainted = nodes::taints(node).iter().any(|t| t.effect == "NoExecute" && (t.key == NOT_READY || t.key == UNREACHABLE));
+        let tainted =
+            nodes::taints(node).iter().any(|t| t.effect == "NoExecute" && (t.key == NOT_READY || t.key == UNREACHABLE));
         let zone = self.zones.entry(zone_of(node)).or_insert_with(|| Zone {
             tokens: 1.0,
             filled: Timestamp::UNIX_EPOCH,
@@ -325,7 +331,11 @@ fn unknown_conditions(node: &Node, now: Timestamp) -> Option<Action> {
         }
     }
     (!changed.is_empty()).then(|| {
-        Action::patch_status::<Node>(&node.metadata, PatchKind::Strategic, json!({"status": {"conditions": body(&changed)}}))
+        Action::patch_status::<Node>(
+            &node.metadata,
+            PatchKind::Strategic,
+            json!({"status": {"conditions": body(&changed)}}),
+        )
     })
 }
 
@@ -408,7 +418,9 @@ fn taint_patch(node: &Node, taints: &[Taint]) -> Action {
 /// The old beta labels are kept equal to the stable ones.
 fn missing_labels(node: &Node) -> Option<Action> {
     let mut labels = serde_json::Map::new();
-    for (stable, beta) in [("kubernetes.io/os", "beta.kubernetes.io/os"), ("kubernetes.io/arch", "beta.kubernetes.io/arch")] {
+    for (stable, beta) in
+        [("kubernetes.io/os", "beta.kubernetes.io/os"), ("kubernetes.io/arch", "beta.kubernetes.io/arch")]
+    {
         let value = object::label(&node.metadata, stable);
         if value.is_some() && object::label(&node.metadata, beta) != value {
             labels.insert(beta.into(), json!(value));

@@ -17,7 +17,8 @@ fn at(seconds: i64) -> Timestamp {
 fn node(name: &str, ready: Option<&str>, beat: i64, taints: Value) -> Arc<Node> {
     let mut v = json!({"metadata": {"name": name, "uid": name, "creationTimestamp": at(0).to_string()}, "spec": {"taints": taints}, "status": {}});
     if let Some(status) = ready {
-        v["status"]["conditions"] = json!([{"type": "Ready", "status": status, "lastHeartbeatTime": at(beat).to_string()}]);
+        v["status"]["conditions"] =
+            json!([{"type": "Ready", "status": status, "lastHeartbeatTime": at(beat).to_string()}]);
         for other in &REPORTED[1..] {
             let other = json!({"type": other, "status": if status == "Unknown" { "Unknown" } else { "False" }});
             v["status"]["conditions"].as_array_mut().expect("list").push(other);
@@ -43,11 +44,27 @@ fn tick(m: &mut Monitor, nodes: &[Arc<Node>], renewed: Option<i64>, now: i64) ->
             Action::Patch { path, body, .. } => {
                 let what = path.trim_start_matches("/api/v1/");
                 if let Some(t) = body.pointer("/spec/taints") {
-                    let list: Vec<String> = t.as_array().into_iter().flatten().map(|t| format!("{}:{}", t["key"].as_str().unwrap_or("").trim_start_matches("node.kubernetes.io/"), t["effect"].as_str().unwrap_or(""))).collect();
+                    let list: Vec<String> = t
+                        .as_array()
+                        .into_iter()
+                        .flatten()
+                        .map(|t| {
+                            format!(
+                                "{}:{}",
+                                t["key"].as_str().unwrap_or("").trim_start_matches("node.kubernetes.io/"),
+                                t["effect"].as_str().unwrap_or("")
+                            )
+                        })
+                        .collect();
                     format!("{what} taints {}", list.join(" "))
                 } else {
                     let c = &body["status"]["conditions"][0];
-                    format!("{what} {}={} {}", c["type"].as_str().unwrap_or(""), c["status"].as_str().unwrap_or(""), c["reason"].as_str().unwrap_or(""))
+                    format!(
+                        "{what} {}={} {}",
+                        c["type"].as_str().unwrap_or(""),
+                        c["status"].as_str().unwrap_or(""),
+                        c["reason"].as_str().unwrap_or("")
+                    )
                 }
             }
             other => format!("{other:?}"),
@@ -63,13 +80,23 @@ fn a_silent_node_becomes_unknown_unreachable_and_is_emptied() {
     let beating = |n: i64| node("b", Some("True"), n, json!([]));
     assert_eq!(
         tick(&mut m, &seen("True", json!([])), None, 0),
-        ["RegisteredNode: Node a event: Registered Node a in Controller", "RegisteredNode: Node b event: Registered Node b in Controller"]
+        [
+            "RegisteredNode: Node a event: Registered Node a in Controller",
+            "RegisteredNode: Node b event: Registered Node b in Controller"
+        ]
     );
-    assert!(tick(&mut m, &[node("a", Some("True"), 0, json!([])), beating(40)], None, 50).is_empty(), "within the grace period");
+    assert!(
+        tick(&mut m, &[node("a", Some("True"), 0, json!([])), beating(40)], None, 50).is_empty(),
+        "within the grace period"
+    );
     assert_eq!(
         tick(&mut m, &[node("a", Some("True"), 0, json!([])), beating(50)], None, 55),
-        ["nodes/a/status Ready=Unknown NodeStatusUnknown", "NodeNotReady: Node a status is now: NodeNotReady",
-            "namespaces/ns/pods/p/status Ready=False ", "NodeNotReady: Node is not ready"]
+        [
+            "nodes/a/status Ready=Unknown NodeStatusUnknown",
+            "NodeNotReady: Node a status is now: NodeNotReady",
+            "namespaces/ns/pods/p/status Ready=False ",
+            "NodeNotReady: Node is not ready"
+        ]
     );
     assert_eq!(
         tick(&mut m, &[node("a", Some("Unknown"), 0, json!([])), beating(55)], None, 56),
@@ -77,7 +104,11 @@ fn a_silent_node_becomes_unknown_unreachable_and_is_emptied() {
     );
     let tainted = json!([{"key": UNREACHABLE, "effect": "NoSchedule"}, {"key": UNREACHABLE, "effect": "NoExecute"}]);
     assert!(tick(&mut m, &[node("a", Some("Unknown"), 0, tainted.clone()), beating(60)], None, 60).is_empty());
-    assert_eq!(tick(&mut m, &[node("a", Some("True"), 61, tainted), beating(61)], None, 62), ["nodes/a taints "], "back again");
+    assert_eq!(
+        tick(&mut m, &[node("a", Some("True"), 61, tainted), beating(61)], None, 62),
+        ["nodes/a taints "],
+        "back again"
+    );
 }
 
 #[test]
@@ -99,14 +130,23 @@ fn evictions_are_paced_and_stop_when_all_is_down() {
     let sched = || json!([{"key": NOT_READY, "effect": "NoSchedule"}]);
     let both = || json!([{"key": NOT_READY, "effect": "NoSchedule"}, {"key": NOT_READY, "effect": "NoExecute"}]);
     let first = tick(&mut m, &[down("a", none()), down("b", none()), up()], None, 0);
-    assert_eq!(first[3..], ["nodes/b taints not-ready:NoSchedule", "nodes/a taints not-ready:NoSchedule not-ready:NoExecute"]);
-    assert!(tick(&mut m, &[down("a", both()), down("b", sched()), up()], None, 5).is_empty(), "one node in ten seconds");
+    assert_eq!(
+        first[3..],
+        ["nodes/b taints not-ready:NoSchedule", "nodes/a taints not-ready:NoSchedule not-ready:NoExecute"]
+    );
+    assert!(
+        tick(&mut m, &[down("a", both()), down("b", sched()), up()], None, 5).is_empty(),
+        "one node in ten seconds"
+    );
     assert_eq!(
         tick(&mut m, &[down("a", both()), down("b", sched()), up()], None, 10),
         ["nodes/b taints not-ready:NoSchedule not-ready:NoExecute"]
     );
     let gone = tick(&mut m, &[down("a", both()), down("b", sched())], None, 20);
-    assert_eq!(gone, ["RemovingNode: Node up event: Removing Node up from Controller", "nodes/a taints not-ready:NoSchedule"]);
+    assert_eq!(
+        gone,
+        ["RemovingNode: Node up event: Removing Node up from Controller", "nodes/a taints not-ready:NoSchedule"]
+    );
 }
 
 #[test]
@@ -129,6 +169,7 @@ fn conditions_and_cordon_become_taints() {
     let v = json!({"metadata": {"name": "a"}, "spec": {"unschedulable": true, "taints": [{"key": "mine", "effect": "NoSchedule"}]},
         "status": {"conditions": [{"type": "Ready", "status": "True"}, {"type": "DiskPressure", "status": "True"}, {"type": "MemoryPressure", "status": "False"}]}});
     let n: Node = serde_json::from_value(v).expect("node");
-    let keys: Vec<String> = desired_taints(&n, Some("True"), false, at(0)).expect("taints").into_iter().map(|t| t.key).collect();
+    let keys: Vec<String> =
+        desired_taints(&n, Some("True"), false, at(0)).expect("taints").into_iter().map(|t| t.key).collect();
     assert_eq!(keys, ["mine", "node.kubernetes.io/disk-pressure", "node.kubernetes.io/unschedulable"]);
 }

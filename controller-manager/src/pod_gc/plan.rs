@@ -69,7 +69,10 @@ fn out_of_service(node: &Node) -> bool {
 }
 
 fn force_delete(pod: &Pod) -> Action {
-    Action::delete_with::<Pod>(&pod.metadata, json!({"gracePeriodSeconds": 0, "preconditions": {"uid": pod.metadata.uid}}))
+    Action::delete_with::<Pod>(
+        &pod.metadata,
+        json!({"gracePeriodSeconds": 0, "preconditions": {"uid": pod.metadata.uid}}),
+    )
 }
 
 #[cfg(test)]
@@ -105,15 +108,23 @@ mod tests {
                 .iter()
                 .map(|a| match a {
                     Action::Delete { path, .. } => format!("delete {}", path.rsplit('/').next().unwrap_or("")),
-                    Action::Patch { body, .. } => format!("{} {}", body["status"]["phase"], body["status"]["conditions"][0]["message"]),
+                    Action::Patch { body, .. } => {
+                        format!("{} {}", body["status"]["phase"], body["status"]["conditions"][0]["message"])
+                    }
                     other => format!("{other:?}"),
                 })
                 .collect()
         };
         assert_eq!(
             log(&s),
-            ["delete done-1", "\"Failed\" \"PodGC: node no longer exists\"", "delete lost", "delete never-started",
-                "\"Failed\" \"PodGC: node is out of service\"", "delete stuck"]
+            [
+                "delete done-1",
+                "\"Failed\" \"PodGC: node no longer exists\"",
+                "delete lost",
+                "delete never-started",
+                "\"Failed\" \"PodGC: node is out of service\"",
+                "delete stuck"
+            ]
         );
         assert!(!log(&Snapshot { threshold: 0, ..s }).contains(&"delete done-1".to_owned()), "0 turns it off");
     }

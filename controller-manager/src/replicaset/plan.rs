@@ -62,7 +62,8 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
     if active.len() < want {
         let missing = (want - active.len()).min(BURST);
         let pod = pods::from_template(&s.template, &s.namespace, &s.owner);
-        actions.extend((0..missing).map(|_| Action::CreatePod { pod: Box::new(pod.clone()), parent: s.parent.clone() }));
+        actions
+            .extend((0..missing).map(|_| Action::CreatePod { pod: Box::new(pod.clone()), parent: s.parent.clone() }));
     } else if active.len() > want {
         let surplus = (active.len() - want).min(BURST);
         let crowding = pods::crowding(s.related.iter().map(AsRef::as_ref));
@@ -75,11 +76,8 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
         }));
     }
     // A ready pod becomes available by the clock alone, which no watch reports.
-    let soonest = active
-        .iter()
-        .filter_map(|p| pods::available_in(p, s.min_ready_seconds, now))
-        .filter(|d| !d.is_zero())
-        .min();
+    let soonest =
+        active.iter().filter_map(|p| pods::available_in(p, s.min_ready_seconds, now)).filter(|d| !d.is_zero()).min();
     actions.extend(soonest.map(Action::RequeueAfter));
     actions
 }
@@ -97,9 +95,7 @@ pub fn counts(s: &Snapshot, now: Timestamp) -> Counts {
             continue;
         }
         c.replicas += 1;
-        let labelled = wanted.is_none_or(|w| {
-            w.iter().all(|(k, v)| object::label(&pod.metadata, k) == Some(v))
-        });
+        let labelled = wanted.is_none_or(|w| w.iter().all(|(k, v)| object::label(&pod.metadata, k) == Some(v)));
         c.fully_labeled += i32::from(labelled);
         c.ready += i32::from(pods::ready(pod));
         c.available += i32::from(pods::available(pod, s.min_ready_seconds, now));
@@ -172,7 +168,9 @@ mod tests {
         actions
             .iter()
             .map(|a| match a {
-                Action::CreatePod { pod, .. } => format!("create {}", pod.metadata.generate_name.clone().unwrap_or_default()),
+                Action::CreatePod { pod, .. } => {
+                    format!("create {}", pod.metadata.generate_name.clone().unwrap_or_default())
+                }
                 Action::DeletePod { name, .. } => format!("delete {name}"),
                 Action::RequeueAfter(d) => format!("again in {}s", d.as_secs()),
                 other => format!("{other:?}"),
@@ -187,8 +185,16 @@ mod tests {
             ("nothing yet", set(2, vec![]), vec!["create web-", "create web-"]),
             ("as asked", set(1, vec![running("a")]), vec![]),
             ("finished pods are replaced", set(1, vec![pod("a", "Failed", None, false)]), vec!["create web-"]),
-            ("terminating pods are replaced at once", set(1, vec![pod("a", "Running", None, true)]), vec!["create web-"]),
-            ("surplus: the pending one goes", set(1, vec![running("a"), pod("b", "Pending", None, false)]), vec!["delete b"]),
+            (
+                "terminating pods are replaced at once",
+                set(1, vec![pod("a", "Running", None, true)]),
+                vec!["create web-"],
+            ),
+            (
+                "surplus: the pending one goes",
+                set(1, vec![running("a"), pod("b", "Pending", None, false)]),
+                vec!["delete b"],
+            ),
             ("a dying set does nothing", Snapshot { deleting: true, ..set(3, vec![]) }, vec![]),
             (
                 "becoming available is awaited",

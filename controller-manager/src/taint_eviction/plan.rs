@@ -28,7 +28,9 @@ pub fn fate(pod: &Pod, taints: &[Taint]) -> Fate {
     let tolerations = pod.spec.as_ref().and_then(|s| s.tolerations.as_deref()).unwrap_or_default();
     let mut shortest: Option<Duration> = None;
     for taint in no_execute {
-        let Some(t) = tolerations.iter().find(|t| nodes::tolerates(t, taint)) else { return Fate::Leaves(Duration::ZERO) };
+        let Some(t) = tolerations.iter().find(|t| nodes::tolerates(t, taint)) else {
+            return Fate::Leaves(Duration::ZERO);
+        };
         if let Some(seconds) = t.toleration_seconds {
             let limit = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
             shortest = Some(shortest.map_or(limit, |s| s.min(limit)));
@@ -42,14 +44,22 @@ pub fn fate(pod: &Pod, taints: &[Taint]) -> Fate {
 pub fn evict(pod: &Pod, now: Timestamp) -> Vec<Action> {
     let about = object::reference::<Pod>(&pod.metadata);
     let text = format!("Marking for deletion Pod {}", object::Key::of(&pod.metadata));
-    vec![Action::normal(&about, "TaintManagerEviction", text), disruption(pod, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint", None, now), Action::delete::<Pod>(&pod.metadata)]
+    vec![
+        Action::normal(&about, "TaintManagerEviction", text),
+        disruption(pod, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint", None, now),
+        Action::delete::<Pod>(&pod.metadata),
+    ]
 }
 
 /// The taint went away in time.
 #[must_use]
 pub fn cancel(pod: &Pod) -> Action {
     let about = object::reference::<Pod>(&pod.metadata);
-    Action::normal(&about, "TaintManagerEviction", format!("Cancelling deletion of Pod {}", object::Key::of(&pod.metadata)))
+    Action::normal(
+        &about,
+        "TaintManagerEviction",
+        format!("Cancelling deletion of Pod {}", object::Key::of(&pod.metadata)),
+    )
 }
 
 /// Note in a pod's status that the cluster, not the application, ended it.
@@ -62,7 +72,11 @@ pub fn disruption(pod: &Pod, reason: &str, message: &str, phase: Option<&str>, n
     if let Some(phase) = phase.filter(|_| !pods::finished(pod)) {
         status["phase"] = json!(phase);
     }
-    Action::patch_status::<Pod>(&pod.metadata, PatchKind::Strategic, json!({"metadata": {"uid": pod.metadata.uid}, "status": status}))
+    Action::patch_status::<Pod>(
+        &pod.metadata,
+        PatchKind::Strategic,
+        json!({"metadata": {"uid": pod.metadata.uid}, "status": status}),
+    )
 }
 
 #[cfg(test)]
@@ -76,7 +90,9 @@ mod tests {
         .expect("taints");
         let secs = |n| Fate::Leaves(Duration::from_secs(n));
         let t = |s: Option<i64>| match s {
-            Some(s) => json!([{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": s}]),
+            Some(s) => {
+                json!([{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": s}])
+            }
             None => json!([{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}]),
         };
         for (tolerations, want) in [
@@ -86,7 +102,8 @@ mod tests {
             (t(None), Fate::Stays),
             (json!([{"operator": "Exists"}]), Fate::Stays),
         ] {
-            let pod: Pod = serde_json::from_value(json!({"spec": {"containers": [], "tolerations": tolerations}})).expect("pod");
+            let pod: Pod =
+                serde_json::from_value(json!({"spec": {"containers": [], "tolerations": tolerations}})).expect("pod");
             assert_eq!(fate(&pod, &taints), want, "{tolerations}");
         }
         assert_eq!(fate(&Pod::default(), &[]), Fate::Stays);

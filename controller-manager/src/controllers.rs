@@ -1,0 +1,47 @@
+//! Every controller this binary has, one line each.
+
+use crate::engine::registry::Controller;
+
+/// In the order in which they start.
+pub const TABLE: &[Controller] = &[
+    Controller::new("endpoints-controller", "endpoint", crate::endpoints::start),
+    Controller::new("endpointslice-controller", "endpointslice", crate::endpointslice::start),
+    Controller::new(
+        "replicationcontroller-controller",
+        "replicationcontroller",
+        crate::replicaset::start_replication_controllers,
+    ),
+    Controller::new("pod-garbage-collector-controller", "podgc", crate::pod_gc::start),
+    Controller::new("namespace-controller", "namespace", crate::namespace::start),
+    Controller::new("serviceaccount-controller", "serviceaccount", crate::service_account::start),
+    Controller::new("garbage-collector-controller", "garbagecollector", crate::garbage_collector::start),
+    Controller::new("daemonset-controller", "daemonset", crate::daemonset::start),
+    Controller::new("deployment-controller", "deployment", crate::deployment::start),
+    Controller::new("replicaset-controller", "replicaset", crate::replicaset::start),
+    Controller::new("statefulset-controller", "statefulset", crate::statefulset::start),
+    Controller::new("node-ipam-controller", "nodeipam", crate::node_ipam::start),
+    Controller::new("node-lifecycle-controller", "nodelifecycle", crate::node_lifecycle::start),
+    Controller::new("taint-eviction-controller", "", crate::taint_eviction::start),
+    Controller::new(
+        "clusterrole-aggregation-controller",
+        "clusterrole-aggregation",
+        crate::clusterrole_aggregation::start,
+    ),
+    Controller::new("root-ca-certificate-publisher-controller", "root-ca-cert-publisher", crate::root_ca::start),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::registry::{OTHER_NAMES, known};
+
+    #[test]
+    fn every_name_is_known_once() {
+        let mut names: Vec<&str> = TABLE.iter().map(|c| c.name).chain(OTHER_NAMES.iter().map(|n| n.0)).collect();
+        names.sort_unstable();
+        let count = names.len();
+        names.dedup();
+        assert_eq!(names.len(), count, "a name is listed twice");
+        assert_eq!(known(TABLE)["deployment"], "deployment-controller");
+    }
+}

@@ -1,0 +1,168 @@
+//! Runs a pod on every node that wants it.
+
+pub mod plan;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::jiff::Timestamp;
+use parking_lot::Mutex;
+use shared::informer::{Event, Store};
+use shared::workqueue::Queue;
+
+use self::plan::Snapshot;
+use crate::engine::action::Action;
+use crate::engine::backoff::Backoff;
+use crate::engine::context::Context;
+use crate::engine::executor::Executor;
+use crate::engine::expect::Expectations;
+use crate::engine::object::{self, Key};
+use crate::engine::owned::{self, PodWatch};
+use crate::engine::pods;
+use crate::engine::registry::Started;
+use crate::engine::rest::RestError;
+use crate::engine::worker::{self, Synced};
+
+struct DaemonSets {
+    executor: Executor,
+    sets: Store<DaemonSet>,
+    pods: Store<Pod>,
+    nodes: Store<Node>,
+    revisions: Store<ControllerRevision>,
+    expectations: Arc<Expectations>,
+    failures: Mutex<Backoff>,
+}
+
+fn selects(set: &DaemonSet, labels: Option<&std::collections::BTreeMap<String, String>>) -> bool {
+    set.spec
+        .as_ref()
+        .is_some_and(|s| !object::selector_is_empty(&s.selector) && object::matches_selector(&s.selector, labels))
+}
+
+/// Wire the DaemonSet controller.
+pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
+    Box::pin(async move {
+        let (sets, pods) = (cx.informer::<DaemonSet>(), cx.pods());
+        let (nodes, revisions) = (cx.informer::<Node>(), cx.owned::<ControllerRevision>());
+        let queue: Queue<Key> = Queue::new("daemonset");
+        let expectations = Arc::new(Expectations::default());
+        let this = Arc::new(DaemonSets {
+            executor: cx.executor("daemon-set-controller", "daemonset-controller"),
+            sets: sets.store(),
+            pods: pods.store(),
+            nodes: nodes.store(),
+            revisions: revisions.store(),
+            expectations: Arc::clone(&expectations),
+            failures: Mutex::new(Backoff::new(Duration::from_secs(1), Duration::from_mins(15))),
+        });
+        owned::watch(&sets, &queue);
+        owned::watch_children(&revisions, sets.store(), queue.clone(), |s: &DaemonSet, r: &ControllerRevision| {
+            selects(s, r.metadata.labels.as_ref())
+        });
+        let wake = PodWatch {
+            store: sets.store(),
+            queue: queue.clone(),
+            expectations,
+            selects: |s: &DaemonSet, p: &Pod| selects(s, p.metadata.labels.as_ref()),
+        };
+        wake.listen(&pods);
+        let (wake, all) = (queue.clone(), sets.store());
+        nodes.add_handler(move |event: &Event<Node>| {
+            if let Event::Updated { old, new } = event
+                && placement_view(old) == placement_view(new)
+            {
+                return;
+            }
+            for set in all.list() {
+                wake.add(Key::of(&set.metadata));
+            }
+        });
+        worker::run(cx, "daemonset", cx.settings().workers.daemonset, &queue, &this, |s, key| async move {
+            s.sync(&key).await
+        });
+        Ok(Started::Yes)
+    })
+}
+
+type PlacementView<'a> =
+    (Option<&'a std::collections::BTreeMap<String, String>>, Vec<(&'a str, &'a str, Option<&'a str>)>);
+
+/// What decides whether daemon pods run on a node; heartbeats do not.
+fn placement_view(node: &Node) -> PlacementView<'_> {
+    let taints = crate::engine::nodes::taints(node);
+    (
+        node.metadata.labels.as_ref(),
+        taints.iter().map(|t| (t.key.as_str(), t.effect.as_str(), t.value.as_deref())).collect(),
+    )
+}
+
+impl DaemonSets {
+    async fn sync(&self, key: &Key) -> Synced {
+        let Some(set) = self.sets.get(&key.namespace, &key.name) else {
+            self.expectations.forget(key);
+            return Ok(None);
+        };
+        let uid = object::uid(&set.metadata);
+        let rest = &self.executor.rest;
+        let mine = |m: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta| selects(&set, m.labels.as_ref());
+        let revisions = owned::candidates(&self.revisions, &key.namespace, uid);
+        let revisions = owned::settle(rest, &*set, |r: &ControllerRevision| mine(&r.metadata), revisions).await?;
+        let candidates = owned::candidates(&self.pods, &key.namespace, uid);
+        let pods = owned::settle(rest, &*set, |p: &Pod| mine(&p.metadata), candidates).await?;
+        let mut nodes = self.nodes.list();
+        nodes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        let settled = self.expectations.satisfied(key, Instant::now());
+        let (held, again) = self.held(&set, &pods);
+        let snapshot = Snapshot { set, nodes, pods, revisions, settled, held };
+        let actions = plan::plan(&snapshot, Timestamp::now());
+        self.note_failures(&snapshot, &actions);
+        let new_revision = actions.iter().any(|a| matches!(a, Action::Create { .. }));
+        let outcome = self.executor.run(key, Some(&self.expectations), actions).await;
+        if let Some(f) = &outcome.failure
+            && new_revision
+            && f.error.already_exists()
+        {
+            // Another set's revision has the name the hash gives.
+            let mut copy = DaemonSet::clone(&snapshot.set);
+            let status = copy.status.get_or_insert_default();
+            status.collision_count = Some(status.collision_count.unwrap_or(0) + 1);
+            self.executor.one(Action::update_status(&copy)).await?;
+        }
+        let synced: Synced = outcome.into();
+        synced.map(|requeue| [requeue, again].into_iter().flatten().min())
+    }
+
+    fn item(set: &DaemonSet, node: &str) -> String {
+        format!("{}/{}/{node}", object::uid(&set.metadata), set.metadata.generation.unwrap_or(0))
+    }
+
+    /// Nodes whose failed pod may not be replaced yet, and when the first of them may.
+    fn held(&self, set: &DaemonSet, pods: &[Arc<Pod>]) -> (HashSet<String>, Option<Duration>) {
+        let (failures, now) = (self.failures.lock(), Instant::now());
+        let mut held = HashSet::new();
+        let mut soonest: Option<Duration> = None;
+        for pod in pods.iter().filter(|p| pods::phase(p) == "Failed") {
+            let node = pods::node(pod);
+            if let Some(wait) = failures.waiting(&Self::item(set, node), now) {
+                held.insert(node.to_owned());
+                soonest = Some(soonest.map_or(wait, |s| s.min(wait)));
+            }
+        }
+        (held, soonest)
+    }
+
+    fn note_failures(&self, s: &Snapshot, actions: &[Action]) {
+        let now = Instant::now();
+        for action in actions {
+            let Action::DeletePod { uid, .. } = action else { continue };
+            let failed = s.pods.iter().find(|p| object::uid(&p.metadata) == uid && pods::phase(p) == "Failed");
+            if let Some(pod) = failed {
+                self.failures.lock().next(&Self::item(&s.set, pods::node(pod)), now);
+            }
+        }
+    }
+}

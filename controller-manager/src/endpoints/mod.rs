@@ -1,0 +1,94 @@
+//! Endpoints objects of services, for clients that do not know slices.
+
+pub mod plan;
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::{Endpoints, Pod, Service};
+use parking_lot::Mutex;
+use serde_json::json;
+use shared::informer::{Event, Store};
+use shared::workqueue::Queue;
+
+use self::plan::Snapshot;
+use crate::engine::action::Action;
+use crate::engine::context::Context;
+use crate::engine::executor::Executor;
+use crate::engine::object::{self, Key};
+use crate::engine::owned;
+use crate::engine::registry::Started;
+use crate::engine::rest::RestError;
+use crate::engine::services::{self, Triggers};
+use crate::engine::worker::{self, Synced};
+
+struct EndpointsController {
+    executor: Executor,
+    services: Store<Service>,
+    pods: Store<Pod>,
+    endpoints: Store<Endpoints>,
+    triggers: Mutex<Triggers>,
+}
+
+/// Wire the endpoints controller.
+pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
+    Box::pin(async move {
+        let (services, pods, endpoints) = (cx.informer::<Service>(), cx.pods(), cx.informer::<Endpoints>());
+        let queue: Queue<Key> = Queue::new("endpoint");
+        let this = Arc::new(EndpointsController {
+            executor: cx.executor("endpoint-controller", "endpoint-controller"),
+            services: services.store(),
+            pods: pods.store(),
+            endpoints: endpoints.store(),
+            triggers: Mutex::default(),
+        });
+        owned::watch(&services, &queue);
+        services::watch_pods(&pods, services.store(), queue.clone(), cx.settings().endpoints_batch);
+        let wake = queue.clone();
+        endpoints.add_handler(move |event: &Event<Endpoints>| {
+            // Somebody deleted it, or it was left over from before: have a look.
+            if !matches!(event, Event::Updated { .. }) {
+                wake.add(Key::of(&event.object().metadata));
+            }
+        });
+        worker::run(cx, "endpoints", cx.settings().workers.endpoint, &queue, &this, |s, key| async move {
+            s.sync(&key).await
+        });
+        Ok(Started::Yes)
+    })
+}
+
+impl EndpointsController {
+    async fn sync(&self, key: &Key) -> Synced {
+        let current = self.endpoints.get(&key.namespace, &key.name);
+        let Some(service) = self.services.get(&key.namespace, &key.name) else {
+            self.triggers.lock().forget(key);
+            // Only what this controller made goes with the service.
+            if let Some(current) = current.filter(|c| plan::ours(c)) {
+                self.executor.one(Action::delete_with::<Endpoints>(&current.metadata, json!({}))).await?;
+            }
+            return Ok(None);
+        };
+        if services::selecting(&service).is_none() {
+            return Ok(None);
+        }
+        let pods = services::behind(&self.pods, &service);
+        let trigger = self.triggers.lock().next(&service, &pods);
+        let about = object::reference::<Service>(&service.metadata);
+        let snapshot = Snapshot { service, pods, current, trigger };
+        let creating = snapshot.current.is_none();
+        let outcome = self.executor.run(key, None, plan::plan(&snapshot)).await;
+        if let Some(f) = &outcome.failure {
+            if f.error.namespace_terminating() {
+                return Ok(None);
+            }
+            if !f.error.conflict() && !f.error.already_exists() {
+                let (reason, verb) =
+                    if creating { ("FailedToCreateEndpoint", "create") } else { ("FailedToUpdateEndpoint", "update") };
+                let text = format!("Failed to {verb} endpoint for service {key}: {}", f.error);
+                self.executor.one(Action::warning(&about, reason, text)).await?;
+            }
+        }
+        outcome.into()
+    }
+}

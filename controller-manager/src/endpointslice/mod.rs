@@ -1,0 +1,181 @@
+//! EndpointSlices of services with a selector.
+
+pub mod plan;
+pub mod tracker;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use parking_lot::Mutex;
+use shared::informer::{Event, Store};
+use shared::workqueue::Queue;
+
+use self::plan::{CONTROLLER, MANAGED_BY, SERVICE_NAME, Snapshot};
+use self::tracker::Tracker;
+use crate::engine::action::Action;
+use crate::engine::context::Context;
+use crate::engine::executor::Executor;
+use crate::engine::object::{self, Key};
+use crate::engine::owned;
+use crate::engine::pods;
+use crate::engine::registry::Started;
+use crate::engine::rest::RestError;
+use crate::engine::services::{self, Triggers};
+use crate::engine::worker::{self, Synced};
+
+/// Index of slices by `namespace/service`.
+pub const BY_SERVICE: &str = "service";
+/// A stale cache is looked at again after this long, should its watch event be lost.
+const STALE_RETRY: Duration = Duration::from_secs(1);
+
+struct Slices {
+    executor: Executor,
+    services: Store<Service>,
+    pods: Store<Pod>,
+    nodes: Store<Node>,
+    slices: Store<EndpointSlice>,
+    tracker: Tracker,
+    triggers: Mutex<Triggers>,
+    max_per_slice: usize,
+}
+
+/// Wire the endpointslice controller.
+pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
+    Box::pin(async move {
+        let (services, pods, nodes) = (cx.informer::<Service>(), cx.pods(), cx.informer::<Node>());
+        let slices = cx.slices();
+        let queue: Queue<Key> =
+            Queue::with_backoff("endpoint_slice", Duration::from_secs(1), Duration::from_secs(1000));
+        let this = Arc::new(Slices {
+            executor: cx.executor("endpointslice-controller", "endpoint-slice-controller"),
+            services: services.store(),
+            pods: pods.store(),
+            nodes: nodes.store(),
+            slices: slices.store(),
+            tracker: Tracker::default(),
+            triggers: Mutex::default(),
+            max_per_slice: cx.settings().max_endpoints_per_slice,
+        });
+        owned::watch(&services, &queue);
+        services::watch_pods(&pods, services.store(), queue.clone(), cx.settings().endpointslice_batch);
+        let (wake, watcher) = (queue.clone(), Arc::clone(&this));
+        slices.add_handler(move |event: &Event<EndpointSlice>| {
+            let slice = event.object();
+            if object::label(&slice.metadata, MANAGED_BY) != Some(CONTROLLER) {
+                return;
+            }
+            if let Some(name) = object::label(&slice.metadata, SERVICE_NAME) {
+                let key = Key::new(object::namespace(&slice.metadata), name);
+                if let Event::Deleted(s) = event {
+                    watcher.tracker.gone(&key, object::uid(&s.metadata));
+                }
+                wake.add(key);
+            }
+        });
+        let (wake, watcher) = (queue.clone(), Arc::clone(&this));
+        nodes.add_handler(move |event: &Event<Node>| {
+            // Endpoints wait for their node, and take its zone.
+            let zone = |n: &Node| object::label(&n.metadata, plan::ZONE).map(str::to_owned);
+            let matters = match event {
+                Event::Updated { old, new } => zone(old) != zone(new),
+                _ => true,
+            };
+            if matters {
+                for key in watcher.services_on(object::name(&event.object().metadata)) {
+                    wake.add(key);
+                }
+            }
+        });
+        worker::run(cx, "endpointslice", cx.settings().workers.endpointslice, &queue, &this, |s, key| async move {
+            s.sync(&key).await
+        });
+        Ok(Started::Yes)
+    })
+}
+
+impl Slices {
+    fn services_on(&self, node: &str) -> Vec<Key> {
+        let pods = self.pods.by_index(crate::engine::context::BY_NODE, node);
+        let mut keys: Vec<Key> = pods
+            .iter()
+            .flat_map(|p| {
+                let mut found = self.services.list_namespace(object::namespace(&p.metadata));
+                found.retain(|s| {
+                    object::matches_map(s.spec.as_ref().and_then(|x| x.selector.as_ref()), p.metadata.labels.as_ref())
+                });
+                found.into_iter().map(|s| Key::of(&s.metadata))
+            })
+            .collect();
+        keys.sort();
+        keys.dedup();
+        keys
+    }
+
+    async fn sync(&self, key: &Key) -> Synced {
+        let Some(service) = self.services.get(&key.namespace, &key.name) else {
+            // The slices go by garbage collection.
+            self.triggers.lock().forget(key);
+            self.tracker.forget(key);
+            return Ok(None);
+        };
+        if services::selecting(&service).is_none() {
+            return Ok(None);
+        }
+        let mut slices = self.slices.by_index(BY_SERVICE, &key.to_string());
+        slices.retain(|s| object::label(&s.metadata, MANAGED_BY) == Some(CONTROLLER));
+        slices.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        if self.tracker.stale(key, &slices) {
+            return Ok(Some(STALE_RETRY));
+        }
+        let pods = services::behind(&self.pods, &service);
+        let trigger = self.triggers.lock().next(&service, &pods);
+        let nodes: HashMap<String, Arc<Node>> =
+            pods.iter().filter_map(|p| Some((pods::node(p).to_owned(), self.nodes.get("", pods::node(p))?))).collect();
+        let about = object::reference::<Service>(&service.metadata);
+        let snapshot = Snapshot { service, pods, nodes, slices, max_per_slice: self.max_per_slice, trigger };
+        let actions = plan::plan(&snapshot);
+        write_slices(&self.executor, &self.tracker, key, &snapshot.slices, actions).await.or_else(|e| {
+            if e.namespace_terminating() {
+                return Ok(());
+            }
+            if !e.conflict() {
+                let text = format!("Error updating Endpoint Slices for Service {key}: {e}");
+                self.executor.events.say(&about, true, "FailedToUpdateEndpointSlices", text);
+            }
+            Err(e)
+        })?;
+        Ok(None)
+    }
+}
+
+/// Carry out slice writes, remembering each in `tracker`.
+pub async fn write_slices(
+    executor: &Executor,
+    tracker: &Tracker,
+    key: &Key,
+    known: &[Arc<EndpointSlice>],
+    actions: Vec<Action>,
+) -> Result<(), RestError> {
+    for action in actions {
+        match action {
+            Action::Create { path, body } => tracker.wrote(key, &executor.rest.post(&path, &body).await?),
+            Action::Update { path, body } => tracker.wrote(key, &executor.rest.put(&path, &body).await?),
+            Action::Delete { path, options } => {
+                let name = path.rsplit('/').next().unwrap_or_default().to_owned();
+                match executor.rest.delete(&path, &options).await {
+                    Err(e) if e.not_found() => {}
+                    other => drop(other?),
+                }
+                if let Some(s) = known.iter().find(|s| object::name(&s.metadata) == name) {
+                    tracker.deleted(key, object::uid(&s.metadata));
+                }
+            }
+            other => executor.one(other).await?,
+        }
+    }
+    Ok(())
+}

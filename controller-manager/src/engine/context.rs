@@ -1,0 +1,221 @@
+//! What a controller is given when it starts: caches, an identity, a place for its tasks.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::Client;
+use parking_lot::Mutex;
+use shared::events::Recorder;
+use shared::informer::{Factory, Informer, Object, Scope};
+use shared::run::{Shutdown, TaskGroup};
+
+use super::events::Events;
+use super::executor::Executor;
+use super::rest::Rest;
+use super::settings::Settings;
+use super::{metadata, slim};
+
+/// Index of objects by the uid of their controller; objects without one are under [`orphans`].
+pub const BY_CONTROLLER: &str = "controller";
+/// Index of pods by node name.
+pub const BY_NODE: &str = "node";
+
+/// The [`BY_CONTROLLER`] entry of the objects of a namespace that nobody controls.
+#[must_use]
+pub fn orphans(namespace: &str) -> String {
+    format!("/{namespace}")
+}
+
+struct Inner {
+    main: Client,
+    anonymous: Option<Client>,
+    factory: Factory,
+    hub: metadata::Hub,
+    tasks: TaskGroup,
+    shutdown: Shutdown,
+    settings: Settings,
+    host: String,
+    /// Which informers have been given their transform and indexes.
+    prepared: Mutex<HashMap<&'static str, ()>>,
+}
+
+/// Shared by all controllers; cheap to clone.
+#[derive(Clone)]
+pub struct Context {
+    inner: Arc<Inner>,
+}
+
+/// The process's connections.
+pub struct Clients {
+    /// Its own identity.
+    pub main: Client,
+    /// No identity; present when controllers use their own service accounts.
+    pub anonymous: Option<Client>,
+}
+
+impl Context {
+    /// For one term of leadership, which ends with `shutdown`.
+    #[must_use]
+    pub fn new(clients: Clients, tasks: TaskGroup, shutdown: Shutdown, settings: Settings, host: String) -> Self {
+        let factory = Factory::new(clients.main.clone(), tasks.clone(), shutdown.clone());
+        let hub = metadata::Hub::default();
+        let inner = Inner {
+            main: clients.main,
+            anonymous: clients.anonymous,
+            factory,
+            hub,
+            tasks,
+            shutdown,
+            settings,
+            host,
+            prepared: Mutex::new(HashMap::new()),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// The flags.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.inner.settings
+    }
+
+    /// Ends with the term of leadership.
+    #[must_use]
+    pub fn shutdown(&self) -> &Shutdown {
+        &self.inner.shutdown
+    }
+
+    /// The process's own identity.
+    #[must_use]
+    pub fn main(&self) -> &Client {
+        &self.inner.main
+    }
+
+    /// All informers.
+    #[must_use]
+    pub fn factory(&self) -> &Factory {
+        &self.inner.factory
+    }
+
+    /// Metadata of every object.
+    #[must_use]
+    pub fn hub(&self) -> &metadata::Hub {
+        &self.inner.hub
+    }
+
+    /// Run a task of this term.
+    pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        self.inner.tasks.spawn(name, task);
+    }
+
+    /// Do something every `period`, once the caches are filled, until the term ends.
+    pub fn every<F, Fut>(&self, name: &'static str, period: Duration, mut work: F)
+    where
+        F: FnMut() -> Fut + Send + 'static,
+        Fut: Future<Output = ()> + Send,
+    {
+        let cx = self.clone();
+        self.spawn(name, async move {
+            if !cx.factory().wait_synced().await {
+                return;
+            }
+            let mut ticks = tokio::time::interval(period.max(Duration::from_millis(1)));
+            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            loop {
+                tokio::select! {
+                    _ = ticks.tick() => work().await,
+                    () = cx.shutdown().wait() => return,
+                }
+            }
+        });
+    }
+
+    /// Requests as the service account of a controller (or as the process, without
+    /// `--use-service-account-credentials`).
+    #[must_use]
+    pub fn rest(&self, account: &'static str) -> Rest {
+        match &self.inner.anonymous {
+            Some(anonymous) => Rest::of_account(self.inner.main.clone(), anonymous.clone(), account),
+            None => Rest::new(self.inner.main.clone()),
+        }
+    }
+
+    /// Requests as the process.
+    #[must_use]
+    pub fn own_rest(&self) -> Rest {
+        Rest::new(self.inner.main.clone())
+    }
+
+    /// Writes as `account`, with events whose source is `component`.
+    #[must_use]
+    pub fn executor(&self, account: &'static str, component: &str) -> Executor {
+        let i = &self.inner;
+        let recorder = Recorder::new(i.main.clone(), &i.tasks, &i.shutdown, component, &i.host);
+        Executor { rest: self.rest(account), events: Events::new(recorder) }
+    }
+
+    /// Whether this is the first call for `name`.
+    fn first(&self, name: &'static str) -> bool {
+        self.inner.prepared.lock().insert(name, ()).is_none()
+    }
+
+    /// The informer of a kind.
+    #[must_use]
+    pub fn informer<K: Object>(&self) -> Informer<K> {
+        self.factory().informer::<K>()
+    }
+
+    /// An informer of part of a kind.
+    #[must_use]
+    pub fn informer_in<K: Object>(&self, scope: Scope) -> Informer<K> {
+        self.factory().informer_in::<K>(scope)
+    }
+
+    /// The informer of a kind that has owners, indexed by controller.
+    #[must_use]
+    pub fn owned<K: Object>(&self) -> Informer<K> {
+        let informer = self.informer::<K>();
+        let tag = std::any::type_name::<(K,)>();
+        if self.first(tag) {
+            informer.add_index(BY_CONTROLLER, |object: &K| {
+                let meta = object.meta();
+                vec![match super::object::controller_of(meta) {
+                    Some(r) => r.uid.clone(),
+                    None => orphans(super::object::namespace(meta)),
+                }]
+            });
+        }
+        informer
+    }
+
+    /// Pods: without what no controller reads, indexed by controller and by node.
+    #[must_use]
+    pub fn pods(&self) -> Informer<Pod> {
+        let informer = self.owned::<Pod>();
+        if self.first("pods") {
+            informer.set_transform(slim::pod);
+            informer.add_index(BY_NODE, |pod: &Pod| {
+                let node = super::pods::node(pod);
+                if node.is_empty() { Vec::new() } else { vec![node.to_owned()] }
+            });
+        }
+        informer
+    }
+
+    /// Endpoint slices, indexed by service.
+    #[must_use]
+    pub fn slices(&self) -> Informer<EndpointSlice> {
+        let informer = self.informer::<EndpointSlice>();
+        if self.first("slices") {
+            informer.add_index(crate::endpointslice::BY_SERVICE, |slice: &EndpointSlice| {
+                let service = super::object::label(&slice.metadata, crate::endpointslice::plan::SERVICE_NAME);
+                service.map(|s| format!("{}/{s}", super::object::namespace(&slice.metadata))).into_iter().collect()
+            });
+        }
+        informer
+    }
+}

@@ -1,0 +1,193 @@
+//! The ties between sets and the objects they own: who is woken when a pod changes, and who gets to keep it.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Resource;
+use shared::informer::{Event, Informer, Object, Store};
+use shared::workqueue::Queue;
+
+use super::action::object_path;
+use super::claim::claim;
+use super::context::{BY_CONTROLLER, orphans};
+use super::expect::Expectations;
+use super::object::{self, Key};
+use super::pods;
+use super::rest::{Rest, RestError};
+
+/// Wake the key of every object of a kind that changes.
+pub fn watch<K: Object>(informer: &Informer<K>, queue: &Queue<Key>) {
+    let queue = queue.clone();
+    informer.add_handler(move |event: &Event<K>| queue.add(Key::of(event.object().meta())));
+}
+
+/// The owner a reference means, if it is of this kind and has that very uid.
+pub fn resolve<K: Object>(store: &Store<K>, namespace: &str, reference: &OwnerReference) -> Option<Arc<K>> {
+    if reference.kind != K::kind(&()) {
+        return None;
+    }
+    store.get(namespace, &reference.name).filter(|o| o.meta().uid.as_deref() == Some(reference.uid.as_str()))
+}
+
+/// Wakes the sets of one kind when their pods change.
+pub struct PodWatch<K: Object> {
+    /// The sets.
+    pub store: Store<K>,
+    /// Their queue.
+    pub queue: Queue<Key>,
+    /// What they wrote and have not seen yet.
+    pub expectations: Arc<Expectations>,
+    /// Whether a set selects a pod.
+    pub selects: fn(&K, &Pod) -> bool,
+}
+
+impl<K: Object> PodWatch<K> {
+    /// Listen to the pods.
+    pub fn listen(self, pods: &Informer<Pod>) {
+        pods.add_handler(move |event| self.on(event));
+    }
+
+    fn on(&self, event: &Event<Pod>) {
+        match event {
+            Event::Added(pod) if object::deleting(&pod.metadata) => self.gone(pod),
+            Event::Added(pod) => {
+                if let Some(set) = self.owner(pod) {
+                    let key = Key::of(set.meta());
+                    self.expectations.created(&key);
+                    self.queue.add(key);
+                } else if object::controller_of(&pod.metadata).is_none() {
+                    self.wake_takers(pod);
+                }
+            }
+            Event::Updated { old, new } => {
+                if object::deleting(&new.metadata) {
+                    self.gone(new);
+                    return;
+                }
+                let same = pods::owner_uid(old) == pods::owner_uid(new);
+                if !same {
+                    self.wake_owner(old);
+                }
+                if object::controller_of(&new.metadata).is_some() {
+                    self.wake_owner(new);
+                } else if !same || old.metadata.labels != new.metadata.labels {
+                    self.wake_takers(new);
+                }
+            }
+            Event::Deleted(pod) => self.gone(pod),
+        }
+    }
+
+    fn owner(&self, pod: &Pod) -> Option<Arc<K>> {
+        resolve(&self.store, object::namespace(&pod.metadata), object::controller_of(&pod.metadata)?)
+    }
+
+    fn wake_owner(&self, pod: &Pod) {
+        if let Some(set) = self.owner(pod) {
+            self.queue.add(Key::of(set.meta()));
+        }
+    }
+
+    fn gone(&self, pod: &Pod) {
+        if let Some(set) = self.owner(pod) {
+            let key = Key::of(set.meta());
+            self.expectations.deleted(&key, object::uid(&pod.metadata));
+            self.queue.add(key);
+        }
+    }
+
+    fn wake_takers(&self, pod: &Pod) {
+        for set in self.store.list_namespace(object::namespace(&pod.metadata)) {
+            if (self.selects)(&set, pod) {
+                self.queue.add(Key::of(set.meta()));
+            }
+        }
+    }
+}
+
+/// Wake the sets of kind `P` when owned objects of kind `C` change, and those that might adopt an orphan.
+pub fn watch_children<P: Object, C: Object>(
+    children: &Informer<C>,
+    store: Store<P>,
+    queue: Queue<Key>,
+    selects: fn(&P, &C) -> bool,
+) {
+    children.add_handler(move |event: &Event<C>| {
+        let wake = |child: &C, orphans_too: bool| {
+            let meta = child.meta();
+            match object::controller_of(meta) {
+                Some(r) => {
+                    if let Some(parent) = resolve(&store, object::namespace(meta), r) {
+                        queue.add(Key::of(parent.meta()));
+                    }
+                }
+                None if orphans_too && !object::deleting(meta) => {
+                    for parent in store.list_namespace(object::namespace(meta)) {
+                        if selects(&parent, child) {
+                            queue.add(Key::of(parent.meta()));
+                        }
+                    }
+                }
+                None => {}
+            }
+        };
+        match event {
+            Event::Added(child) => wake(child, true),
+            Event::Updated { old, new } => {
+                let owner = |c: &C| object::controller_of(c.meta()).map(|r| r.uid.clone());
+                let moved = owner(old) != owner(new);
+                if moved {
+                    wake(old, false);
+                }
+                wake(new, moved || old.meta().labels != new.meta().labels);
+            }
+            Event::Deleted(child) => wake(child, false),
+        }
+    });
+}
+
+/// What a set owns or could adopt: its children and the orphans of its namespace.
+pub fn candidates<C: Object>(store: &Store<C>, namespace: &str, uid: &str) -> Vec<Arc<C>> {
+    let mut out = store.by_index(BY_CONTROLLER, uid);
+    out.retain(|c| c.meta().namespace.as_deref().unwrap_or_default() == namespace);
+    out.extend(store.by_index(BY_CONTROLLER, &orphans(namespace)));
+    out.sort_by(|a, b| a.meta().name.cmp(&b.meta().name));
+    out
+}
+
+/// Adopt and release on the server, and return what the set owns after that.
+pub async fn settle<P, C>(
+    rest: &Rest,
+    owner: &P,
+    selects: impl Fn(&C) -> bool,
+    candidates: Vec<Arc<C>>,
+) -> Result<Vec<Arc<C>>, RestError>
+where
+    P: Object,
+    C: Resource<DynamicType = ()>,
+{
+    let reference = object::controller_ref::<P>(owner.meta());
+    let claimed = claim(owner.meta(), &reference, selects, candidates);
+    if claimed.adopts {
+        // The cache may be behind: a set that is going away must not take anything with it.
+        let live = rest.get(&object_path::<P>(owner.meta())).await?;
+        let (uid, name) = (object::uid(owner.meta()), Key::of(owner.meta()));
+        if live["metadata"]["uid"] != uid {
+            return Err(RestError::other(format!("original {} {name} is gone: expected uid {uid}", P::kind(&()))));
+        }
+        if let Some(at) = live["metadata"]["deletionTimestamp"].as_str() {
+            return Err(RestError::other(format!("{name} has just been deleted at {at}")));
+        }
+    }
+    for patch in claimed.patches {
+        if let super::action::Action::Patch { path, kind, body } = patch {
+            match rest.patch(&path, kind, &body).await {
+                // Gone, or already another's.
+                Err(e) if e.not_found() || e.invalid() => {}
+                other => drop(other?),
+            }
+        }
+    }
+    Ok(claimed.owned)
+}

@@ -1,0 +1,143 @@
+//! Which controllers there are, what they are called, and which of them run.
+
+use std::collections::BTreeMap;
+
+use futures::future::BoxFuture;
+
+use super::context::Context;
+use super::rest::RestError;
+
+/// What starting a controller came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Started {
+    /// It runs.
+    Yes,
+    /// It is selected, but the flags leave it nothing to do.
+    Skipped,
+}
+
+type Start = for<'a> fn(&'a Context) -> BoxFuture<'a, Result<Started, RestError>>;
+
+/// One controller.
+#[derive(Clone, Copy)]
+pub struct Controller {
+    /// The name `--controllers` takes.
+    pub name: &'static str,
+    /// The older name it also takes.
+    pub alias: &'static str,
+    /// Whether `*` includes it.
+    pub on_by_default: bool,
+    /// Wires it up: informers, queue, workers.
+    pub start: Start,
+}
+
+impl Controller {
+    /// A controller that `*` includes.
+    pub const fn new(name: &'static str, alias: &'static str, start: Start) -> Self {
+        Self { name, alias, on_by_default: true, start }
+    }
+
+    /// A controller that only runs when asked for by name.
+    pub const fn off(name: &'static str, alias: &'static str, start: Start) -> Self {
+        Self { name, alias, on_by_default: false, start }
+    }
+}
+
+/// `--controllers` names something that does not exist.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("\"{0}\" is not in the list of known controllers")]
+pub struct UnknownController(pub String);
+
+/// Which controllers `--controllers` asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    star: bool,
+    /// By canonical name: wanted or not. The first mention counts.
+    named: BTreeMap<String, bool>,
+}
+
+impl Selection {
+    /// Read the flag's values. `known` maps every accepted name and alias to the canonical name.
+    pub fn parse(values: &[String], known: &BTreeMap<&str, &str>) -> Result<Self, UnknownController> {
+        let mut out = Self::default();
+        for value in values {
+            let value = value.trim();
+            if value == "*" {
+                out.star = true;
+                continue;
+            }
+            let (name, wanted) = value.strip_prefix('-').map_or((value, true), |n| (n, false));
+            let canonical = known.get(name).ok_or_else(|| UnknownController(name.to_owned()))?;
+            out.named.entry((*canonical).to_owned()).or_insert(wanted);
+        }
+        Ok(out)
+    }
+
+    /// Whether this controller shall run.
+    #[must_use]
+    pub fn wants(&self, name: &str, on_by_default: bool) -> bool {
+        self.named.get(name).copied().unwrap_or(self.star && on_by_default)
+    }
+}
+
+/// Names that are accepted although nothing runs under them here: cloud loops and those still to come.
+pub const OTHER_NAMES: [(&str, &str); 15] = [
+    ("cloud-node-lifecycle-controller", "cloud-node-lifecycle"),
+    ("device-taint-eviction-controller", ""),
+    ("horizontal-pod-autoscaler-controller", "horizontalpodautoscaling"),
+    ("kube-apiserver-serving-clustertrustbundle-publisher-controller", ""),
+    ("node-route-controller", "route"),
+    ("persistentvolume-attach-detach-controller", "attachdetach"),
+    ("persistentvolume-expander-controller", "persistentvolume-expander"),
+    ("podcertificaterequest-cleaner-controller", ""),
+    ("resourceclaim-controller", "resource-claim-controller"),
+    ("selinux-warning-controller", ""),
+    ("service-lb-controller", "service"),
+    ("storage-version-migrator-controller", "svm"),
+    ("storageversion-garbage-collector-controller", "storage-version-gc"),
+    ("validatingadmissionpolicy-status-controller", ""),
+    ("volumeattributesclass-protection-controller", ""),
+];
+
+/// Every accepted name, to the canonical one.
+#[must_use]
+pub fn known(table: &[Controller]) -> BTreeMap<&'static str, &'static str> {
+    let ours = table.iter().map(|c| (c.name, c.alias));
+    let mut out = BTreeMap::new();
+    for (name, alias) in ours.chain(OTHER_NAMES) {
+        out.insert(name, name);
+        if !alias.is_empty() {
+            out.insert(alias, name);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selection() {
+        let known = BTreeMap::from([
+            ("job-controller", "job-controller"),
+            ("job", "job-controller"),
+            ("ttl-controller", "ttl-controller"),
+        ]);
+        let parse = |s: &str| Selection::parse(&s.split(',').map(str::to_owned).collect::<Vec<_>>(), &known);
+        for (flag, job, ttl) in [
+            ("*", true, true),
+            ("*,-job", false, true),
+            ("job", true, false),
+            ("-job-controller,*", false, true),
+            ("-job", false, false),
+            ("job,-job", true, false),
+        ] {
+            let s = parse(flag).expect(flag);
+            assert_eq!((s.wants("job-controller", true), s.wants("ttl-controller", true)), (job, ttl), "{flag}");
+        }
+        assert!(!parse("*").expect("star").wants("job-controller", false), "off by default");
+        assert!(parse("job").expect("named").wants("job-controller", false), "asked for by name");
+        assert_eq!(parse("*,nope").unwrap_err().to_string(), "\"nope\" is not in the list of known controllers");
+    }
+}

@@ -1,0 +1,247 @@
+//! The flags that controllers read, read once at start.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use shared::flags::FlagSet;
+
+use super::registry::Selection;
+
+/// A certificate and its key, as file names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyPairFiles {
+    /// PEM certificate.
+    pub cert: String,
+    /// PEM key.
+    pub key: String,
+}
+
+impl KeyPairFiles {
+    fn of(flags: &FlagSet, prefix: &str) -> Self {
+        Self { cert: flags.string(&format!("{prefix}-cert-file")), key: flags.string(&format!("{prefix}-key-file")) }
+    }
+
+    /// Both files are named.
+    #[must_use]
+    pub fn given(&self) -> bool {
+        !self.cert.is_empty() && !self.key.is_empty()
+    }
+}
+
+/// Which key pair signs for which signer.
+#[derive(Clone, Debug, Default)]
+pub struct Signing {
+    /// For signers without a pair of their own.
+    pub default: KeyPairFiles,
+    /// kubernetes.io/kube-apiserver-client
+    pub apiserver_client: KeyPairFiles,
+    /// kubernetes.io/kube-apiserver-client-kubelet
+    pub kubelet_client: KeyPairFiles,
+    /// kubernetes.io/kubelet-serving
+    pub kubelet_serving: KeyPairFiles,
+    /// kubernetes.io/legacy-unknown
+    pub legacy_unknown: KeyPairFiles,
+    /// The longest validity given.
+    pub duration: Duration,
+}
+
+/// How many keys each controller works on at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Workers {
+    /// `--concurrent-cron-job-syncs`
+    pub cron_job: usize,
+    /// `--concurrent-daemonset-syncs`
+    pub daemonset: usize,
+    /// `--concurrent-deployment-syncs`
+    pub deployment: usize,
+    /// `--concurrent-endpoint-syncs`
+    pub endpoint: usize,
+    /// `--concurrent-service-endpoint-syncs`
+    pub endpointslice: usize,
+    /// `--mirroring-concurrent-service-endpoint-syncs`
+    pub mirroring: usize,
+    /// `--concurrent-gc-syncs`
+    pub gc: usize,
+    /// `--concurrent-horizontal-pod-autoscaler-syncs`
+    pub hpa: usize,
+    /// `--concurrent-job-syncs`
+    pub job: usize,
+    /// `--concurrent-namespace-syncs`
+    pub namespace: usize,
+    /// `--concurrent-replicaset-syncs`
+    pub replicaset: usize,
+    /// `--concurrent-rc-syncs`
+    pub replicationcontroller: usize,
+    /// `--concurrent-resource-quota-syncs`
+    pub resource_quota: usize,
+    /// `--concurrent-serviceaccount-token-syncs`
+    pub service_account_token: usize,
+    /// `--concurrent-statefulset-syncs`
+    pub statefulset: usize,
+    /// `--concurrent-ttl-after-finished-syncs`
+    pub ttl_after_finished: usize,
+    /// `--concurrent-ephemeralvolume-syncs`
+    pub ephemeral_volume: usize,
+}
+
+/// Everything controllers take from the command line.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// `--controllers`
+    pub controllers: Selection,
+    /// Concurrency.
+    pub workers: Workers,
+    /// `--use-service-account-credentials`
+    pub own_accounts: bool,
+    /// `--allocate-node-cidrs`
+    pub allocate_node_cidrs: bool,
+    /// `--cluster-cidr`
+    pub cluster_cidrs: Vec<String>,
+    /// `--service-cluster-ip-range`
+    pub service_cidrs: Vec<String>,
+    /// `--node-cidr-mask-size`, `-ipv4`, `-ipv6`; 0 is unset.
+    pub mask_size: (u8, u8, u8),
+    /// `--endpoint-updates-batch-period`
+    pub endpoints_batch: Duration,
+    /// `--endpointslice-updates-batch-period`
+    pub endpointslice_batch: Duration,
+    /// `--mirroring-endpointslice-updates-batch-period`
+    pub mirroring_batch: Duration,
+    /// `--max-endpoints-per-slice`
+    pub max_endpoints_per_slice: usize,
+    /// `--mirroring-max-endpoints-per-subset`
+    pub mirroring_max_endpoints: usize,
+    /// `--enable-garbage-collector`
+    pub garbage_collector: bool,
+    /// `--node-monitor-period`
+    pub node_monitor_period: Duration,
+    /// Node health and eviction.
+    pub node_lifecycle: crate::node_lifecycle::plan::Config,
+    /// `--terminated-pod-gc-threshold`
+    pub terminated_pod_threshold: i32,
+    /// `--resource-quota-sync-period`
+    pub quota_period: Duration,
+    /// `--namespace-sync-period`
+    pub namespace_period: Duration,
+    /// `--root-ca-file`
+    pub root_ca_file: String,
+    /// `--service-account-private-key-file`
+    pub service_account_key: String,
+    /// `--cluster-signing-*`
+    pub signing: Signing,
+    /// `--legacy-service-account-token-clean-up-period`
+    pub legacy_token_period: Duration,
+    /// `--horizontal-pod-autoscaler-*`
+    pub hpa: Hpa,
+    /// `--pvclaimbinder-sync-period`
+    pub volume_period: Duration,
+    /// `--enable-hostpath-provisioner`
+    pub hostpath_provisioner: bool,
+    /// `--enable-dynamic-provisioning`
+    pub dynamic_provisioning: bool,
+}
+
+/// The autoscaler's flags.
+#[derive(Clone, Copy, Debug)]
+pub struct Hpa {
+    /// Between two looks at the same object.
+    pub sync_period: Duration,
+    /// How long a lower recommendation must hold.
+    pub downscale_stabilization: Duration,
+    /// The deviation that is not worth a change.
+    pub tolerance: f64,
+    /// CPU samples this soon after a pod's start may be skipped.
+    pub cpu_initialization: Duration,
+    /// Readiness this soon after a pod's start is initial.
+    pub initial_readiness: Duration,
+}
+
+impl Settings {
+    /// Read the flags.
+    #[must_use]
+    pub fn of(flags: &FlagSet, controllers: Selection) -> Self {
+        let workers = |name: &str| usize::try_from(flags.integer(name)).unwrap_or(1).max(1);
+        let mask = |name: &str| u8::try_from(flags.integer(name)).unwrap_or(0);
+        let ranges = |name: &str| -> Vec<String> {
+            flags.string(name).split(',').map(str::trim).filter(|s| !s.is_empty()).map(str::to_owned).collect()
+        };
+        Self {
+            controllers,
+            workers: Workers {
+                cron_job: workers("concurrent-cron-job-syncs"),
+                daemonset: workers("concurrent-daemonset-syncs"),
+                deployment: workers("concurrent-deployment-syncs"),
+                endpoint: workers("concurrent-endpoint-syncs"),
+                endpointslice: workers("concurrent-service-endpoint-syncs"),
+                mirroring: workers("mirroring-concurrent-service-endpoint-syncs"),
+                gc: workers("concurrent-gc-syncs"),
+                hpa: workers("concurrent-horizontal-pod-autoscaler-syncs"),
+                job: workers("concurrent-job-syncs"),
+                namespace: workers("concurrent-namespace-syncs"),
+                replicaset: workers("concurrent-replicaset-syncs"),
+                replicationcontroller: workers("concurrent-rc-syncs"),
+                resource_quota: workers("concurrent-resource-quota-syncs"),
+                service_account_token: workers("concurrent-serviceaccount-token-syncs"),
+                statefulset: workers("concurrent-statefulset-syncs"),
+                ttl_after_finished: workers("concurrent-ttl-after-finished-syncs"),
+                ephemeral_volume: workers("concurrent-ephemeralvolume-syncs"),
+            },
+            own_accounts: flags.boolean("use-service-account-credentials"),
+            allocate_node_cidrs: flags.boolean("allocate-node-cidrs"),
+            cluster_cidrs: ranges("cluster-cidr"),
+            service_cidrs: ranges("service-cluster-ip-range"),
+            mask_size: (
+                mask("node-cidr-mask-size"),
+                mask("node-cidr-mask-size-ipv4"),
+                mask("node-cidr-mask-size-ipv6"),
+            ),
+            endpoints_batch: flags.duration("endpoint-updates-batch-period"),
+            endpointslice_batch: flags.duration("endpointslice-updates-batch-period"),
+            mirroring_batch: flags.duration("mirroring-endpointslice-updates-batch-period"),
+            max_endpoints_per_slice: workers("max-endpoints-per-slice"),
+            mirroring_max_endpoints: workers("mirroring-max-endpoints-per-subset"),
+            garbage_collector: flags.boolean("enable-garbage-collector"),
+            node_monitor_period: flags.duration("node-monitor-period"),
+            node_lifecycle: crate::node_lifecycle::plan::Config {
+                grace: flags.duration("node-monitor-grace-period"),
+                startup_grace: flags.duration("node-startup-grace-period"),
+                eviction_rate: flags.float("node-eviction-rate"),
+                secondary_rate: flags.float("secondary-node-eviction-rate"),
+                large_zone: usize::try_from(flags.integer("large-cluster-size-threshold")).unwrap_or(0),
+                unhealthy_share: flags.float("unhealthy-zone-threshold"),
+            },
+            terminated_pod_threshold: i32::try_from(flags.integer("terminated-pod-gc-threshold")).unwrap_or(i32::MAX),
+            quota_period: flags.duration("resource-quota-sync-period"),
+            namespace_period: flags.duration("namespace-sync-period"),
+            root_ca_file: flags.string("root-ca-file"),
+            service_account_key: flags.string("service-account-private-key-file"),
+            signing: Signing {
+                default: KeyPairFiles::of(flags, "cluster-signing"),
+                apiserver_client: KeyPairFiles::of(flags, "cluster-signing-kube-apiserver-client"),
+                kubelet_client: KeyPairFiles::of(flags, "cluster-signing-kubelet-client"),
+                kubelet_serving: KeyPairFiles::of(flags, "cluster-signing-kubelet-serving"),
+                legacy_unknown: KeyPairFiles::of(flags, "cluster-signing-legacy-unknown"),
+                duration: flags.duration("cluster-signing-duration"),
+            },
+            legacy_token_period: flags.duration("legacy-service-account-token-clean-up-period"),
+            hpa: Hpa {
+                sync_period: flags.duration("horizontal-pod-autoscaler-sync-period"),
+                downscale_stabilization: flags.duration("horizontal-pod-autoscaler-downscale-stabilization"),
+                tolerance: flags.float("horizontal-pod-autoscaler-tolerance"),
+                cpu_initialization: flags.duration("horizontal-pod-autoscaler-cpu-initialization-period"),
+                initial_readiness: flags.duration("horizontal-pod-autoscaler-initial-readiness-delay"),
+            },
+            volume_period: flags.duration("pvclaimbinder-sync-period"),
+            hostpath_provisioner: flags.boolean("enable-hostpath-provisioner"),
+            dynamic_provisioning: flags.boolean("enable-dynamic-provisioning"),
+        }
+    }
+
+    /// The prefix length of the blocks cut from a cluster range.
+    #[must_use]
+    pub fn mask_for(&self, network: IpAddr) -> u8 {
+        let (both, v4, v6) = self.mask_size;
+        let pick = |own: u8, default: u8| [own, both].into_iter().find(|n| *n > 0).unwrap_or(default);
+        if network.is_ipv4() { pick(v4, 24) } else { pick(v6, 64) }
+    }
+}

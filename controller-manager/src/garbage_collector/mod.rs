@@ -1,0 +1,356 @@
+//! Deletes what no longer has an owner, in the background, in the foreground, or not at all (orphans).
+
+pub mod graph;
+pub mod plan;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::batch::v1::{CronJob, Job};
+use k8s_openapi::api::core::v1::{
+    Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, ResourceQuota,
+    Service, ServiceAccount,
+};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use shared::workqueue::Queue;
+
+use self::graph::{Graph, Identity, Owner, Seen, Uid, Work};
+use self::plan::{OwnerState, Step, Subject};
+use crate::engine::action::PatchKind;
+use crate::engine::context::Context;
+use crate::engine::discovery::Served;
+use crate::engine::metadata::{Change, Hub, Meta};
+use crate::engine::registry::Started;
+use crate::engine::rest::{Rest, RestError};
+use crate::engine::worker::{self, Synced};
+
+const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+const FOREGROUND: &str = "foregroundDeletion";
+const ORPHAN: &str = "orphan";
+/// How many owners known not to exist are remembered.
+const ABSENT: usize = 500;
+
+struct Collector {
+    rest: Rest,
+    hub: Hub,
+    graph: Mutex<Graph>,
+    delete: Queue<Uid>,
+    orphan: Queue<Uid>,
+    absent: Mutex<VecDeque<Uid>>,
+}
+
+/// Wire the garbage collector.
+pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
+    Box::pin(async move {
+        if !cx.settings().garbage_collector {
+            return Ok(Started::Skipped);
+        }
+        let this = Arc::new(Collector {
+            rest: cx.rest("generic-garbage-collector"),
+            hub: cx.hub().clone(),
+            graph: Mutex::new(Graph::default()),
+            delete: Queue::new("garbage_collector_attempt_to_delete"),
+            orphan: Queue::new("garbage_collector_attempt_to_orphan"),
+            absent: Mutex::new(VecDeque::new()),
+        });
+        let watcher = Arc::clone(&this);
+        cx.hub().listen(move |served, change| watcher.observe(served, change));
+        feed_from_caches(cx);
+        cx.hub().start(cx);
+        let workers = cx.settings().workers.gc;
+        worker::run(cx, "garbage-collector", workers, &this.delete, &this, |s, uid| async move {
+            s.attempt_to_delete(&uid).await
+        });
+        worker::run(cx, "garbage-collector", workers, &this.orphan, &this, |s, uid| async move {
+            s.attempt_to_orphan(&uid).await
+        });
+        Ok(Started::Yes)
+    })
+}
+
+/// Kinds that other controllers cache anyway need no watch of their own.
+fn feed_from_caches(cx: &Context) {
+    macro_rules! feed {
+        ($($kind:ty),*) => { $( cx.hub().feed(&cx.informer::<$kind>()); )* };
+    }
+    feed!(
+        Pod,
+        ReplicaSet,
+        Deployment,
+        DaemonSet,
+        StatefulSet,
+        ControllerRevision,
+        Job,
+        CronJob,
+        ReplicationController,
+        Service,
+        Endpoints,
+        EndpointSlice,
+        Node,
+        Namespace,
+        ServiceAccount,
+        PersistentVolume,
+        PersistentVolumeClaim,
+        PodDisruptionBudget,
+        ResourceQuota
+    );
+}
+
+fn seen(api_version: &Arc<str>, kind: &Arc<str>, meta: &Meta) -> Seen {
+    let has = |f: &str| meta.finalizers.iter().any(|x| x == f);
+    Seen {
+        identity: Identity {
+            api_version: Arc::clone(api_version),
+            kind: Arc::clone(kind),
+            namespace: meta.namespace.as_str().into(),
+            name: meta.name.as_str().into(),
+        },
+        uid: meta.uid.as_str().into(),
+        owners: meta.owner_references.clone(),
+        deleting: meta.deletion_timestamp.is_some(),
+        foreground: has(FOREGROUND),
+        orphan: has(ORPHAN),
+    }
+}
+
+impl Collector {
+    fn observe(&self, served: &Served, change: &Change) {
+        let (api_version, kind): (Arc<str>, Arc<str>) = (served.api_version().into(), served.kind.as_str().into());
+        let mut graph = self.graph.lock();
+        let mut work = Work::default();
+        let mut add = |w: Work| {
+            work.delete.extend(w.delete);
+            work.orphan.extend(w.orphan);
+        };
+        match change {
+            Change::Applied(meta) => add(graph.observe(seen(&api_version, &kind, meta))),
+            Change::Deleted(meta) => add(graph.remove(&meta.uid)),
+            Change::Listed(metas) => {
+                let mut gone: std::collections::HashSet<Uid> = graph.of_kind(&api_version, &kind).cloned().collect();
+                for meta in metas {
+                    gone.remove(meta.uid.as_str());
+                    add(graph.observe(seen(&api_version, &kind, meta)));
+                }
+                for uid in gone {
+                    add(graph.remove(&uid));
+                }
+            }
+            Change::Withdrawn => {
+                let gone: Vec<Uid> = graph.of_kind(&api_version, &kind).cloned().collect();
+                for uid in gone {
+                    add(graph.remove(&uid));
+                }
+            }
+        }
+        drop(graph);
+        self.enqueue(work);
+    }
+
+    fn enqueue(&self, work: Work) {
+        for uid in work.delete {
+            self.delete.add(uid);
+        }
+        for uid in work.orphan {
+            self.orphan.add(uid);
+        }
+    }
+
+    /// Where an object is on the server.
+    fn path(&self, identity: &Identity) -> Result<String, RestError> {
+        let catalogue = self.hub.catalogue();
+        let served = catalogue.kind(&identity.api_version, &identity.kind).ok_or_else(|| {
+            self.hub.rediscover();
+            RestError::other(format!("no matches for kind {:?} in version {:?}", identity.kind, identity.api_version))
+        })?;
+        Ok(format!("{}/{}", served.path(Some(&identity.namespace)), identity.name))
+    }
+
+    /// The live metadata, if it is still the same object.
+    async fn live(&self, path: &str, uid: &str) -> Result<Option<Value>, RestError> {
+        match self.rest.get_as(path, METADATA).await {
+            Ok(v) if v["metadata"]["uid"] == uid => Ok(Some(v)),
+            Ok(_) => Ok(None),
+            Err(e) if e.not_found() => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    async fn attempt_to_delete(&self, uid: &Uid) -> Synced {
+        if !self.hub.synced() {
+            return Ok(Some(Duration::from_millis(200)));
+        }
+        let known = {
+            let graph = self.graph.lock();
+            graph.get(uid).map(|n| (n.identity.clone(), n.virtual_, n.deleting, n.deleting_dependents))
+        };
+        let Some((identity, is_virtual, deleting, deleting_dependents)) = known else { return Ok(None) };
+        if deleting && !deleting_dependents {
+            return Ok(None);
+        }
+        let path = self.path(&identity)?;
+        let Some(live) = self.live(&path, uid).await? else {
+            let work = self.graph.lock().remove(uid);
+            self.remember_absent(uid);
+            self.enqueue(work);
+            return Ok(None);
+        };
+        if is_virtual {
+            // It exists after all; its own watch will show it.
+            return Ok(None);
+        }
+        let owners: Vec<Owner> =
+            serde_json::from_value(live["metadata"]["ownerReferences"].clone()).unwrap_or_default();
+        let subject = self.subject(uid, &live, deleting_dependents);
+        let mut states = Vec::with_capacity(owners.len());
+        if !subject.deleting {
+            for owner in owners {
+                let state = self.owner_state(&owner, &identity.namespace).await?;
+                states.push((owner, state));
+            }
+        }
+        self.carry_out(uid, &path, &live, plan::plan(subject, &states)).await
+    }
+
+    fn subject(&self, uid: &Uid, live: &Value, deleting_dependents: bool) -> Subject {
+        let graph = self.graph.lock();
+        let has = |f: &str| live["metadata"]["finalizers"].as_array().is_some_and(|a| a.iter().any(|x| x == f));
+        let blocks = |owners: &[Owner]| owners.iter().any(|o| o.uid == *uid && o.block_owner_deletion == Some(true));
+        Subject {
+            deleting: live["metadata"]["deletionTimestamp"].is_string(),
+            deleting_dependents,
+            has_dependents: graph.dependents(uid).next().is_some(),
+            dependents_waiting: graph.dependents(uid).any(|(_, d)| d.deleting_dependents),
+            blocked: graph.dependents(uid).any(|(_, d)| blocks(&d.owners)),
+            orphan_finalizer: has(ORPHAN),
+            foreground_finalizer: has(FOREGROUND),
+        }
+    }
+
+    async fn owner_state(&self, owner: &Owner, namespace: &Arc<str>) -> Result<OwnerState, RestError> {
+        if self.absent.lock().contains(&owner.uid) {
+            return Ok(OwnerState::Dangling);
+        }
+        let identity = Identity {
+            api_version: Arc::clone(&owner.api_version),
+            kind: Arc::clone(&owner.kind),
+            namespace: Arc::clone(namespace),
+            name: Arc::clone(&owner.name),
+        };
+        let path = self.path(&identity)?;
+        let Some(live) = self.live(&path, &owner.uid).await? else {
+            self.remember_absent(&owner.uid);
+            return Ok(OwnerState::Dangling);
+        };
+        let waiting = live["metadata"]["deletionTimestamp"].is_string()
+            && live["metadata"]["finalizers"].as_array().is_some_and(|a| a.iter().any(|x| x == FOREGROUND));
+        Ok(if waiting { OwnerState::WaitingForDependents } else { OwnerState::Solid })
+    }
+
+    fn remember_absent(&self, uid: &Uid) {
+        let mut absent = self.absent.lock();
+        if absent.contains(uid) {
+            return;
+        }
+        if absent.len() >= ABSENT {
+            absent.pop_front();
+        }
+        absent.push_back(uid.clone());
+    }
+
+    async fn carry_out(&self, uid: &Uid, path: &str, live: &Value, step: Step) -> Synced {
+        match step {
+            Step::Nothing => {}
+            Step::RemoveForegroundFinalizer => self.drop_finalizer(path, live, FOREGROUND).await?,
+            Step::LookAtDependents => {
+                let graph = self.graph.lock();
+                let blocking: Vec<Uid> = graph
+                    .dependents(uid)
+                    .filter(|(_, d)| {
+                        !d.deleting_dependents
+                            && d.owners.iter().any(|o| o.uid == *uid && o.block_owner_deletion == Some(true))
+                    })
+                    .map(|(u, _)| u.clone())
+                    .collect();
+                drop(graph);
+                blocking.into_iter().for_each(|u| self.delete.add(u));
+            }
+            Step::DropOwners(owners) => self.drop_owners(path, live, &owners).await?,
+            Step::Delete { propagation, unblock } => {
+                if unblock {
+                    self.unblock(path, live).await?;
+                }
+                let options = json!({
+                    "kind": "DeleteOptions", "apiVersion": "v1",
+                    "propagationPolicy": propagation, "preconditions": {"uid": &**uid},
+                });
+                match self.rest.delete(path, &options).await {
+                    Err(e) if e.not_found() => {}
+                    // Another object of that name, or one that changed: its own event brings it back.
+                    Err(e) if e.conflict() => return Err(e),
+                    other => drop(other?),
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    async fn drop_finalizer(&self, path: &str, live: &Value, finalizer: &str) -> Result<(), RestError> {
+        let Some(patch) = plan::remove_finalizer(live, finalizer) else { return Ok(()) };
+        match self.rest.patch(path, PatchKind::Merge, &patch).await {
+            Err(e) if e.not_found() => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    async fn drop_owners(&self, path: &str, live: &Value, owners: &[String]) -> Result<(), RestError> {
+        match self.rest.patch(path, PatchKind::Merge, &plan::drop_owners_merge(live, owners)).await {
+            Err(e) if e.not_found() => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// Stop blocking the owners: an owner in the foreground and a dependent in the foreground would wait for each other.
+    async fn unblock(&self, path: &str, live: &Value) -> Result<(), RestError> {
+        let Some(patch) = plan::unblock(live) else { return Ok(()) };
+        self.rest.patch(path, PatchKind::Merge, &patch).await.map(drop)
+    }
+
+    async fn attempt_to_orphan(&self, uid: &Uid) -> Synced {
+        if !self.hub.synced() {
+            return Ok(Some(Duration::from_millis(200)));
+        }
+        let (identity, dependents) = {
+            let graph = self.graph.lock();
+            let Some(node) = graph.get(uid) else { return Ok(None) };
+            let dependents: Vec<(Uid, Identity)> =
+                graph.dependents(uid).map(|(u, d)| (u.clone(), d.identity.clone())).collect();
+            (node.identity.clone(), dependents)
+        };
+        for (dependent, at) in dependents {
+            let path = self.path(&at)?;
+            let patch = plan::drop_owners_patch(&dependent, &[uid.to_string()]);
+            match self.rest.patch(&path, PatchKind::Strategic, &patch).await {
+                Err(e) if e.not_found() || e.invalid() => {}
+                Err(RestError::Api { code: 415, .. }) => {
+                    // Custom resources know no strategic merge.
+                    if let Some(live) = self.live(&path, &dependent).await? {
+                        self.drop_owners(&path, &live, &[uid.to_string()]).await?;
+                    }
+                }
+                Err(e) if e.conflict() => {}
+                other => drop(other?),
+            }
+        }
+        let path = self.path(&identity)?;
+        if let Some(live) = self.live(&path, uid).await? {
+            self.drop_finalizer(&path, &live, ORPHAN).await?;
+        }
+        Ok(None)
+    }
+}

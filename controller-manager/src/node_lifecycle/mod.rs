@@ -1,0 +1,109 @@
+//! Watches over nodes: taints those that stop reporting and marks their pods.
+
+pub mod plan;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::jiff::Timestamp;
+use shared::informer::{Event, Scope, Store};
+use tokio::sync::Notify;
+
+use self::plan::{Monitor, World};
+use crate::engine::action::Action;
+use crate::engine::context::{BY_NODE, Context};
+use crate::engine::executor::Executor;
+use crate::engine::nodes;
+use crate::engine::registry::Started;
+use crate::engine::rest::RestError;
+
+/// Where kubelets keep their leases.
+const LEASES: &str = "kube-node-lease";
+
+struct Watcher {
+    executor: Executor,
+    nodes: Store<Node>,
+    leases: Store<Lease>,
+    pods: Store<Pod>,
+}
+
+/// Wire the node lifecycle controller.
+pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
+    Box::pin(async move {
+        let (nodes, pods) = (cx.informer::<Node>(), cx.pods());
+        let leases = cx.informer_in::<Lease>(Scope { namespace: Some(LEASES.into()), ..Scope::default() });
+        let watcher = Watcher {
+            executor: cx.executor("node-controller", "node-controller"),
+            nodes: nodes.store(),
+            leases: leases.store(),
+            pods: pods.store(),
+        };
+        let changed = Arc::new(Notify::new());
+        let wake = Arc::clone(&changed);
+        nodes.add_handler(move |event: &Event<Node>| {
+            let matters = match event {
+                Event::Updated { old, new } => health_view(old) != health_view(new),
+                _ => true,
+            };
+            if matters {
+                wake.notify_one();
+            }
+        });
+        let mut monitor = Monitor::new(cx.settings().node_lifecycle);
+        let period = cx.settings().node_monitor_period.max(Duration::from_millis(100));
+        let cx2 = cx.clone();
+        cx.spawn("node-lifecycle", async move {
+            if !cx2.factory().wait_synced().await {
+                return;
+            }
+            loop {
+                watcher.look(&mut monitor).await;
+                tokio::select! {
+                    () = tokio::time::sleep(period) => {}
+                    () = changed.notified() => {}
+                    () = cx2.shutdown().wait() => return,
+                }
+            }
+        });
+        Ok(Started::Yes)
+    })
+}
+
+type HealthView<'a> = (Vec<(&'a str, &'a str)>, bool, Vec<(&'a str, &'a str)>);
+
+/// What of a node calls for an immediate look; heartbeats do not.
+fn health_view(node: &Node) -> HealthView<'_> {
+    let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
+    (
+        conditions.map(|c| (c.type_.as_str(), c.status.as_str())).collect(),
+        node.spec.as_ref().and_then(|s| s.unschedulable) == Some(true),
+        nodes::taints(node).iter().map(|t| (t.key.as_str(), t.effect.as_str())).collect(),
+    )
+}
+
+impl Watcher {
+    fn decide(&self, monitor: &mut Monitor) -> Vec<Action> {
+        let mut nodes = self.nodes.list();
+        nodes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        let world = World {
+            nodes: &nodes,
+            renewed: &|name| {
+                self.leases.get(LEASES, name).and_then(|l| l.spec.as_ref()?.renew_time.as_ref().map(|t| t.0))
+            },
+            pods_on: &|name| self.pods.by_index(BY_NODE, name),
+        };
+        monitor.tick(&world, Timestamp::now())
+    }
+
+    async fn look(&self, monitor: &mut Monitor) {
+        for action in self.decide(monitor) {
+            // One node's conflict is no reason to neglect the others; the next look repeats what failed.
+            if let Err(error) = self.executor.one(action).await {
+                tracing::debug!(%error, "node update failed");
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Removes pods that nobody else will.
+
+pub mod plan;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::jiff::Timestamp;
+use shared::informer::Store;
+
+use self::plan::{QUARANTINE, Snapshot};
+use crate::engine::action::Action;
+use crate::engine::context::Context;
+use crate::engine::executor::Executor;
+use crate::engine::object;
+use crate::engine::pods;
+use crate::engine::registry::Started;
+use crate::engine::rest::RestError;
+
+const PERIOD: Duration = Duration::from_secs(20);
+
+struct Collector {
+    executor: Executor,
+    pods: Store<Pod>,
+    nodes: Store<Node>,
+    threshold: i32,
+    /// Nodes that pods name and nobody knows, since when.
+    missing: parking_lot::Mutex<HashMap<String, Instant>>,
+}
+
+/// Wire pod garbage collection.
+pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
+    Box::pin(async move {
+        let this = Arc::new(Collector {
+            executor: cx.executor("pod-garbage-collector", "pod-garbage-collector"),
+            pods: cx.pods().store(),
+            nodes: cx.informer::<Node>().store(),
+            threshold: cx.settings().terminated_pod_threshold,
+            missing: parking_lot::Mutex::default(),
+        });
+        cx.every("pod-garbage-collector", PERIOD, move || {
+            let this = Arc::clone(&this);
+            async move { this.round().await }
+        });
+        Ok(Started::Yes)
+    })
+}
+
+impl Collector {
+    async fn round(&self) {
+        let nodes: HashMap<String, Arc<Node>> =
+            self.nodes.list().into_iter().map(|n| (object::name(&n.metadata).to_owned(), n)).collect();
+        let pods = self.pods.list();
+        let gone = self.gone(&pods, &nodes).await;
+        let snapshot = Snapshot { pods, nodes, gone, threshold: self.threshold };
+        let mut skip: Option<String> = None;
+        for action in plan::plan(&snapshot, Timestamp::now()) {
+            let pod = match &action {
+                Action::Patch { path, .. } => path.trim_end_matches("/status").to_owned(),
+                Action::Delete { path, .. } => path.clone(),
+                _ => String::new(),
+            };
+            if skip.as_ref() == Some(&pod) {
+                continue;
+            }
+            if let Err(error) = self.executor.one(action).await {
+                // Without the note in its status the pod stays for the next round.
+                if !error.not_found() {
+                    tracing::warn!(%pod, %error, "pod not collected");
+                }
+                skip = Some(pod);
+            }
+        }
+    }
+
+    /// Nodes missing for the quarantine time that the server does not know either.
+    async fn gone(&self, pods: &[Arc<Pod>], nodes: &HashMap<String, Arc<Node>>) -> HashSet<String> {
+        let now = Instant::now();
+        let named: HashSet<&str> =
+            pods.iter().map(|p| pods::node(p)).filter(|n| !n.is_empty() && !nodes.contains_key(*n)).collect();
+        let due: Vec<String> = {
+            let mut missing = self.missing.lock();
+            missing.retain(|n, _| named.contains(n.as_str()));
+            for name in named {
+                missing.entry(name.to_owned()).or_insert(now);
+            }
+            missing
+                .iter()
+                .filter(|(_, since)| now.saturating_duration_since(**since) >= QUARANTINE)
+                .map(|(n, _)| n.clone())
+                .collect()
+        };
+        let mut gone = HashSet::new();
+        for name in due {
+            if self.executor.rest.get(&format!("/api/v1/nodes/{name}")).await.is_err_and(|e| e.not_found()) {
+                gone.insert(name);
+            }
+        }
+        gone
+    }
+}

@@ -1,0 +1,147 @@
+//! Keeps the right number of pods for ReplicaSets and ReplicationControllers.
+
+pub mod kinds;
+pub mod plan;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::{Pod, ReplicationController};
+use k8s_openapi::jiff::Timestamp;
+use shared::informer::{Event, Store};
+use shared::workqueue::Queue;
+
+use self::kinds::{Set, Status};
+use self::plan::Snapshot;
+use crate::engine::action::Action;
+use crate::engine::context::{BY_CONTROLLER, Context};
+use crate::engine::executor::Executor;
+use crate::engine::expect::Expectations;
+use crate::engine::object::{self, Key};
+use crate::engine::owned::{self, PodWatch};
+use crate::engine::pods;
+use crate::engine::registry::Started;
+use crate::engine::rest::RestError;
+use crate::engine::worker::{self, Synced};
+
+struct Replicas<K: Set> {
+    executor: Executor,
+    sets: Store<K>,
+    pods: Store<Pod>,
+    expectations: Arc<Expectations>,
+}
+
+/// Wire the ReplicaSet controller.
+pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
+    Box::pin(async move {
+        wire::<ReplicaSet>(cx, "replicaset", cx.settings().workers.replicaset);
+        Ok(Started::Yes)
+    })
+}
+
+/// Wire the ReplicationController controller.
+pub fn start_replication_controllers(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
+    Box::pin(async move {
+        wire::<ReplicationController>(cx, "replicationmanager", cx.settings().workers.replicationcontroller);
+        Ok(Started::Yes)
+    })
+}
+
+fn wire<K: Set>(cx: &Context, name: &'static str, workers: usize) {
+    let (sets, pods) = (cx.owned::<K>(), cx.pods());
+    let queue: Queue<Key> = Queue::new(name);
+    let expectations = Arc::new(Expectations::default());
+    let this = Arc::new(Replicas::<K> {
+        executor: cx.executor(K::ACCOUNT, K::COMPONENT),
+        sets: sets.store(),
+        pods: pods.store(),
+        expectations: Arc::clone(&expectations),
+    });
+    let wake = queue.clone();
+    let forget = Arc::clone(&expectations);
+    sets.add_handler(move |event: &Event<K>| {
+        let set = event.object();
+        let key = Key::of(set.meta());
+        match event {
+            Event::Deleted(_) => forget.forget(&key),
+            // Made anew under the same name: what the old one waited for does not concern it.
+            Event::Updated { old, new } if old.meta().uid != new.meta().uid => forget.forget(&key),
+            _ => {}
+        }
+        wake.add(key);
+    });
+    PodWatch { store: sets.store(), queue: queue.clone(), expectations, selects: K::selects_pod }.listen(&pods);
+    worker::run(cx, name, workers, &queue, &this, |s, key| async move { s.sync(&key).await });
+}
+
+impl<K: Set> Replicas<K> {
+    async fn sync(&self, key: &Key) -> Synced {
+        let Some(set) = self.sets.get(&key.namespace, &key.name) else {
+            self.expectations.forget(key);
+            return Ok(None);
+        };
+        let settled = self.expectations.satisfied(key, Instant::now());
+        let uid = object::uid(set.meta());
+        let candidates = owned::candidates(&self.pods, &key.namespace, uid);
+        // Finished pods stay with the set they belong to but are not worth adopting.
+        let selects = |p: &Pod| set.selects_pod(p) && (!pods::finished(p) || pods::owner_uid(p) == Some(uid));
+        let pods = owned::settle(&self.executor.rest, &*set, selects, candidates).await?;
+        let now = Timestamp::now();
+        let snapshot = Snapshot {
+            parent: object::reference::<K>(set.meta()),
+            owner: object::controller_ref::<K>(set.meta()),
+            namespace: key.namespace.clone(),
+            deleting: object::deleting(set.meta()),
+            replicas: set.replicas(),
+            min_ready_seconds: set.min_ready_seconds(),
+            template: set.template(),
+            related: self.related(&set, &pods),
+            pods,
+        };
+        let actions = if settled { plan::plan(&snapshot, now) } else { Vec::new() };
+        let outcome = self.executor.run(key, Some(&self.expectations), actions).await;
+        self.report(&set, &snapshot, outcome.failure.as_ref().map(|f| (f.reason.to_owned(), f.error.to_string())), now)
+            .await?;
+        outcome.into()
+    }
+
+    /// The active pods of all sets with the same owner, when there are too many pods and crowding decides who goes.
+    fn related(&self, set: &Arc<K>, own: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
+        let active = own.iter().filter(|p| pods::active(p)).count();
+        if i64::try_from(active).unwrap_or(i64::MAX) <= i64::from(set.replicas()) {
+            return Vec::new();
+        }
+        let Some(owner) = object::controller_of(set.meta()) else { return own.to_vec() };
+        let siblings = self.sets.by_index(BY_CONTROLLER, &owner.uid);
+        let mut seen = HashSet::new();
+        siblings
+            .iter()
+            .flat_map(|s| self.pods.by_index(BY_CONTROLLER, object::uid(s.meta())))
+            .filter(|p| seen.insert(object::uid(&p.metadata).to_owned()))
+            .collect()
+    }
+
+    async fn report(
+        &self,
+        set: &Arc<K>,
+        s: &Snapshot,
+        failure: Option<(String, String)>,
+        now: Timestamp,
+    ) -> Result<(), RestError> {
+        let before = set.status();
+        let failure = failure.filter(|f| !f.0.is_empty());
+        let mut after = Status {
+            counts: plan::counts(s, now),
+            conditions: plan::failure_condition(before.conditions.clone(), failure.as_ref(), now),
+            observed_generation: set.meta().generation,
+        };
+        K::normalise(&mut after);
+        if before == after {
+            return Ok(());
+        }
+        self.executor.one(Action::update_status(&set.with_status(after))).await
+    }
+}

@@ -1,0 +1,162 @@
+use super::*;
+use serde_json::{Value, json};
+
+fn now() -> Timestamp {
+    "2026-01-01T01:00:00Z".parse().expect("time")
+}
+
+fn set(image: &str, spec: Value) -> Value {
+    let mut v = json!({"metadata": {"name": "web", "namespace": "ns", "uid": "set", "generation": 1},
+        "spec": {"replicas": 3, "serviceName": "web", "selector": {"matchLabels": {"app": "web"}},
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}},
+            "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": image}]}}}});
+    if let (Some(s), Value::Object(e)) = (v["spec"].as_object_mut(), spec) {
+        s.extend(e);
+    }
+    v
+}
+
+struct World {
+    set: Value,
+    revisions: Vec<Arc<ControllerRevision>>,
+}
+
+impl World {
+    fn new(spec: Value) -> Self {
+        let mut w = Self { set: set("v1", spec), revisions: Vec::new() };
+        w.learn();
+        let name = w.revision().to_owned();
+        w.set["status"] = json!({"replicas": 0, "currentRevision": name, "updateRevision": name});
+        w
+    }
+
+    /// Store the revision the plan makes.
+    fn learn(&mut self) {
+        for a in self.plan(vec![]) {
+            if let Action::Create { path, body } = a
+                && path.ends_with("controllerrevisions")
+            {
+                self.revisions.push(Arc::new(serde_json::from_value(body).expect("revision")));
+            }
+        }
+    }
+
+    fn revision(&self) -> &str {
+        object::name(&self.revisions.last().expect("revision").metadata)
+    }
+
+    fn pod(&self, at: i32, state: &str) -> Value {
+        let ready = state == "ready";
+        let mut v = json!({"metadata": {"name": format!("web-{at}"), "namespace": "ns", "uid": format!("u{at}"),
+                "labels": {"app": "web", identity::POD_NAME: format!("web-{at}"), "controller-revision-hash": self.revision()}},
+            "status": {"phase": match state { "failed" => "Failed", "pending" => "Pending", _ => "Running" },
+                "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }, "lastTransitionTime": "2026-01-01T00:59:00Z"}]}});
+        if state == "dying" {
+            v["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        }
+        v
+    }
+
+    fn plan(&self, pods: Vec<Value>) -> Vec<Action> {
+        let s = Snapshot {
+            set: Arc::new(serde_json::from_value(self.set.clone()).expect("set")),
+            pods: pods.into_iter().map(|p| Arc::new(serde_json::from_value(p).expect("pod"))).collect(),
+            revisions: self.revisions.clone(),
+            claims: vec![],
+        };
+        plan(&s, now())
+    }
+
+    fn log(&self, pods: Vec<Value>) -> Vec<String> {
+        self.plan(pods)
+            .iter()
+            .filter_map(|a| match a {
+                Action::Create { body, .. } => {
+                    Some(format!("create {}", body["metadata"]["name"].as_str().unwrap_or("")))
+                }
+                Action::Delete { path, .. } => Some(format!("delete {}", path.rsplit('/').next().unwrap_or(""))),
+                Action::Event { warning: true, reason, .. } => Some((*reason).to_owned()),
+                Action::RequeueAfter(d) => Some(format!("again in {}s", d.as_secs())),
+                _ => None,
+            })
+            .collect()
+    }
+}
+
+#[test]
+fn ordered_start_and_stop() {
+    let w = World::new(json!({}));
+    let p = |list: &[(i32, &str)]| list.iter().map(|(n, s)| w.pod(*n, s)).collect::<Vec<_>>();
+    let cases: Vec<(&str, Vec<Value>, Vec<&str>)> = vec![
+        ("the first", p(&[]), vec!["create web-0"]),
+        ("waits until it is ready", p(&[(0, "running")]), vec![]),
+        ("the next", p(&[(0, "ready")]), vec!["create web-1"]),
+        ("a gap is filled first", p(&[(1, "ready"), (2, "ready")]), vec!["create web-0"]),
+        ("a dying pod is waited for", p(&[(0, "dying"), (1, "ready")]), vec![]),
+        ("a failed pod is replaced", p(&[(0, "failed")]), vec!["RecreatingFailedPod", "delete web-0"]),
+        ("all there", p(&[(0, "ready"), (1, "ready"), (2, "ready")]), vec![]),
+        (
+            "surplus goes from the top",
+            p(&[(0, "ready"), (1, "ready"), (2, "ready"), (3, "ready"), (4, "ready")]),
+            vec!["delete web-4"],
+        ),
+        ("one at a time", p(&[(0, "ready"), (1, "ready"), (2, "ready"), (3, "ready"), (4, "dying")]), vec![]),
+    ];
+    for (name, pods, want) in cases {
+        assert_eq!(w.log(pods), want, "{name}");
+    }
+}
+
+#[test]
+fn parallel_does_all_at_once() {
+    let w = World::new(json!({"podManagementPolicy": "Parallel"}));
+    assert_eq!(w.log(vec![]), ["create web-0", "create web-1", "create web-2"]);
+    let pods = vec![w.pod(0, "running"), w.pod(1, "ready"), w.pod(2, "ready"), w.pod(3, "running"), w.pod(4, "ready")];
+    assert_eq!(w.log(pods), ["delete web-4", "delete web-3"]);
+}
+
+#[test]
+fn start_ordinal_and_min_ready() {
+    let w = World::new(json!({"ordinals": {"start": 5}, "replicas": 2, "minReadySeconds": 90}));
+    assert_eq!(w.log(vec![]), ["create web-5"]);
+    assert_eq!(w.log(vec![w.pod(5, "ready")]), ["again in 30s"]);
+    assert_eq!(w.log(vec![w.pod(4, "ready")]), ["create web-5", "again in 30s"]);
+}
+
+#[test]
+fn rolling_update_goes_down_to_the_partition() {
+    let mut w = World::new(json!({}));
+    let old: Vec<Value> = (0..3).map(|n| w.pod(n, "ready")).collect();
+    let status = w.set["status"].clone();
+    w.set = set("v2", json!({}));
+    w.set["status"] = status;
+    w.learn();
+    assert_eq!(w.revisions.len(), 2);
+    assert_eq!(w.log(old.clone()), ["delete web-2"]);
+    assert_eq!(w.log(vec![old[0].clone(), old[1].clone()]), ["create web-2"]);
+    assert_eq!(w.log(vec![old[0].clone(), old[1].clone(), w.pod(2, "running")]), Vec::<String>::new());
+    assert_eq!(w.log(vec![old[0].clone(), old[1].clone(), w.pod(2, "ready")]), ["delete web-1"]);
+    let mut held = w.set.clone();
+    held["spec"]["updateStrategy"]["rollingUpdate"]["partition"] = json!(2);
+    let w2 = World { set: held, revisions: w.revisions.clone() };
+    assert_eq!(w2.log(vec![old[0].clone(), old[1].clone(), w.pod(2, "ready")]), Vec::<String>::new());
+    let refill = w2.plan(vec![w.pod(2, "ready")]);
+    let Some(Action::Create { body, .. }) = refill.first() else { panic!("{refill:?}") };
+    assert_eq!(body["spec"]["containers"][0]["image"], "v1", "below the partition the old template is kept");
+    let mut free = w.set.clone();
+    free["spec"]["updateStrategy"]["type"] = json!("OnDelete");
+    assert_eq!(World { set: free, revisions: w.revisions.clone() }.log(old), Vec::<String>::new());
+}
+
+#[test]
+fn status_follows_the_pods() {
+    let w = World::new(json!({}));
+    let got = w.plan(vec![w.pod(0, "ready"), w.pod(1, "running")]);
+    let Some(Action::Update { body, .. }) = got.last() else { panic!("{got:?}") };
+    let r = w.revision();
+    assert_eq!(
+        body["status"],
+        json!({"replicas": 2, "readyReplicas": 1, "availableReplicas": 1, "currentReplicas": 2, "updatedReplicas": 2,
+            "currentRevision": r, "updateRevision": r, "observedGeneration": 1, "collisionCount": 0})
+    );
+}
