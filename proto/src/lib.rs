@@ -1,6 +1,7 @@
 //! The API model: IDL, schema tables and the object engine
 
 pub mod defaulting;
+pub mod discovery;
 pub mod json;
 pub mod merge;
 pub mod protobuf;

@@ -293,7 +293,18 @@ pub fn message(name: &str) -> Option<&'static Message> {
 /// Built-in message of a root kind.
 #[must_use]
 pub fn kind(group: &str, version: &str, kind: &str) -> Option<&'static Message> {
-    KINDS.binary_search_by(|(k, _)| (*k).cmp(&(group, version, kind))).ok().map(|i| KINDS[i].1)
+    let found = KINDS.binary_search_by(|(k, _)| (*k).cmp(&(group, version, kind))).ok().map(|i| KINDS[i].1);
+    found.or_else(|| everywhere(kind))
+}
+
+/// Kinds that are registered in every group and version.
+fn everywhere(kind: &str) -> Option<&'static Message> {
+    let name = match kind {
+        "CreateOptions" | "DeleteOptions" | "GetOptions" | "ListOptions" | "PatchOptions" | "UpdateOptions"
+        | "WatchEvent" => kind,
+        _ => return None,
+    };
+    message(&format!("k8s.io.apimachinery.pkg.apis.meta.v1.{name}"))
 }
 
 /// Built-in message of an `apiVersion` and `kind`.
