@@ -1,17 +1,27 @@
 //! The kubelet: runs the pods of one node through a container runtime.
 
+pub mod api;
+pub mod certs;
+pub mod config;
 pub mod cri;
 pub mod env;
 pub mod events;
+pub mod eviction;
 pub mod facts;
 pub mod hooks;
+pub mod node;
 pub mod objects;
 pub mod pleg;
 pub mod pods;
 pub mod probes;
 pub mod resources;
+mod run;
+pub mod server;
 pub mod settings;
 pub mod sources;
+pub mod stats;
 pub mod status;
 pub mod volumes;
 pub mod workers;
+
+pub use run::run;

@@ -1,1 +1,7 @@
-fn main() {}
+//! The kubelet's program.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    shared::run::main("kubelet", kubelet::run)
+}

@@ -62,3 +62,9 @@ pub fn grace(pod: &Pod) -> i64 {
         .or_else(|| pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds))
         .unwrap_or(30)
 }
+
+/// Must not be evicted for want of resources: static pods and those of the system priorities.
+pub fn is_critical(pod: &Pod) -> bool {
+    const SYSTEM_PRIORITY: i32 = 2_000_000_000;
+    is_static(pod) || is_mirror(pod) || pod.spec.as_ref().and_then(|s| s.priority).is_some_and(|p| p >= SYSTEM_PRIORITY)
+}

@@ -3,6 +3,8 @@
 
 pub mod file;
 pub mod manifest;
+pub mod mirror;
+pub mod url;
 
 /// Annotations that tell where a pod comes from.
 pub mod annotations {

@@ -4,3 +4,5 @@
 pub mod conditions;
 pub mod containers;
 pub mod generate;
+pub mod patch;
+pub mod writer;

@@ -153,10 +153,10 @@ impl Manager {
         mailbox.is_some()
     }
 
-    /// The kubelet itself ends a pod.
-    pub fn fail(&self, uid: &str, reason: &str, message: &str) {
+    /// The kubelet itself ends a pod, within `grace` seconds if given.
+    pub fn fail(&self, uid: &str, reason: &str, message: &str, grace: Option<i64>) {
         if let Some(mailbox) = self.inner.lock().workers.get(uid) {
-            mailbox.fail(reason, message);
+            mailbox.fail(reason, message, grace);
         }
     }
 
@@ -204,6 +204,17 @@ impl Manager {
     /// The mirror pod of a static pod.
     pub fn mirror(&self, pod: &Pod) -> Option<Arc<Pod>> {
         self.inner.lock().mirrors.get(&pods::full_name(pod)).cloned()
+    }
+
+    /// The uid of the static pod that a mirror pod stands for.
+    pub fn static_uid(&self, mirror: &Pod) -> Option<String> {
+        let full_name = pods::full_name(mirror);
+        let inner = self.inner.lock();
+        let found = inner.workers.iter().find(|(_, mailbox)| {
+            let pod = mailbox.pod();
+            pods::is_static(&pod) && pods::full_name(&pod) == full_name
+        });
+        found.map(|(uid, _)| uid.clone())
     }
 
     /// Static pods that shall run, and all mirror pods.

@@ -37,12 +37,22 @@ struct MailboxState {
     pod: Arc<Pod>,
     removed: bool,
     failure: Option<(String, String)>,
+    /// Time to stop that the kubelet itself decided on.
+    grace: Option<i64>,
+}
+
+impl MailboxState {
+    /// Seconds that a stop of the pod may take.
+    fn grace(&self) -> i64 {
+        let grace = pods::grace(&self.pod);
+        self.grace.map_or(grace, |own| own.min(grace)).max(1)
+    }
 }
 
 impl Mailbox {
     /// A mailbox for a new pod.
     pub fn new(pod: Arc<Pod>) -> Self {
-        Self { state: Mutex::new(MailboxState { pod, removed: false, failure: None }), notify: Notify::new() }
+        Self { state: Mutex::new(MailboxState { pod, removed: false, failure: None, grace: None }), notify: Notify::new() }
     }
 
     /// The pod changed.
@@ -58,8 +68,12 @@ impl Mailbox {
     }
 
     /// The kubelet itself ends the pod.
-    pub fn fail(&self, reason: &str, message: &str) {
-        self.state.lock().failure.get_or_insert_with(|| (reason.to_owned(), message.to_owned()));
+    pub fn fail(&self, reason: &str, message: &str, grace: Option<i64>) {
+        {
+            let mut state = self.state.lock();
+            state.failure.get_or_insert_with(|| (reason.to_owned(), message.to_owned()));
+            state.grace = state.grace.or(grace);
+        }
         self.notify.notify_one();
     }
 
@@ -253,7 +267,7 @@ impl Worker {
             {
                 let text = "Pod was active on the node longer than the specified deadline";
                 self.cx.events.pod(pod, "", EventType::Normal, "DeadlineExceeded", text);
-                self.mailbox.fail("DeadlineExceeded", text);
+                self.mailbox.fail("DeadlineExceeded", text, None);
                 return Round::Finished;
             }
             if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
@@ -456,7 +470,7 @@ impl Worker {
         let mut failures = 0u32;
         loop {
             let state = self.mailbox.snapshot();
-            let grace = pods::grace(&state.pod).max(1);
+            let grace = state.grace();
             let Some(observed) = self.observe().await else {
                 tokio::time::sleep(RETRY.0).await;
                 continue;
@@ -469,7 +483,7 @@ impl Worker {
                     tokio::select! {
                         result = &mut stop => break Some(result),
                         () = self.mailbox.notify.notified() => {
-                            if pods::grace(&self.mailbox.pod()).max(1) < grace {
+                            if self.mailbox.snapshot().grace() < grace {
                                 break None;
                             }
                         }

@@ -1,0 +1,154 @@
+//! Image garbage: when the image file system fills up, images that nothing uses go, the longest unused first.
+
+use crate::config::KubeletConfiguration;
+use crate::cri::v1;
+use crate::events::EventType;
+use crate::stats::machine;
+use crate::workers::context::Context;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
+
+/// How often the image file system is looked at.
+const PERIOD: Duration = Duration::from_secs(300);
+
+/// When images go.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    high: u64,
+    low: u64,
+    least_age: Duration,
+    greatest_age: Duration,
+}
+
+impl From<&KubeletConfiguration> for Policy {
+    fn from(kubelet: &KubeletConfiguration) -> Self {
+        let percent = |value: i32| u64::try_from(value).unwrap_or(100).min(100);
+        Self {
+            high: percent(kubelet.image_gc_high_threshold_percent),
+            low: percent(kubelet.image_gc_low_threshold_percent),
+            least_age: kubelet.image_minimum_gc_age.0,
+            greatest_age: kubelet.image_maximum_gc_age.0,
+        }
+    }
+}
+
+/// Bytes to free so that usage falls from above `high` to `low` percent.
+fn to_free(disk: &machine::Disk, policy: &Policy) -> u64 {
+    if disk.capacity == 0 || policy.high >= 100 {
+        return 0;
+    }
+    let used = 100 - disk.available.min(disk.capacity) * 100 / disk.capacity;
+    if used < policy.high {
+        return 0;
+    }
+    (disk.capacity * (100 - policy.low) / 100).saturating_sub(disk.available)
+}
+
+fn is_kept(image: &v1::Image, used: &HashSet<String>) -> bool {
+    let names = || image.repo_tags.iter().chain(&image.repo_digests).chain([&image.id]);
+    // Every sandbox needs the pause image, but no container names it.
+    image.pinned || names().any(|name| used.contains(name)) || image.repo_tags.iter().any(|tag| tag.contains("/pause:"))
+}
+
+/// Names of images that containers use.
+async fn used(cx: &Context) -> Option<HashSet<String>> {
+    let containers = cx.runtime.list_containers(None).await.ok()?;
+    let names = containers.into_iter().flat_map(|c| [c.image_ref, c.image_id, c.image.map(|image| image.image).unwrap_or_default()]);
+    Some(names.filter(|name| !name.is_empty()).collect())
+}
+
+/// Removes images that nothing uses, up to `bytes` in all.
+pub async fn remove_unused(cx: &Context, bytes: u64) -> u64 {
+    let (Some(used), Ok(images)) = (used(cx).await, cx.runtime.list_images().await) else { return 0 };
+    let idle = images.into_iter().filter(|image| !is_kept(image, &used)).collect();
+    remove(cx, idle, bytes).await
+}
+
+async fn remove(cx: &Context, images: Vec<v1::Image>, bytes: u64) -> u64 {
+    let mut freed = 0u64;
+    for image in images {
+        if freed >= bytes {
+            break;
+        }
+        tracing::info!(image = image.id, size = image.size, "Removing image to free bytes");
+        let spec = v1::ImageSpec { image: image.id.clone(), ..v1::ImageSpec::default() };
+        match cx.runtime.remove_image(spec).await {
+            Ok(()) => freed = freed.saturating_add(image.size),
+            Err(error) => tracing::warn!(image = image.id, %error, "Could not remove image"),
+        }
+    }
+    freed
+}
+
+/// Runs until shutdown.
+pub async fn run(cx: Arc<Context>, policy: Policy, shutdown: CancellationToken) {
+    let mut last_used: HashMap<String, Instant> = HashMap::new();
+    let started = Instant::now();
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(PERIOD) => {}
+        }
+        let (Some(used), Ok(images)) = (used(&cx).await, cx.runtime.list_images().await) else { continue };
+        let now = Instant::now();
+        last_used.retain(|id, _| images.iter().any(|image| image.id == *id));
+        let mut idle: Vec<(Instant, v1::Image)> = Vec::new();
+        for image in images {
+            let kept = is_kept(&image, &used);
+            let seen = last_used.entry(image.id.clone()).or_insert(if kept { now } else { started });
+            if kept {
+                *seen = now;
+            } else if seen.elapsed() >= policy.least_age {
+                idle.push((*seen, image));
+            }
+        }
+        idle.sort_by_key(|(seen, _)| *seen);
+        if !policy.greatest_age.is_zero() {
+            let old = idle.iter().filter(|(seen, _)| seen.elapsed() >= policy.greatest_age).map(|(_, image)| image.clone());
+            remove(&cx, old.collect(), u64::MAX).await;
+        }
+        let Some(disk) = image_disk(&cx).await else { continue };
+        let wanted = to_free(&disk, &policy);
+        if wanted == 0 {
+            continue;
+        }
+        let freed = remove(&cx, idle.into_iter().map(|(_, image)| image).collect(), wanted).await;
+        if freed < wanted {
+            let text = format!(
+                "Insufficient free disk space on the node's image filesystem (usage above {}%). Failed to free sufficient space by deleting unused images (freed {freed} bytes). Investigate disk usage, as it could be used by active images, logs, volumes, or other data.",
+                policy.high
+            );
+            cx.events.node(EventType::Warning, "FreeDiskSpaceFailed", &text);
+        }
+    }
+}
+
+async fn image_disk(cx: &Context) -> Option<machine::Disk> {
+    let answer = cx.runtime.image_fs().await.ok()?;
+    let path = answer.image_filesystems.first()?.fs_id.as_ref()?.mountpoint.clone();
+    machine::disk(path.as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_full_disk_is_cleaned() {
+        let policy = Policy { high: 85, low: 80, least_age: Duration::ZERO, greatest_age: Duration::ZERO };
+        let disk = |available: u64| machine::Disk { capacity: 1000, available, inodes: 0, inodes_free: 0 };
+        assert_eq!([to_free(&disk(500), &policy), to_free(&disk(100), &policy), to_free(&disk(0), &policy)], [0, 100, 200]);
+    }
+
+    #[test]
+    fn used_and_pinned_images_stay() {
+        let used = HashSet::from(["sha256:1".to_owned()]);
+        let image = |id: &str, tag: &str, pinned: bool| v1::Image { id: id.into(), repo_tags: vec![tag.into()], pinned, ..v1::Image::default() };
+        assert!(is_kept(&image("sha256:1", "a:1", false), &used));
+        assert!(is_kept(&image("sha256:2", "registry.k8s.io/pause:3.10", false), &used));
+        assert!(is_kept(&image("sha256:3", "b:1", true), &used));
+        assert!(!is_kept(&image("sha256:4", "c:1", false), &used));
+    }
+}

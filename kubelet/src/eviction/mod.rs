@@ -1,0 +1,165 @@
+//! Eviction: when memory, disks or process ids run short the node says so, unused things go, and then pods go, those
+//! first that use more than they asked for. Answers for upstream's `pkg/kubelet/eviction`.
+//!
+//! [`signals`] and [`rank`] are pure; the loop here observes, decides and acts once per period.
+
+pub mod images;
+pub mod rank;
+pub mod signals;
+
+use crate::config::KubeletConfiguration;
+use crate::events::EventType;
+use crate::node::agent::Agent;
+use crate::node::conditions::Pressure;
+use crate::pods;
+use crate::stats::{Stats, machine};
+use crate::workers::manager::Manager;
+use rank::Candidate;
+use signals::{Observed, Signal, Threshold};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
+
+/// How often the node is looked at.
+const PERIOD: Duration = Duration::from_secs(10);
+/// After an eviction the pod gets this long to end before the next one is picked.
+const SETTLE: Duration = Duration::from_secs(30);
+
+/// The eviction room.
+pub struct Eviction {
+    manager: Arc<Manager>,
+    agent: Arc<Agent>,
+    stats: Stats,
+    thresholds: Vec<Threshold>,
+    transition: Duration,
+    longest_grace: i64,
+    /// Since when soft thresholds are met.
+    met_since: HashMap<usize, Instant>,
+    /// When each signal's threshold was met last.
+    pressed: HashMap<Signal, Instant>,
+}
+
+impl Eviction {
+    /// With the configured thresholds; bad ones are reported and left out.
+    pub fn new(manager: Arc<Manager>, agent: Arc<Agent>, kubelet: &KubeletConfiguration) -> Self {
+        let mut thresholds = Vec::new();
+        let grace = |signal: &str| {
+            let text = kubelet.eviction_soft_grace_period.get(signal);
+            text.and_then(|text| shared::flags::parse_duration(text).ok()).unwrap_or_default()
+        };
+        let hard = kubelet.eviction_hard.iter().map(|(signal, value)| (signal, value, None));
+        let soft = kubelet.eviction_soft.iter().map(|(signal, value)| (signal, value, Some(grace(signal))));
+        for (signal, value, grace) in hard.chain(soft) {
+            match Threshold::parse(signal, value, grace) {
+                Ok(Some(threshold)) => thresholds.push(threshold),
+                Ok(None) => {}
+                Err(error) => tracing::error!(signal, value, error, "Bad eviction threshold"),
+            }
+        }
+        Self {
+            stats: Stats::new(Arc::clone(&manager)),
+            manager,
+            agent,
+            thresholds,
+            transition: kubelet.eviction_pressure_transition_period.0,
+            longest_grace: kubelet.eviction_max_pod_grace_period,
+            met_since: HashMap::new(),
+            pressed: HashMap::new(),
+        }
+    }
+
+    /// Runs until shutdown.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        let mut wait = PERIOD;
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+            }
+            wait = if self.step().await { SETTLE } else { PERIOD };
+        }
+    }
+
+    async fn observe(&self) -> Observed {
+        let root = self.manager.context().settings.root_dir.clone();
+        Observed {
+            memory: machine::memory(),
+            node_disk: machine::disk(&root),
+            image_disk: self.stats.image_disk().await,
+            processes: machine::processes(),
+        }
+    }
+
+    /// One look; true when a pod was evicted.
+    async fn step(&mut self) -> bool {
+        let observed = self.observe().await;
+        let now = Instant::now();
+        let mut due = Vec::new();
+        for (index, threshold) in self.thresholds.iter().enumerate() {
+            if !observed.meets(threshold) {
+                self.met_since.remove(&index);
+                continue;
+            }
+            self.pressed.insert(threshold.signal, now);
+            let since = *self.met_since.entry(index).or_insert(now);
+            if threshold.grace.is_none_or(|grace| since.elapsed() >= grace) {
+                due.push(threshold.clone());
+            }
+        }
+        self.agent.set_pressure(self.pressure(now));
+        // Memory first: it is what brings the machine down.
+        due.sort_by_key(|threshold| threshold.signal);
+        let Some(threshold) = due.into_iter().next() else { return false };
+        let resource = threshold.signal.resource();
+        tracing::warn!(resource, signal = threshold.signal.name(), "Eviction manager: attempting to reclaim");
+        let text = format!("Attempting to reclaim {resource}");
+        self.manager.context().events.node(EventType::Warning, "EvictionThresholdMet", &text);
+        if threshold.signal.is_disk() {
+            images::remove_unused(self.manager.context(), u64::MAX).await;
+            if !self.observe().await.meets(&threshold) {
+                return false;
+            }
+        }
+        self.evict(&threshold, &observed).await
+    }
+
+    fn pressure(&self, now: Instant) -> Pressure {
+        let lately = |signals: &[Signal]| {
+            signals.iter().any(|signal| self.pressed.get(signal).is_some_and(|at| now.duration_since(*at) < self.transition.max(PERIOD)))
+        };
+        Pressure {
+            memory: lately(&[Signal::Memory]),
+            disk: lately(&[Signal::NodeDisk, Signal::NodeInodes, Signal::ImageDisk, Signal::ImageInodes]),
+            pid: lately(&[Signal::Processes]),
+        }
+    }
+
+    async fn evict(&self, threshold: &Threshold, observed: &Observed) -> bool {
+        let containers = self.stats.containers().await;
+        let usage = self.stats.pod_usage(self.stats.parents()).await;
+        let mut candidates = Vec::new();
+        for pod in self.manager.pods() {
+            if pods::is_terminal(&pod) || pods::is_critical(&pod) || pod.metadata.deletion_timestamp.is_some() {
+                continue;
+            }
+            let own = containers.iter().filter(|container| container.pod_uid == pods::uid(&pod));
+            let used: Vec<(String, u64)> = own
+                .map(|container| {
+                    let used = if threshold.signal.is_disk() { container.disk_bytes } else { container.working_set };
+                    (container.name.clone(), used)
+                })
+                .collect();
+            let usage = usage.get(pods::uid(&pod));
+            candidates.push(Candidate::new(pod, threshold.signal, used, usage));
+        }
+        rank::sort(&mut candidates);
+        let Some(victim) = candidates.into_iter().next() else { return false };
+        let message = victim.message(threshold, observed);
+        tracing::warn!(pod = %pods::describe(&victim.pod), message, "Eviction manager: evicting pod");
+        self.manager.context().events.pod(&victim.pod, "", EventType::Warning, "Evicted", &message);
+        let grace = if threshold.grace.is_some() { self.longest_grace.min(pods::grace(&victim.pod)) } else { 0 };
+        self.manager.fail(pods::uid(&victim.pod), "Evicted", &message, Some(grace));
+        true
+    }
+}

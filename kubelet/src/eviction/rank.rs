@@ -1,0 +1,122 @@
+//! Which pod goes first. Pure.
+
+use super::signals::{Observed, Signal, Threshold};
+use crate::resources::Usage;
+use k8s_openapi::api::core::v1::Pod;
+use proto::quantity::Quantity;
+use std::cmp::Reverse;
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// A pod that may be evicted.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// The pod.
+    pub pod: Arc<Pod>,
+    signal: Signal,
+    used: u64,
+    requested: u64,
+    /// Use and request of every container.
+    containers: Vec<(String, u64, u64)>,
+}
+
+fn request(pod: &Pod, container: &str, resource: &str) -> u64 {
+    let spec = pod.spec.iter().flat_map(|spec| spec.containers.iter()).find(|c| c.name == container);
+    let quantity = spec.and_then(|c| c.resources.as_ref()).and_then(|r| r.requests.as_ref()).and_then(|r| r.get(resource));
+    let value = quantity.and_then(|quantity| quantity.0.parse::<Quantity>().ok()).map_or(0, |quantity| quantity.value());
+    u64::try_from(value).unwrap_or(0)
+}
+
+impl Candidate {
+    /// `used` is what each container uses of the short resource.
+    pub fn new(pod: Arc<Pod>, signal: Signal, used: Vec<(String, u64)>, usage: Option<&Usage>) -> Self {
+        let resource = signal.resource();
+        let containers: Vec<(String, u64, u64)> =
+            used.into_iter().map(|(name, used)| (name.clone(), used, request(&pod, &name, resource))).collect();
+        let total = containers.iter().map(|(_, used, _)| used).sum();
+        let used = match (signal, usage) {
+            (Signal::Memory, Some(usage)) => usage.working_set,
+            (Signal::Processes, Some(usage)) => usage.processes,
+            _ => total,
+        };
+        let requested = containers.iter().map(|(_, _, requested)| requested).sum();
+        Self { pod, signal, used, requested, containers }
+    }
+
+    fn priority(&self) -> i32 {
+        self.pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0)
+    }
+
+    /// What the pod is told.
+    pub fn message(&self, threshold: &Threshold, observed: &Observed) -> String {
+        let resource = self.signal.resource();
+        let mut text = format!("The node was low on resource: {resource}. ");
+        if let Some((left, capacity)) = observed.available(self.signal) {
+            write!(text, "Threshold quantity: {}, available: {}. ", binary(threshold.amount(capacity)), binary(left)).ok();
+        }
+        for (name, used, requested) in self.containers.iter().filter(|(_, used, requested)| used > requested) {
+            let (used, requested) = (binary(*used), binary(*requested));
+            write!(text, "Container {name} was using {used}, request is {requested}, has larger consumption of {resource}. ").ok();
+        }
+        text
+    }
+}
+
+/// The one to evict first comes first: those above their request, then those of low priority, then those that use
+/// most beyond their request.
+pub fn sort(candidates: &mut [Candidate]) {
+    candidates.sort_by_key(|candidate| {
+        let exceeds = candidate.signal != Signal::Processes && candidate.used > candidate.requested;
+        let beyond = i128::from(candidate.used) - i128::from(candidate.requested);
+        (Reverse(exceeds), candidate.priority(), Reverse(beyond))
+    });
+}
+
+/// Bytes with the largest binary unit that divides them.
+fn binary(bytes: u64) -> String {
+    let units = ["", "Ki", "Mi", "Gi", "Ti", "Pi"];
+    let mut value = bytes;
+    let mut unit = 0;
+    while value >= 1024 && value.is_multiple_of(1024) && unit + 1 < units.len() {
+        value /= 1024;
+        unit += 1;
+    }
+    format!("{value}{}", units[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::machine::Memory;
+    use serde_json::json;
+
+    fn candidate(name: &str, priority: i32, used: u64, requested: &str) -> Candidate {
+        let pod = json!({"metadata": {"name": name}, "spec": {"priority": priority,
+            "containers": [{"name": "c", "resources": {"requests": {"memory": requested}}}]}});
+        let pod = Arc::new(serde_json::from_value(pod).expect("pod"));
+        Candidate::new(pod, Signal::Memory, vec![("c".into(), used)], None)
+    }
+
+    #[test]
+    fn greedy_pods_go_first() {
+        let mut all = [
+            candidate("modest", 0, 10, "1Ki"),
+            candidate("greedy", 0, 4096, "1Ki"),
+            candidate("greedier", 0, 8192, "1Ki"),
+            candidate("important", 10, 9999, "1Ki"),
+        ];
+        sort(&mut all);
+        let names: Vec<_> = all.iter().map(|c| crate::pods::name(&c.pod).to_owned()).collect();
+        assert_eq!(names, ["greedier", "greedy", "important", "modest"]);
+    }
+
+    #[test]
+    fn the_message_says_what_was_short() {
+        let threshold = Threshold::parse("memory.available", "100Mi", None).expect("parses").expect("known");
+        let observed = Observed { memory: Memory { total: 1 << 30, used: 0, working_set: (1 << 30) - (54 << 20), rss: 0 }, ..Observed::default() };
+        assert_eq!(
+            candidate("p", 0, 2048, "1Ki").message(&threshold, &observed),
+            "The node was low on resource: memory. Threshold quantity: 100Mi, available: 54Mi. Container c was using 2Ki, request is 1Ki, has larger consumption of memory. "
+        );
+    }
+}

@@ -1,0 +1,330 @@
+//! Registers the node and keeps its status true.
+
+use super::conditions::{self, Inputs, Pressure, RuntimeState};
+use super::object::{self, Identity, Runtime};
+use crate::events::EventType;
+use crate::pleg::Health;
+use crate::status::patch::{List, diff};
+use crate::workers::context::Context;
+use arc_swap::ArcSwapOption;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, NodeStatus};
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+/// How often the runtime is asked as long as the node is not ready.
+const IMPATIENT: Duration = Duration::from_millis(250);
+/// How often the runtime is asked otherwise.
+const RUNTIME_PERIOD: Duration = Duration::from_secs(5);
+/// Longest pause between two attempts to register.
+const LONGEST_RETRY: Duration = Duration::from_secs(7);
+/// Nothing waits longer for the API server.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// Images change seldom, and listing them costs.
+const IMAGES_PERIOD: Duration = Duration::from_secs(60);
+/// How the lists of the node's status are patched; the others are atomic.
+const LISTS: [(&str, List); 2] = [("conditions", List::ByKey("type")), ("addresses", List::Replace)];
+/// Fields of the status that the kubelet owns.
+const OWNED: [&str; 9] = [
+    "addresses", "capacity", "allocatable", "conditions", "daemonEndpoints", "images", "nodeInfo", "runtimeHandlers", "features",
+];
+
+/// The node room.
+pub struct Agent {
+    cx: Arc<Context>,
+    client: Option<kube::Client>,
+    identity: Identity,
+    health: Arc<Health>,
+    /// `nodeStatusUpdateFrequency`, `nodeStatusReportFrequency`.
+    periods: (Duration, Duration),
+    register: bool,
+    /// The node as the API server had it last.
+    node: ArcSwapOption<Node>,
+    pressure: Mutex<Pressure>,
+    runtime: Mutex<(RuntimeState, Runtime)>,
+    wake: Notify,
+    pod_cidr: Mutex<String>,
+}
+
+impl Agent {
+    /// An agent; without a client it only watches the runtime.
+    pub fn new(
+        cx: Arc<Context>,
+        client: Option<kube::Client>,
+        identity: Identity,
+        health: Arc<Health>,
+        periods: (Duration, Duration),
+        register: bool,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            cx,
+            client,
+            identity,
+            health,
+            periods,
+            register,
+            node: ArcSwapOption::empty(),
+            pressure: Mutex::default(),
+            runtime: Mutex::new((RuntimeState::unknown(), Runtime::default())),
+            wake: Notify::new(),
+            pod_cidr: Mutex::default(),
+        })
+    }
+
+    /// The node's uid, once it is registered.
+    pub fn uid(&self) -> Option<String> {
+        self.node.load().as_ref().and_then(|node| node.metadata.uid.clone())
+    }
+
+    /// The node as the API server had it last.
+    pub fn node(&self) -> Option<Arc<Node>> {
+        self.node.load_full()
+    }
+
+    /// The node as the API server has it now.
+    pub fn observed(&self, node: &Arc<Node>) {
+        let known = self.node.load();
+        let revision = |node: &Node| node.metadata.resource_version.as_deref().and_then(|v| v.parse::<u64>().ok()).unwrap_or(0);
+        if known.as_ref().is_some_and(|known| revision(known) >= revision(node)) {
+            return;
+        }
+        self.node.store(Some(Arc::clone(node)));
+        let cidr = pod_cidr(node);
+        if *self.pod_cidr.lock() != cidr {
+            self.wake.notify_one();
+        }
+    }
+
+    /// What runs short now.
+    pub fn set_pressure(&self, pressure: Pressure) {
+        let mut known = self.pressure.lock();
+        if *known != pressure {
+            *known = pressure;
+            self.wake.notify_one();
+        }
+    }
+
+    /// What runs short.
+    pub fn pressure(&self) -> Pressure {
+        *self.pressure.lock()
+    }
+
+    /// Runs until shutdown.
+    pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = self.live() => {}
+        }
+    }
+
+    async fn live(&self) {
+        self.ask_runtime(true).await;
+        if let Some(client) = &self.client
+            && self.register
+        {
+            self.register(client).await;
+        }
+        let mut reported = Instant::now();
+        let mut images_at = Instant::now();
+        let mut status_at: Option<Instant> = None;
+        loop {
+            let with_images = images_at.elapsed() >= IMAGES_PERIOD || self.runtime.lock().1.images.is_empty();
+            let changed = self.ask_runtime(with_images).await;
+            if with_images {
+                images_at = Instant::now();
+            }
+            self.hand_over_cidr().await;
+            let ready = self.runtime.lock().0 == RuntimeState::default() && self.health.error().is_none();
+            let due = changed || status_at.is_none_or(|at| at.elapsed() >= self.periods.0) || !ready;
+            if let Some(client) = &self.client
+                && due
+            {
+                let force = reported.elapsed() >= self.periods.1;
+                match self.update(client, force).await {
+                    Ok(true) => reported = Instant::now(),
+                    Ok(false) => {}
+                    Err(error) => tracing::error!(error, "Error updating node status, will retry"),
+                }
+                status_at = Some(Instant::now());
+            }
+            let wait = if ready { RUNTIME_PERIOD.min(self.periods.0) } else { IMPATIENT };
+            tokio::select! {
+                () = self.wake.notified() => status_at = None,
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Asks the runtime about itself; true when its state changed.
+    async fn ask_runtime(&self, with_images: bool) -> bool {
+        let runtime = self.cx.runtime.as_ref();
+        let (state, handlers, policy) = match runtime.status().await {
+            Ok(answer) => {
+                let state = answer.status.as_ref().map_or_else(RuntimeState::unknown, RuntimeState::from_status);
+                let policy = answer.features.as_ref().map(|features| features.supplemental_groups_policy);
+                (state, answer.runtime_handlers, policy)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "Container runtime sanity check failed");
+                let known = self.runtime.lock().0.clone();
+                let state = RuntimeState { runtime_error: Some("container runtime is down".to_owned()), ..known };
+                (state, Vec::new(), None)
+            }
+        };
+        let known_version = self.runtime.lock().1.version.clone();
+        let version = if known_version.is_empty() {
+            runtime.version().await.map(|v| format!("{}://{}", v.runtime_name, v.runtime_version)).unwrap_or_default()
+        } else {
+            known_version
+        };
+        let images = if with_images { runtime.list_images().await.ok() } else { None };
+        let mut node = (**self.cx.node.load()).clone();
+        if node.network_error != state.network_error {
+            node.network_error.clone_from(&state.network_error);
+            self.cx.node.store(Arc::new(node));
+        }
+        let mut known = self.runtime.lock();
+        let changed = known.0 != state;
+        known.0 = state;
+        known.1.version = version;
+        known.1.handlers = handlers;
+        known.1.supplemental_groups_policy = policy;
+        if let Some(images) = images {
+            known.1.images = images;
+        }
+        changed
+    }
+
+    /// Tells the runtime the node's pod network, once it is known.
+    async fn hand_over_cidr(&self) {
+        let Some(cidr) = self.node.load().as_ref().map(|node| pod_cidr(node)) else { return };
+        if cidr.is_empty() || *self.pod_cidr.lock() == cidr {
+            return;
+        }
+        match self.cx.runtime.update_runtime_config(&cidr).await {
+            Ok(()) => {
+                tracing::info!(new_pod_cidr = cidr, "Updating Pod CIDR");
+                *self.pod_cidr.lock() = cidr;
+                self.ask_runtime(false).await;
+            }
+            Err(error) => tracing::error!(%error, "Failed to update the runtime's pod CIDR"),
+        }
+    }
+
+    fn status(&self, found: Option<&Node>) -> (NodeStatus, Vec<&'static str>) {
+        let previous = found.and_then(|node| node.status.as_ref()).and_then(|s| s.conditions.clone()).unwrap_or_default();
+        let (state, runtime) = self.runtime.lock().clone();
+        let inputs = Inputs { pressure: self.pressure(), runtime: state, pleg_error: self.health.error(), now: Timestamp::now() };
+        let (conditions, events) = conditions::conditions(&previous, &inputs);
+        (object::status(&self.identity, &runtime, conditions), events)
+    }
+
+    fn tell(&self, events: &[&str]) {
+        for reason in events {
+            let text = format!("Node {} status is now: {reason}", self.identity.name);
+            self.cx.events.node(EventType::Normal, reason, &text);
+        }
+    }
+
+    async fn register(&self, client: &kube::Client) {
+        let api: Api<Node> = Api::all(client.clone());
+        let mut pause = Duration::from_millis(100);
+        loop {
+            let (status, events) = self.status(None);
+            let node = object::node(&self.identity, status);
+            tracing::info!(node = self.identity.name, "Attempting to register node");
+            match self.try_register(&api, &node).await {
+                Ok((registered, new)) => {
+                    tracing::info!(node = self.identity.name, "Successfully registered node");
+                    if new {
+                        self.tell(&events);
+                    }
+                    self.observed(&Arc::new(registered));
+                    return;
+                }
+                Err(error) => tracing::error!(node = self.identity.name, error, "Unable to register node with API server"),
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_RETRY);
+        }
+    }
+
+    async fn try_register(&self, api: &Api<Node>, node: &Node) -> Result<(Node, bool), String> {
+        let late = |_| "the API server did not answer in time".to_owned();
+        match tokio::time::timeout(DEADLINE, api.create(&PostParams::default(), node)).await.map_err(late)? {
+            Ok(made) => return Ok((made, true)),
+            Err(kube::Error::Api(answer)) if answer.code == 409 => {}
+            Err(error) => return Err(error.to_string()),
+        }
+        let found = tokio::time::timeout(DEADLINE, api.get(&self.identity.name)).await.map_err(late)?;
+        let found = found.map_err(|error| error.to_string())?;
+        let Some(patch) = object::reconcile(&self.identity, &found) else { return Ok((found, false)) };
+        let (params, patch) = (PatchParams::default(), Patch::Strategic(&patch));
+        let call = api.patch(&self.identity.name, &params, &patch);
+        let patched = tokio::time::timeout(DEADLINE, call).await.map_err(late)?;
+        Ok((patched.map_err(|error| format!("unable to reconcile node: {error}"))?, false))
+    }
+
+    /// Brings the status to the API server when it changed, or when it has to be reported; true when it was sent.
+    async fn update(&self, client: &kube::Client, force: bool) -> Result<bool, String> {
+        let api: Api<Node> = Api::all(client.clone());
+        let late = |_| "the API server did not answer in time".to_owned();
+        let found = match self.node.load_full() {
+            Some(node) => node,
+            None => {
+                let found = tokio::time::timeout(DEADLINE, api.get(&self.identity.name)).await.map_err(late)?;
+                Arc::new(found.map_err(|error| error.to_string())?)
+            }
+        };
+        let (status, events) = self.status(Some(&found));
+        let document = |status: &NodeStatus| serde_json::to_value(status).unwrap_or_else(|_| json!({}));
+        let old = found.status.as_ref().map_or_else(|| json!({}), document);
+        let new = document(&status);
+        let owned = |field: &str| OWNED.contains(&field);
+        if !force && diff(&without_heartbeat(&old), &without_heartbeat(&new), &LISTS, owned).is_none() {
+            return Ok(false);
+        }
+        let Some(patch) = diff(&old, &new, &LISTS, owned) else { return Ok(false) };
+        let body = json!({"status": patch});
+        let (params, patch) = (PatchParams::default(), Patch::Strategic(&body));
+        let call = api.patch_status(&self.identity.name, &params, &patch);
+        match tokio::time::timeout(DEADLINE, call).await.map_err(late)? {
+            Ok(node) => {
+                self.observed(&Arc::new(node));
+                self.tell(&events);
+                Ok(true)
+            }
+            Err(error) => {
+                // What is known may be stale: ask anew next time.
+                if let Ok(Ok(node)) = tokio::time::timeout(DEADLINE, api.get(&self.identity.name)).await {
+                    self.node.store(Some(Arc::new(node)));
+                }
+                Err(error.to_string())
+            }
+        }
+    }
+}
+
+fn pod_cidr(node: &Node) -> String {
+    let Some(spec) = &node.spec else { return String::new() };
+    match &spec.pod_cidrs {
+        Some(all) if !all.is_empty() => all.join(","),
+        _ => spec.pod_cidr.clone().unwrap_or_default(),
+    }
+}
+
+/// The status as far as a change of it is worth a message.
+fn without_heartbeat(status: &Value) -> Value {
+    let mut status = status.clone();
+    for condition in status.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(condition) = condition.as_object_mut() {
+            condition.remove("lastHeartbeatTime");
+        }
+    }
+    status
+}

@@ -1,0 +1,170 @@
+//! Node conditions with upstream's reasons and messages. Pure.
+
+use crate::cri::v1;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::NodeCondition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+/// What runs short on the node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pressure {
+    /// `MemoryPressure`.
+    pub memory: bool,
+    /// `DiskPressure`.
+    pub disk: bool,
+    /// `PIDPressure`.
+    pub pid: bool,
+}
+
+/// What the runtime says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeState {
+    /// Why containers cannot run, if so.
+    pub runtime_error: Option<String>,
+    /// Why the network is not ready, if it is not.
+    pub network_error: Option<String>,
+}
+
+impl RuntimeState {
+    /// Before the runtime was asked.
+    pub fn unknown() -> Self {
+        Self {
+            runtime_error: Some("container runtime status check may not have completed yet".to_owned()),
+            network_error: Some("network state unknown".to_owned()),
+        }
+    }
+
+    /// From the runtime's conditions.
+    pub fn from_status(status: &v1::RuntimeStatus) -> Self {
+        let failing = |kind: &str, what: &str| {
+            let found = status.conditions.iter().find(|c| c.r#type == kind);
+            let (ok, reason, message) = found.map_or((false, "", ""), |c| (c.status, c.reason.as_str(), c.message.as_str()));
+            (!ok).then(|| format!("{what} not ready: {kind}=false reason:{reason} message:{message}"))
+        };
+        Self {
+            runtime_error: failing("RuntimeReady", "container runtime"),
+            network_error: failing("NetworkReady", "container runtime network"),
+        }
+    }
+}
+
+/// What the conditions are made from.
+#[derive(Clone, Debug)]
+pub struct Inputs {
+    /// What runs short.
+    pub pressure: Pressure,
+    /// The runtime.
+    pub runtime: RuntimeState,
+    /// Why pods cannot be watched, if so.
+    pub pleg_error: Option<String>,
+    /// The current time.
+    pub now: Timestamp,
+}
+
+/// Conditions and the reasons of the events that their changes are worth.
+pub fn conditions(previous: &[NodeCondition], inputs: &Inputs) -> (Vec<NodeCondition>, Vec<&'static str>) {
+    let pressure = &inputs.pressure;
+    let problems: Vec<String> = [&inputs.runtime.runtime_error, &inputs.pleg_error, &inputs.runtime.network_error]
+        .into_iter()
+        .flatten()
+        .cloned()
+        .collect();
+    let ready = problems.is_empty();
+    let message = match problems.as_slice() {
+        [] => "kubelet is posting ready status".to_owned(),
+        [one] => one.clone(),
+        many => format!("[{}]", many.join(", ")),
+    };
+    let told = |pressed: bool, yes: [&'static str; 2], no: [&'static str; 2]| {
+        let [reason, message] = if pressed { yes } else { no };
+        (pressed, reason, message.to_owned())
+    };
+    let verdicts = [
+        (
+            "MemoryPressure",
+            told(
+                pressure.memory,
+                ["KubeletHasInsufficientMemory", "kubelet has insufficient memory available"],
+                ["KubeletHasSufficientMemory", "kubelet has sufficient memory available"],
+            ),
+            ["NodeHasInsufficientMemory", "NodeHasSufficientMemory"],
+        ),
+        (
+            "DiskPressure",
+            told(
+                pressure.disk,
+                ["KubeletHasDiskPressure", "kubelet has disk pressure"],
+                ["KubeletHasNoDiskPressure", "kubelet has no disk pressure"],
+            ),
+            ["NodeHasDiskPressure", "NodeHasNoDiskPressure"],
+        ),
+        (
+            "PIDPressure",
+            told(
+                pressure.pid,
+                ["KubeletHasInsufficientPID", "kubelet has insufficient PID available"],
+                ["KubeletHasSufficientPID", "kubelet has sufficient PID available"],
+            ),
+            ["NodeHasInsufficientPID", "NodeHasSufficientPID"],
+        ),
+        ("Ready", (ready, if ready { "KubeletReady" } else { "KubeletNotReady" }, message), ["NodeReady", "NodeNotReady"]),
+    ];
+    let mut events = Vec::new();
+    let mut all = Vec::new();
+    for (kind, (holds, reason, message), names) in verdicts {
+        let status = if holds { "True" } else { "False" };
+        let before = previous.iter().find(|c| c.type_ == kind);
+        let same = before.is_some_and(|c| c.status == status);
+        // A node's first readiness is no change; a first pressure condition starts as unknown.
+        if !same && (before.is_some() || kind != "Ready") {
+            events.push(names[usize::from(!holds)]);
+        }
+        let since = before.filter(|_| same).and_then(|c| c.last_transition_time.clone());
+        all.push(NodeCondition {
+            type_: kind.to_owned(),
+            status: status.to_owned(),
+            reason: Some(reason.to_owned()),
+            message: Some(message),
+            last_heartbeat_time: Some(Time(inputs.now)),
+            last_transition_time: since.or(Some(Time(inputs.now))),
+        });
+    }
+    (all, events)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inputs(network: Option<&str>) -> Inputs {
+        let runtime = RuntimeState { runtime_error: None, network_error: network.map(str::to_owned) };
+        Inputs { pressure: Pressure::default(), runtime, pleg_error: None, now: Timestamp::UNIX_EPOCH }
+    }
+
+    #[test]
+    fn changes_are_told_once() {
+        let (first, events) = conditions(&[], &inputs(Some("network state unknown")));
+        assert_eq!(events, ["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"]);
+        let ready = first.iter().find(|c| c.type_ == "Ready").expect("ready");
+        assert_eq!((ready.status.as_str(), ready.reason.as_deref(), ready.message.as_deref()), ("False", Some("KubeletNotReady"), Some("network state unknown")));
+        let (second, events) = conditions(&first, &inputs(None));
+        assert_eq!(events, ["NodeReady"]);
+        let (_, events) = conditions(&second, &inputs(None));
+        assert!(events.is_empty());
+        let pressed = Inputs { pressure: Pressure { memory: true, ..Pressure::default() }, ..inputs(None) };
+        let (third, events) = conditions(&second, &pressed);
+        assert_eq!((events.as_slice(), third[0].reason.as_deref()), (["NodeHasInsufficientMemory"].as_slice(), Some("KubeletHasInsufficientMemory")));
+    }
+
+    #[test]
+    fn several_problems_are_one_message() {
+        let condition = |kind: &str| v1::RuntimeCondition { r#type: kind.into(), status: false, reason: "R".into(), message: "m".into() };
+        let status = v1::RuntimeStatus { conditions: vec![condition("RuntimeReady"), condition("NetworkReady")] };
+        let runtime = RuntimeState::from_status(&status);
+        let (all, _) = conditions(&[], &Inputs { runtime, ..inputs(None) });
+        assert_eq!(
+            all[3].message.as_deref(),
+            Some("[container runtime not ready: RuntimeReady=false reason:R message:m, container runtime network not ready: NetworkReady=false reason:R message:m]")
+        );
+    }
+}

@@ -1,0 +1,219 @@
+//! The node object as this kubelet wants it. Pure.
+
+use crate::cri::v1;
+use crate::resources::MachineInfo;
+use k8s_openapi::api::core::v1::{
+    ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeRuntimeHandler,
+    NodeRuntimeHandlerFeatures, NodeSpec, NodeStatus, NodeSwapStatus, NodeSystemInfo, Taint,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// Names of one image that are told.
+const MAX_NAMES: usize = 5;
+/// The volumes of this node are attached by the controller manager.
+const ATTACH_DETACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
+
+/// What does not change while the kubelet runs.
+#[derive(Clone, Debug, Default)]
+pub struct Identity {
+    /// Name of the node object.
+    pub name: String,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// `--node-labels`.
+    pub labels: BTreeMap<String, String>,
+    /// `registerWithTaints`.
+    pub taints: Vec<Taint>,
+    /// `providerID`.
+    pub provider_id: String,
+    /// The kubelet's port.
+    pub port: i32,
+    /// `enableControllerAttachDetach`.
+    pub attach_detach: bool,
+    /// The machine.
+    pub machine: MachineInfo,
+    /// `status.capacity`.
+    pub capacity: BTreeMap<String, Quantity>,
+    /// `status.allocatable`.
+    pub allocatable: BTreeMap<String, Quantity>,
+    /// Most images that are told.
+    pub max_images: Option<usize>,
+}
+
+/// What the runtime said last.
+#[derive(Clone, Debug, Default)]
+pub struct Runtime {
+    /// `containerd://1.6.20`.
+    pub version: String,
+    /// Its images.
+    pub images: Vec<v1::Image>,
+    /// Its handlers.
+    pub handlers: Vec<v1::RuntimeHandler>,
+    /// Whether it knows the supplemental groups policy; none when it does not say.
+    pub supplemental_groups_policy: Option<bool>,
+}
+
+/// Go's name of this machine's architecture.
+pub fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "powerpc64" => "ppc64le",
+        other => other,
+    }
+}
+
+/// Labels that every node has.
+pub fn labels(identity: &Identity) -> BTreeMap<String, String> {
+    let mut labels = identity.labels.clone();
+    for (key, value) in [
+        ("kubernetes.io/hostname", identity.name.as_str()),
+        ("kubernetes.io/os", std::env::consts::OS),
+        ("kubernetes.io/arch", architecture()),
+        ("beta.kubernetes.io/os", std::env::consts::OS),
+        ("beta.kubernetes.io/arch", architecture()),
+    ] {
+        labels.insert(key.to_owned(), value.to_owned());
+    }
+    labels
+}
+
+/// The object to register.
+pub fn node(identity: &Identity, status: NodeStatus) -> Node {
+    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let annotations = identity.attach_detach.then(|| BTreeMap::from([(ATTACH_DETACH.to_owned(), "true".to_owned())]));
+    Node {
+        metadata: ObjectMeta {
+            name: Some(identity.name.clone()),
+            labels: Some(labels(identity)),
+            annotations,
+            ..ObjectMeta::default()
+        },
+        spec: Some(NodeSpec {
+            provider_id: text(&identity.provider_id),
+            taints: (!identity.taints.is_empty()).then(|| identity.taints.clone()),
+            ..NodeSpec::default()
+        }),
+        status: Some(status),
+    }
+}
+
+/// Labels and annotations of a node that is there already and lacks them; none when nothing is amiss.
+pub fn reconcile(identity: &Identity, found: &Node) -> Option<serde_json::Value> {
+    let own = labels(identity);
+    let have = found.metadata.labels.clone().unwrap_or_default();
+    let missing: BTreeMap<&String, &String> = own.iter().filter(|(key, value)| have.get(*key) != Some(value)).collect();
+    let marks = found.metadata.annotations.clone().unwrap_or_default();
+    let attach = identity.attach_detach != marks.contains_key(ATTACH_DETACH);
+    let mut metadata = serde_json::Map::new();
+    if !missing.is_empty() {
+        metadata.insert("labels".to_owned(), serde_json::json!(missing));
+    }
+    if attach {
+        let mark = if identity.attach_detach { serde_json::json!("true") } else { serde_json::Value::Null };
+        metadata.insert("annotations".to_owned(), serde_json::json!({ATTACH_DETACH: mark}));
+    }
+    (!metadata.is_empty()).then(|| serde_json::json!({"metadata": metadata}))
+}
+
+/// The status.
+pub fn status(identity: &Identity, runtime: &Runtime, conditions: Vec<NodeCondition>) -> NodeStatus {
+    let machine = &identity.machine;
+    let address = |kind: &str, address: String| NodeAddress { type_: kind.to_owned(), address };
+    let mut addresses: Vec<NodeAddress> =
+        identity.addresses.iter().map(|ip| address("InternalIP", ip.to_string())).collect();
+    addresses.push(address("Hostname", identity.name.clone()));
+    let swap = i64::try_from(machine.swap).unwrap_or(i64::MAX);
+    NodeStatus {
+        addresses: Some(addresses),
+        capacity: Some(identity.capacity.clone()),
+        allocatable: Some(identity.allocatable.clone()),
+        conditions: Some(conditions),
+        daemon_endpoints: Some(NodeDaemonEndpoints { kubelet_endpoint: Some(DaemonEndpoint { port: identity.port }) }),
+        images: Some(images(&runtime.images, identity.max_images)).filter(|images| !images.is_empty()),
+        node_info: Some(NodeSystemInfo {
+            architecture: architecture().to_owned(),
+            boot_id: machine.boot_id.clone(),
+            container_runtime_version: runtime.version.clone(),
+            kernel_version: machine.kernel_version.clone(),
+            kube_proxy_version: String::new(),
+            kubelet_version: version(),
+            machine_id: machine.machine_id.clone(),
+            operating_system: std::env::consts::OS.to_owned(),
+            os_image: machine.os_image.clone(),
+            swap: (swap > 0).then_some(NodeSwapStatus { capacity: Some(swap) }),
+            system_uuid: machine.system_uuid.clone(),
+        }),
+        runtime_handlers: handlers(&runtime.handlers),
+        features: runtime.supplemental_groups_policy.map(|known| k8s_openapi::api::core::v1::NodeFeatures {
+            supplemental_groups_policy: Some(known),
+        }),
+        ..NodeStatus::default()
+    }
+}
+
+/// The version that the kubelet reports.
+pub fn version() -> String {
+    format!("v{}", env!("CARGO_PKG_VERSION"))
+}
+
+fn handlers(handlers: &[v1::RuntimeHandler]) -> Option<Vec<NodeRuntimeHandler>> {
+    let all = handlers.iter().map(|handler| NodeRuntimeHandler {
+        name: Some(handler.name.clone()),
+        features: handler.features.as_ref().map(|features| NodeRuntimeHandlerFeatures {
+            recursive_read_only_mounts: Some(features.recursive_read_only_mounts),
+            user_namespaces: Some(features.user_namespaces),
+        }),
+    });
+    let all: Vec<NodeRuntimeHandler> = all.collect();
+    (!all.is_empty()).then_some(all)
+}
+
+/// The biggest images first.
+fn images(images: &[v1::Image], most: Option<usize>) -> Vec<ContainerImage> {
+    let mut sorted: Vec<&v1::Image> = images.iter().collect();
+    sorted.sort_by(|a, b| (b.size, &a.id).cmp(&(a.size, &b.id)));
+    let named = sorted.into_iter().map(|image| {
+        let names = image.repo_digests.iter().chain(&image.repo_tags);
+        let names: Vec<String> = names.filter(|name| !name.contains("<none>")).take(MAX_NAMES).cloned().collect();
+        ContainerImage { names: Some(names), size_bytes: i64::try_from(image.size).ok() }
+    });
+    named.take(most.unwrap_or(usize::MAX)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_carries_its_labels_and_addresses() {
+        let identity = Identity {
+            name: "node-1".into(),
+            addresses: vec!["10.0.0.1".parse().expect("address")],
+            labels: BTreeMap::from([("zone".into(), "a".into()), ("kubernetes.io/os".into(), "other".into())]),
+            port: 10250,
+            attach_detach: true,
+            ..Identity::default()
+        };
+        let node = node(&identity, status(&identity, &Runtime::default(), Vec::new()));
+        let labels = node.metadata.labels.clone().expect("labels");
+        assert_eq!((labels["kubernetes.io/hostname"].as_str(), labels["kubernetes.io/os"].as_str(), labels["zone"].as_str()), ("node-1", "linux", "a"));
+        let addresses = node.status.as_ref().and_then(|s| s.addresses.clone()).expect("addresses");
+        assert_eq!(addresses.iter().map(|a| a.type_.as_str()).collect::<Vec<_>>(), ["InternalIP", "Hostname"]);
+        assert_eq!(reconcile(&identity, &node), None);
+        let bare = Node::default();
+        let patch = reconcile(&identity, &bare).expect("patch");
+        assert_eq!(patch["metadata"]["annotations"][ATTACH_DETACH], "true");
+    }
+
+    #[test]
+    fn images_are_sorted_by_size_and_cut() {
+        let image = |id: &str, size: u64| v1::Image { id: id.into(), size, repo_tags: vec![format!("{id}:1"), "<none>:<none>".into()], ..v1::Image::default() };
+        let all = images(&[image("a", 1), image("b", 3), image("c", 2)], Some(2));
+        let names: Vec<_> = all.iter().map(|i| i.names.clone().unwrap_or_default()).collect();
+        assert_eq!(names, [["b:1"], ["c:1"]]);
+    }
+}

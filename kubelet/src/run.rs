@@ -1,0 +1,421 @@
+//! The driver: builds the rooms, connects their doors, starts their tasks, and ends them in order. A kubelet that
+//! ends leaves its pods running; the next one adopts them.
+
+use crate::api::{ApiEvents, ApiObjects, InformedServices, slim_service};
+use crate::config::{self, Config};
+use crate::cri;
+use crate::eviction;
+use crate::events::{EventSink, EventType, LogSink};
+use crate::facts::PodFacts;
+use crate::hooks;
+use crate::node::agent::Agent;
+use crate::node::object::Identity;
+use crate::node::{addresses, lease};
+use crate::objects::{ObjectSource, Standalone};
+use crate::pleg;
+use crate::probes;
+use crate::resources::{self, CgroupVersion, Cgroups, FsCgroups, NoCgroups};
+use crate::server::access::Access;
+use crate::server::{Port, Server};
+use crate::sources::{Source, SourceSet, file, mirror, url};
+use crate::stats::Stats;
+use crate::status::writer::Writer;
+use crate::volumes;
+use crate::workers::context::{Context, NoServices, NodeState, ServiceLister};
+use crate::workers::images::Images;
+use crate::workers::manager::Manager;
+use anyhow::{Context as _, bail};
+use arc_swap::ArcSwap;
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use shared::authn::{Authenticator, GroupAdder, OrAnonymous, TokenReviewAuthenticator, X509};
+use shared::authz::{AlwaysAllow, Authorizer, SubjectAccessReviewAuthorizer};
+use shared::events::Recorder;
+use shared::flags::FlagSet;
+use shared::informer::{Event, Factory, Informer, Scope};
+use shared::run::{Shutdown, TaskGroup};
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_util::task::TaskTracker;
+
+/// How long tasks get to end.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// Runs the kubelet until shutdown.
+///
+/// # Errors
+/// The configuration or the machine is not usable.
+pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
+    let config = config::load(&flags)?;
+    check_machine(&config)?;
+    flags.warn_unread();
+    let client = crate::certs::client(&config, &shutdown).await?;
+    if client.is_none() {
+        tracing::info!("Standalone mode, no API client");
+    }
+    let tasks = TaskGroup::new();
+    let mut kubelet = Kubelet::build(config, client, &tasks, &shutdown).await?;
+    let result = kubelet.start(&tasks, &shutdown).await;
+    if result.is_ok() {
+        shutdown.wait().await;
+    }
+    shutdown.trigger();
+    kubelet.workers.close();
+    let _ = tokio::time::timeout(DRAIN, kubelet.workers.wait()).await;
+    tasks.drain(DRAIN).await;
+    result
+}
+
+/// Upstream's refusals.
+fn check_machine(config: &Config) -> anyhow::Result<()> {
+    let kubelet = &config.kubelet;
+    if resources::cgroup_version() == CgroupVersion::V1 {
+        if kubelet.fail_cgroup_v1 {
+            bail!("kubelet is configured to not run on a host using cgroup v1. cgroup v1 support is unsupported and will be removed in a future release");
+        }
+        tracing::warn!("cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release");
+    }
+    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let areas: Vec<&str> = swaps.lines().skip(1).filter(|line| !line.trim().is_empty()).collect();
+    if kubelet.fail_swap_on && !areas.is_empty() {
+        bail!("running with swap on is not supported, please disable swap or set --fail-swap-on flag to false");
+    }
+    // Only a process that may lower its score can; the rest stay as they are.
+    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", kubelet.oom_score_adj.to_string()) {
+        tracing::warn!(%error, "Failed to apply oom score adj");
+    }
+    Ok(())
+}
+
+/// Which sources of pods were heard.
+struct Heard {
+    file: AtomicBool,
+    url: AtomicBool,
+    pods: Option<Informer<Pod>>,
+}
+
+impl Heard {
+    fn all(&self) -> bool {
+        self.file.load(Ordering::Relaxed)
+            && self.url.load(Ordering::Relaxed)
+            && self.pods.as_ref().is_none_or(Informer::has_synced)
+    }
+}
+
+/// Everything that was built.
+struct Kubelet {
+    config: Config,
+    client: Option<kube::Client>,
+    factory: Option<Factory>,
+    manager: Arc<Manager>,
+    agent: Arc<Agent>,
+    writer: Arc<Writer>,
+    health: Arc<pleg::Health>,
+    heard: Arc<Heard>,
+    probe_updates: mpsc::Receiver<probes::ProbeUpdate>,
+    workers: TaskTracker,
+}
+
+impl Kubelet {
+    async fn build(config: Config, client: Option<kube::Client>, tasks: &TaskGroup, shutdown: &Shutdown) -> anyhow::Result<Self> {
+        let kubelet = &config.kubelet;
+        let settings = config.settings();
+        let node_name = settings.node_name.clone();
+        make_folders(&settings)?;
+        let runtime = cri::Client::new(&kubelet.container_runtime_endpoint, &kubelet.image_service_endpoint, kubelet.runtime_request_timeout.0)
+            .map_err(|e| anyhow::anyhow!("failed to run Kubelet: {e}"))?;
+        let machine = resources::machine_info(&settings.root_dir);
+        let (capacity, allocatable) =
+            (resources::capacity(&machine, &settings.resources), resources::allocatable(&machine, &settings.resources));
+        let cgroups = cgroups(&config)?;
+        let enforced = kubelet.enforce_node_allocatable.iter().any(|what| what == "pods");
+        let limits = if enforced { allocatable.clone() } else { Default::default() };
+        let tree = Arc::clone(&cgroups);
+        tokio::task::spawn_blocking(move || tree.ensure_tree(&limits))
+            .await?
+            .map_err(|e| anyhow::anyhow!("Failed to start ContainerManager: {e}"))?;
+
+        let addresses = addresses::internal(&config.command_line.node_ips, &node_name).await;
+        let events: Arc<dyn EventSink> = match &client {
+            Some(client) => {
+                let recorder = Recorder::new(client.clone(), tasks, shutdown, "kubelet", &node_name);
+                Arc::new(ApiEvents::new(recorder, &node_name))
+            }
+            None => Arc::new(LogSink),
+        };
+        let objects: Arc<dyn ObjectSource> = match &client {
+            Some(client) => Arc::new(ApiObjects::new(client.clone())),
+            None => Arc::new(Standalone),
+        };
+        let factory = client.as_ref().map(|client| Factory::new(client.clone(), tasks.clone(), shutdown.clone()));
+        let services: Arc<dyn ServiceLister> = match &factory {
+            Some(factory) => {
+                let informer = factory.informer::<Service>();
+                informer.set_transform(slim_service);
+                Arc::new(InformedServices(informer))
+            }
+            None => Arc::new(NoServices),
+        };
+        let (prober, probe_updates) = probes::Manager::new(Arc::new(runtime.clone()), Arc::clone(&events));
+        let writer = Writer::new(client.clone());
+        let facts = PodFacts {
+            node_name: node_name.clone(),
+            host_ips: addresses.iter().map(IpAddr::to_string).collect(),
+            pod_ips: Vec::new(),
+            allocatable: allocatable.clone(),
+        };
+        let network_error = Some("network state unknown".to_owned());
+        let cx = Arc::new(Context {
+            images: Images::new(settings.serialize_image_pulls),
+            volumes: Arc::new(volumes::Manager::new(&settings.root_dir, Arc::clone(&objects))),
+            probes: Arc::new(prober),
+            hooks: Arc::new(hooks::Runner::new(Arc::new(runtime.clone()))),
+            runtime: Arc::new(runtime),
+            machine: machine.clone(),
+            cgroups,
+            objects,
+            services,
+            events,
+            statuses: Arc::clone(&writer) as _,
+            node: ArcSwap::from_pointee(NodeState { facts, network_error }),
+            settings,
+        });
+        let workers = TaskTracker::new();
+        let manager = Manager::new(Arc::clone(&cx), workers.clone(), shutdown.token().clone());
+        writer.connect(&manager);
+        let health = Arc::new(pleg::Health::default());
+        let identity = Identity {
+            name: node_name.clone(),
+            addresses,
+            labels: config.command_line.node_labels.clone(),
+            taints: kubelet.register_with_taints.clone(),
+            provider_id: kubelet.provider_id.clone(),
+            port: kubelet.port,
+            attach_detach: kubelet.enable_controller_attach_detach,
+            machine,
+            capacity,
+            allocatable,
+            max_images: usize::try_from(kubelet.node_status_max_images).ok(),
+        };
+        let periods = (kubelet.node_status_update_frequency.0, kubelet.node_status_report_frequency.0);
+        let agent = Agent::new(cx, client.clone(), identity, Arc::clone(&health), periods, kubelet.register_node);
+        let pods = factory.as_ref().map(|factory| {
+            factory.informer_in::<Pod>(Scope { fields: Some(format!("spec.nodeName={node_name}")), ..Scope::default() })
+        });
+        let heard = Arc::new(Heard {
+            file: AtomicBool::new(kubelet.static_pod_path.is_empty()),
+            url: AtomicBool::new(kubelet.static_pod_url.is_empty()),
+            pods,
+        });
+        Ok(Self { config, client, factory, manager, agent, writer, health, heard, probe_updates, workers })
+    }
+
+    /// Starts every task; returns once the ports are open.
+    async fn start(&mut self, tasks: &TaskGroup, shutdown: &Shutdown) -> anyhow::Result<()> {
+        let token = shutdown.token();
+        let cx = Arc::clone(self.manager.context());
+        cx.events.node(EventType::Normal, "Starting", "Starting kubelet.");
+        self.listen(tasks, shutdown).await?;
+        self.informers();
+        tasks.spawn("status", Arc::clone(&self.writer).run(token.clone()));
+        tasks.spawn("node", Arc::clone(&self.agent).run(token.clone()));
+        tasks.spawn("pleg", pleg::run(Arc::clone(&self.manager), Arc::clone(&self.health), token.clone()));
+        tasks.spawn("logs", pleg::logs::run(Arc::clone(&cx), token.clone()));
+        let heard = Arc::clone(&self.heard);
+        tasks.spawn("gc", pleg::gc::run(Arc::clone(&self.manager), move || heard.all(), token.clone()));
+        let eviction = eviction::Eviction::new(Arc::clone(&self.manager), Arc::clone(&self.agent), &self.config.kubelet);
+        tasks.spawn("eviction", eviction.run(token.clone()));
+        tasks.spawn("images", eviction::images::run(Arc::clone(&cx), (&self.config.kubelet).into(), token.clone()));
+        self.static_pods(tasks, shutdown);
+        self.wake_on_probes(tasks, shutdown);
+        if let Some(client) = &self.client {
+            let uid = |agent: &Arc<Agent>| {
+                let agent = Arc::clone(agent);
+                move || agent.uid()
+            };
+            let seconds = self.config.kubelet.node_lease_duration_seconds;
+            let name = cx.settings.node_name.clone();
+            tasks.spawn("lease", lease::run(client.clone(), name, seconds, uid(&self.agent), token.clone()));
+            let heard = Arc::clone(&self.heard);
+            let manager = Arc::clone(&self.manager);
+            tasks.spawn("mirror", mirror::run(manager, client.clone(), uid(&self.agent), move || heard.all(), token.clone()));
+        }
+        if self.config.kubelet.enforce_node_allocatable.iter().any(|what| what == "pods") {
+            cx.events.node(EventType::Normal, "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods");
+        }
+        tracing::info!(node = cx.settings.node_name, "Started kubelet");
+        Ok(())
+    }
+
+    /// Pods and node out of the API server.
+    fn informers(&self) {
+        let Some(factory) = &self.factory else { return };
+        if let Some(pods) = &self.heard.pods {
+            pods.set_transform(|pod: &mut Pod| pod.metadata.managed_fields = None);
+            let (manager, writer) = (Arc::clone(&self.manager), Arc::clone(&self.writer));
+            pods.add_handler(move |event| match event {
+                Event::Added(pod) | Event::Updated { new: pod, .. } => {
+                    manager.upsert(Arc::clone(pod));
+                    writer.observed(pod);
+                }
+                Event::Deleted(pod) => manager.delete(pod),
+            });
+        }
+        let name = &self.manager.context().settings.node_name;
+        let node = factory.informer_in::<Node>(Scope { fields: Some(format!("metadata.name={name}")), ..Scope::default() });
+        node.set_transform(|node: &mut Node| node.metadata.managed_fields = None);
+        let agent = Arc::clone(&self.agent);
+        node.add_handler(move |event| {
+            if let Event::Added(node) | Event::Updated { new: node, .. } = event {
+                agent.observed(node);
+            }
+        });
+        factory.start();
+    }
+
+    /// Pods from files and URLs.
+    fn static_pods(&self, tasks: &TaskGroup, shutdown: &Shutdown) {
+        let kubelet = &self.config.kubelet;
+        let node = self.manager.context().settings.node_name.clone();
+        let (sender, mut receiver) = mpsc::channel::<SourceSet>(4);
+        if !kubelet.static_pod_path.is_empty() {
+            let path = kubelet.static_pod_path.clone().into();
+            let every = kubelet.file_check_frequency.0;
+            tasks.spawn("manifests", file::watch(path, node.clone(), every, sender.clone(), shutdown.token().clone()));
+        }
+        if !kubelet.static_pod_url.is_empty() {
+            let (address, headers) = (kubelet.static_pod_url.clone(), kubelet.static_pod_url_header.clone());
+            let every = kubelet.http_check_frequency.0;
+            tasks.spawn("manifest-url", url::watch(address, headers, node, every, sender, shutdown.token().clone()));
+        }
+        let (manager, heard, token) = (Arc::clone(&self.manager), Arc::clone(&self.heard), shutdown.token().clone());
+        tasks.spawn("static-pods", async move {
+            loop {
+                let set = tokio::select! {
+                    () = token.cancelled() => return,
+                    set = receiver.recv() => set,
+                };
+                let Some(set) = set else { return };
+                let flag = if set.source == Source::File { &heard.file } else { &heard.url };
+                manager.set_static(set);
+                flag.store(true, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// A probe that changed its mind wakes the pod's worker.
+    fn wake_on_probes(&mut self, tasks: &TaskGroup, shutdown: &Shutdown) {
+        let (_, closed) = mpsc::channel(1);
+        let mut updates = std::mem::replace(&mut self.probe_updates, closed);
+        let (manager, token) = (Arc::clone(&self.manager), shutdown.token().clone());
+        tasks.spawn("probes", async move {
+            loop {
+                tokio::select! {
+                    () = token.cancelled() => return,
+                    update = updates.recv() => match update {
+                        Some(update) => drop(manager.poke(&update.pod_uid)),
+                        None => return,
+                    },
+                }
+            }
+        });
+    }
+
+    async fn listen(&self, tasks: &TaskGroup, shutdown: &Shutdown) -> anyhow::Result<()> {
+        let kubelet = &self.config.kubelet;
+        let server = Arc::new(Server {
+            manager: Arc::clone(&self.manager),
+            agent: Arc::clone(&self.agent),
+            stats: Arc::new(Stats::new(Arc::clone(&self.manager))),
+            health: Arc::clone(&self.health),
+            access: self.access()?,
+            configuration: self.config.document.clone(),
+            debugging: kubelet.enable_debugging_handlers,
+            system_logs: kubelet.enable_system_log_handler,
+            streams: TaskTracker::new(),
+        });
+        let token = shutdown.token();
+        if kubelet.healthz_port > 0 {
+            let listener = bind(&kubelet.healthz_bind_address, kubelet.healthz_port).await?;
+            tasks.spawn("healthz", Arc::clone(&server).plain(listener, Port::Health, token.clone()));
+        }
+        if !kubelet.enable_server {
+            return Ok(());
+        }
+        if kubelet.read_only_port > 0 {
+            let listener = bind(&kubelet.address, kubelet.read_only_port).await?;
+            tasks.spawn("read-only", Arc::clone(&server).plain(listener, Port::ReadOnly, token.clone()));
+        }
+        let names = (self.config.node_name(), self.manager.context().node.load().facts.host_ips.clone());
+        let key = crate::certs::serving_key(&self.config, &names.0, &names.1)?;
+        let tls = shared::cert::server_config(key, true)?;
+        let listener = bind(&kubelet.address, kubelet.port).await?;
+        tasks.spawn("server", server.secure(listener, tls, token.clone()));
+        Ok(())
+    }
+
+    /// Who may use the secure port.
+    fn access(&self) -> anyhow::Result<Access> {
+        let (authentication, authorization) = (&self.config.kubelet.authentication, &self.config.kubelet.authorization);
+        let mut members: Vec<Arc<dyn Authenticator>> = Vec::new();
+        let ca = &authentication.x509.client_ca_file;
+        if !ca.is_empty() {
+            let pem = std::fs::read(ca).with_context(|| format!("unable to load client CA file {ca}"))?;
+            members.push(Arc::new(X509::new(&pem).map_err(|e| anyhow::anyhow!("unable to load client CA file {ca}: {e}"))?));
+        }
+        if authentication.webhook.enabled {
+            let Some(client) = &self.client else {
+                bail!("no client provided, cannot use webhook authentication");
+            };
+            members.push(Arc::new(TokenReviewAuthenticator::new(client.clone(), Vec::new(), authentication.webhook.cache_ttl.0)));
+        }
+        let known = GroupAdder(shared::authn::Union::new(members));
+        let authenticator: Arc<dyn Authenticator> =
+            if authentication.anonymous.enabled { Arc::new(OrAnonymous(known)) } else { Arc::new(known) };
+        let authorizer: Arc<dyn Authorizer> = match authorization.mode.as_str() {
+            "AlwaysAllow" => Arc::new(AlwaysAllow),
+            "Webhook" => {
+                let Some(client) = &self.client else {
+                    bail!("no client provided, cannot use webhook authorization");
+                };
+                let times = &authorization.webhook;
+                Arc::new(SubjectAccessReviewAuthorizer::new(client.clone(), times.cache_authorized_ttl.0, times.cache_unauthorized_ttl.0))
+            }
+            "" => bail!("no authorization mode specified"),
+            other => bail!("unknown authorization mode {other}"),
+        };
+        Ok(Access { authenticator, authorizer, node_name: self.config.node_name() })
+    }
+}
+
+fn cgroups(config: &Config) -> anyhow::Result<Arc<dyn Cgroups>> {
+    let kubelet = &config.kubelet;
+    if !kubelet.cgroups_per_qos {
+        return Ok(Arc::new(NoCgroups));
+    }
+    if kubelet.cgroup_driver != "cgroupfs" {
+        bail!("cgroup driver {:?} is not supported by this kubelet, use \"cgroupfs\"", kubelet.cgroup_driver);
+    }
+    let root = if kubelet.cgroup_root.is_empty() { "/" } else { &kubelet.cgroup_root };
+    let tree = FsCgroups::new(root, resources::cgroup_version(), config.settings().resources);
+    Ok(Arc::new(tree.map_err(|e| anyhow::anyhow!("Failed to start ContainerManager: {e}"))?))
+}
+
+fn make_folders(settings: &crate::settings::Settings) -> anyhow::Result<()> {
+    let pods = settings.root_dir.join("pods");
+    let folders: [&Path; 4] = [&settings.root_dir, &pods, &settings.pod_logs_dir, &settings.container_logs_dir];
+    for folder in folders {
+        std::fs::create_dir_all(folder).with_context(|| format!("failed to create {}", folder.display()))?;
+    }
+    Ok(())
+}
+
+async fn bind(address: &str, port: i32) -> anyhow::Result<TcpListener> {
+    let ip: IpAddr = address.parse().with_context(|| format!("invalid address {address:?}"))?;
+    let port = u16::try_from(port).with_context(|| format!("invalid port {port}"))?;
+    TcpListener::bind((ip, port)).await.with_context(|| format!("failed to listen on {address}:{port}"))
+}

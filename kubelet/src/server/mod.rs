@@ -1,0 +1,241 @@
+//! The kubelet's ports: 10250 (TLS, authenticated, authorised), 10255 (plain, read-only, off by default) and
+//! 10248 (health on loopback).
+//!
+//! Requests for exec, attach and port-forward become upgraded connections that are relayed to the runtime's
+//! streaming server byte by byte, whichever protocol they speak; that is why this room stands on hyper. Nothing here
+//! changes a pod.
+
+pub mod access;
+pub mod answer;
+mod files;
+pub mod logs;
+mod pods;
+pub mod query;
+mod relay;
+
+use crate::node::agent::Agent;
+use crate::pleg::Health;
+use crate::stats::Stats;
+use crate::workers::manager::Manager;
+use access::Access;
+use answer::{Answer, not_found, text};
+use http::{Method, Request, StatusCode};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::pki_types::CertificateDer;
+use serde_json::Value;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Connections at the same time, port by port.
+const MAX_CONNECTIONS: usize = 1024;
+/// A handshake or a request's head that takes longer is given up.
+const HEAD_DEADLINE: Duration = Duration::from_secs(30);
+
+/// What requests are answered from.
+pub struct Server {
+    /// All pods.
+    pub manager: Arc<Manager>,
+    /// The node.
+    pub agent: Arc<Agent>,
+    /// Usage.
+    pub stats: Arc<Stats>,
+    /// Whether the runtime is being watched.
+    pub health: Arc<Health>,
+    /// Who may ask what.
+    pub access: Access,
+    /// For `/configz`.
+    pub configuration: Value,
+    /// `enableDebuggingHandlers`: exec, attach, logs and the like.
+    pub debugging: bool,
+    /// `enableSystemLogHandler`.
+    pub system_logs: bool,
+    /// Logs that are followed and connections that are relayed.
+    pub streams: TaskTracker,
+}
+
+/// Which port a request came through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// 10250.
+    Secure,
+    /// 10255.
+    ReadOnly,
+    /// 10248.
+    Health,
+}
+
+impl Server {
+    /// Serves TLS until shutdown.
+    pub async fn secure(self: Arc<Self>, listener: TcpListener, tls: rustls::ServerConfig, shutdown: CancellationToken) {
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+        self.accept(listener, Port::Secure, Some(acceptor), shutdown).await;
+    }
+
+    /// Serves plain HTTP until shutdown.
+    pub async fn plain(self: Arc<Self>, listener: TcpListener, port: Port, shutdown: CancellationToken) {
+        self.accept(listener, port, None, shutdown).await;
+    }
+
+    async fn accept(
+        self: Arc<Self>,
+        listener: TcpListener,
+        port: Port,
+        acceptor: Option<tokio_rustls::TlsAcceptor>,
+        shutdown: CancellationToken,
+    ) {
+        let tasks = TaskTracker::new();
+        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        loop {
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+            let (stream, peer) = tokio::select! {
+                () = shutdown.cancelled() => break,
+                accepted = listener.accept() => match accepted {
+                    Ok(accepted) => accepted,
+                    Err(error) => {
+                        tracing::warn!(%error, "Could not accept a connection");
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                        continue;
+                    }
+                },
+            };
+            let (server, acceptor, stop) = (Arc::clone(&self), acceptor.clone(), shutdown.clone());
+            tasks.spawn(async move {
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    () = server.connection(stream, peer, port, acceptor) => {}
+                }
+                drop(place);
+            });
+        }
+        tasks.close();
+        let _ = tokio::time::timeout(Duration::from_secs(2), tasks.wait()).await;
+    }
+
+    async fn connection(self: Arc<Self>, stream: TcpStream, peer: SocketAddr, port: Port, acceptor: Option<tokio_rustls::TlsAcceptor>) {
+        let _ = stream.set_nodelay(true);
+        let Some(acceptor) = acceptor else {
+            self.serve(stream, port, Vec::new()).await;
+            return;
+        };
+        match tokio::time::timeout(HEAD_DEADLINE, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => {
+                let chain = stream.get_ref().1.peer_certificates();
+                let chain = chain.map(|chain| chain.iter().map(|c| c.clone().into_owned()).collect()).unwrap_or_default();
+                self.serve(stream, port, chain).await;
+            }
+            Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
+            Err(_) => tracing::debug!(%peer, "TLS handshake timed out"),
+        }
+    }
+
+    async fn serve<S>(self: Arc<Self>, stream: S, port: Port, chain: Vec<CertificateDer<'static>>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let chain = Arc::new(chain);
+        let service = service_fn(move |request: Request<Incoming>| {
+            let (server, chain) = (Arc::clone(&self), Arc::clone(&chain));
+            async move { Ok::<_, Infallible>(server.answer(request, port, &chain).await) }
+        });
+        let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE);
+        if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
+            tracing::debug!(%error, "Connection ended");
+        }
+    }
+
+    async fn answer(&self, request: Request<Incoming>, port: Port, chain: &[CertificateDer<'static>]) -> Answer {
+        if port == Port::Health {
+            return self.health_only(request.uri().path());
+        }
+        if port == Port::Secure
+            && let Err(refusal) = self.access.check(&request, chain).await
+        {
+            return refusal;
+        }
+        self.route(request, port).await
+    }
+
+    fn health_only(&self, path: &str) -> Answer {
+        match path {
+            "/healthz" | "/healthz/ping" | "/healthz/log" | "/healthz/syncloop" | "/livez" | "/readyz" => self.healthz(),
+            _ => not_found(),
+        }
+    }
+
+    fn healthz(&self) -> Answer {
+        text(StatusCode::OK, "ok")
+    }
+
+    async fn route(&self, request: Request<Incoming>, port: Port) -> Answer {
+        let path = request.uri().path().to_owned();
+        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+        let debugging = port == Port::Secure && self.debugging;
+        match (request.method(), parts.as_slice()) {
+            (&Method::GET | &Method::HEAD, ["healthz"] | ["healthz", "ping" | "log" | "syncloop"]) => self.healthz(),
+            (&Method::GET, ["pods"]) => self.pods(),
+            (&Method::GET, ["stats"] | ["stats", "summary"]) => answer::json(&self.stats.summary(query::flag(&request, "only_cpu_and_memory")).await),
+            (&Method::GET, ["metrics"]) => answer::metrics(self.stats.kubelet()),
+            (&Method::GET, ["metrics", "resource"]) => answer::metrics(self.stats.resource().await),
+            (&Method::GET, ["metrics", "cadvisor"]) => answer::metrics(self.stats.cadvisor().await),
+            (&Method::GET, ["metrics", "probes" | "slis"]) => answer::metrics(String::new()),
+            (&Method::GET, ["configz"]) => answer::json(&serde_json::json!({"kubeletconfig": self.configuration})),
+            (&Method::GET, ["runningpods"]) if debugging => self.running_pods().await,
+            (&Method::GET, ["containerLogs", namespace, pod, container]) if debugging => {
+                self.container_logs(&request, namespace, pod, container).await
+            }
+            (&Method::POST, ["run", namespace, pod, rest @ ..]) if debugging => {
+                let (uid, container) = uid_and_container(rest);
+                self.run_command(&request, namespace, pod, uid, container).await
+            }
+            (&Method::GET | &Method::POST, ["exec", namespace, pod, rest @ ..]) if debugging => {
+                let (namespace, pod) = (namespace.to_string(), pod.to_string());
+                let (uid, container) = uid_and_container(rest);
+                let (uid, container) = (uid.map(str::to_owned), container.to_owned());
+                self.exec(request, &namespace, &pod, uid.as_deref(), &container).await
+            }
+            (&Method::GET | &Method::POST, ["attach", namespace, pod, rest @ ..]) if debugging => {
+                let (namespace, pod) = (namespace.to_string(), pod.to_string());
+                let (uid, container) = uid_and_container(rest);
+                let (uid, container) = (uid.map(str::to_owned), container.to_owned());
+                self.attach(request, &namespace, &pod, uid.as_deref(), &container).await
+            }
+            (&Method::GET | &Method::POST, ["portForward", namespace, pod, rest @ ..]) if debugging && rest.len() <= 1 => {
+                let (namespace, pod) = (namespace.to_string(), pod.to_string());
+                let uid = rest.first().map(|uid| (*uid).to_owned());
+                self.port_forward(request, &namespace, &pod, uid.as_deref()).await
+            }
+            (&Method::PUT, ["debug", "flags", "v"]) if debugging => self.set_verbosity(request).await,
+            (&Method::GET, ["logs", rest @ ..]) if debugging && self.system_logs => files::serve(rest, path.ends_with('/')).await,
+            _ => not_found(),
+        }
+    }
+
+    async fn set_verbosity(&self, request: Request<Incoming>) -> Answer {
+        match answer::small_body(request).await.ok().and_then(|body| body.trim().parse::<u32>().ok()) {
+            Some(level) => {
+                shared::run::set_verbosity(level);
+                text(StatusCode::OK, &format!("successfully set klog.logging.verbosity to {level}"))
+            }
+            None => text(StatusCode::BAD_REQUEST, "failed to set klog.logging.verbosity: invalid syntax"),
+        }
+    }
+}
+
+/// `{container}` or `{uid}/{container}`.
+fn uid_and_container<'a>(rest: &[&'a str]) -> (Option<&'a str>, &'a str) {
+    match rest {
+        [container] => (None, container),
+        [uid, container] => (Some(uid), container),
+        _ => (None, ""),
+    }
+}

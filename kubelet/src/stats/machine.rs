@@ -1,0 +1,135 @@
+//! Usage of the machine, from `/proc` and the file systems.
+
+use std::fs;
+use std::path::Path;
+
+/// Clock ticks a second in `/proc/stat`; the kernel's interface has fixed it.
+const TICK_NS: u64 = 1_000_000_000 / 100;
+
+/// Memory of the machine, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// All of it.
+    pub total: u64,
+    /// In use, caches included.
+    pub used: u64,
+    /// In use without file pages that were not touched for a while.
+    pub working_set: u64,
+    /// Anonymous.
+    pub rss: u64,
+}
+
+impl Memory {
+    /// What pods can still get.
+    pub fn available(&self) -> u64 {
+        self.total.saturating_sub(self.working_set)
+    }
+}
+
+/// A file system's size and what is left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Disk {
+    /// Bytes.
+    pub capacity: u64,
+    /// Bytes that users may still write.
+    pub available: u64,
+    /// Inodes.
+    pub inodes: u64,
+    /// Inodes left.
+    pub inodes_free: u64,
+}
+
+/// Counters of one network interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Bytes and errors received, then sent.
+    pub counters: [u64; 4],
+}
+
+/// Reads `/proc/meminfo`.
+pub fn memory() -> Memory {
+    parse_memory(&fs::read_to_string("/proc/meminfo").unwrap_or_default())
+}
+
+fn parse_memory(text: &str) -> Memory {
+    let value = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+    };
+    let total = value("MemTotal");
+    let used = total.saturating_sub(value("MemFree"));
+    Memory { total, used, working_set: used.saturating_sub(value("Inactive(file)")), rss: value("AnonPages") }
+}
+
+/// Nanoseconds that all CPUs were busy.
+pub fn cpu_ns() -> u64 {
+    parse_cpu(&fs::read_to_string("/proc/stat").unwrap_or_default())
+}
+
+fn parse_cpu(text: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix("cpu ")).unwrap_or_default();
+    let fields: Vec<u64> = line.split_whitespace().filter_map(|field| field.parse().ok()).collect();
+    // user nice system idle iowait irq softirq steal: all but the two idle ones.
+    let busy: u64 = fields.iter().take(8).enumerate().filter(|(index, _)| !matches!(index, 3 | 4)).map(|(_, ticks)| ticks).sum();
+    busy * TICK_NS
+}
+
+/// The file system that holds a path.
+pub fn disk(path: &Path) -> Option<Disk> {
+    let stat = nix::sys::statvfs::statvfs(path).ok()?;
+    let block = stat.fragment_size();
+    Some(Disk {
+        capacity: stat.blocks() * block,
+        available: stat.blocks_available() * block,
+        inodes: stat.files(),
+        inodes_free: stat.files_free(),
+    })
+}
+
+/// All interfaces but loopback.
+pub fn interfaces() -> Vec<Interface> {
+    parse_interfaces(&fs::read_to_string("/proc/net/dev").unwrap_or_default())
+}
+
+fn parse_interfaces(text: &str) -> Vec<Interface> {
+    let parse = |line: &str| {
+        let (name, rest) = line.split_once(':')?;
+        let fields: Vec<u64> = rest.split_whitespace().filter_map(|field| field.parse().ok()).collect();
+        let at = |index: usize| fields.get(index).copied().unwrap_or(0);
+        Some(Interface { name: name.trim().to_owned(), counters: [at(0), at(2), at(8), at(10)] })
+    };
+    text.lines().skip(2).filter_map(parse).filter(|interface| interface.name != "lo").collect()
+}
+
+/// The most processes there can be, and how many there are.
+pub fn processes() -> (u64, u64) {
+    let number = |path: &str| fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
+    let limits = [number("/proc/sys/kernel/pid_max"), number("/proc/sys/kernel/threads-max")];
+    let most = limits.into_iter().flatten().min().unwrap_or(0);
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let now = load.split_whitespace().nth(3).and_then(|field| field.split_once('/')?.1.parse().ok()).unwrap_or(0);
+    (most, now)
+}
+
+/// When the machine was started, in nanoseconds since the epoch.
+pub fn boot_time() -> i64 {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let seconds = stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse::<i64>().ok());
+    seconds.unwrap_or(0).saturating_mul(1_000_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proc_files_are_read() {
+        let memory = parse_memory("MemTotal: 100 kB\nMemFree: 40 kB\nInactive(file): 10 kB\nAnonPages: 5 kB\n");
+        assert_eq!((memory.used, memory.working_set, memory.available()), (60 * 1024, 50 * 1024, 50 * 1024));
+        assert_eq!(parse_cpu("cpu  1 2 3 100 100 4 5 6 0 0\ncpu0 1\n"), 21 * TICK_NS);
+        let dev = "Inter-| Receive\n face |bytes\n    lo: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n  eth0: 10 1 2 0 0 0 0 0 20 1 3 0 0 0 0 0\n";
+        assert_eq!(parse_interfaces(dev), [Interface { name: "eth0".into(), counters: [10, 2, 20, 3] }]);
+    }
+}

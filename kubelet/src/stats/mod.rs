@@ -1,0 +1,142 @@
+//! Usage of node, pods and containers: `/stats/summary` and the metrics endpoints.
+//!
+//! In: the runtime's container statistics, the pods' cgroups, `/proc`. Nothing is sampled unless somebody asks; a rate
+//! is what happened since the question before.
+
+pub mod machine;
+mod summary;
+mod text;
+
+use crate::cri::{labels, v1};
+use crate::resources::Usage;
+use crate::workers::manager::Manager;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Shorter than this a rate says little: the one before is told again.
+const SHORTEST_RATE_NS: i64 = 1_000_000_000;
+
+/// Usage of one container.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ContainerUsage {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) pod_uid: String,
+    pub(crate) pod_name: String,
+    pub(crate) namespace: String,
+    pub(crate) image: String,
+    pub(crate) started_at: i64,
+    pub(crate) time: i64,
+    pub(crate) cpu_ns: u64,
+    pub(crate) memory: u64,
+    pub(crate) working_set: u64,
+    pub(crate) rss: u64,
+    pub(crate) page_faults: u64,
+    pub(crate) major_page_faults: u64,
+    pub(crate) disk_bytes: u64,
+    pub(crate) disk_inodes: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Sample {
+    time: i64,
+    cpu_ns: u64,
+    rate: Option<u64>,
+}
+
+/// The stats room.
+pub struct Stats {
+    manager: Arc<Manager>,
+    samples: Mutex<HashMap<String, Sample>>,
+}
+
+impl Stats {
+    /// Of the pods of this node.
+    pub fn new(manager: Arc<Manager>) -> Self {
+        Self { manager, samples: Mutex::default() }
+    }
+
+    /// Nanocores since the question before; none the first time.
+    fn rate(&self, key: &str, time: i64, cpu_ns: u64) -> Option<u64> {
+        let mut samples = self.samples.lock();
+        if samples.len() > 10_000 {
+            samples.clear();
+        }
+        let before = samples.get(key).copied();
+        let Some(before) = before else {
+            samples.insert(key.to_owned(), Sample { time, cpu_ns, rate: None });
+            return None;
+        };
+        let elapsed = time - before.time;
+        if elapsed < SHORTEST_RATE_NS {
+            return before.rate;
+        }
+        let used = u128::from(cpu_ns.saturating_sub(before.cpu_ns));
+        let rate = u64::try_from(used * 1_000_000_000 / u128::try_from(elapsed).unwrap_or(1)).ok();
+        samples.insert(key.to_owned(), Sample { time, cpu_ns, rate });
+        rate
+    }
+
+    /// What every running container uses.
+    pub(crate) async fn containers(&self) -> Vec<ContainerUsage> {
+        let runtime = &self.manager.context().runtime;
+        let (stats, containers) = tokio::join!(runtime.container_stats(), runtime.list_containers(None));
+        let known: HashMap<String, v1::Container> =
+            containers.unwrap_or_default().into_iter().map(|container| (container.id.clone(), container)).collect();
+        let stats = stats.unwrap_or_else(|error| {
+            tracing::warn!(%error, "Failed to get container stats");
+            Vec::new()
+        });
+        stats.into_iter().filter_map(|stat| usage(stat, &known)).collect()
+    }
+
+    /// What a pod's cgroup uses, the sandbox included.
+    pub(crate) async fn pod_usage(&self, parents: Vec<(String, String)>) -> HashMap<String, Usage> {
+        let cx = Arc::clone(self.manager.context());
+        let read = tokio::task::spawn_blocking(move || {
+            let found = parents.into_iter().filter_map(|(uid, parent)| Some((uid, cx.cgroups.usage(&parent)?)));
+            found.collect()
+        });
+        read.await.unwrap_or_default()
+    }
+
+    /// Uid and cgroup of every pod.
+    pub(crate) fn parents(&self) -> Vec<(String, String)> {
+        let cx = self.manager.context();
+        let pods = self.manager.pods();
+        let parent = |pod: &Arc<k8s_openapi::api::core::v1::Pod>| (crate::pods::uid(pod).to_owned(), cx.cgroups.pod_parent(pod));
+        pods.iter().map(parent).filter(|(_, parent)| !parent.is_empty()).collect()
+    }
+}
+
+fn usage(stat: v1::ContainerStats, known: &HashMap<String, v1::Container>) -> Option<ContainerUsage> {
+    let attributes = stat.attributes?;
+    let container = known.get(&attributes.id)?;
+    if container.state() != v1::ContainerState::ContainerRunning {
+        return None;
+    }
+    let label = |key: &str| container.labels.get(key).cloned().unwrap_or_default();
+    let value = |number: Option<v1::UInt64Value>| number.map(|number| number.value).unwrap_or_default();
+    let (cpu, memory, disk) = (stat.cpu.unwrap_or_default(), stat.memory.unwrap_or_default(), stat.writable_layer.unwrap_or_default());
+    let working_set = value(memory.working_set_bytes);
+    let used = value(memory.usage_bytes);
+    Some(ContainerUsage {
+        name: label(labels::CONTAINER_NAME),
+        pod_uid: label(labels::POD_UID),
+        pod_name: label(labels::POD_NAME),
+        namespace: label(labels::POD_NAMESPACE),
+        image: container.image.as_ref().map(|image| image.image.clone()).unwrap_or_default(),
+        started_at: container.created_at,
+        time: if cpu.timestamp > 0 { cpu.timestamp } else { memory.timestamp },
+        cpu_ns: value(cpu.usage_core_nano_seconds),
+        memory: if used > 0 { used } else { working_set },
+        working_set,
+        rss: value(memory.rss_bytes),
+        page_faults: value(memory.page_faults),
+        major_page_faults: value(memory.major_page_faults),
+        disk_bytes: value(disk.used_bytes),
+        disk_inodes: value(disk.inodes_used),
+        id: attributes.id,
+    })
+}

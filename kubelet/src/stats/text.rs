@@ -1,0 +1,136 @@
+//! The metrics endpoints.
+
+use super::{ContainerUsage, Stats, machine};
+use crate::pods;
+use std::fmt::Write;
+
+/// Writes families of the text format.
+struct Families(String);
+
+impl Families {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}").ok();
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64, time_ms: Option<i64>) {
+        self.0.push_str(name);
+        if !labels.is_empty() {
+            let escape = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let all: Vec<String> = labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escape(value))).collect();
+            write!(self.0, "{{{}}}", all.join(",")).ok();
+        }
+        write!(self.0, " {value}").ok();
+        if let Some(time) = time_ms {
+            write!(self.0, " {time}").ok();
+        }
+        self.0.push('\n');
+    }
+}
+
+#[allow(clippy::cast_precision_loss)]
+fn float(value: u64) -> f64 {
+    value as f64
+}
+
+fn seconds(nanoseconds: u64) -> f64 {
+    float(nanoseconds) / 1e9
+}
+
+#[allow(clippy::cast_precision_loss)]
+fn started(container: &ContainerUsage) -> f64 {
+    container.started_at as f64 / 1e9
+}
+
+impl Stats {
+    /// `/metrics`: everything that is registered in this process.
+    pub fn kubelet(&self) -> String {
+        let all = self.manager.pods();
+        let running = all.iter().filter(|pod| !pods::is_terminal(pod)).count();
+        let gauge = |name: &'static str, help: &'static str, labels: &[&'static str]| shared::metrics::gauge(name, help, labels);
+        let running = float(u64::try_from(running).unwrap_or(u64::MAX));
+        gauge("kubelet_running_pods", "[ALPHA] Number of pods that have a running pod sandbox", &[]).with_label_values::<&str>(&[]).set(running);
+        let name = self.manager.context().settings.node_name.clone();
+        gauge("kubelet_node_name", "[ALPHA] The node's name. The count is always 1.", &["node"]).with_label_values(&[name.as_str()]).set(1.0);
+        shared::metrics::gather()
+    }
+
+    /// `/metrics/resource`.
+    pub async fn resource(&self) -> String {
+        let containers = self.containers().await;
+        let usage = self.pod_usage(self.parents()).await;
+        let now = jiff::Timestamp::now().as_millisecond();
+        let mut out = Families(String::new());
+        type Of = fn(&ContainerUsage) -> f64;
+        let per_container: [(&str, &str, &str, Of); 3] = [
+            ("container_cpu_usage_seconds_total", "counter", "[STABLE] Cumulative cpu time consumed by the container in core-seconds", |c| seconds(c.cpu_ns)),
+            ("container_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the container in bytes", |c| float(c.working_set)),
+            ("container_start_time_seconds", "gauge", "[STABLE] Start time of the container since unix epoch in seconds", started),
+        ];
+        for (name, kind, help, of) in per_container {
+            out.family(name, kind, help);
+            for container in &containers {
+                let labels = [("container", container.name.as_str()), ("namespace", &container.namespace), ("pod", &container.pod_name)];
+                let at = (name != "container_start_time_seconds").then_some(container.time / 1_000_000);
+                out.sample(name, &labels, of(container), at);
+            }
+        }
+        out.family("node_cpu_usage_seconds_total", "counter", "[STABLE] Cumulative cpu time consumed by the node in core-seconds");
+        out.sample("node_cpu_usage_seconds_total", &[], seconds(machine::cpu_ns()), Some(now));
+        out.family("node_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the node in bytes");
+        out.sample("node_memory_working_set_bytes", &[], float(machine::memory().working_set), Some(now));
+        let pods = self.manager.pods();
+        let per_pod: [(&str, &str, &str, fn(&crate::resources::Usage) -> f64); 2] = [
+            ("pod_cpu_usage_seconds_total", "counter", "[STABLE] Cumulative cpu time consumed by the pod in core-seconds", |u| seconds(u.cpu_ns)),
+            ("pod_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the pod in bytes", |u| float(u.working_set)),
+        ];
+        for (name, kind, help, of) in per_pod {
+            out.family(name, kind, help);
+            for pod in &pods {
+                let Some(usage) = usage.get(pods::uid(pod)) else { continue };
+                out.sample(name, &[("namespace", pods::namespace(pod)), ("pod", pods::name(pod))], of(usage), Some(now));
+            }
+        }
+        out.family("resource_scrape_error", "gauge", "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise");
+        out.sample("resource_scrape_error", &[], 0.0, None);
+        out.0
+    }
+
+    /// `/metrics/cadvisor`.
+    pub async fn cadvisor(&self) -> String {
+        let containers = self.containers().await;
+        let machine = &self.manager.context().machine;
+        let mut out = Families(String::new());
+        type Of = fn(&ContainerUsage) -> f64;
+        let families: [(&str, &str, &str, Of); 6] = [
+            ("container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed in seconds.", |c| seconds(c.cpu_ns)),
+            ("container_memory_usage_bytes", "gauge", "Current memory usage in bytes, including all memory regardless of when it was accessed", |c| float(c.memory)),
+            ("container_memory_working_set_bytes", "gauge", "Current working set in bytes.", |c| float(c.working_set)),
+            ("container_memory_rss", "gauge", "Size of RSS in bytes.", |c| float(c.rss)),
+            ("container_fs_usage_bytes", "gauge", "Number of bytes that are consumed by the container on this filesystem.", |c| float(c.disk_bytes)),
+            ("container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds.", started),
+        ];
+        for (name, kind, help, of) in families {
+            out.family(name, kind, help);
+            for container in &containers {
+                let mut labels = vec![("container", container.name.as_str())];
+                if name == "container_cpu_usage_seconds_total" {
+                    labels.push(("cpu", "total"));
+                }
+                labels.extend([
+                    ("id", container.id.as_str()),
+                    ("image", &container.image),
+                    ("name", &container.id),
+                    ("namespace", &container.namespace),
+                    ("pod", &container.pod_name),
+                ]);
+                out.sample(name, &labels, of(container), Some(container.time / 1_000_000));
+            }
+        }
+        out.family("machine_cpu_cores", "gauge", "Number of logical CPU cores.");
+        let labels = [("boot_id", machine.boot_id.as_str()), ("machine_id", &machine.machine_id), ("system_uuid", &machine.system_uuid)];
+        out.sample("machine_cpu_cores", &labels, float(machine.cpu_millis / 1000), None);
+        out.family("machine_memory_bytes", "gauge", "Amount of memory installed on the machine.");
+        out.sample("machine_memory_bytes", &labels, float(machine.memory), None);
+        out.0
+    }
+}

@@ -1,0 +1,227 @@
+//! Brings pod statuses to the API server, and takes pods from it that are stopped and shall go.
+//!
+//! One entry a pod; a pod whose entry is newer than what the API server has is written as soon as there is a free
+//! hand, retried with back-off. Statuses of static pods go to their mirror pods.
+
+use super::patch::{List, diff};
+use crate::pods;
+use crate::workers::context::StatusSink;
+use crate::workers::manager::Manager;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use shared::workqueue::Queue;
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Writers at work at the same time.
+const HANDS: usize = 6;
+/// Nothing waits longer for the API server.
+const DEADLINE: Duration = Duration::from_secs(20);
+/// How the lists of a pod's status are patched; the others are atomic.
+const LISTS: [(&str, List); 3] =
+    [("conditions", List::ByKey("type")), ("podIPs", List::Replace), ("hostIPs", List::Replace)];
+/// Fields of the status that are not the kubelet's to remove.
+const FOREIGN: [&str; 4] = ["nominatedNodeName", "resourceClaimStatuses", "extendedResourceClaimStatus", "resize"];
+/// Conditions that are the kubelet's.
+const OWN_CONDITIONS: [&str; 6] =
+    ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled", "DisruptionTarget"];
+
+struct Entry {
+    pod: Arc<Pod>,
+    status: PodStatus,
+    /// What the API server has, as far as is known, and since which revision.
+    base: Option<(u64, Value)>,
+    reclaimed: bool,
+}
+
+/// The status room's door.
+pub struct Writer {
+    client: Option<kube::Client>,
+    entries: Mutex<HashMap<String, Entry>>,
+    queue: Queue<String>,
+    manager: OnceLock<Arc<Manager>>,
+}
+
+fn revision(pod: &Pod) -> u64 {
+    pod.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+fn document(status: Option<&PodStatus>) -> Value {
+    status.and_then(|status| serde_json::to_value(status).ok()).unwrap_or_else(|| json!({}))
+}
+
+/// What a write led to.
+enum Outcome {
+    Done,
+    Again,
+}
+
+impl Writer {
+    /// A writer; without a client statuses are only remembered.
+    pub fn new(client: Option<kube::Client>) -> Arc<Self> {
+        let queue = Queue::with_backoff("pod_status", Duration::from_millis(200), Duration::from_secs(10));
+        Arc::new(Self { client, entries: Mutex::default(), queue, manager: OnceLock::new() })
+    }
+
+    /// The pod map, which is made after the writer.
+    pub fn connect(&self, manager: &Arc<Manager>) {
+        let _ = self.manager.set(Arc::clone(manager));
+    }
+
+    /// A pod as the API server has it now.
+    pub fn observed(&self, pod: &Pod) {
+        let uid = match self.manager.get() {
+            // A mirror pod stands for its static pod.
+            Some(manager) if pods::is_mirror(pod) => manager.static_uid(pod).unwrap_or_default(),
+            _ => pods::uid(pod).to_owned(),
+        };
+        let mut entries = self.entries.lock();
+        let Some(entry) = entries.get_mut(&uid) else { return };
+        let now = revision(pod);
+        if entry.base.as_ref().is_some_and(|(known, _)| *known >= now) {
+            return;
+        }
+        let base = document(pod.status.as_ref());
+        let differs = patch_of(&base, &entry.status).is_some();
+        entry.base = Some((now, base));
+        drop(entries);
+        if differs {
+            self.queue.add(uid);
+        }
+    }
+
+    /// Writes until shutdown; what waits then is written by the next kubelet.
+    pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
+        let hands = (0..HANDS).map(|_| self.work());
+        tokio::select! {
+            () = shutdown.cancelled() => self.queue.shut_down(),
+            _ = futures::future::join_all(hands) => {}
+        }
+    }
+
+    async fn work(&self) {
+        while let Some(uid) = self.queue.get().await {
+            match self.write(&uid).await {
+                Ok(Outcome::Done) => self.queue.forget(&uid),
+                Ok(Outcome::Again) => self.queue.add_rate_limited(uid.clone()),
+                Err(error) => {
+                    tracing::warn!(pod_uid = uid, error, "Failed to update status for pod");
+                    self.queue.add_rate_limited(uid.clone());
+                }
+            }
+            self.queue.done(&uid);
+        }
+    }
+
+    async fn write(&self, uid: &str) -> Result<Outcome, String> {
+        let Some(client) = &self.client else { return Ok(Outcome::Done) };
+        let (pod, status, base, reclaimed) = {
+            let entries = self.entries.lock();
+            let Some(entry) = entries.get(uid) else { return Ok(Outcome::Done) };
+            (Arc::clone(&entry.pod), entry.status.clone(), entry.base.clone(), entry.reclaimed)
+        };
+        let (target, base) = if pods::is_static(&pod) {
+            let Some(mirror) = self.manager.get().and_then(|manager| manager.mirror(&pod)) else {
+                // It is written when the mirror pod appears.
+                return Ok(Outcome::Done);
+            };
+            let base = base.filter(|(known, _)| *known >= revision(&mirror)).map(|(_, base)| base);
+            let base = base.unwrap_or_else(|| document(mirror.status.as_ref()));
+            (mirror, base)
+        } else {
+            let newest = base.filter(|(known, _)| *known >= revision(&pod)).map(|(_, base)| base);
+            let base = newest.unwrap_or_else(|| document(pod.status.as_ref()));
+            (pod, base)
+        };
+        let api: Api<Pod> = Api::namespaced(client.clone(), pods::namespace(&target));
+        let name = pods::name(&target);
+        if let Some(patch) = patch_of(&base, &status) {
+            let body = json!({"metadata": {"uid": pods::uid(&target)}, "status": patch});
+            let (params, patch) = (PatchParams::default(), Patch::Strategic(&body));
+            let call = api.patch_status(name, &params, &patch);
+            match tokio::time::timeout(DEADLINE, call).await {
+                Ok(Ok(answer)) => {
+                    if let Some(entry) = self.entries.lock().get_mut(uid) {
+                        entry.base = Some((revision(&answer), document(answer.status.as_ref())));
+                    }
+                }
+                Ok(Err(kube::Error::Api(answer))) if answer.code == 404 => return Ok(Outcome::Done),
+                // Another pod has the name by now.
+                Ok(Err(kube::Error::Api(answer))) if answer.code == 409 && answer.message.contains("uid") => {
+                    return Ok(Outcome::Done);
+                }
+                Ok(Err(error)) => return Err(error.to_string()),
+                Err(_) => return Err("the API server did not answer in time".to_owned()),
+            }
+        }
+        if reclaimed && target.metadata.deletion_timestamp.is_some() && !pods::is_mirror(&target) {
+            return delete(&api, &target).await;
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn put(&self, pod: &Arc<Pod>, status: &PodStatus, reclaimed: bool) {
+        let uid = pods::uid(pod).to_owned();
+        if let Some(manager) = self.manager.get() {
+            manager.remember(&uid, status);
+        }
+        {
+            let mut entries = self.entries.lock();
+            let entry = entries.entry(uid.clone()).or_insert_with(|| Entry {
+                pod: Arc::clone(pod),
+                status: status.clone(),
+                base: None,
+                reclaimed,
+            });
+            entry.pod = Arc::clone(pod);
+            entry.status = status.clone();
+            entry.reclaimed |= reclaimed;
+        }
+        self.queue.add(uid);
+    }
+}
+
+/// The patch for a status; conditions of others are left alone.
+fn patch_of(base: &Value, status: &PodStatus) -> Option<Value> {
+    let mut wanted = document(Some(status));
+    if let Some(conditions) = wanted.get_mut("conditions").and_then(Value::as_array_mut) {
+        conditions.retain(|c| c.get("type").and_then(Value::as_str).is_some_and(|kind| OWN_CONDITIONS.contains(&kind)));
+    }
+    diff(base, &wanted, &LISTS, |field| !FOREIGN.contains(&field))
+}
+
+/// Removes a stopped pod at once.
+async fn delete(api: &Api<Pod>, pod: &Pod) -> Result<Outcome, String> {
+    let params = DeleteParams {
+        grace_period_seconds: Some(0),
+        preconditions: Some(Preconditions { uid: pod.metadata.uid.clone(), resource_version: None }),
+        ..DeleteParams::default()
+    };
+    match tokio::time::timeout(DEADLINE, api.delete(pods::name(pod), &params)).await {
+        Ok(Ok(_)) => Ok(Outcome::Done),
+        Ok(Err(kube::Error::Api(answer))) if matches!(answer.code, 404 | 409) => Ok(Outcome::Done),
+        Ok(Err(error)) => {
+            tracing::warn!(pod = %pods::describe(pod), %error, "Failed to delete status for pod");
+            Ok(Outcome::Again)
+        }
+        Err(_) => Ok(Outcome::Again),
+    }
+}
+
+impl StatusSink for Writer {
+    fn set(&self, pod: &Arc<Pod>, status: &PodStatus) {
+        self.put(pod, status, false);
+    }
+
+    fn reclaimed(&self, pod: &Arc<Pod>, status: &PodStatus) {
+        self.put(pod, status, true);
+    }
+
+    fn forget(&self, uid: &str) {
+        self.entries.lock().remove(uid);
+    }
+}
