@@ -20,10 +20,10 @@ const DNS1123_LABEL: &str = "a lowercase RFC 1123 label must consist of lower ca
 const DNS1123_SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character";
 const DNS1035_LABEL: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character";
 
-/// `must be no more than N bytes`.
+/// `must be no more than N characters`.
 #[must_use]
 pub fn too_long(max: usize) -> String {
-    format!("must be no more than {max} bytes")
+    format!("must be no more than {max} characters")
 }
 
 /// A complaint that names examples and the pattern.
