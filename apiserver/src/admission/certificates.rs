@@ -7,7 +7,7 @@ use base64::Engine as _;
 use serde_json::Value;
 use shared::authz;
 use shared::status::Status;
-use x509_parser::prelude::FromDer as _;
+use x509_parser::prelude::{FromDer as _, X509Name};
 
 use super::{Attributes, Operation, Plugin};
 use crate::access::tree;
@@ -137,12 +137,20 @@ impl Plugin for CertificateSubjectRestriction {
 
 /// The organisations of a certificate request given as base64 of PEM.
 fn organizations(request: &str) -> Option<Vec<String>> {
+    with_subject(request, |s| s.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned)).collect())
+}
+
+/// The common name of a certificate request given as base64 of PEM.
+pub(super) fn common_name(request: &str) -> Option<String> {
+    with_subject(request, |s| s.iter_common_name().next().and_then(|n| n.as_str().ok()).unwrap_or("").to_owned())
+}
+
+fn with_subject<T>(request: &str, read: impl FnOnce(&X509Name<'_>) -> T) -> Option<T> {
     let pem = base64::engine::general_purpose::STANDARD.decode(request).ok()?;
     let (_, pem) = x509_parser::pem::parse_x509_pem(&pem).ok()?;
     if pem.label != "CERTIFICATE REQUEST" {
         return None;
     }
     let (_, csr) = x509_parser::certification_request::X509CertificationRequest::from_der(&pem.contents).ok()?;
-    let subject = &csr.certification_request_info.subject;
-    Some(subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned)).collect())
+    Some(read(&csr.certification_request_info.subject))
 }

@@ -26,6 +26,8 @@ mod service_account;
 mod service_external_ips;
 mod storage;
 mod taint_nodes_by_condition;
+#[cfg(test)]
+pub(crate) mod testing;
 mod webhooks;
 
 use std::collections::BTreeMap;

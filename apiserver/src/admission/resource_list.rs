@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use proto::quantity::Quantity;
+use proto::quantity::{Format, Quantity};
 use serde_json::Value;
 
 /// Resource name → quantity.
@@ -31,18 +31,17 @@ pub fn write(list: &List) -> Value {
 
 /// A count.
 pub fn count(n: i64) -> Quantity {
-    Quantity::from_int(n)
+    Quantity::from_int(n, Format::DecimalSI)
 }
 
 /// Sum by name.
 pub fn add(a: &List, b: &List) -> List {
     let mut sum = a.clone();
     for (name, quantity) in b {
-        let total = match sum.get(name) {
+        match sum.get_mut(name) {
             Some(own) => own.add(quantity),
-            None => quantity.clone(),
-        };
-        sum.insert(name.clone(), total);
+            None => drop(sum.insert(name.clone(), quantity.clone())),
+        }
     }
     sum
 }
@@ -51,11 +50,7 @@ pub fn add(a: &List, b: &List) -> List {
 pub fn subtract(a: &List, b: &List) -> List {
     let mut rest = a.clone();
     for (name, quantity) in b {
-        let left = match rest.get(name) {
-            Some(own) => own.sub(quantity),
-            None => count(0).sub(quantity),
-        };
-        rest.insert(name.clone(), left);
+        rest.entry(name.clone()).or_insert_with(|| count(0)).sub(quantity);
     }
     rest
 }
@@ -127,9 +122,8 @@ pub fn of_pod(pod: &Value, which: &str) -> List {
         return add(&total, &overhead);
     }
     for (name, quantity) in overhead {
-        if let Some(limit) = total.get(&name).filter(|l| **l != count(0)) {
-            let sum = limit.add(&quantity);
-            total.insert(name, sum);
+        if let Some(limit) = total.get_mut(&name).filter(|l| !l.is_zero()) {
+            limit.add(&quantity);
         }
     }
     total

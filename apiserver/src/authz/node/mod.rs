@@ -5,7 +5,9 @@
 
 mod graph;
 
-use parking_lot::RwLock;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
 use shared::authn::UserInfo;
 use shared::authz::{Attributes, Decision};
 
@@ -37,8 +39,12 @@ fn no(text: impl Into<String>) -> Answer {
 pub struct NodeAuthorizer {
     graph: RwLock<Graph>,
     seen: RwLock<[u64; 4]>,
+    refreshed: Mutex<Option<Instant>>,
     rules: Vec<Rule>,
 }
+
+/// How long a granted relation may outlive the pod it came from.
+const LAG: Duration = Duration::from_secs(1);
 
 /// Resources the graph is made of.
 const SOURCES: [(&str, &str); 4] = [
@@ -51,11 +57,12 @@ const SOURCES: [(&str, &str); 4] = [
 impl NodeAuthorizer {
     /// An authoriser with the static rules every node has.
     pub fn new(rules: Vec<Rule>) -> NodeAuthorizer {
-        NodeAuthorizer { graph: RwLock::default(), seen: RwLock::new([u64::MAX; 4]), rules }
+        NodeAuthorizer { graph: RwLock::default(), seen: RwLock::new([u64::MAX; 4]), refreshed: Mutex::default(), rules }
     }
 
     /// Catches up with the watch cache where it has moved on.
     pub fn refresh(&self, reader: &dyn Reader) {
+        let mut refreshed = self.refreshed.lock();
         for (at, (group, plural)) in SOURCES.iter().enumerate() {
             let version = reader.version(group, plural);
             if self.seen.read()[at] == version {
@@ -79,6 +86,19 @@ impl NodeAuthorizer {
             }
             self.seen.write()[at] = version;
         }
+        *refreshed = Some(Instant::now());
+    }
+
+    /// Whether a node needs an object. Reading all pods again is left out when the answer is yes and recent.
+    fn related(&self, node: &str, kind: Kind, request: &Attributes, reader: Option<&dyn Reader>) -> bool {
+        let known = || self.graph.read().related(node, kind, &request.namespace, &request.name);
+        let Some(reader) = reader else { return known() };
+        let recent = self.refreshed.lock().is_some_and(|at| at.elapsed() < LAG);
+        if recent && known() {
+            return true;
+        }
+        self.refresh(reader);
+        known()
     }
 
     /// Decides one request.
@@ -131,11 +151,7 @@ impl Ask<'_> {
     }
 
     fn related(&self, kind: Kind) -> Answer {
-        if let Some(reader) = self.reader {
-            self.on.refresh(reader);
-        }
-        let r = self.request;
-        if self.on.graph.read().related(self.node, kind, &r.namespace, &r.name) {
+        if self.on.related(self.node, kind, self.request, self.reader) {
             allow()
         } else {
             no(format!("no relationship found between node '{}' and this object", self.node))

@@ -15,7 +15,7 @@ use serde_json::Value;
 use shared::authn::UserInfo;
 use shared::authz::{Attributes, Decision};
 
-pub use escalation::check as check_escalation;
+pub use escalation::{Write, check as check_escalation};
 pub use index::{Found, Index, RoleRef};
 pub use rule::{Rule, compact, missing, quoted_list};
 

@@ -1,0 +1,182 @@
+//! Impersonation: a user asks to be taken for somebody else, by headers, and must be allowed each part of it.
+
+use std::collections::BTreeMap;
+
+use shared::authn::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, Headers, UserInfo};
+use shared::authz::Attributes;
+use shared::status::Status;
+
+const EXTRA_PREFIX: &str = "impersonate-extra-";
+const AUTHENTICATION: &str = "authentication.k8s.io";
+
+/// Whom a request asks to be taken for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Wish {
+    name: String,
+    uid: String,
+    groups: Vec<String>,
+    extra: BTreeMap<String, Vec<String>>,
+}
+
+/// The namespace and name of a service account's user name.
+pub(crate) fn service_account(user: &str) -> Option<(&str, &str)> {
+    let (namespace, name) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
+    (!namespace.is_empty() && !name.is_empty() && !name.contains(':')).then_some((namespace, name))
+}
+
+/// Reads the headers; an error when parts of a user are asked for without a user.
+pub(super) fn requested(headers: &dyn Headers) -> Result<Option<Wish>, Status> {
+    let one = |name: &str| headers.first(name).unwrap_or("").to_owned();
+    let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for header in headers.names() {
+        if let Some(key) = header.strip_prefix(EXTRA_PREFIX) {
+            let values = headers.all(header).into_iter().map(str::to_owned).collect();
+            extra.insert(unescape(key), values);
+        }
+    }
+    let groups = headers.all("impersonate-group").into_iter().map(str::to_owned).collect();
+    let wish = Wish { name: one("impersonate-user"), uid: one("impersonate-uid"), groups, extra };
+    if !wish.name.is_empty() {
+        return Ok(Some(wish));
+    }
+    let parts = wish.parts();
+    if parts.is_empty() {
+        return Ok(None);
+    }
+    Err(Status::bad_request(&format!("requested [{}] without impersonating a user", parts.join(" "))))
+}
+
+impl Wish {
+    /// The parts other than the name, as upstream prints its references to them.
+    fn parts(&self) -> Vec<String> {
+        let groups = self.groups.iter().map(|g| format!("{{Group  {g}    }}"));
+        let extra = self
+            .extra
+            .iter()
+            .flat_map(|(key, values)| values.iter().map(move |v| format!("{{UserExtra  {v}  {AUTHENTICATION}/v1  {key}}}")));
+        let uid = (!self.uid.is_empty()).then(|| format!("{{UID  {}  {AUTHENTICATION}/v1  }}", self.uid));
+        groups.chain(extra).chain(uid).collect()
+    }
+
+    /// What the real user must be allowed.
+    pub(super) fn questions(&self, user: &UserInfo) -> Vec<Attributes> {
+        let ask = |group: &str, resource: &str, name: &str| Attributes {
+            user: user.clone(),
+            verb: "impersonate".to_owned(),
+            api_group: group.to_owned(),
+            api_version: if group.is_empty() { String::new() } else { "v1".to_owned() },
+            resource: resource.to_owned(),
+            name: name.to_owned(),
+            resource_request: true,
+            ..Attributes::default()
+        };
+        let who = match service_account(&self.name) {
+            Some((namespace, name)) => Attributes { namespace: namespace.to_owned(), ..ask("", "serviceaccounts", name) },
+            None => ask("", "users", &self.name),
+        };
+        let mut questions = vec![who];
+        questions.extend(self.groups.iter().map(|g| ask("", "groups", g)));
+        for (key, values) in &self.extra {
+            for value in values {
+                questions.push(Attributes { subresource: key.clone(), ..ask(AUTHENTICATION, "userextras", value) });
+            }
+        }
+        if !self.uid.is_empty() {
+            questions.push(ask(AUTHENTICATION, "uids", &self.uid));
+        }
+        questions
+    }
+
+    /// The user asked for.
+    pub(super) fn user(self) -> UserInfo {
+        let mut groups = self.groups;
+        if groups.is_empty()
+            && let Some((namespace, _)) = service_account(&self.name)
+        {
+            groups = vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
+        }
+        let everyone = if self.name == ANONYMOUS { ALL_UNAUTHENTICATED } else { ALL_AUTHENTICATED };
+        let known = |g: &String| g == everyone || (self.name != ANONYMOUS && g == ALL_UNAUTHENTICATED);
+        if !groups.iter().any(known) {
+            groups.push(everyone.to_owned());
+        }
+        UserInfo { name: self.name, uid: self.uid, groups, extra: self.extra }
+    }
+}
+
+/// Percent-decoding; what is malformed stays as it is.
+fn unescape(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let escaped = (bytes[at] == b'%').then(|| text.get(at + 1..at + 3)).flatten();
+        match escaped.and_then(|h| u8::from_str_radix(h, 16).ok()) {
+            Some(byte) => {
+                out.push(byte);
+                at += 3;
+            }
+            None => {
+                out.push(bytes[at]);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8(out).unwrap_or_else(|_| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wish(pairs: &[(&'static str, &'static str)]) -> Result<Option<Wish>, Status> {
+        let mut headers = http::HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, http::HeaderValue::from_static(value));
+        }
+        requested(&headers)
+    }
+
+    #[test]
+    fn a_group_needs_a_user() {
+        let refused = wish(&[("impersonate-group", "g")]).expect_err("no user");
+        assert_eq!(refused.message, "requested [{Group  g    }] without impersonating a user");
+        assert_eq!(refused.code, 400);
+        assert_eq!(wish(&[("accept", "x")]).expect("fine"), None);
+    }
+
+    #[test]
+    fn everything_asked_for_must_be_allowed() {
+        let wish = wish(&[
+            ("impersonate-user", "bob"),
+            ("impersonate-group", "dev"),
+            ("impersonate-uid", "7"),
+            ("impersonate-extra-example.com%2fkey", "v"),
+        ]);
+        let wish = wish.expect("fine").expect("a user");
+        let seen: Vec<String> = wish
+            .questions(&UserInfo::default())
+            .iter()
+            .map(|q| format!("{}/{}/{} {}", q.api_group, q.resource, q.subresource, q.name))
+            .collect();
+        assert_eq!(
+            seen,
+            ["/users/ bob", "/groups/ dev", "authentication.k8s.io/userextras/example.com/key v", "authentication.k8s.io/uids/ 7"]
+        );
+        assert_eq!(wish.user().groups, ["dev", "system:authenticated"]);
+    }
+
+    #[test]
+    fn a_service_account_brings_its_groups() {
+        let wish = wish(&[("impersonate-user", "system:serviceaccount:e:default")]).expect("fine").expect("a user");
+        let question = wish.questions(&UserInfo::default()).remove(0);
+        assert_eq!((question.resource.as_str(), question.namespace.as_str(), question.name.as_str()), ("serviceaccounts", "e", "default"));
+        assert_eq!(wish.user().groups, ["system:serviceaccounts", "system:serviceaccounts:e", "system:authenticated"]);
+    }
+
+    #[test]
+    fn the_anonymous_user_stays_unauthenticated() {
+        let wish = wish(&[("impersonate-user", "system:anonymous")]).expect("fine").expect("a user");
+        assert_eq!(wish.user().groups, ["system:unauthenticated"]);
+    }
+}

@@ -1,0 +1,186 @@
+//! What stands between a request and its verb: who asks, on whose behalf, whether there is room, whether it is
+//! allowed. In comes a request's head, out goes the user to act as, or the refusal.
+//!
+//! Answers for upstream's filter chain (authentication, impersonation, max-in-flight, authorisation) and for the
+//! review resources, which ask the same parties. Nothing here reads a body or writes a response.
+
+pub mod deny;
+mod impersonation;
+mod inflight;
+mod reviews;
+mod reviews_sar;
+mod setup;
+pub mod tree;
+
+use std::sync::Arc;
+
+use rand::Rng as _;
+use rustls_pki_types::CertificateDer;
+use shared::authn::{Authenticator, Credentials, Headers, UserInfo};
+use shared::authz::{Attributes, Decision};
+use shared::status::Status;
+
+pub use inflight::{Limits, Permit};
+pub use reviews::Reviews;
+pub use setup::Error;
+
+use crate::api::{RequestInfo, TokenIssuer, Virtual};
+use crate::authz::Authorization;
+use crate::tokens::ServiceAccounts;
+use crate::verbs::query::Query;
+
+/// What the chain looks at.
+pub struct Head<'a> {
+    /// HTTP method.
+    pub method: &'a str,
+    /// The query as sent, without `?`.
+    pub query: &'a str,
+    /// Headers.
+    pub headers: &'a dyn Headers,
+    /// The client's certificate chain, leaf first, unverified.
+    pub certificates: &'a [CertificateDer<'static>],
+    /// What the path says.
+    pub info: &'a RequestInfo,
+}
+
+/// The way is free.
+#[derive(Debug)]
+pub struct Pass {
+    /// Whom to act as.
+    pub user: UserInfo,
+    /// Who is behind it, when that is somebody else.
+    pub impersonator: Option<UserInfo>,
+    /// Held until the response is written; none for long-running and exempt requests.
+    pub permit: Option<Permit>,
+}
+
+/// See the module.
+pub struct Access {
+    authenticator: Arc<dyn Authenticator>,
+    authorization: Arc<Authorization>,
+    limits: Limits,
+    accounts: Arc<ServiceAccounts>,
+    issuer: Arc<dyn TokenIssuer>,
+    reviews: Arc<dyn Virtual>,
+    rbac: bool,
+}
+
+impl Access {
+    /// Takes a request through the chain: `401`, `400`, `429` or `403` when it does not get through.
+    pub async fn check(&self, head: &Head<'_>) -> Result<Pass, Status> {
+        let credentials = Credentials { headers: head.headers, certificates: head.certificates };
+        let user = match self.authenticator.authenticate(&credentials).await {
+            Ok(Some(identity)) => identity.user,
+            Ok(None) => return Err(deny::unauthorized()),
+            Err(error) => {
+                tracing::warn!(%error, "Unable to authenticate the request");
+                return Err(deny::unauthorized());
+            }
+        };
+        let (user, impersonator) = match impersonation::requested(head.headers)? {
+            None => (user, None),
+            Some(wish) => {
+                for question in wish.questions(&user) {
+                    self.demand(&question).await?;
+                }
+                (wish.user(), Some(user))
+            }
+        };
+        let permit = self.limits.enter(head, &user).await?;
+        self.demand(&attributes(head, &user)).await?;
+        Ok(Pass { user, impersonator, permit })
+    }
+
+    /// Whether the authorisers allow something.
+    pub async fn allows(&self, question: &Attributes) -> bool {
+        self.authorization.allows(question)
+    }
+
+    /// `403` with the authorisers' reason unless they allow it.
+    pub async fn demand(&self, question: &Attributes) -> Result<(), Status> {
+        match self.authorization.decide(question) {
+            (Decision::Allow, _) => Ok(()),
+            (_, reason) => Err(deny::unauthorised_request(question, &reason)),
+        }
+    }
+
+    /// The refusal of a question.
+    pub fn forbid(&self, question: &Attributes, reason: &str) -> Status {
+        deny::unauthorised_request(question, reason)
+    }
+
+    /// The authorisers.
+    pub fn authorization(&self) -> &Arc<Authorization> {
+        &self.authorization
+    }
+
+    /// Whether RBAC is among the authorisers.
+    pub fn rbac_enabled(&self) -> bool {
+        self.rbac
+    }
+
+    /// Answers `serviceaccounts/token`.
+    pub fn token_issuer(&self) -> Arc<dyn TokenIssuer> {
+        self.issuer.clone()
+    }
+
+    /// Answers the review resources.
+    pub fn virtuals(&self) -> Arc<dyn Virtual> {
+        self.reviews.clone()
+    }
+
+    /// `/.well-known/openid-configuration`, when the issuer is one that can have it.
+    pub fn openid_configuration(&self) -> Option<Vec<u8>> {
+        self.accounts.openid_configuration()
+    }
+
+    /// `/openid/v1/jwks`
+    pub fn jwks(&self) -> Vec<u8> {
+        self.accounts.jwks()
+    }
+
+    /// The `Audit-Id` of a request: the client's own, or a new one.
+    pub fn audit_id(&self, head: &Head<'_>) -> String {
+        match head.headers.first("audit-id") {
+            Some(id) if !id.is_empty() => id.to_owned(),
+            _ => uuid::Uuid::new_v4().to_string(),
+        }
+    }
+}
+
+/// The authorisers' view of a request.
+pub fn attributes(head: &Head<'_>, user: &UserInfo) -> Attributes {
+    let info = head.info;
+    let mut question = Attributes {
+        user: user.clone(),
+        verb: info.verb.clone(),
+        path: info.path.clone(),
+        resource_request: info.is_resource,
+        ..Attributes::default()
+    };
+    if !info.is_resource {
+        return question;
+    }
+    question.namespace.clone_from(&info.namespace);
+    question.api_group.clone_from(&info.api_group);
+    question.api_version.clone_from(&info.api_version);
+    question.resource.clone_from(&info.resource);
+    question.subresource.clone_from(&info.subresource);
+    question.name.clone_from(&info.name);
+    if matches!(info.verb.as_str(), "list" | "watch" | "deletecollection") {
+        let query = Query::parse(head.query);
+        question.field_selector = query.get("fieldSelector").unwrap_or("").to_owned();
+        question.label_selector = query.get("labelSelector").unwrap_or("").to_owned();
+        if question.name.is_empty() {
+            question.name = crate::authz::field_value(&question.field_selector, "metadata.name").unwrap_or_default();
+        }
+    }
+    question
+}
+
+/// Five letters and digits, as names generated by the server end in. No vowels: no words.
+pub fn random_suffix() -> String {
+    const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let mut rng = rand::rng();
+    (0..5).map(|_| char::from(LETTERS[rng.random_range(0..LETTERS.len())])).collect()
+}

@@ -1,0 +1,262 @@
+//! The kinds that are answers, not objects: token reviews, access reviews and "who am I".
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use proto::resources::Resource;
+use serde_json::{Map, Value, json};
+use shared::authn::UserInfo;
+use shared::authz::{Attributes, Decision};
+use shared::status::{Status, field};
+
+use super::reviews_sar::{self, Spec};
+use super::tree;
+use crate::api::Virtual;
+use crate::authn::Tokens;
+use crate::authz::Authorization;
+use crate::authz::rbac::{Rule, join_errors};
+
+const AUTHORIZATION: &str = "authorization.k8s.io";
+const AUTHENTICATION: &str = "authentication.k8s.io";
+
+/// Answers all of them.
+pub struct Reviews {
+    /// Whom to ask what is allowed.
+    pub authorization: Arc<Authorization>,
+    /// Whom to ask about tokens.
+    pub tokens: Tokens,
+}
+
+#[async_trait]
+impl Virtual for Reviews {
+    async fn create(&self, user: &UserInfo, resource: &'static Resource, namespace: &str, object: Value) -> Option<Result<Value, Status>> {
+        Some(match (&*resource.group, &*resource.plural) {
+            (AUTHENTICATION, "tokenreviews") => self.token(object).await,
+            (AUTHENTICATION, "selfsubjectreviews") => Ok(self_review(user, object)),
+            (AUTHORIZATION, "subjectaccessreviews") => self.access(object, None),
+            (AUTHORIZATION, "localsubjectaccessreviews") => self.access(object, Some(namespace)),
+            (AUTHORIZATION, "selfsubjectaccessreviews") => self.self_access(user, object),
+            (AUTHORIZATION, "selfsubjectrulesreviews") => self.rules(user, object),
+            _ => return None,
+        })
+    }
+}
+
+/// The tree of a user as reviews show it.
+fn user_tree(user: &UserInfo) -> Value {
+    serde_json::to_value(user).unwrap_or_default()
+}
+
+fn self_review(user: &UserInfo, mut object: Value) -> Value {
+    *tree::field(&mut object, &["metadata", "creationTimestamp"]) = json!(shared_now());
+    *tree::field(&mut object, &["status"]) = json!({"userInfo": user_tree(user)});
+    object
+}
+
+fn shared_now() -> String {
+    let now = jiff::Timestamp::now();
+    jiff::Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
+}
+
+/// The texts of field errors as a refusal without a kind, as upstream words it for these resources.
+fn invalid(errors: Vec<field::Error>) -> Status {
+    Status::invalid(AUTHORIZATION, "", "", errors)
+}
+
+impl Reviews {
+    async fn token(&self, mut review: Value) -> Result<Value, Status> {
+        let token = tree::text(&review, "/spec/token").to_owned();
+        if token.is_empty() {
+            return Err(Status::bad_request("token is required for TokenReview in authentication"));
+        }
+        let mut wanted = tree::strings(&review, "/spec/audiences");
+        let asked = !wanted.is_empty();
+        if !asked {
+            wanted = self.tokens.audiences().to_vec();
+        }
+        let status = match self.tokens.identify(&token, &wanted).await {
+            Err(error) => json!({"user": {}, "error": error.0}),
+            Ok(identity) => {
+                let mut user = identity.user;
+                // What the request's chain would have added.
+                if !user.in_group(shared::authn::ALL_AUTHENTICATED) {
+                    user.groups.push(shared::authn::ALL_AUTHENTICATED.to_owned());
+                }
+                let mut status = Map::new();
+                status.insert("authenticated".into(), json!(true));
+                status.insert("user".into(), user_tree(&user));
+                if !identity.audiences.is_empty() {
+                    status.insert("audiences".into(), json!(identity.audiences));
+                } else if asked {
+                    // A token of a sort that knows no audiences is good for this server only.
+                    let own: Vec<&String> = wanted.iter().filter(|a| self.tokens.audiences().contains(a)).collect();
+                    if own.is_empty() {
+                        status = Map::new();
+                        status.insert("user".into(), json!({}));
+                        let text = format!("token audiences {:?} is invalid for the target audiences {wanted:?}", self.tokens.audiences());
+                        status.insert("error".into(), json!(text));
+                    } else {
+                        status.insert("audiences".into(), json!(own));
+                    }
+                }
+                Value::Object(status)
+            }
+        };
+        *tree::field(&mut review, &["status"]) = status;
+        Ok(review)
+    }
+
+    fn access(&self, mut review: Value, namespace: Option<&str>) -> Result<Value, Status> {
+        let spec = Spec::read(&review);
+        let mut errors = spec.validate(true);
+        if let Some(namespace) = namespace {
+            errors.extend(reviews_sar::validate_local(&review, namespace));
+        }
+        if !errors.is_empty() {
+            return Err(invalid(errors));
+        }
+        let question = spec.attributes(spec.user());
+        self.answer(&mut review, &question);
+        Ok(review)
+    }
+
+    fn self_access(&self, user: &UserInfo, mut review: Value) -> Result<Value, Status> {
+        let spec = Spec::read(&review);
+        let errors = spec.validate(false);
+        if !errors.is_empty() {
+            return Err(invalid(errors));
+        }
+        let question = spec.attributes(user.clone());
+        self.answer(&mut review, &question);
+        Ok(review)
+    }
+
+    fn answer(&self, review: &mut Value, question: &Attributes) {
+        let (decision, reason) = self.authorization.decide(question);
+        let mut status = Map::new();
+        status.insert("allowed".into(), json!(decision == Decision::Allow));
+        if decision == Decision::Deny {
+            status.insert("denied".into(), json!(true));
+        }
+        if !reason.is_empty() {
+            status.insert("reason".into(), json!(reason));
+        }
+        *tree::field(review, &["status"]) = Value::Object(status);
+    }
+
+    fn rules(&self, user: &UserInfo, mut review: Value) -> Result<Value, Status> {
+        let namespace = tree::text(&review, "/spec/namespace").to_owned();
+        if namespace.is_empty() {
+            return Err(Status::bad_request("no namespace on request"));
+        }
+        let (rules, gaps) = self.authorization.rules_for(user, &namespace);
+        let (mut on_resources, mut on_urls) = (Vec::new(), Vec::new());
+        for rule in &rules {
+            if rule.non_resource_urls.is_empty() {
+                on_resources.push(resource_rule(rule));
+            } else {
+                on_urls.push(json!({"verbs": rule.verbs, "nonResourceURLs": rule.non_resource_urls}));
+            }
+        }
+        let mut status = json!({"resourceRules": on_resources, "nonResourceRules": on_urls, "incomplete": !gaps.is_empty()});
+        if !gaps.is_empty() {
+            status["evaluationError"] = json!(join_errors(gaps));
+        }
+        *tree::field(&mut review, &["status"]) = status;
+        Ok(review)
+    }
+}
+
+fn resource_rule(rule: &Rule) -> Value {
+    let mut out = json!({"verbs": rule.verbs});
+    for (name, list) in [("apiGroups", &rule.api_groups), ("resources", &rule.resources), ("resourceNames", &rule.resource_names)] {
+        if !list.is_empty() {
+            out[name] = json!(list);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::testing::Fixed;
+    use crate::authz::{Mode, rbac};
+
+    fn reviews() -> Reviews {
+        let reader = Arc::new(Fixed::default());
+        reader.put(
+            rbac::GROUP,
+            "clusterroles",
+            json!({"metadata": {"name": "r"}, "rules": [
+                {"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}, {"verbs": ["get"], "nonResourceURLs": ["/version"]}]}),
+        );
+        reader.put(
+            rbac::GROUP,
+            "clusterrolebindings",
+            json!({"metadata": {"name": "b"}, "roleRef": {"kind": "ClusterRole", "name": "r"},
+                "subjects": [{"kind": "User", "name": "eve"}]}),
+        );
+        let authorization = Arc::new(Authorization::new(&[Mode::Node, Mode::Rbac], reader, Vec::new()));
+        Reviews { authorization, tokens: Tokens::new(Vec::new(), vec!["api".into()]) }
+    }
+
+    async fn post(plural: &str, namespace: &str, object: Value) -> Result<Value, Status> {
+        let group = if matches!(plural, "tokenreviews" | "selfsubjectreviews") { AUTHENTICATION } else { AUTHORIZATION };
+        let row = proto::resources::find(group, "v1", plural).expect("a row");
+        let user = UserInfo { name: "eve".into(), ..UserInfo::default() };
+        reviews().create(&user, row, namespace, object).await.expect("computed")
+    }
+
+    #[tokio::test]
+    async fn refusals() {
+        let table = [
+            (
+                "subjectaccessreviews",
+                json!({"spec": {}}),
+                422,
+                ".authorization.k8s.io \"\" is invalid: [spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified, spec.user: Invalid value: \"\": at least one of user or group must be specified]",
+            ),
+            (
+                "selfsubjectaccessreviews",
+                json!({"spec": {"nonResourceAttributes": {}, "resourceAttributes": {}}}),
+                422,
+                ".authorization.k8s.io \"\" is invalid: spec.nonResourceAttributes: Invalid value: {\"Path\":\"\",\"Verb\":\"\"}: cannot be specified in combination with resourceAttributes",
+            ),
+            (
+                "localsubjectaccessreviews",
+                json!({"metadata": {"namespace": "e"}, "spec": {"user": "u", "resourceAttributes": {"namespace": "z"}}}),
+                422,
+                ".authorization.k8s.io \"\" is invalid: spec.resourceAttributes.namespace: Invalid value: \"z\": must match metadata.namespace",
+            ),
+            ("tokenreviews", json!({"spec": {}}), 400, "token is required for TokenReview in authentication"),
+            ("selfsubjectrulesreviews", json!({"spec": {}}), 400, "no namespace on request"),
+        ];
+        for (plural, object, code, message) in table {
+            let status = post(plural, "e", object).await.expect_err("refused");
+            assert_eq!((status.code, status.message.as_str()), (code, message), "{plural}");
+        }
+    }
+
+    #[tokio::test]
+    async fn answers() {
+        let ask = json!({"spec": {"resourceAttributes": {"verb": "get", "resource": "pods", "namespace": "e"}}});
+        let answer = post("selfsubjectaccessreviews", "", ask).await.expect("answers");
+        assert_eq!(
+            answer["status"],
+            json!({"allowed": true, "reason": "RBAC: allowed by ClusterRoleBinding \"b\" of ClusterRole \"r\" to User \"eve\""})
+        );
+        let ask = json!({"spec": {"user": "bob", "resourceAttributes": {"verb": "get", "resource": "pods"}}});
+        assert_eq!(post("subjectaccessreviews", "", ask).await.expect("answers")["status"], json!({"allowed": false}));
+        let rules = post("selfsubjectrulesreviews", "", json!({"spec": {"namespace": "e"}})).await.expect("answers");
+        assert_eq!(
+            rules["status"],
+            json!({"resourceRules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}],
+                "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": ["/version"]}], "incomplete": false})
+        );
+        let me = post("selfsubjectreviews", "", json!({})).await.expect("answers");
+        assert_eq!(me["status"]["userInfo"], json!({"username": "eve"}));
+        let token = post("tokenreviews", "", json!({"spec": {"token": "x"}})).await.expect("answers");
+        assert_eq!(token["status"], json!({"user": {}, "error": "invalid bearer token"}));
+    }
+}

@@ -1,0 +1,213 @@
+//! A cluster in memory for tests: what is put into it is what the cache knows and what live reads find.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use proto::resources::Resource;
+use serde_json::Value;
+use shared::authn::UserInfo;
+use shared::status::Status;
+
+use crate::access::tree;
+use super::{Attributes, Operation, Plugin};
+use crate::api::{Api, DeleteArgs, Pipeline, Reader};
+
+type Key = (String, String, String, String);
+
+/// See the module.
+#[derive(Default)]
+pub struct Fixed {
+    objects: Mutex<BTreeMap<Key, Arc<Value>>>,
+    version: AtomicU64,
+}
+
+fn key(group: &str, plural: &str, namespace: &str, name: &str) -> Key {
+    (group.into(), plural.into(), namespace.into(), name.into())
+}
+
+impl Fixed {
+    /// Puts an object in, under its own name and namespace.
+    pub fn put(&self, group: &str, plural: &str, object: Value) {
+        let key = key(group, plural, tree::namespace(&object), tree::name(&object));
+        self.objects.lock().insert(key, Arc::new(object));
+        self.version.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Takes one out.
+    pub fn remove(&self, group: &str, plural: &str, namespace: &str, name: &str) {
+        self.objects.lock().remove(&key(group, plural, namespace, name));
+        self.version.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The pipeline over the same objects.
+    pub fn api(self: &Arc<Self>) -> Api {
+        Api::new(Arc::new(Stored(self.clone())))
+    }
+}
+
+impl Reader for Fixed {
+    fn get(&self, group: &str, plural: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        self.objects.lock().get(&key(group, plural, namespace, name)).cloned()
+    }
+
+    fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
+        let objects = self.objects.lock();
+        let wanted = |k: &Key| k.0 == group && k.1 == plural && namespace.is_none_or(|n| n == k.2);
+        objects.iter().filter(|(k, _)| wanted(k)).map(|(_, o)| o.clone()).collect()
+    }
+
+    fn version(&self, _: &str, _: &str) -> u64 {
+        self.version.load(Ordering::SeqCst)
+    }
+
+    fn synced(&self, _: &str, _: &str) -> bool {
+        true
+    }
+}
+
+struct Stored(Arc<Fixed>);
+
+#[async_trait]
+impl Pipeline for Stored {
+    async fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Result<Value, Status> {
+        let found = self.0.get(&resource.group, &resource.plural, namespace, name);
+        found.map(|o| o.as_ref().clone()).ok_or_else(|| Status::not_found(&resource.group, &resource.plural, name))
+    }
+
+    async fn list(&self, resource: &'static Resource, namespace: Option<&str>) -> Result<Vec<Value>, Status> {
+        let found = self.0.list(&resource.group, &resource.plural, namespace);
+        Ok(found.into_iter().map(|o| o.as_ref().clone()).collect())
+    }
+
+    async fn create(&self, _: &UserInfo, resource: &'static Resource, namespace: &str, mut object: Value) -> Result<Value, Status> {
+        let name = tree::name(&object).to_owned();
+        if self.0.get(&resource.group, &resource.plural, namespace, &name).is_some() {
+            return Err(Status::already_exists(&resource.group, &resource.plural, &name));
+        }
+        *tree::field(&mut object, &["metadata", "resourceVersion"]) = "1".into();
+        self.0.put(&resource.group, &resource.plural, object.clone());
+        Ok(object)
+    }
+
+    async fn update(&self, _: &UserInfo, resource: &'static Resource, _: &str, mut object: Value) -> Result<Value, Status> {
+        let (namespace, name) = (tree::namespace(&object).to_owned(), tree::name(&object).to_owned());
+        let stored = self.get(resource, &namespace, &name).await?;
+        let (asked, there) = (tree::text(&object, "/metadata/resourceVersion"), tree::text(&stored, "/metadata/resourceVersion"));
+        if !asked.is_empty() && asked != there {
+            return Err(Status::stale(&resource.group, &resource.plural, &name));
+        }
+        let next = there.parse::<u64>().unwrap_or(0) + 1;
+        *tree::field(&mut object, &["metadata", "resourceVersion"]) = next.to_string().into();
+        self.0.put(&resource.group, &resource.plural, object.clone());
+        Ok(object)
+    }
+
+    async fn delete(&self, _: &UserInfo, resource: &'static Resource, namespace: &str, name: &str, _: DeleteArgs) -> Result<(), Status> {
+        self.get(resource, namespace, name).await?;
+        self.0.remove(&resource.group, &resource.plural, namespace, name);
+        Ok(())
+    }
+}
+
+/// One write, to be put before a plugin.
+pub struct Write<'a> {
+    resource: &'static Resource,
+    subresource: &'a str,
+    namespace: &'a str,
+    name: String,
+    operation: Operation,
+    user: UserInfo,
+    object: Option<Value>,
+    old: Option<Value>,
+    options: Value,
+    /// Warnings given.
+    pub warnings: Vec<String>,
+    dry_run: bool,
+}
+
+fn row(group: &str, plural: &str) -> &'static Resource {
+    let all = proto::resources::all().iter();
+    all.rev().find(|r| r.group == group && r.plural == plural).expect("a resource of that name")
+}
+
+impl<'a> Write<'a> {
+    /// A create.
+    pub fn create(group: &str, plural: &str, namespace: &'a str, object: Value) -> Self {
+        Self {
+            resource: row(group, plural),
+            subresource: "",
+            namespace,
+            name: String::new(),
+            operation: Operation::Create,
+            user: UserInfo { name: "alice".into(), ..UserInfo::default() },
+            object: Some(object),
+            old: None,
+            options: Value::Null,
+            warnings: Vec::new(),
+            dry_run: false,
+        }
+    }
+
+    /// An update in namespace `e`, or at cluster scope.
+    pub fn update(group: &str, plural: &str, subresource: &'a str, name: &str, new: Value, old: Value) -> Self {
+        let namespace = if row(group, plural).namespaced { "e" } else { "" };
+        let base = Self::create(group, plural, namespace, new);
+        Self { operation: Operation::Update, subresource, name: name.to_owned(), old: Some(old), ..base }
+    }
+
+    /// A delete.
+    pub fn delete(group: &str, plural: &str, namespace: &'a str, old: Value) -> Self {
+        let name = tree::name(&old).to_owned();
+        let base = Self::create(group, plural, namespace, Value::Null);
+        Self { operation: Operation::Delete, name, object: None, old: Some(old), ..base }
+    }
+
+    /// On a subresource of a named object.
+    pub fn on(self, subresource: &'a str, name: &str) -> Self {
+        Self { subresource, name: name.to_owned(), ..self }
+    }
+
+    /// By somebody else than alice.
+    pub fn by(self, user: &UserInfo) -> Self {
+        Self { user: user.clone(), ..self }
+    }
+
+    /// Nothing is to be stored.
+    pub fn dry(self) -> Self {
+        Self { dry_run: true, ..self }
+    }
+
+    fn attributes<'b>(&'b mut self, annotations: &'b mut BTreeMap<String, String>) -> Attributes<'b> {
+        Attributes {
+            resource: self.resource,
+            subresource: self.subresource,
+            namespace: self.namespace,
+            name: &self.name,
+            operation: self.operation,
+            user: &self.user,
+            object: self.object.as_mut(),
+            old_object: self.old.as_ref(),
+            options: &self.options,
+            dry_run: self.dry_run,
+            warnings: &mut self.warnings,
+            annotations,
+        }
+    }
+
+    /// The object after a plugin changed it.
+    pub async fn admit(mut self, plugin: &dyn Plugin) -> Result<Value, Status> {
+        let mut annotations = BTreeMap::new();
+        plugin.admit(&mut self.attributes(&mut annotations)).await?;
+        Ok(self.object.take().unwrap_or_default())
+    }
+
+    /// The object after a plugin judged it.
+    pub async fn validate(mut self, plugin: &dyn Plugin) -> Result<Value, Status> {
+        let mut annotations = BTreeMap::new();
+        plugin.validate(&mut self.attributes(&mut annotations)).await?;
+        Ok(self.object.take().unwrap_or_default())
+    }
+}

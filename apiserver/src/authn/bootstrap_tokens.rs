@@ -1,0 +1,121 @@
+//! `--enable-bootstrap-token-auth`: tokens kept as secrets in `kube-system`, with which new nodes introduce themselves.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use serde_json::Value;
+use shared::authn::{AuthnError, Identity, UserInfo};
+
+use super::TokenAuthenticator;
+use crate::access::tree;
+use crate::api::Reader;
+
+const GROUP: &str = "system:bootstrappers";
+const TYPE: &str = "bootstrap.kubernetes.io/token";
+
+/// The authenticator.
+pub struct BootstrapTokens {
+    /// Watch cache.
+    pub reader: Arc<dyn Reader>,
+}
+
+#[async_trait]
+impl TokenAuthenticator for BootstrapTokens {
+    async fn token(&self, token: &str, _: &[String]) -> Result<Option<Identity>, AuthnError> {
+        let Some((id, secret)) = split(token) else { return Ok(None) };
+        let stored = self.reader.get("", "secrets", "kube-system", &format!("bootstrap-token-{id}"));
+        let now = jiff::Timestamp::now();
+        Ok(stored.and_then(|stored| identify(&stored, id, secret, now)).map(Identity::from))
+    }
+}
+
+/// `abcdef.0123456789abcdef`
+fn split(token: &str) -> Option<(&str, &str)> {
+    let (id, secret) = token.split_once('.')?;
+    let plain = |s: &str| s.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    (id.len() == 6 && secret.len() == 16 && plain(id) && plain(secret)).then_some((id, secret))
+}
+
+fn same(a: &str, b: &str) -> bool {
+    a.len() == b.len() && a.bytes().zip(b.bytes()).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
+}
+
+/// The user of a token; `None` when the secret is not the right one, too old, or of another sort.
+fn identify(stored: &Value, id: &str, secret: &str, now: jiff::Timestamp) -> Option<UserInfo> {
+    let data = |key: &str| {
+        let encoded = tree::text(stored, &format!("/data/{key}"));
+        let bytes = base64::engine::general_purpose::STANDARD.decode(encoded).unwrap_or_default();
+        String::from_utf8(bytes).unwrap_or_default()
+    };
+    if tree::has(stored, "/metadata/deletionTimestamp") || tree::text(stored, "/type") != TYPE {
+        return None;
+    }
+    let expiration = data("expiration");
+    let expired = !expiration.is_empty() && expiration.parse::<jiff::Timestamp>().is_ok_and(|at| at <= now);
+    let good = same(&data("token-secret"), secret)
+        && data("token-id") == id
+        && data("usage-bootstrap-authentication") == "true"
+        && !expired
+        && (expiration.is_empty() || expiration.parse::<jiff::Timestamp>().is_ok());
+    if !good {
+        return None;
+    }
+    let mut groups = vec![GROUP.to_owned()];
+    for group in data("auth-extra-groups").split(',').map(str::trim).filter(|g| !g.is_empty()) {
+        // One bad group spoils the token, as upstream has it.
+        if !group.starts_with("system:bootstrappers:") {
+            return None;
+        }
+        if !groups.iter().any(|g| g == group) {
+            groups.push(group.to_owned());
+        }
+    }
+    Some(UserInfo { name: format!("system:bootstrap:{id}"), groups, ..UserInfo::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn secret(pairs: &[(&str, &str)]) -> Value {
+        let mut data = serde_json::Map::new();
+        let base = [("token-id", "abcdef"), ("token-secret", "0123456789abcdef"), ("usage-bootstrap-authentication", "true")];
+        for (key, value) in base.iter().chain(pairs) {
+            data.insert((*key).into(), json!(base64::engine::general_purpose::STANDARD.encode(value)));
+        }
+        json!({"type": TYPE, "data": data})
+    }
+
+    fn groups(stored: &Value) -> Option<Vec<String>> {
+        let now = "2026-01-01T00:00:00Z".parse().expect("time");
+        identify(stored, "abcdef", "0123456789abcdef", now).map(|u| u.groups)
+    }
+
+    #[test]
+    fn a_token_must_be_right_and_valid() {
+        let own = vec!["system:bootstrappers".to_owned()];
+        let both = vec!["system:bootstrappers".to_owned(), "system:bootstrappers:kubeadm:default-node-token".to_owned()];
+        for (pairs, want) in [
+            (&[][..], Some(own.clone())),
+            (&[("auth-extra-groups", "system:bootstrappers:kubeadm:default-node-token")], Some(both)),
+            (&[("auth-extra-groups", "system:masters")], None),
+            (&[("token-secret", "0123456789abcdee")], None),
+            (&[("usage-bootstrap-authentication", "false")], None),
+            (&[("expiration", "2025-01-01T00:00:00Z")], None),
+            (&[("expiration", "2027-01-01T00:00:00Z")], Some(own)),
+            (&[("expiration", "soon")], None),
+        ] {
+            assert_eq!(groups(&secret(pairs)), want, "{pairs:?}");
+        }
+    }
+
+    #[test]
+    fn the_form_of_a_token() {
+        assert!(split("abcdef.0123456789abcdef").is_some());
+        for bad in ["abcdef", "abcde.0123456789abcdef", "ABCDEF.0123456789abcdef", "abcdef.0123456789abcde!"] {
+            assert!(split(bad).is_none(), "{bad}");
+        }
+    }
+}

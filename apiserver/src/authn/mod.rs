@@ -1,0 +1,139 @@
+//! Authenticators that need the apiserver's own knowledge: bearer tokens of all sorts. Certificates, front-proxy
+//! headers and the anonymous user are in `shared::authn`.
+
+mod bootstrap_tokens;
+mod static_tokens;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use shared::authn::{Authenticator, AuthnError, Credentials, Identity};
+
+pub use bootstrap_tokens::BootstrapTokens;
+pub use static_tokens::{StaticTokens, TokenFileError};
+
+/// Finds out whom a bearer token stands for.
+#[async_trait]
+pub trait TokenAuthenticator: Send + Sync {
+    /// `None` when the token is of another sort. `audiences`: the token must be good for one of them.
+    async fn token(&self, token: &str, audiences: &[String]) -> Result<Option<Identity>, AuthnError>;
+}
+
+/// All sorts of tokens, asked in order.
+#[derive(Clone)]
+pub struct Tokens {
+    members: Arc<[Arc<dyn TokenAuthenticator>]>,
+    audiences: Arc<[String]>,
+}
+
+const INVALID: &str = "invalid bearer token";
+const PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
+
+impl Tokens {
+    /// `audiences` are those of this server.
+    pub fn new(members: Vec<Arc<dyn TokenAuthenticator>>, audiences: Vec<String>) -> Self {
+        Self { members: members.into(), audiences: audiences.into() }
+    }
+
+    /// The server's own audiences.
+    pub fn audiences(&self) -> &[String] {
+        &self.audiences
+    }
+
+    /// Whom a token stands for; somebody or an error.
+    pub async fn identify(&self, token: &str, audiences: &[String]) -> Result<Identity, AuthnError> {
+        let mut errors = Vec::new();
+        for member in self.members.iter() {
+            match member.token(token, audiences).await {
+                Ok(Some(identity)) => return Ok(identity),
+                Ok(None) => {}
+                Err(error) => errors.push(error.0),
+            }
+        }
+        if errors.is_empty() {
+            return Err(AuthnError(INVALID.to_owned()));
+        }
+        errors.insert(0, INVALID.to_owned());
+        Err(AuthnError(format!("[{}]", errors.join(", "))))
+    }
+}
+
+#[async_trait]
+impl Authenticator for Tokens {
+    async fn authenticate(&self, request: &Credentials<'_>) -> Result<Option<Identity>, AuthnError> {
+        let from_protocol;
+        let token = match request.bearer() {
+            Some(token) => token,
+            None => match websocket_token(request)? {
+                Some(token) => {
+                    from_protocol = token;
+                    &from_protocol
+                }
+                None => return Ok(None),
+            },
+        };
+        self.identify(token, &self.audiences).await.map(Some)
+    }
+}
+
+/// Browsers cannot set headers on WebSockets: the token comes as a subprotocol.
+fn websocket_token(request: &Credentials<'_>) -> Result<Option<String>, AuthnError> {
+    let upgrades = request.headers.first("upgrade").is_some_and(|u| u.eq_ignore_ascii_case("websocket"));
+    if !upgrades {
+        return Ok(None);
+    }
+    let protocols = request.headers.all("sec-websocket-protocol");
+    let offered = protocols.iter().flat_map(|p| p.split(',')).map(str::trim);
+    let Some(encoded) = offered.filter_map(|p| p.strip_prefix(PROTOCOL)).next() else { return Ok(None) };
+    let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(encoded).map_err(|e| AuthnError(e.to_string()))?;
+    let token = String::from_utf8(bytes).map_err(|_| AuthnError("invalid token".to_owned()))?;
+    Ok((!token.is_empty()).then_some(token))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shared::authn::UserInfo;
+
+    struct Only(&'static str, Result<&'static str, &'static str>);
+
+    #[async_trait]
+    impl TokenAuthenticator for Only {
+        async fn token(&self, token: &str, _: &[String]) -> Result<Option<Identity>, AuthnError> {
+            if token != self.0 {
+                return Ok(None);
+            }
+            match self.1 {
+                Ok(name) => Ok(Some(UserInfo { name: name.into(), ..UserInfo::default() }.into())),
+                Err(text) => Err(AuthnError(text.into())),
+            }
+        }
+    }
+
+    async fn ask(headers: &[(&'static str, &'static str)]) -> Result<Option<String>, String> {
+        let tokens = Tokens::new(vec![Arc::new(Only("a", Ok("alice"))), Arc::new(Only("x", Err("expired")))], vec![]);
+        let mut map = http::HeaderMap::new();
+        for (name, value) in headers {
+            map.append(*name, http::HeaderValue::from_static(value));
+        }
+        let credentials = Credentials { headers: &map, certificates: &[] };
+        tokens.authenticate(&credentials).await.map(|i| i.map(|i| i.user.name)).map_err(|e| e.0)
+    }
+
+    #[tokio::test]
+    async fn a_token_is_somebodys_or_bad() {
+        assert_eq!(ask(&[]).await, Ok(None));
+        assert_eq!(ask(&[("authorization", "Bearer a")]).await, Ok(Some("alice".into())));
+        assert_eq!(ask(&[("authorization", "Bearer b")]).await, Err("invalid bearer token".into()));
+        assert_eq!(ask(&[("authorization", "Bearer x")]).await, Err("[invalid bearer token, expired]".into()));
+        assert_eq!(ask(&[("authorization", "Basic b")]).await, Ok(None));
+    }
+
+    #[tokio::test]
+    async fn a_websocket_may_bring_its_token_as_a_protocol() {
+        let protocol = ("sec-websocket-protocol", "v5.channel.k8s.io, base64url.bearer.authorization.k8s.io.YQ");
+        assert_eq!(ask(&[("upgrade", "websocket"), protocol]).await, Ok(Some("alice".into())));
+        assert_eq!(ask(&[protocol]).await, Ok(None));
+    }
+}

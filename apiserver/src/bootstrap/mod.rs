@@ -1,0 +1,266 @@
+//! What a cluster must have before anybody can use it: RBAC roles and bindings, system priority classes, the
+//! objects of flow control. Written at start through the in-process [`Api`](crate::api::Api), many at a time, only
+//! where something is missing; what administrators changed stays.
+//!
+//! Default namespaces, the `kubernetes` service and its endpoints are not made here.
+
+mod plan;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use serde_json::{Value, json};
+use shared::authn::{SYSTEM_MASTERS, UserInfo};
+use shared::status::Status;
+
+use crate::access::tree;
+use crate::api::{Api, Context};
+use crate::authz::rbac::Rule;
+use plan::Step;
+
+const RBAC: &str = "poststarthook/rbac/bootstrap-roles";
+const PRIORITY: &str = "poststarthook/scheduling/bootstrap-system-priority-classes";
+const FLOW: &str = "poststarthook/priority-and-fairness-config-producer";
+
+/// The names of the readiness checks, RBAC's only when RBAC is on.
+pub const HOOKS: [&str; 3] = [RBAC, PRIORITY, FLOW];
+
+/// Writes under way at once.
+const WRITES: usize = 32;
+/// Between attempts.
+const PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// How far the work has come.
+#[derive(Debug)]
+pub struct Progress {
+    rbac: bool,
+    done: [AtomicBool; 3],
+}
+
+impl Progress {
+    fn new(rbac: bool) -> Self {
+        Self { rbac, done: Default::default() }
+    }
+
+    /// The checks there are.
+    pub fn hooks(&self) -> Vec<&'static str> {
+        HOOKS.into_iter().filter(|h| self.rbac || *h != RBAC).collect()
+    }
+
+    /// Whether a check passes.
+    pub fn check(&self, hook: &str) -> Result<(), String> {
+        let at = HOOKS.iter().position(|h| *h == hook);
+        let done = at.is_none_or(|i| self.done[i].load(Ordering::Acquire) || (HOOKS[i] == RBAC && !self.rbac));
+        if done { Ok(()) } else { Err("not finished".to_owned()) }
+    }
+
+    fn finish(&self, hook: &str) {
+        if let Some(i) = HOOKS.iter().position(|h| *h == hook) {
+            self.done[i].store(true, Ordering::Release);
+        }
+    }
+}
+
+/// Who writes.
+pub fn server_user() -> UserInfo {
+    UserInfo { name: "system:apiserver".to_owned(), groups: vec![SYSTEM_MASTERS.to_owned()], ..UserInfo::default() }
+}
+
+/// The rules every node has, for the node authoriser.
+pub fn node_rules() -> Vec<Rule> {
+    let roles = plan::rbac().remove("clusterroles").unwrap_or_default();
+    roles.iter().find(|r| tree::name(r) == "system:node").map(Rule::list_of).unwrap_or_default()
+}
+
+/// Starts the work in the background.
+pub fn start(cx: &Context, rbac: bool) -> Arc<Progress> {
+    let progress = Arc::new(Progress::new(rbac));
+    let jobs = [(RBAC, rbac), (PRIORITY, true), (FLOW, true)];
+    for (hook, wanted) in jobs {
+        if !wanted {
+            continue;
+        }
+        let (api, progress, shutdown) = (cx.api.clone(), progress.clone(), cx.shutdown.clone());
+        cx.tasks.spawn(hook, async move {
+            tokio::select! {
+                () = shutdown.wait() => {}
+                () = until_done(&api, hook) => progress.finish(hook),
+            }
+        });
+    }
+    progress
+}
+
+async fn until_done(api: &Api, hook: &str) {
+    let mut pause = PAUSE;
+    loop {
+        match reconcile(api, hook).await {
+            Ok(()) => return,
+            Err(error) => tracing::warn!(hook, %error, "writing bootstrap objects failed, will try again"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+async fn reconcile(api: &Api, hook: &str) -> Result<(), Status> {
+    match hook {
+        RBAC => {
+            let (group, wanted) = (crate::authz::rbac::GROUP, plan::rbac());
+            let has_namespaces = async {
+                for namespace in ["kube-system", "kube-public"] {
+                    ensure_namespace(api, namespace).await?;
+                }
+                Ok(())
+            };
+            let cluster = reconcile_all(api, group, &wanted, &["clusterroles", "clusterrolebindings"]);
+            let (one, two) = tokio::join!(cluster, has_namespaces);
+            one.and(two)?;
+            reconcile_all(api, group, &wanted, &["roles", "rolebindings"]).await
+        }
+        PRIORITY => {
+            let wanted = BTreeMap::from([("priorityclasses".to_owned(), plan::priority_classes())]);
+            reconcile_all(api, "scheduling.k8s.io", &wanted, &["priorityclasses"]).await
+        }
+        _ => {
+            let (group, wanted) = (plan::FLOW_GROUP, plan::flow_control());
+            reconcile_all(api, group, &wanted, &["prioritylevelconfigurations", "flowschemas"]).await?;
+            mark_schemas(api).await
+        }
+    }
+}
+
+async fn ensure_namespace(api: &Api, name: &str) -> Result<(), Status> {
+    if api.get("", "namespaces", "", name).await.is_ok() {
+        return Ok(());
+    }
+    let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+    match api.create(&server_user(), "", "namespaces", "", object).await {
+        Err(status) if !status.is_already_exists() => Err(status),
+        _ => Ok(()),
+    }
+}
+
+async fn reconcile_all(api: &Api, group: &str, wanted: &BTreeMap<String, Vec<Value>>, plurals: &[&str]) -> Result<(), Status> {
+    let mut steps = Vec::new();
+    for plural in plurals {
+        let found: BTreeMap<(String, String), Value> = api
+            .list(group, plural, None)
+            .await?
+            .into_iter()
+            .map(|o| ((tree::namespace(&o).to_owned(), tree::name(&o).to_owned()), o))
+            .collect();
+        for object in wanted.get(*plural).into_iter().flatten() {
+            let key = (tree::namespace(object).to_owned(), tree::name(object).to_owned());
+            let step = plan::step(plural, object, found.get(&key));
+            if step != Step::Keep {
+                steps.push((*plural, step));
+            }
+        }
+    }
+    let user = server_user();
+    let run = |(plural, step): (&'static str, Step)| {
+        let user = &user;
+        async move { write(api, user, group, plural, step).await }
+    };
+    let steps: Vec<(&'static str, Step)> = steps.into_iter().map(|(p, s)| (plan::known(p), s)).collect();
+    let mut outcomes = futures::stream::iter(steps.into_iter().map(run)).buffer_unordered(WRITES);
+    let mut first_error = Ok(());
+    while let Some(outcome) = outcomes.next().await {
+        if first_error.is_ok() {
+            first_error = outcome;
+        }
+    }
+    first_error
+}
+
+async fn write(api: &Api, user: &UserInfo, group: &str, plural: &str, step: Step) -> Result<(), Status> {
+    let created = |object: Value| async move {
+        let namespace = tree::namespace(&object).to_owned();
+        match api.create(user, group, plural, &namespace, object).await {
+            Err(status) if !status.is_already_exists() => Err(status),
+            _ => Ok(()),
+        }
+    };
+    match step {
+        Step::Keep => Ok(()),
+        Step::Create(object) => created(object).await,
+        Step::Update(object) => api.update(user, group, plural, "", object).await.map(drop),
+        Step::Replace(object) => {
+            let (namespace, name) = (tree::namespace(&object).to_owned(), tree::name(&object).to_owned());
+            api.delete(user, group, plural, &namespace, &name, crate::api::DeleteArgs::default()).await?;
+            created(object).await
+        }
+    }
+}
+
+/// Says in each flow schema's status whether the priority level it names exists.
+async fn mark_schemas(api: &Api) -> Result<(), Status> {
+    let levels: Vec<String> = api
+        .list(plan::FLOW_GROUP, "prioritylevelconfigurations", None)
+        .await?
+        .iter()
+        .map(|l| tree::name(l).to_owned())
+        .collect();
+    let schemas = api.list(plan::FLOW_GROUP, "flowschemas", None).await?;
+    let now = jiff::Timestamp::now();
+    let now = jiff::Timestamp::from_second(now.as_second()).unwrap_or(now).to_string();
+    let user = server_user();
+    let marked = schemas.into_iter().filter_map(|s| plan::dangling(s, &levels, &now));
+    let writes = marked.map(|schema| api.update(&user, plan::FLOW_GROUP, "flowschemas", "status", schema));
+    let outcomes: Vec<Result<Value, Status>> = futures::stream::iter(writes).buffer_unordered(WRITES).collect().await;
+    outcomes.into_iter().find(Result::is_err).unwrap_or(Ok(Value::Null)).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::testing::Fixed;
+    use crate::api::Reader as _;
+
+    #[tokio::test]
+    async fn an_empty_cluster_gets_everything_once() {
+        let cluster = Arc::new(Fixed::default());
+        let api = cluster.api();
+        for hook in HOOKS {
+            reconcile(&api, hook).await.expect("written");
+        }
+        let count = |group: &str, plural: &str| cluster.list(group, plural, None).len();
+        let rbac = crate::authz::rbac::GROUP;
+        for (group, plural, wanted) in [
+            (rbac, "clusterroles", 68),
+            (rbac, "clusterrolebindings", 49),
+            (rbac, "roles", 7),
+            (rbac, "rolebindings", 7),
+            ("scheduling.k8s.io", "priorityclasses", 2),
+            (plan::FLOW_GROUP, "flowschemas", 11),
+            (plan::FLOW_GROUP, "prioritylevelconfigurations", 8),
+        ] {
+            assert_eq!(count(group, plural), wanted, "{plural}");
+        }
+        let before = cluster.version("", "");
+        for hook in HOOKS {
+            reconcile(&api, hook).await.expect("nothing to do");
+        }
+        assert_eq!(cluster.version("", ""), before, "a second start writes nothing");
+    }
+
+    #[test]
+    fn checks() {
+        let progress = Progress::new(true);
+        assert_eq!(progress.check(RBAC), Err("not finished".into()));
+        progress.finish(RBAC);
+        assert_eq!(progress.check(RBAC), Ok(()));
+        assert_eq!(Progress::new(false).check(RBAC), Ok(()));
+        assert_eq!(Progress::new(false).hooks().len(), 2);
+    }
+
+    #[test]
+    fn nodes_have_their_static_rules() {
+        assert!(!node_rules().is_empty());
+    }
+}

@@ -1,0 +1,289 @@
+//! The objects wanted, and for each what must be done given what is there. Pure.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use crate::access::tree;
+use crate::authz::rbac::{Rule, missing};
+
+const RBAC_TABLE: &str = include_str!("rbac.json");
+const FLOW_TABLE: &str = include_str!("flowcontrol.json");
+const RBAC_VERSION: &str = "rbac.authorization.k8s.io/v1";
+const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
+const FLOW_AUTOUPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
+
+/// Flow control's group.
+pub(super) const FLOW_GROUP: &str = "flowcontrol.apiserver.k8s.io";
+
+/// What to do about one object.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Step {
+    /// Nothing.
+    Keep,
+    /// Make it.
+    Create(Value),
+    /// Write it back with what was missing.
+    Update(Value),
+    /// Delete it and make it anew: a binding's role cannot be changed.
+    Replace(Value),
+}
+
+type Table = BTreeMap<String, Vec<Map<String, Value>>>;
+
+fn table(text: &str) -> Table {
+    serde_json::from_str(text).expect("the table is part of the program and tested")
+}
+
+/// The plural as a static text.
+pub(super) fn known(plural: &str) -> &'static str {
+    const ALL: [&str; 7] = [
+        "clusterroles",
+        "clusterrolebindings",
+        "roles",
+        "rolebindings",
+        "priorityclasses",
+        "flowschemas",
+        "prioritylevelconfigurations",
+    ];
+    ALL.into_iter().find(|p| *p == plural).unwrap_or("")
+}
+
+/// Roles and bindings by plural.
+pub(super) fn rbac() -> BTreeMap<String, Vec<Value>> {
+    let kind = |plural: &str| match plural {
+        "clusterroles" => "ClusterRole",
+        "roles" => "Role",
+        "rolebindings" => "RoleBinding",
+        _ => "ClusterRoleBinding",
+    };
+    let whole = |plural: &str, mut entry: Map<String, Value>| {
+        let mut labels = json!({"kubernetes.io/bootstrapping": "rbac-defaults"});
+        if let (Some(Value::Object(more)), Some(labels)) = (entry.remove("labels"), labels.as_object_mut()) {
+            labels.extend(more);
+        }
+        let mut metadata = json!({"annotations": {AUTOUPDATE: "true"}, "labels": labels});
+        for field in ["name", "namespace"] {
+            if let Some(value) = entry.remove(field) {
+                metadata[field] = value;
+            }
+        }
+        let mut object = json!({"apiVersion": RBAC_VERSION, "kind": kind(plural), "metadata": metadata});
+        if plural.ends_with("roles") {
+            object["rules"] = Value::Null;
+        }
+        if let Some(fields) = object.as_object_mut() {
+            fields.extend(entry);
+        }
+        object
+    };
+    table(RBAC_TABLE).into_iter().map(|(p, list)| (p.clone(), list.into_iter().map(|e| whole(&p, e)).collect())).collect()
+}
+
+/// The classes of system pods.
+pub(super) fn priority_classes() -> Vec<Value> {
+    let class = |name: &str, value: i64, what: &str| {
+        json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value,
+            "description": what, "preemptionPolicy": "PreemptLowerPriority"})
+    };
+    vec![
+        class(
+            "system-node-critical",
+            2_000_001_000,
+            "Used for system critical pods that must not be moved from their current node.",
+        ),
+        class(
+            "system-cluster-critical",
+            2_000_000_000,
+            "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+        ),
+    ]
+}
+
+/// Flow schemas and priority levels by plural.
+pub(super) fn flow_control() -> BTreeMap<String, Vec<Value>> {
+    let whole = |plural: &str, mut entry: Map<String, Value>| {
+        let kind = if plural == "flowschemas" { "FlowSchema" } else { "PriorityLevelConfiguration" };
+        json!({"apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": kind,
+            "metadata": {"name": entry.remove("name"), "annotations": {FLOW_AUTOUPDATE: "true"}},
+            "spec": entry.remove("spec")})
+    };
+    table(FLOW_TABLE).into_iter().map(|(p, list)| (p.clone(), list.into_iter().map(|e| whole(&p, e)).collect())).collect()
+}
+
+/// What to do about `wanted`, given what is stored under its name.
+pub(super) fn step(plural: &str, wanted: &Value, stored: Option<&Value>) -> Step {
+    let Some(stored) = stored else { return Step::Create(wanted.clone()) };
+    match plural {
+        "clusterroles" | "roles" => role(wanted, stored),
+        "clusterrolebindings" | "rolebindings" => binding(wanted, stored),
+        "flowschemas" | "prioritylevelconfigurations" => flow(wanted, stored),
+        _ => Step::Keep,
+    }
+}
+
+/// Adds what is missing of labels and annotations; true when something was.
+fn complete_metadata(object: &mut Value, wanted: &Value) -> bool {
+    let mut changed = false;
+    for field in ["labels", "annotations"] {
+        let Some(pairs) = tree::map(wanted, &format!("/metadata/{field}")) else { continue };
+        let Some(own) = tree::map_mut(object, &["metadata", field]) else { continue };
+        for (key, value) in pairs {
+            if !own.contains_key(key) {
+                own.insert(key.clone(), value.clone());
+                changed = true;
+            }
+        }
+    }
+    changed
+}
+
+fn protected(stored: &Value) -> bool {
+    tree::annotation(stored, AUTOUPDATE) == Some("false")
+}
+
+fn role(wanted: &Value, stored: &Value) -> Step {
+    if protected(stored) {
+        return Step::Keep;
+    }
+    let mut object = stored.clone();
+    let mut changed = complete_metadata(&mut object, wanted);
+    if tree::has(wanted, "/aggregationRule") {
+        let lacking: Vec<Value> = tree::list(wanted, "/aggregationRule/clusterRoleSelectors")
+            .iter()
+            .filter(|s| !tree::list(stored, "/aggregationRule/clusterRoleSelectors").contains(s))
+            .cloned()
+            .collect();
+        if let Some(list) = tree::list_mut(&mut object, &["aggregationRule", "clusterRoleSelectors"]).filter(|_| !lacking.is_empty()) {
+            list.extend(lacking);
+            changed = true;
+        }
+    } else {
+        let lacking = missing(&Rule::list_of(stored), &Rule::list_of(wanted));
+        if let Some(list) = tree::list_mut(&mut object, &["rules"]).filter(|_| !lacking.is_empty()) {
+            list.extend(lacking.iter().map(rule_tree));
+            changed = true;
+        }
+    }
+    if changed { Step::Update(object) } else { Step::Keep }
+}
+
+fn rule_tree(rule: &Rule) -> Value {
+    let mut out = json!({"verbs": rule.verbs});
+    for (name, list) in [
+        ("apiGroups", &rule.api_groups),
+        ("resources", &rule.resources),
+        ("resourceNames", &rule.resource_names),
+        ("nonResourceURLs", &rule.non_resource_urls),
+    ] {
+        if !list.is_empty() {
+            out[name] = json!(list);
+        }
+    }
+    out
+}
+
+fn binding(wanted: &Value, stored: &Value) -> Step {
+    if protected(stored) {
+        return Step::Keep;
+    }
+    if wanted.get("roleRef") != stored.get("roleRef") {
+        return Step::Replace(wanted.clone());
+    }
+    let mut object = stored.clone();
+    let mut changed = complete_metadata(&mut object, wanted);
+    let same = |a: &Value, b: &Value| ["/kind", "/name", "/namespace"].iter().all(|f| tree::text(a, f) == tree::text(b, f));
+    let own = tree::list(stored, "/subjects");
+    let lacking: Vec<Value> = tree::list(wanted, "/subjects").iter().filter(|s| !own.iter().any(|o| same(o, s))).cloned().collect();
+    if let Some(list) = tree::list_mut(&mut object, &["subjects"]).filter(|_| !lacking.is_empty()) {
+        list.extend(lacking);
+        changed = true;
+    }
+    if changed { Step::Update(object) } else { Step::Keep }
+}
+
+/// Flow control objects follow the program until somebody edits them (generation 2 and no annotation) or says no.
+fn flow(wanted: &Value, stored: &Value) -> Step {
+    let follow = match tree::annotation(stored, FLOW_AUTOUPDATE) {
+        Some(text) => text == "true",
+        None => tree::int(stored, "/metadata/generation") == Some(1),
+    };
+    if !follow || covers(stored.get("spec").unwrap_or(&Value::Null), wanted.get("spec").unwrap_or(&Value::Null)) {
+        return Step::Keep;
+    }
+    let mut object = stored.clone();
+    complete_metadata(&mut object, wanted);
+    object["spec"] = wanted["spec"].clone();
+    Step::Update(object)
+}
+
+/// Whether a stored value says everything a wanted one does; defaults it has on top do not count.
+fn covers(stored: &Value, wanted: &Value) -> bool {
+    match (stored, wanted) {
+        (Value::Object(s), Value::Object(w)) => w.iter().all(|(k, v)| s.get(k).is_some_and(|own| covers(own, v))),
+        (Value::Array(s), Value::Array(w)) => s.len() == w.len() && s.iter().zip(w).all(|(s, w)| covers(s, w)),
+        (s, w) => s == w,
+    }
+}
+
+/// A schema with its `Dangling` condition set, unless it is so already.
+pub(super) fn dangling(mut schema: Value, levels: &[String], now: &str) -> Option<Value> {
+    let level = tree::text(&schema, "/spec/priorityLevelConfiguration/name").to_owned();
+    let there = levels.contains(&level);
+    let (status, reason, message) = if there {
+        ("False", "Found", format!("This FlowSchema references the PriorityLevelConfiguration object named {level:?} and it exists"))
+    } else {
+        ("True", "NotFound", format!("This FlowSchema references the PriorityLevelConfiguration object named {level:?} but there is no such object"))
+    };
+    let known = tree::list(&schema, "/status/conditions").iter().any(|c| tree::text(c, "/type") == "Dangling" && tree::text(c, "/status") == status);
+    if known {
+        return None;
+    }
+    let conditions = tree::list_mut(&mut schema, &["status", "conditions"])?;
+    conditions.retain(|c| tree::text(c, "/type") != "Dangling");
+    conditions.push(json!({"type": "Dangling", "status": status, "reason": reason, "message": message, "lastTransitionTime": now}));
+    Some(schema)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admin() -> Value {
+        rbac()["clusterroles"].iter().find(|r| tree::name(r) == "cluster-admin").expect("a role").clone()
+    }
+
+    #[test]
+    fn roles_are_completed_unless_protected() {
+        let wanted = admin();
+        assert_eq!(step("clusterroles", &wanted, None), Step::Create(wanted.clone()));
+        assert_eq!(step("clusterroles", &wanted, Some(&wanted)), Step::Keep);
+        let mut less = wanted.clone();
+        less["rules"] = json!([wanted["rules"][1], {"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]);
+        let Step::Update(fixed) = step("clusterroles", &wanted, Some(&less)) else { panic!("rules are missing") };
+        assert_eq!(fixed["rules"].as_array().map(Vec::len), Some(3), "own rules stay");
+        less["metadata"]["annotations"][AUTOUPDATE] = json!("false");
+        assert_eq!(step("clusterroles", &wanted, Some(&less)), Step::Keep);
+    }
+
+    #[test]
+    fn a_binding_to_another_role_is_made_anew() {
+        let wanted = rbac()["clusterrolebindings"][0].clone();
+        let mut other = wanted.clone();
+        other["roleRef"]["name"] = json!("view");
+        assert_eq!(step("clusterrolebindings", &wanted, Some(&other)), Step::Replace(wanted.clone()));
+        let mut nobody = wanted.clone();
+        nobody["subjects"] = json!([]);
+        assert_eq!(step("clusterrolebindings", &wanted, Some(&nobody)), Step::Update(wanted));
+    }
+
+    #[test]
+    fn edited_flow_schemas_stay() {
+        let wanted = flow_control()["flowschemas"][0].clone();
+        let mut edited = wanted.clone();
+        edited["spec"]["matchingPrecedence"] = json!(5);
+        assert!(matches!(step("flowschemas", &wanted, Some(&edited)), Step::Update(_)));
+        edited["metadata"]["annotations"][FLOW_AUTOUPDATE] = json!("false");
+        assert_eq!(step("flowschemas", &wanted, Some(&edited)), Step::Keep);
+    }
+}

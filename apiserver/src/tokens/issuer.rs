@@ -1,0 +1,245 @@
+//! TokenRequest: a token for a service account, perhaps bound to a pod, a secret or a node.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+use shared::status::{Status, field};
+
+use super::claims::Kubernetes;
+use super::{Bound, Claims, ServiceAccounts, user_name};
+use crate::access::tree;
+use crate::api::{Api, Reader, TokenIssuer};
+
+const GROUP: &str = "authentication.k8s.io";
+const SHORTEST: i64 = 600;
+const LONGEST: i64 = 1 << 32;
+/// The life a kubelet asks for in the volume every pod gets; such tokens live longer, but their use is warned about.
+const DEFAULT_VOLUME_SECONDS: i64 = 60 * 60 + 7;
+const EXTENDED_SECONDS: i64 = 365 * 24 * 60 * 60;
+
+/// Issues tokens.
+pub struct Issuer {
+    /// Keys.
+    pub accounts: Arc<ServiceAccounts>,
+    /// Watch cache.
+    pub reader: Arc<dyn Reader>,
+    /// Live reads, for what the cache has not heard of.
+    pub api: Api,
+}
+
+#[async_trait]
+impl TokenIssuer for Issuer {
+    async fn issue(&self, account: &Value, request: Value) -> Result<Value, Status> {
+        let now = jiff::Timestamp::now();
+        self.answer(account, request, now, uuid::Uuid::new_v4().to_string()).await
+    }
+}
+
+impl Issuer {
+    async fn answer(&self, account: &Value, mut request: Value, now: jiff::Timestamp, id: String) -> Result<Value, Status> {
+        let (namespace, name) = (tree::namespace(account).to_owned(), tree::name(account).to_owned());
+        for (pointer, own, text) in [
+            ("/metadata/name", &name, "metadata.name must match the service account name"),
+            ("/metadata/namespace", &namespace, "metadata.namespace must match the service account namespace"),
+        ] {
+            let said = tree::text(&request, pointer);
+            if !said.is_empty() && said != own {
+                let path = pointer[1..].replace('/', ".");
+                let error = field::Error::invalid(field::Path::new(&path), Value::from(said), text);
+                return Err(Status::invalid(GROUP, "TokenRequest", "", vec![error]));
+            }
+        }
+        let config = self.accounts.config();
+        let mut seconds = tree::int(&request, "/spec/expirationSeconds").unwrap_or(3600);
+        check_expiration(seconds)?;
+        if config.max_expiration > 0 {
+            seconds = seconds.min(config.max_expiration);
+        }
+        let mut audiences = tree::strings(&request, "/spec/audiences");
+        if audiences.is_empty() {
+            audiences.clone_from(&config.audiences);
+        }
+        let mut kubernetes = Kubernetes {
+            namespace: namespace.clone(),
+            serviceaccount: Bound { name: name.clone(), uid: tree::text(account, "/metadata/uid").to_owned() },
+            ..Kubernetes::default()
+        };
+        if tree::has(&request, "/spec/boundObjectRef") {
+            self.bind(&request, &namespace, &name, &mut kubernetes).await?;
+        }
+        let issued = now.as_second();
+        let own = audiences.iter().any(|a| config.audiences.contains(a));
+        let extend = config.extend_expiration && own && kubernetes.pod.is_some() && seconds == DEFAULT_VOLUME_SECONDS;
+        if extend {
+            kubernetes.warnafter = Some(issued + seconds);
+        }
+        let claims = Claims {
+            aud: audiences.clone(),
+            exp: Some(issued + if extend { EXTENDED_SECONDS } else { seconds }),
+            iat: Some(issued),
+            iss: config.issuers.first().cloned().unwrap_or_default(),
+            jti: id,
+            kubernetes,
+            nbf: Some(issued),
+            sub: user_name(&namespace, &name),
+        };
+        let claims = serde_json::to_value(&claims).map_err(|e| Status::internal(&e.to_string()))?;
+        let token = self.accounts.sign(&claims).map_err(|e| Status::internal(&format!("failed to create token: {e}")))?;
+        let time = |second: i64| jiff::Timestamp::from_second(second).map(|t| t.to_string()).unwrap_or_default();
+        *tree::field(&mut request, &["metadata", "name"]) = json!(name);
+        *tree::field(&mut request, &["metadata", "namespace"]) = json!(namespace);
+        *tree::field(&mut request, &["metadata", "creationTimestamp"]) = json!(time(issued));
+        *tree::field(&mut request, &["spec", "audiences"]) = json!(audiences);
+        *tree::field(&mut request, &["spec", "expirationSeconds"]) = json!(seconds);
+        *tree::field(&mut request, &["status"]) = json!({"token": token, "expirationTimestamp": time(issued + seconds)});
+        Ok(request)
+    }
+
+    async fn bind(&self, request: &Value, namespace: &str, account: &str, claims: &mut Kubernetes) -> Result<(), Status> {
+        let of = |f: &str| tree::text(request, &format!("/spec/boundObjectRef/{f}")).to_owned();
+        let (version, kind, name, uid) = (of("apiVersion"), of("kind"), of("name"), of("uid"));
+        let (plural, scope) = match (version.as_str(), kind.as_str()) {
+            ("v1", "Pod") => ("pods", namespace),
+            ("v1", "Secret") => ("secrets", namespace),
+            ("v1", "Node") => ("nodes", ""),
+            _ => {
+                let (group, version) = version.split_once('/').unwrap_or(("", &version));
+                let text = format!("cannot bind token to object of type {group}/{version}, Kind={kind}");
+                return Err(Status::bad_request(&text));
+            }
+        };
+        let object = self.find(plural, scope, &name).await?;
+        let found = tree::text(&object, "/metadata/uid");
+        if !uid.is_empty() && uid != found {
+            let why = format!(
+                "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
+            );
+            return Err(Status::conflict("", &kind, &name, &why));
+        }
+        let bound = Bound { name, uid: found.to_owned() };
+        match plural {
+            "secrets" => claims.secret = Some(bound),
+            "nodes" => claims.node = Some(bound),
+            _ => {
+                if tree::text(&object, "/spec/serviceAccountName") != account {
+                    let text = format!("cannot bind token for serviceaccount {account:?} to pod running with different serviceaccount name.");
+                    return Err(Status::bad_request(&text));
+                }
+                claims.pod = Some(bound);
+                let node = tree::text(&object, "/spec/nodeName");
+                if !node.is_empty() {
+                    let uid = self.find("nodes", "", node).await.ok();
+                    let uid = uid.map(|n| tree::text(&n, "/metadata/uid").to_owned()).unwrap_or_default();
+                    claims.node = Some(Bound { name: node.to_owned(), uid });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// From the cache; asks storage about what is not there.
+    async fn find(&self, plural: &str, namespace: &str, name: &str) -> Result<Arc<Value>, Status> {
+        if let Some(object) = self.reader.get("", plural, namespace, name) {
+            return Ok(object);
+        }
+        self.api.get("", plural, namespace, name).await.map(Arc::new)
+    }
+}
+
+fn check_expiration(seconds: i64) -> Result<(), Status> {
+    let text = if seconds < SHORTEST {
+        "may not specify a duration less than 10 minutes"
+    } else if seconds > LONGEST {
+        "may not specify a duration larger than 2^32 seconds"
+    } else {
+        return Ok(());
+    };
+    let path = field::Path::new("spec").child("expirationSeconds");
+    Err(Status::invalid(GROUP, "TokenRequest", "", vec![field::Error::invalid(path, Value::from(seconds), text)]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::testing::Fixed;
+    use crate::tokens::keys::tests::RSA_PEM;
+    use crate::tokens::{Config, Validator};
+
+    fn issuer(reader: &Arc<Fixed>) -> Issuer {
+        let config = Config { issuers: vec!["https://k".into()], extend_expiration: true, lookup: true, ..Config::default() };
+        Issuer { accounts: Arc::new(ServiceAccounts::with_key(RSA_PEM, config)), reader: reader.clone(), api: reader.api() }
+    }
+
+    fn cluster() -> Arc<Fixed> {
+        let reader = Arc::new(Fixed::default());
+        reader.put("", "serviceaccounts", account());
+        reader.put("", "nodes", json!({"metadata": {"name": "n1", "uid": "u-n1"}}));
+        reader.put(
+            "",
+            "pods",
+            json!({"metadata": {"name": "p", "namespace": "e", "uid": "u-p"}, "spec": {"serviceAccountName": "sa", "nodeName": "n1"}}),
+        );
+        reader
+    }
+
+    fn account() -> Value {
+        json!({"metadata": {"name": "sa", "namespace": "e", "uid": "u-sa"}})
+    }
+
+    async fn ask(reader: &Arc<Fixed>, spec: Value) -> Result<Value, Status> {
+        issuer(reader).issue(&account(), json!({"spec": spec})).await
+    }
+
+    #[tokio::test]
+    async fn refusals() {
+        let reader = cluster();
+        let table = [
+            (json!({"expirationSeconds": 1}), 422, "TokenRequest.authentication.k8s.io \"\" is invalid: spec.expirationSeconds: Invalid value: 1: may not specify a duration less than 10 minutes"),
+            (json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "zz"}}), 404, "pods \"zz\" not found"),
+            (json!({"boundObjectRef": {"apiVersion": "v1", "kind": "ConfigMap", "name": "zz"}}), 400, "cannot bind token to object of type /v1, Kind=ConfigMap"),
+            (json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "other"}}), 409, "Operation cannot be fulfilled on Pod \"p\": the UID in the bound object reference (other) does not match the UID in record. The object might have been deleted and then recreated"),
+        ];
+        for (spec, code, message) in table {
+            let status = ask(&reader, spec.clone()).await.expect_err("refused");
+            assert_eq!((status.code, status.message.as_str()), (code, message), "{spec}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_token_is_believed_while_what_it_is_bound_to_lives() {
+        let reader = cluster();
+        let spec = json!({"expirationSeconds": 3607, "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u-p"}});
+        let answer = ask(&reader, spec).await.expect("a token");
+        assert_eq!(answer["spec"]["audiences"], json!(["https://k"]));
+        let token = tree::text(&answer, "/status/token").to_owned();
+        let validator = Validator::new(issuer(&reader).accounts, reader.clone(), reader.api());
+        let now = jiff::Timestamp::now().as_second();
+        let audiences = vec!["https://k".to_owned()];
+        let identity = validator.check(&token, &audiences, now).await.expect("good").expect("ours");
+        assert_eq!(identity.user.name, "system:serviceaccount:e:sa");
+        assert_eq!(identity.user.groups, ["system:serviceaccounts", "system:serviceaccounts:e"]);
+        let extra: Vec<&str> = identity.user.extra.keys().map(String::as_str).collect();
+        assert_eq!(
+            extra,
+            [
+                "authentication.kubernetes.io/credential-id",
+                "authentication.kubernetes.io/node-name",
+                "authentication.kubernetes.io/node-uid",
+                "authentication.kubernetes.io/pod-name",
+                "authentication.kubernetes.io/pod-uid"
+            ]
+        );
+        // An hour passes (the token is only worth a warning then), a year passes.
+        assert!(validator.check(&token, &audiences, now + 4000).await.is_ok());
+        let late = validator.check(&token, &audiences, now + 366 * 86_400).await.expect_err("late");
+        assert_eq!(late.0, "service account token has expired");
+        let other = validator.check(&token, &["vault".to_owned()], now).await.expect_err("not for us");
+        assert_eq!(other.0, "token audiences [\"https://k\"] is invalid for the target audiences [\"vault\"]");
+        let mut forged = token.clone();
+        forged.replace_range(token.len() - 8.., "AAAAAAAA");
+        assert!(validator.check(&forged, &audiences, now).await.is_err());
+        reader.remove("", "pods", "e", "p");
+        assert!(validator.check(&token, &audiences, now).await.is_err(), "the pod is gone");
+    }
+}

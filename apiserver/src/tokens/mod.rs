@@ -1,0 +1,207 @@
+//! Service-account tokens: issuing them ([`Issuer`]), believing them ([`Validator`]) and telling others how to
+//! believe them (discovery document and key set). Answers for upstream's `serviceaccount` package and its
+//! TokenRequest storage. Keys stay in here.
+
+mod claims;
+mod der;
+mod issuer;
+mod keys;
+mod validator;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Value, json};
+
+pub use claims::{Bound, Claims, LegacyClaims};
+pub use issuer::Issuer;
+pub use keys::{KeyError, PublicKey, SigningKey};
+pub use validator::Validator;
+
+/// What the flags say.
+#[derive(Debug, Clone, Default)]
+pub struct Config {
+    /// `--service-account-issuer`; the first issues, all are believed.
+    pub issuers: Vec<String>,
+    /// `--service-account-key-file`
+    pub key_files: Vec<String>,
+    /// `--service-account-signing-key-file`
+    pub signing_key_file: String,
+    /// `--api-audiences`; the issuers when empty.
+    pub audiences: Vec<String>,
+    /// `--service-account-jwks-uri`
+    pub jwks_uri: String,
+    /// Where the key set is found when nothing else is said.
+    pub default_jwks_uri: String,
+    /// `--service-account-max-token-expiration` in seconds, 0 for none.
+    pub max_expiration: i64,
+    /// `--service-account-extend-token-expiration`
+    pub extend_expiration: bool,
+    /// `--service-account-lookup`
+    pub lookup: bool,
+}
+
+/// Why tokens cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file cannot be read.
+    #[error("open {path}: {why}")]
+    Read {
+        /// The file.
+        path: String,
+        /// Why.
+        why: String,
+    },
+    /// A file holds no usable key.
+    #[error("failed to parse key file {path}: {why}")]
+    Key {
+        /// The file.
+        path: String,
+        /// Why.
+        why: KeyError,
+    },
+    /// Flags contradict one another.
+    #[error("{0}")]
+    Flags(&'static str),
+}
+
+/// Keys and names of the service-account token issuer.
+pub struct ServiceAccounts {
+    config: Config,
+    signer: Option<SigningKey>,
+    keys: Vec<PublicKey>,
+}
+
+fn read(path: &str) -> Result<Vec<u8>, Error> {
+    std::fs::read(path).map_err(|e| Error::Read { path: path.to_owned(), why: e.to_string() })
+}
+
+impl ServiceAccounts {
+    /// Reads the keys.
+    pub fn load(mut config: Config) -> Result<Self, Error> {
+        if config.issuers.is_empty() || config.issuers.iter().any(String::is_empty) {
+            return Err(Error::Flags("service-account-issuer is a required flag"));
+        }
+        if config.signing_key_file.is_empty() {
+            return Err(Error::Flags("--service-account-signing-key-file and --service-account-issuer are required flags"));
+        }
+        if config.key_files.is_empty() {
+            return Err(Error::Flags("service-account-key-file is a required flag"));
+        }
+        if config.audiences.is_empty() {
+            config.audiences.clone_from(&config.issuers);
+        }
+        let path = &config.signing_key_file;
+        let signer = SigningKey::parse(&read(path)?).map_err(|why| Error::Key { path: path.clone(), why })?;
+        let mut keys: Vec<PublicKey> = Vec::new();
+        for path in &config.key_files {
+            let found = keys::public_keys(&read(path)?).map_err(|why| Error::Key { path: path.clone(), why })?;
+            for key in found {
+                if !keys.iter().any(|k| k.id == key.id) {
+                    keys.push(key);
+                }
+            }
+        }
+        Ok(Self { config, signer: Some(signer), keys })
+    }
+
+    /// With a key given, for tests of other rooms.
+    #[cfg(test)]
+    pub(crate) fn with_key(pem: &str, config: Config) -> Self {
+        let signer = SigningKey::parse(pem.as_bytes()).expect("a key");
+        let mut config = config;
+        if config.audiences.is_empty() {
+            config.audiences.clone_from(&config.issuers);
+        }
+        Self { keys: vec![signer.public.clone()], signer: Some(signer), config }
+    }
+
+    /// What the flags said, defaults filled in.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// A signed token.
+    fn sign(&self, claims: &Value) -> Result<String, KeyError> {
+        let signer = self.signer.as_ref().ok_or_else(|| KeyError("no signing key".to_owned()))?;
+        let header = json!({"alg": signer.public.algorithm_name(), "kid": signer.public.id});
+        let part = |v: &Value| URL_SAFE_NO_PAD.encode(v.to_string());
+        let message = format!("{}.{}", part(&header), part(claims));
+        let signature = signer.sign(&message)?;
+        Ok(format!("{message}.{signature}"))
+    }
+
+    /// Whether one of the keys signed a token.
+    fn verify(&self, message: &str, signature: &str, key_id: &str) -> bool {
+        let named = self.keys.iter().filter(|k| k.id == key_id);
+        let others = self.keys.iter().filter(|k| k.id != key_id);
+        named.chain(others).any(|k| k.verify(message, signature))
+    }
+
+    /// The discovery document, when the issuer is an https URL.
+    pub fn openid_configuration(&self) -> Option<Vec<u8>> {
+        let issuer = self.config.issuers.first()?;
+        if !issuer.starts_with("https://") || issuer.contains(['?', '#']) {
+            return None;
+        }
+        let uri = if self.config.jwks_uri.is_empty() { &self.config.default_jwks_uri } else { &self.config.jwks_uri };
+        let mut algorithms: Vec<&str> = self.keys.iter().map(PublicKey::algorithm_name).collect();
+        algorithms.sort_unstable();
+        algorithms.dedup();
+        let document = json!({
+            "issuer": issuer,
+            "jwks_uri": uri,
+            "response_types_supported": ["id_token"],
+            "subject_types_supported": ["public"],
+            "id_token_signing_alg_values_supported": algorithms,
+        });
+        serde_json::to_vec(&document).ok()
+    }
+
+    /// The key set.
+    pub fn jwks(&self) -> Vec<u8> {
+        let keys: Vec<Value> = self.keys.iter().map(PublicKey::jwk).collect();
+        json!({ "keys": keys }).to_string().into_bytes()
+    }
+}
+
+/// `system:serviceaccount:<namespace>:<name>`
+pub fn user_name(namespace: &str, name: &str) -> String {
+    format!("system:serviceaccount:{namespace}:{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tokens::keys::tests::RSA_PEM;
+
+    #[test]
+    fn the_documents_name_issuer_and_keys() {
+        let config = Config {
+            issuers: vec!["https://kubernetes.default.svc.cluster.local".into()],
+            default_jwks_uri: "https://192.0.2.10:26443/openid/v1/jwks".into(),
+            ..Config::default()
+        };
+        let accounts = ServiceAccounts::with_key(RSA_PEM, config);
+        let document: Value = serde_json::from_slice(&accounts.openid_configuration().expect("a document")).expect("json");
+        assert_eq!(
+            document,
+            json!({"id_token_signing_alg_values_supported": ["RS256"], "issuer": "https://kubernetes.default.svc.cluster.local",
+                "jwks_uri": "https://192.0.2.10:26443/openid/v1/jwks", "response_types_supported": ["id_token"],
+                "subject_types_supported": ["public"]})
+        );
+        let set: Value = serde_json::from_slice(&accounts.jwks()).expect("json");
+        let fields: Vec<&String> = set["keys"][0].as_object().expect("a key").keys().collect();
+        assert_eq!(fields, ["alg", "e", "kid", "kty", "n", "use"]);
+    }
+
+    #[test]
+    fn flags_that_must_be_there() {
+        let error = |config: Config| ServiceAccounts::load(config).err().map(|e| e.to_string());
+        assert_eq!(error(Config::default()).as_deref(), Some("service-account-issuer is a required flag"));
+        let issuer = Config { issuers: vec!["x".into()], ..Config::default() };
+        assert_eq!(
+            error(issuer).as_deref(),
+            Some("--service-account-signing-key-file and --service-account-issuer are required flags")
+        );
+    }
+}
