@@ -1,0 +1,130 @@
+//! Connections that stop being HTTP: exec, attach and port-forward switch to SPDY/3.1 or WebSocket frames (RFC 9110
+//! section 7.8). Both ends are here: [`listen`] and [`accept`] for whoever is asked to switch, [`dial`] for whoever
+//! asks, [`relay`] for whoever stands between.
+//!
+//! What the frames mean is none of this room's business.
+
+mod dial;
+mod listen;
+mod rewrite;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use actix_web::http::StatusCode;
+use actix_web::http::header::{CONNECTION, HeaderMap, UPGRADE};
+use actix_web::{HttpRequest, HttpResponse, web};
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt as _;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
+use tokio_util::io::ReaderStream;
+
+pub use dial::{Dialed, RequestHead, ResponseHead, Rewound, dial};
+pub use listen::{Listening, serve};
+
+/// Bytes that may wait between the two sides of a connection, each way.
+const BUFFER: usize = 64 << 10;
+/// What the connection's first bytes really asked for; see [`rewrite`].
+const ASKED: &str = "x-ironclad-upgrade";
+
+/// The protocol that a request wants to switch to: `SPDY/3.1`, `websocket`, …
+pub fn protocol(request: &HttpRequest) -> Option<String> {
+    let headers = request.headers();
+    let wanted = headers.get(CONNECTION).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if !wanted.split(',').any(|option| option.trim().eq_ignore_ascii_case("upgrade")) {
+        return None;
+    }
+    let asked = headers.get(ASKED).or_else(|| headers.get(UPGRADE))?;
+    asked.to_str().ok().map(str::to_owned)
+}
+
+/// The client's headers as it sent them.
+pub fn headers(request: &HttpRequest) -> HeaderMap {
+    let mut headers = request.headers().clone();
+    if let Some(asked) = headers.get(ASKED).cloned() {
+        headers.insert(UPGRADE, asked);
+        headers.remove(ASKED);
+    }
+    headers
+}
+
+/// The raw bytes of a connection that has switched. Dropping it closes the connection.
+pub struct Upgraded(DuplexStream);
+
+/// Answers `101 Switching Protocols` with the headers of `head`; the connection's bytes are the returned stream, once
+/// the response was returned to the server.
+pub fn accept(request: &HttpRequest, payload: web::Payload, head: &ResponseHead) -> (HttpResponse, Upgraded) {
+    let (ours, theirs) = tokio::io::duplex(BUFFER);
+    let (read, mut write) = tokio::io::split(theirs);
+    let mut payload = payload.into_inner();
+    actix_web::rt::spawn(async move {
+        while let Some(Ok(chunk)) = payload.next().await {
+            if write.write_all(&chunk).await.is_err() {
+                return;
+            }
+        }
+        // The other side may be gone already, which is what this would tell it.
+        write.shutdown().await.ok();
+    });
+    let mut response = HttpResponse::build(StatusCode::SWITCHING_PROTOCOLS);
+    for (name, value) in &head.headers {
+        if name != CONNECTION && name != UPGRADE {
+            response.append_header((name.clone(), value.clone()));
+        }
+    }
+    response.upgrade(protocol(request).unwrap_or_default());
+    (response.streaming(ReaderStream::new(read)), Upgraded(ours))
+}
+
+impl AsyncRead for Upgraded {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Upgraded {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+/// Copies both ways until one side closes; what that side had sent has then reached the other.
+pub async fn relay<A, B>(a: A, b: B)
+where
+    A: AsyncRead + AsyncWrite,
+    B: AsyncRead + AsyncWrite,
+{
+    let (mut a_read, mut a_write) = tokio::io::split(a);
+    let (mut b_read, mut b_write) = tokio::io::split(b);
+    let there = async {
+        let copied = tokio::io::copy_buf(&mut tokio::io::BufReader::with_capacity(BUFFER, &mut a_read), &mut b_write).await;
+        b_write.flush().await.and(copied.map(drop))
+    };
+    let back = async {
+        let copied = tokio::io::copy_buf(&mut tokio::io::BufReader::with_capacity(BUFFER, &mut b_read), &mut a_write).await;
+        a_write.flush().await.and(copied.map(drop))
+    };
+    let ended = tokio::select! {
+        ended = there => ended,
+        ended = back => ended,
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "An upgraded connection broke");
+    }
+}
+
+/// Joins what was read too much with what comes after it.
+fn leftover(buffer: &mut BytesMut, at: usize) -> Bytes {
+    buffer.split_off(at).freeze()
+}
