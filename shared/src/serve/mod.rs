@@ -12,12 +12,10 @@ mod secure;
 #[cfg(test)]
 mod tests;
 
-use std::any::Any;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix_tls::accept::rustls_0_23::TlsStream;
 use actix_web::dev::Extensions;
 use actix_web::http::KeepAlive;
 use actix_web::middleware::from_fn;
@@ -26,12 +24,14 @@ use actix_web::{App, HttpServer};
 use rustls_pki_types::CertificateDer;
 use serde_json::Value;
 use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
 
 use crate::authn::Authenticator;
 use crate::authz::Authorizer;
 use crate::cert::CertError;
 use crate::flags::FlagSet;
 use crate::run::{Shutdown, TaskGroup};
+use crate::upgrade::{self, Listening};
 pub use access::{AttributesOf, Denials, Requested, path_attributes};
 pub use delegated::{Delegated, DelegatedOptions};
 pub use health::{Answer, Health, Probe};
@@ -40,7 +40,7 @@ pub use secure::{SecureOptions, Tls, hostname};
 
 const HEADER_DEADLINE: Duration = Duration::from_secs(32);
 const IDLE: Duration = Duration::from_secs(90);
-const DRAIN_SECONDS: u64 = 10;
+const DRAIN: Duration = Duration::from_secs(10);
 const MAX_CONNECTIONS: usize = 4096;
 
 /// Why a port cannot be served.
@@ -173,7 +173,7 @@ impl Server {
         let tls = self.tls.as_ref().map(Tls::server_config).transpose()?;
         let secure = tls.is_some();
         let (pages, access, routes) = (self.pages, self.access, self.routes);
-        let server = HttpServer::new(move || {
+        let app = move || {
             let (access, pages, routes) = (access.clone(), pages.clone(), routes.clone());
             App::new()
                 .wrap(from_fn(move |request, next| access::guard(access.clone(), request, next)))
@@ -184,20 +184,32 @@ impl Server {
                     pages.configure(config);
                 })
                 .default_service(actix_web::web::to(pages::not_found))
-        })
-        .workers(self.workers)
-        .worker_max_blocking_threads(4)
-        .max_connections(MAX_CONNECTIONS)
-        .disable_signals()
-        .keep_alive(KeepAlive::Timeout(IDLE))
-        .client_request_timeout(HEADER_DEADLINE)
-        .shutdown_timeout(DRAIN_SECONDS)
-        .on_connect(note_certificates);
-        let server = match tls {
-            Some(config) => server.listen_rustls_0_23(listener, config),
-            None => server.listen(listener),
         };
-        let server = server.map_err(|e| ServeError::Listen(address, e))?.run();
+        let server = match tls {
+            Some(tls) => {
+                let listening = Listening {
+                    name: self.name,
+                    workers: self.workers,
+                    connections: MAX_CONNECTIONS,
+                    keep_alive: IDLE,
+                    head_deadline: HEADER_DEADLINE,
+                    drain: DRAIN,
+                    shutdown: shutdown.clone(),
+                };
+                upgrade::serve(listening, listener, tls, note_certificates, app)
+            }
+            None => HttpServer::new(app)
+                .workers(self.workers)
+                .worker_max_blocking_threads(4)
+                .max_connections(MAX_CONNECTIONS)
+                .disable_signals()
+                .keep_alive(KeepAlive::Timeout(IDLE))
+                .client_request_timeout(HEADER_DEADLINE)
+                .shutdown_timeout(DRAIN.as_secs())
+                .listen(listener)
+                .map(HttpServer::run),
+        };
+        let server = server.map_err(|e| ServeError::Listen(address, e))?;
         let (handle, shutdown, name) = (server.handle(), shutdown.clone(), self.name);
         tasks.spawn(name, async move {
             let stop = async {
@@ -220,9 +232,8 @@ impl Server {
     }
 }
 
-/// Keeps the client's certificates where requests find them. For servers that are put together by hand, too.
-pub fn note_certificates(connection: &dyn Any, data: &mut Extensions) {
-    let Some(stream) = connection.downcast_ref::<TlsStream<TcpStream>>() else { return };
+/// Keeps the client's certificates and address where requests find them.
+fn note_certificates(stream: &TlsStream<TcpStream>, data: &mut Extensions) {
     let (socket, session) = stream.get_ref();
     if let Some(chain) = session.peer_certificates() {
         let owned: Vec<CertificateDer<'static>> = chain.iter().map(|c| c.clone().into_owned()).collect();
