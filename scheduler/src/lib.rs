@@ -1,1 +1,10 @@
-//! kube-scheduler
+//! kube-scheduler: places pods on nodes.
+//!
+//! `model` is what it knows, `framework` how it decides, `plugins` by what rules, `queue` in which order.
+
+pub mod framework;
+pub mod metrics;
+pub mod model;
+pub mod plugins;
+pub mod queue;
+pub mod testing;

@@ -1,17 +1,23 @@
 //! What the scheduler knows of the cluster, reduced to what decisions need.
 //!
-//! API objects come in once, through [`PodInfo::from_api`] and [`NodeInfo`]'s setters, and everything after works on
+//! API objects come in once, through [`PodInfo::from_api`] and [`NodeBase::from_api`], and everything after works on
 //! the compact forms here. Nothing in this room does I/O, looks at a clock or panics on odd objects.
 
-pub mod cluster;
+pub mod cache;
+pub mod demand;
 pub mod node;
 pub mod pod;
-pub mod quantity;
 pub mod requests;
 pub mod resource;
 pub mod selector;
+pub mod snapshot;
+pub mod volume;
 
-pub use cluster::Cluster;
-pub use node::NodeInfo;
-pub use pod::{Demand, PodInfo};
+pub use cache::Cache;
+pub use demand::{AffinityTerm, Demand, HostPort, SpreadConstraint};
+pub use node::{NodeBase, NodeInfo};
+pub use pod::PodInfo;
 pub use resource::Resource;
+pub use selector::{Labels, Selector};
+pub use snapshot::Snapshot;
+pub use volume::VolumeUse;

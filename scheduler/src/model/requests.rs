@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::resource::{DEFAULT_MEMORY, DEFAULT_MILLI_CPU, Resource};
 
@@ -63,8 +62,11 @@ fn container_requests(container: &Container, granted: &Granted<'_>, fill: Fill) 
     let requests = container.resources.as_ref().and_then(|r| r.requests.as_ref());
     let mut out = requests.map(Resource::from_list).unwrap_or_default();
     if let Some(actual) = granted.by_name.get(container.name.as_str()) {
-        let actual = Resource::from_list(actual);
-        if granted.infeasible { out = actual } else { out.max(&actual) }
+        if granted.infeasible {
+            out = actual.clone();
+        } else {
+            out.max(actual);
+        }
     }
     out.pods = 0;
     if fill.cpu && !requests.is_some_and(|r| r.contains_key("cpu")) {
@@ -78,19 +80,21 @@ fn container_requests(container: &Container, granted: &Granted<'_>, fill: Fill) 
 
 /// What the kubelet reports as granted per container; where a resize can never fit, only that counts.
 struct Granted<'a> {
-    by_name: BTreeMap<&'a str, &'a BTreeMap<String, Quantity>>,
+    by_name: BTreeMap<&'a str, Resource>,
     infeasible: bool,
 }
 
 impl<'a> Granted<'a> {
     fn of(pod: &'a Pod) -> Self {
-        let mut by_name = BTreeMap::new();
+        let mut by_name: BTreeMap<&str, Resource> = BTreeMap::new();
         let mut infeasible = false;
         if let Some(status) = &pod.status {
-            let statuses = status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten());
+            let statuses =
+                status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten());
             for s in statuses {
-                if let Some(requests) = s.resources.as_ref().and_then(|r| r.requests.as_ref()) {
-                    by_name.insert(s.name.as_str(), requests);
+                let lists = [s.resources.as_ref().and_then(|r| r.requests.as_ref()), s.allocated_resources.as_ref()];
+                for list in lists.into_iter().flatten() {
+                    by_name.entry(s.name.as_str()).or_default().max(&Resource::from_list(list));
                 }
             }
             infeasible = status.conditions.iter().flatten().any(|c| {
@@ -139,7 +143,12 @@ mod tests {
                 2000,
                 2000,
             ),
-            ("overhead", json!({"containers": [{"name": "a", "resources": cpu("1")}], "overhead": {"cpu": "250m"}}), 1250, 1250),
+            (
+                "overhead",
+                json!({"containers": [{"name": "a", "resources": cpu("1")}], "overhead": {"cpu": "250m"}}),
+                1250,
+                1250,
+            ),
             ("pod level", json!({"containers": [{"name": "a"}], "resources": {"requests": {"cpu": "5"}}}), 5000, 5000),
         ] {
             let (total, filled) = pod_requests(&pod(spec));

@@ -5,7 +5,20 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::quantity::{milli_value, value};
+fn parse(q: &Quantity) -> proto::quantity::Quantity {
+    proto::quantity::Quantity::parse(&q.0).unwrap_or_default()
+}
+
+/// The amount in whole units, rounded up. Unreadable text counts as zero: an object that the API server let through
+/// must never stop the scheduler.
+pub fn value(q: &Quantity) -> i64 {
+    parse(q).saturating_value()
+}
+
+/// The amount in thousandths, rounded up.
+pub fn milli_value(q: &Quantity) -> i64 {
+    parse(q).saturating_milli_value()
+}
 
 /// What a pod without a CPU request counts for when nodes are compared, in millicores.
 pub const DEFAULT_MILLI_CPU: i64 = 100;
@@ -105,13 +118,19 @@ impl Resource {
 
     /// Whether nothing at all is asked for.
     pub fn is_zero(&self) -> bool {
-        self.milli_cpu == 0 && self.memory == 0 && self.ephemeral_storage == 0 && self.scalar.iter().all(|(_, v)| *v == 0)
+        self.milli_cpu == 0
+            && self.memory == 0
+            && self.ephemeral_storage == 0
+            && self.scalar.iter().all(|(_, v)| *v == 0)
     }
 }
 
 /// Whether a resource name is one of the counted ones besides CPU, memory, storage and pods.
 pub fn is_scalar(name: &str) -> bool {
-    is_extended(name) || name.starts_with("hugepages-") || name.contains("kubernetes.io/") || name.starts_with("attachable-volumes-")
+    is_extended(name)
+        || name.starts_with("hugepages-")
+        || name.contains("kubernetes.io/")
+        || name.starts_with("attachable-volumes-")
 }
 
 /// Whether a resource name is an extended one: qualified, outside `kubernetes.io/` and no quota name.

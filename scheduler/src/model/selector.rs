@@ -62,7 +62,9 @@ impl Requirement {
             Op::Exists => value.is_some(),
             Op::DoesNotExist => value.is_none(),
             Op::Gt | Op::Lt => {
-                let (Some(have), [want]) = (value.and_then(|v| v.parse::<i64>().ok()), self.values.as_slice()) else { return false };
+                let (Some(have), [want]) = (value.and_then(|v| v.parse::<i64>().ok()), self.values.as_slice()) else {
+                    return false;
+                };
                 let Ok(want) = want.parse::<i64>() else { return false };
                 if self.op == Op::Gt { have > want } else { have < want }
             }
@@ -98,7 +100,9 @@ impl Selector {
 
     /// A selector from plain `key: value` pairs.
     pub fn from_map(map: &Labels) -> Self {
-        Self(Some(map.iter().map(|(k, v)| Requirement { key: k.clone(), op: Op::In, values: vec![v.clone()] }).collect()))
+        Self(Some(
+            map.iter().map(|(k, v)| Requirement { key: k.clone(), op: Op::In, values: vec![v.clone()] }).collect(),
+        ))
     }
 
     /// Adds one more requirement.
@@ -129,7 +133,11 @@ impl NodeTerm {
         let read = |list: &Option<Vec<core::NodeSelectorRequirement>>| {
             list.iter()
                 .flatten()
-                .map(|e| Requirement { key: e.key.clone(), op: Op::parse(&e.operator), values: e.values.clone().unwrap_or_default() })
+                .map(|e| Requirement {
+                    key: e.key.clone(),
+                    op: Op::parse(&e.operator),
+                    values: e.values.clone().unwrap_or_default(),
+                })
                 .collect()
         };
         Self { labels: read(&term.match_expressions), fields: read(&term.match_fields) }

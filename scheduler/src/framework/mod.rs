@@ -1,0 +1,27 @@
+//! The scheduling framework: extension points, profiles, the decision itself.
+//!
+//! Answers for upstream's scheduler framework and its runtime. Pure: no I/O, no clock but the one it is handed.
+
+pub mod api;
+pub mod config;
+pub mod diagnosis;
+pub mod event;
+pub mod lister;
+pub mod nominated;
+pub mod plugin;
+pub mod profile;
+pub mod registry;
+pub mod schedule;
+pub mod state;
+pub mod status;
+
+pub use config::{Configuration, ProfileConfig};
+pub use diagnosis::{Diagnosis, Failure};
+pub use event::{Action, ClusterEvent, Hint, ObjectKind};
+pub use lister::Listers;
+pub use nominated::Nominated;
+pub use plugin::{Context, Plugin};
+pub use profile::{ConfigError, Profile};
+pub use schedule::{Cursor, Placement};
+pub use state::CycleState;
+pub use status::{Code, Status};

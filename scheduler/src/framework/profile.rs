@@ -1,0 +1,422 @@
+//! A profile: the plugins that take part, point by point, and running them.
+//!
+//! HOT: `filter` and `score` run per pod and node. No allocation there but for reasons of nodes that say no.
+
+use std::sync::Arc;
+
+use super::config::{Plugins, ProfileConfig};
+use super::event::{ClusterEvent, Hint};
+use super::plugin::{
+    Bind, Context, Filter, MAX_NODE_SCORE, NodeNames, Permit, Plugin, PostBind, PostFilter, PreBind, PreEnqueue,
+    PreFilter, PreFiltered, PreScore, QueueSort, Requeue, Rescue, Reserve, Score,
+};
+use super::registry;
+use super::state::CycleState;
+use super::status::{Code, Reason, Status};
+use crate::metrics::{Point, timed};
+use crate::model::{NodeInfo, PodInfo};
+
+/// Why a configuration cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// No such plugin.
+    #[error("plugin {0:?} does not exist")]
+    Unknown(String),
+    /// Arguments that the plugin does not understand.
+    #[error("initializing plugin {0:?}: {1}")]
+    Args(&'static str, String),
+    /// A plugin at a point that it does not implement.
+    #[error("plugin {0:?} does not extend {1} plugin")]
+    Point(String, &'static str),
+    /// Not exactly one queue sort plugin.
+    #[error("exactly one queue sort plugin required for profile with scheduler name {0:?}, but got {1}")]
+    QueueSort(String, usize),
+    /// No bind plugin.
+    #[error("at least one bind plugin is needed for profile with scheduler name {0:?}")]
+    Bind(String),
+    /// Two profiles of one name.
+    #[error("duplicate profile with scheduler name {0:?}")]
+    Duplicate(String),
+}
+
+type Named<T> = (&'static str, Arc<T>);
+
+/// See the module.
+pub struct Profile {
+    /// The `schedulerName` it answers to.
+    pub name: Arc<str>,
+    /// Overrides the global percentage of nodes to score.
+    pub percentage: Option<i32>,
+    pre_enqueue: Vec<Named<dyn PreEnqueue>>,
+    queue_sort: Arc<dyn QueueSort>,
+    pre_filter: Vec<Named<dyn PreFilter>>,
+    filter: Vec<Named<dyn Filter>>,
+    post_filter: Vec<Named<dyn PostFilter>>,
+    pre_score: Vec<Named<dyn PreScore>>,
+    score: Vec<(Named<dyn Score>, i64)>,
+    reserve: Vec<Named<dyn Reserve>>,
+    permit: Vec<Named<dyn Permit>>,
+    pre_bind: Vec<Named<dyn PreBind>>,
+    bind: Vec<Named<dyn Bind>>,
+    post_bind: Vec<Named<dyn PostBind>>,
+    requeue: Vec<(&'static str, Option<Arc<dyn Requeue>>)>,
+}
+
+impl Profile {
+    /// Builds a profile from its configuration.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when it names what is not there.
+    pub fn build(config: &ProfileConfig) -> Result<Self, ConfigError> {
+        let own = config.plugins.clone().unwrap_or_default();
+        let mut built: Vec<Plugin> = Vec::new();
+        for name in named(config, &own) {
+            built.push(registry::build(&name, &config.args(&name))?);
+        }
+        macro_rules! collect {
+            ($point:ident, $label:literal) => {{
+                let has = |n: &str| built.iter().any(|p| p.name == n && p.$point.is_some());
+                let mut list = Vec::new();
+                for r in config.at_point(&own.$point, has) {
+                    let found =
+                        built.iter().find(|p| p.name == r.name).and_then(|p| p.$point.clone().map(|it| (p.name, it)));
+                    match found {
+                        Some(found) => list.push((found, r.weight)),
+                        None => return Err(ConfigError::Point(r.name, $label)),
+                    }
+                }
+                list
+            }};
+        }
+        fn plain<T>(list: Vec<(T, i64)>) -> Vec<T> {
+            list.into_iter().map(|(it, _)| it).collect()
+        }
+        let name = config.scheduler_name.clone();
+        let mut sorts = plain(collect!(queue_sort, "QueueSort"));
+        let queue_sort = match (sorts.len(), sorts.pop()) {
+            (1, Some((_, sort))) => sort,
+            (n, _) => return Err(ConfigError::QueueSort(name, n)),
+        };
+        let bind = plain(collect!(bind, "Bind"));
+        if bind.is_empty() {
+            return Err(ConfigError::Bind(name));
+        }
+        Ok(Self {
+            percentage: config.percentage_of_nodes_to_score,
+            pre_enqueue: plain(collect!(pre_enqueue, "PreEnqueue")),
+            queue_sort,
+            pre_filter: plain(collect!(pre_filter, "PreFilter")),
+            filter: plain(collect!(filter, "Filter")),
+            post_filter: plain(collect!(post_filter, "PostFilter")),
+            pre_score: plain(collect!(pre_score, "PreScore")),
+            score: collect!(score, "Score").into_iter().map(|(it, w)| (it, w.max(1))).collect(),
+            reserve: plain(collect!(reserve, "Reserve")),
+            permit: plain(collect!(permit, "Permit")),
+            pre_bind: plain(collect!(pre_bind, "PreBind")),
+            bind,
+            post_bind: plain(collect!(post_bind, "PostBind")),
+            requeue: built.iter().map(|p| (p.name, p.requeue.clone())).collect(),
+            name: name.into(),
+        })
+    }
+
+    /// The queue's order.
+    pub fn queue_sort(&self) -> Arc<dyn QueueSort> {
+        Arc::clone(&self.queue_sort)
+    }
+
+    /// Whether there is anything to try when no node fits.
+    pub fn has_post_filter(&self) -> bool {
+        !self.post_filter.is_empty()
+    }
+
+    /// May the pod enter the queue?
+    pub fn pre_enqueue(&self, pod: &PodInfo) -> Status {
+        for (name, plugin) in &self.pre_enqueue {
+            let status = plugin.pre_enqueue(pod);
+            if !status.is_success() {
+                return status.by(name);
+            }
+        }
+        Status::SUCCESS
+    }
+
+    /// Whether an event may help a pod that `rejectors` turned down. `None` among the hints counts as yes.
+    pub fn hint(&self, pod: &PodInfo, event: &ClusterEvent, rejectors: impl IntoIterator<Item = &'static str>) -> Hint {
+        let mut any = false;
+        for rejector in rejectors {
+            any = true;
+            match self.requeue.iter().find(|(name, _)| *name == rejector) {
+                Some((_, Some(requeue))) if requeue.hint(pod, event) == Hint::Skip => {}
+                _ => return Hint::Queue,
+            }
+        }
+        Hint::from(!any)
+    }
+
+    /// Runs PreFilter. On success the names of the nodes to look at, if limited.
+    pub fn pre_filter(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo) -> Result<Option<Limit>, Status> {
+        let mut limit: Option<Limit> = None;
+        for (name, plugin) in &self.pre_filter {
+            match plugin.pre_filter(cx, state, pod) {
+                Ok(PreFiltered::All) => {}
+                Ok(PreFiltered::Nodes(names)) => {
+                    let mut now = limit.take().unwrap_or(Limit { plugins: Vec::new(), names: None });
+                    now.plugins.push(name);
+                    now.names = Some(match now.names {
+                        None => names,
+                        Some(old) => old.intersection(&names).cloned().collect(),
+                    });
+                    if now.names.as_ref().is_some_and(NodeNames::is_empty) {
+                        let text = if now.plugins.len() == 1 {
+                            format!("node(s) didn't satisfy plugin {name}")
+                        } else {
+                            format!("node(s) didn't satisfy plugin(s) [{}] simultaneously", now.plugins.join(" "))
+                        };
+                        return Err(Status::unresolvable(text).by(name));
+                    }
+                    limit = Some(now);
+                }
+                Err(status) if status.is_skip() => state.skip_filter.push(name),
+                Err(status) => return Err(status.by(name)),
+            }
+        }
+        Ok(limit)
+    }
+
+    /// The filters that this cycle runs.
+    pub fn active_filters<'a>(&'a self, state: &CycleState) -> Vec<&'a Named<dyn Filter>> {
+        self.filter.iter().filter(|(name, _)| !state.skip_filter.contains(name)).collect()
+    }
+
+    /// Runs the filters on one node, once more without promised pods if there are any.
+    pub fn filter_node(
+        &self,
+        cx: Context<'_>,
+        state: &CycleState,
+        filters: &[&Named<dyn Filter>],
+        pod: &PodInfo,
+        node: &NodeInfo,
+    ) -> Status {
+        let promised = cx.nominated.on(node.name());
+        if !promised.is_empty() {
+            let mut with = None;
+            for other in promised.iter().filter(|o| o.priority >= pod.priority && o.uid != pod.uid) {
+                let (state, node) = with.get_or_insert_with(|| (state.clone(), node.clone()));
+                node.add(Arc::clone(other));
+                self.add_pod(cx, state, pod, other, node);
+            }
+            if let Some((state, node)) = with {
+                let status = run_filters(cx, &state, filters, pod, &node);
+                if !status.is_success() {
+                    return status;
+                }
+            }
+        }
+        run_filters(cx, state, filters, pod, node)
+    }
+
+    /// Tells PreFilter plugins of a pod that is pretended to run on a node.
+    pub fn add_pod(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo, added: &PodInfo, node: &NodeInfo) {
+        for (name, plugin) in &self.pre_filter {
+            if !state.skip_filter.contains(name) {
+                plugin.add_pod(cx, state, pod, added, node);
+            }
+        }
+    }
+
+    /// Tells PreFilter plugins of a pod that is pretended to be gone.
+    pub fn remove_pod(
+        &self,
+        cx: Context<'_>,
+        state: &mut CycleState,
+        pod: &PodInfo,
+        removed: &PodInfo,
+        node: &NodeInfo,
+    ) {
+        for (name, plugin) in &self.pre_filter {
+            if !state.skip_filter.contains(name) {
+                plugin.remove_pod(cx, state, pod, removed, node);
+            }
+        }
+    }
+
+    /// Runs PostFilter until one finds a way out; otherwise all their reasons.
+    pub fn post_filter(
+        &self,
+        cx: Context<'_>,
+        state: &CycleState,
+        pod: &PodInfo,
+        rejected: &[(usize, Status)],
+    ) -> (Option<Rescue>, Status) {
+        let mut reasons: Vec<Reason> = Vec::new();
+        let mut rescue = None;
+        let mut code = Code::UnschedulableAndUnresolvable;
+        for (name, plugin) in &self.post_filter {
+            let (found, status) = plugin.post_filter(cx, self, state, pod, rejected);
+            match status.code() {
+                Code::Success => return (found, status.by(name)),
+                Code::Unschedulable => code = Code::Unschedulable,
+                Code::UnschedulableAndUnresolvable => {}
+                _ => return (None, status.by(name)),
+            }
+            reasons.extend_from_slice(status.reasons());
+            rescue = found.or(rescue);
+        }
+        (rescue, Status::with_reasons(code, reasons))
+    }
+
+    /// Total weighted scores, in the order of `nodes`.
+    pub fn score(
+        &self,
+        cx: Context<'_>,
+        state: &mut CycleState,
+        pod: &PodInfo,
+        nodes: &[Arc<NodeInfo>],
+    ) -> Result<Vec<i64>, Status> {
+        timed(Point::PreScore, &self.name, || {
+            for (name, plugin) in &self.pre_score {
+                let status = plugin.pre_score(cx, state, pod, nodes);
+                if status.is_skip() {
+                    state.skip_score.push(name);
+                } else if !status.is_success() {
+                    return Err(status.by(name));
+                }
+            }
+            Ok(())
+        })?;
+        timed(Point::Score, &self.name, || {
+            let mut total = vec![0_i64; nodes.len()];
+            let mut scores = vec![0_i64; nodes.len()];
+            for ((name, plugin), weight) in &self.score {
+                if state.skip_score.contains(name) {
+                    continue;
+                }
+                for (slot, node) in scores.iter_mut().zip(nodes) {
+                    *slot = plugin.score(cx, state, pod, node);
+                }
+                plugin.normalize(cx, state, pod, nodes, &mut scores);
+                for (sum, s) in total.iter_mut().zip(&scores) {
+                    if !(0..=MAX_NODE_SCORE).contains(s) {
+                        return Err(Status::error(format!(
+                            "plugin {name:?} returns an invalid score {s}, it should in the range of [0, {MAX_NODE_SCORE}] after normalizing"
+                        )));
+                    }
+                    *sum += s * weight;
+                }
+            }
+            Ok(total)
+        })
+    }
+
+    /// Runs Reserve; undoes it all when one says no.
+    pub fn reserve(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo, node: &Arc<NodeInfo>) -> Status {
+        for (name, plugin) in &self.reserve {
+            let status = plugin.reserve(cx, state, pod, node);
+            if !status.is_success() {
+                self.unreserve(state, pod, node.name());
+                return status.by(name);
+            }
+        }
+        Status::SUCCESS
+    }
+
+    /// Gives back what was reserved, last first.
+    pub fn unreserve(&self, state: &mut CycleState, pod: &PodInfo, node: &str) {
+        for (_, plugin) in self.reserve.iter().rev() {
+            plugin.unreserve(state, pod, node);
+        }
+    }
+
+    /// Runs Permit; the longest wait asked for comes with `Wait`.
+    pub fn permit(&self, state: &mut CycleState, pod: &PodInfo, node: &str) -> (Status, std::time::Duration) {
+        let mut wait: Option<(Status, std::time::Duration)> = None;
+        for (name, plugin) in &self.permit {
+            let (status, timeout) = plugin.permit(state, pod, node);
+            match status.code() {
+                Code::Success => {}
+                Code::Wait => {
+                    if wait.as_ref().is_none_or(|(_, t)| *t < timeout) {
+                        wait = Some((status.by(name), timeout));
+                    }
+                }
+                _ => return (status.by(name), std::time::Duration::ZERO),
+            }
+        }
+        wait.unwrap_or((Status::SUCCESS, std::time::Duration::ZERO))
+    }
+
+    /// PreBind plugins.
+    pub fn pre_binders(&self) -> &[Named<dyn PreBind>] {
+        &self.pre_bind
+    }
+
+    /// Bind plugins.
+    pub fn binders(&self) -> &[Named<dyn Bind>] {
+        &self.bind
+    }
+
+    /// Tells PostBind plugins.
+    pub fn post_bind(&self, state: &CycleState, pod: &PodInfo, node: &str) {
+        for (_, plugin) in &self.post_bind {
+            plugin.post_bind(state, pod, node);
+        }
+    }
+}
+
+/// The only nodes to look at, and who said so.
+#[derive(Debug)]
+pub struct Limit {
+    /// Plugins.
+    pub plugins: Vec<&'static str>,
+    /// Names; always there once a plugin has spoken.
+    pub names: Option<NodeNames>,
+}
+
+fn run_filters(
+    cx: Context<'_>,
+    state: &CycleState,
+    filters: &[&Named<dyn Filter>],
+    pod: &PodInfo,
+    node: &NodeInfo,
+) -> Status {
+    for (name, plugin) in filters {
+        let status = plugin.filter(cx, state, pod, node);
+        if !status.is_success() {
+            return status.by(name);
+        }
+    }
+    Status::SUCCESS
+}
+
+/// Every plugin a configuration names, once.
+fn named(config: &ProfileConfig, own: &Plugins) -> Vec<String> {
+    let sets = [
+        &own.pre_enqueue,
+        &own.queue_sort,
+        &own.pre_filter,
+        &own.filter,
+        &own.post_filter,
+        &own.pre_score,
+        &own.score,
+        &own.reserve,
+        &own.permit,
+        &own.pre_bind,
+        &own.bind,
+        &own.post_bind,
+    ];
+    let mut out: Vec<String> = Vec::new();
+    let multi = config.multi_point();
+    for r in multi.iter().chain(sets.iter().flat_map(|s| &s.enabled)) {
+        if !out.contains(&r.name) {
+            out.push(r.name.clone());
+        }
+    }
+    out
+}
+
+impl std::fmt::Debug for Profile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Profile").field("name", &self.name).finish_non_exhaustive()
+    }
+}

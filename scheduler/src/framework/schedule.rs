@@ -1,0 +1,197 @@
+//! One decision: which node for this pod.
+//!
+//! HOT: once per pod. Filters nodes in turn, starting where the last cycle stopped, until enough fit; scores those; picks
+//! one of the best at random.
+
+use std::sync::Arc;
+
+use rand::Rng;
+
+use super::diagnosis::{Diagnosis, Failure};
+use super::plugin::Context;
+use super::profile::Profile;
+use super::state::CycleState;
+use super::status::{Code, Status};
+use crate::metrics::{Point, timed};
+use crate::model::{NodeInfo, PodInfo};
+
+/// Never look for fewer fitting nodes than this.
+const MIN_FEASIBLE_NODES: usize = 100;
+/// Never look at a smaller share of the cluster than this, in percent.
+const MIN_PERCENTAGE: usize = 5;
+
+/// A decision.
+#[derive(Debug, Clone)]
+pub struct Placement {
+    /// The node.
+    pub node: Arc<NodeInfo>,
+    /// How many nodes were looked at.
+    pub evaluated: usize,
+    /// How many of them fit.
+    pub feasible: usize,
+}
+
+/// What carries over from one decision to the next.
+#[derive(Debug, Default)]
+pub struct Cursor {
+    /// Where the next search starts.
+    pub start: usize,
+    /// Percentage of nodes to score where the profile names none; 0 adapts.
+    pub percentage: i32,
+}
+
+impl Profile {
+    /// Decides. The failure carries everything needed to explain it and to retry well.
+    pub fn schedule(
+        &self,
+        cx: Context<'_>,
+        state: &mut CycleState,
+        pod: &PodInfo,
+        cursor: &mut Cursor,
+        rng: &mut impl Rng,
+    ) -> Result<Placement, Failure> {
+        if cx.snapshot.nodes().is_empty() {
+            return Err(Failure::NoNodes);
+        }
+        let mut diagnosis = Diagnosis { nodes: cx.snapshot.nodes().len(), ..Diagnosis::default() };
+        let feasible = self.feasible(cx, state, pod, cursor, &mut diagnosis)?;
+        let evaluated = feasible.len() + diagnosis.rejected.len();
+        let node = match feasible.as_slice() {
+            [] => return Err(Failure::Unfit(Box::new(diagnosis))),
+            [only] => Arc::clone(only),
+            many => {
+                let scores = self.score(cx, state, pod, many).map_err(Failure::Broken)?;
+                Arc::clone(&many[pick(&scores, rng)])
+            }
+        };
+        Ok(Placement { node, evaluated, feasible: feasible.len() })
+    }
+
+    fn feasible(
+        &self,
+        cx: Context<'_>,
+        state: &mut CycleState,
+        pod: &PodInfo,
+        cursor: &mut Cursor,
+        diagnosis: &mut Diagnosis,
+    ) -> Result<Vec<Arc<NodeInfo>>, Failure> {
+        let limit = match timed(Point::PreFilter, &self.name, || self.pre_filter(cx, state, pod)) {
+            Ok(limit) => limit,
+            Err(status) if status.is_rejected() => {
+                diagnosis.pre_filter = status.to_string();
+                diagnosis.blame(&status);
+                diagnosis.others = Some(status);
+                return Ok(Vec::new());
+            }
+            Err(status) => return Err(Failure::Broken(status)),
+        };
+        timed(Point::Filter, &self.name, || {
+            let all = cx.snapshot.nodes();
+            let filters = self.active_filters(state);
+            if let Some(at) =
+                cx.nominated.node_of(&pod.uid).or(pod.nominated.as_ref()).and_then(|n| cx.snapshot.position(n))
+                && self.filter_node(cx, state, &filters, pod, &all[at]).is_success()
+            {
+                return Ok(vec![Arc::clone(&all[at])]);
+            }
+            let mut found = Vec::new();
+            if let Some(limit) = limit {
+                let said = format!("node(s) didn't satisfy plugin(s) [{}]", limit.plugins.join(" "));
+                diagnosis.others = Some(Status::unresolvable(said));
+                diagnosis.plugins.extend(limit.plugins);
+                for at in limit.names.iter().flatten().filter_map(|n| cx.snapshot.position(n)) {
+                    let status = self.filter_node(cx, state, &filters, pod, &all[at]);
+                    match status.code() {
+                        Code::Success => found.push(Arc::clone(&all[at])),
+                        Code::Error => return Err(Failure::Broken(status)),
+                        _ => diagnosis.reject(at, status),
+                    }
+                }
+                return Ok(found);
+            }
+            let wanted = nodes_to_find(self.percentage.unwrap_or(cursor.percentage), all.len());
+            found.reserve(wanted.min(all.len()));
+            let start = cursor.start % all.len();
+            let mut looked = 0;
+            for at in (start..all.len()).chain(0..start) {
+                let status = self.filter_node(cx, state, &filters, pod, &all[at]);
+                looked += 1;
+                match status.code() {
+                    Code::Success => {
+                        found.push(Arc::clone(&all[at]));
+                        if found.len() == wanted {
+                            break;
+                        }
+                    }
+                    Code::Error => return Err(Failure::Broken(status)),
+                    _ => diagnosis.reject(at, status),
+                }
+            }
+            cursor.start = (start + looked) % all.len();
+            Ok(found)
+        })
+    }
+}
+
+/// How many fitting nodes are enough.
+pub fn nodes_to_find(percentage: i32, nodes: usize) -> usize {
+    if nodes < MIN_FEASIBLE_NODES {
+        return nodes;
+    }
+    let percentage = match usize::try_from(percentage) {
+        Ok(0) | Err(_) => 50_usize.saturating_sub(nodes / 125).max(MIN_PERCENTAGE),
+        Ok(set) => set,
+    };
+    (nodes * percentage / 100).max(MIN_FEASIBLE_NODES)
+}
+
+/// The position of a highest score, each with the same chance.
+fn pick(scores: &[i64], rng: &mut impl Rng) -> usize {
+    let mut best = 0;
+    let mut ties = 1_u32;
+    for (i, score) in scores.iter().enumerate().skip(1) {
+        if *score > scores[best] {
+            (best, ties) = (i, 1);
+        } else if *score == scores[best] {
+            ties += 1;
+            if rng.random_range(0..ties) == 0 {
+                best = i;
+            }
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+
+    #[test]
+    fn how_many_nodes_are_enough() {
+        for (percentage, nodes, want) in [
+            (0, 50, 50),
+            (0, 100, 100),
+            (0, 1000, 420),
+            (0, 5000, 500),
+            (0, 6000, 300),
+            (30, 1000, 300),
+            (1, 1000, 100),
+            (100, 1000, 1000),
+        ] {
+            assert_eq!(nodes_to_find(percentage, nodes), want, "{percentage}% of {nodes}");
+        }
+    }
+
+    #[test]
+    fn ties_are_broken_evenly() {
+        let mut rng = StdRng::seed_from_u64(1);
+        let mut hits = [0; 4];
+        for _ in 0..3000 {
+            hits[pick(&[7, 1, 7, 7], &mut rng)] += 1;
+        }
+        assert_eq!(hits[1], 0);
+        assert!(hits.iter().enumerate().all(|(i, n)| i == 1 || (800..1200).contains(n)), "{hits:?}");
+    }
+}

@@ -1,0 +1,265 @@
+//! Upstream's `scheduler_*` metrics.
+
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use prometheus::{Counter, CounterVec, GaugeVec, Histogram, HistogramVec};
+use shared::metrics::{counter, exponential, gauge, histogram};
+
+use crate::framework::{Failure, Status};
+
+/// Extension points that are timed as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Point {
+    PreFilter,
+    Filter,
+    PostFilter,
+    PreScore,
+    Score,
+    Reserve,
+    Permit,
+    PreBind,
+    Bind,
+    PostBind,
+}
+
+impl Point {
+    fn name(self) -> &'static str {
+        match self {
+            Self::PreFilter => "PreFilter",
+            Self::Filter => "Filter",
+            Self::PostFilter => "PostFilter",
+            Self::PreScore => "PreScore",
+            Self::Score => "Score",
+            Self::Reserve => "Reserve",
+            Self::Permit => "Permit",
+            Self::PreBind => "PreBind",
+            Self::Bind => "Bind",
+            Self::PostBind => "PostBind",
+        }
+    }
+}
+
+/// How an extension point went, as the metric labels it.
+pub trait Outcome {
+    /// The label.
+    fn label(&self) -> &'static str;
+}
+
+impl Outcome for Status {
+    fn label(&self) -> &'static str {
+        self.code().name()
+    }
+}
+
+impl<T> Outcome for Result<T, Status> {
+    fn label(&self) -> &'static str {
+        self.as_ref().err().map_or("Success", |s| s.code().name())
+    }
+}
+
+impl<T> Outcome for Result<T, Failure> {
+    fn label(&self) -> &'static str {
+        if self.is_ok() { "Success" } else { "Error" }
+    }
+}
+
+impl<T> Outcome for (T, Status) {
+    fn label(&self) -> &'static str {
+        self.1.label()
+    }
+}
+
+/// Runs an extension point and notes how long it took.
+pub fn timed<T: Outcome>(point: Point, profile: &str, f: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let out = f();
+    observe_point(point, profile, out.label(), start.elapsed());
+    out
+}
+
+/// Notes how long an extension point took.
+pub fn observe_point(point: Point, profile: &str, status: &str, took: Duration) {
+    POINTS.with_label_values(&[point.name(), status, profile]).observe(took.as_secs_f64());
+}
+
+static POINTS: LazyLock<HistogramVec> = LazyLock::new(|| {
+    histogram(
+        "scheduler_framework_extension_point_duration_seconds",
+        "Latency for running all plugins of a specific extension point.",
+        &["extension_point", "status", "profile"],
+        exponential(0.0001, 2.0, 12),
+    )
+});
+
+static ATTEMPTS: LazyLock<CounterVec> = LazyLock::new(|| {
+    counter(
+        "scheduler_schedule_attempts_total",
+        "Number of attempts to schedule pods, by the result.",
+        &["profile", "result"],
+    )
+});
+
+static ATTEMPT_SECONDS: LazyLock<HistogramVec> = LazyLock::new(|| {
+    histogram(
+        "scheduler_scheduling_attempt_duration_seconds",
+        "Scheduling attempt latency in seconds (scheduling algorithm and binding).",
+        &["profile", "result"],
+        exponential(0.001, 2.0, 15),
+    )
+});
+
+static ALGORITHM_SECONDS: LazyLock<Histogram> = LazyLock::new(|| {
+    histogram(
+        "scheduler_scheduling_algorithm_duration_seconds",
+        "Scheduling algorithm latency in seconds.",
+        &[],
+        exponential(0.001, 2.0, 15),
+    )
+    .with_label_values(&[] as &[&str])
+});
+
+static POD_ATTEMPTS: LazyLock<Histogram> = LazyLock::new(|| {
+    histogram(
+        "scheduler_pod_scheduling_attempts",
+        "Number of attempts to successfully schedule a pod.",
+        &[],
+        exponential(1.0, 2.0, 5),
+    )
+    .with_label_values(&[] as &[&str])
+});
+
+static POD_SECONDS: LazyLock<HistogramVec> = LazyLock::new(|| {
+    histogram(
+        "scheduler_pod_scheduling_sli_duration_seconds",
+        "Time from a pod entering the queue until it is bound.",
+        &["attempts"],
+        exponential(0.01, 2.0, 20),
+    )
+});
+
+static VICTIMS: LazyLock<Histogram> = LazyLock::new(|| {
+    histogram("scheduler_preemption_victims", "Number of selected preemption victims.", &[], exponential(1.0, 2.0, 7))
+        .with_label_values(&[] as &[&str])
+});
+
+static PREEMPTIONS: LazyLock<Counter> = LazyLock::new(|| {
+    counter("scheduler_preemption_attempts_total", "Total preemption attempts in the cluster till now.", &[])
+        .with_label_values(&[] as &[&str])
+});
+
+static PENDING: LazyLock<GaugeVec> =
+    LazyLock::new(|| gauge("scheduler_pending_pods", "Number of pending pods, by the queue they wait in.", &["queue"]));
+
+static INCOMING: LazyLock<CounterVec> = LazyLock::new(|| {
+    counter(
+        "scheduler_queue_incoming_pods_total",
+        "Number of pods added to scheduling queues by event and queue type.",
+        &["queue", "event"],
+    )
+});
+
+static CACHE: LazyLock<GaugeVec> = LazyLock::new(|| {
+    gauge("scheduler_cache_size", "Number of nodes, pods, and assumed pods in the scheduler cache.", &["type"])
+});
+
+static PERMIT_WAIT: LazyLock<HistogramVec> = LazyLock::new(|| {
+    histogram(
+        "scheduler_permit_wait_duration_seconds",
+        "Duration of waiting on permit.",
+        &["result"],
+        exponential(0.001, 2.0, 15),
+    )
+});
+
+static UNSCHEDULABLE: LazyLock<GaugeVec> = LazyLock::new(|| {
+    gauge(
+        "scheduler_unschedulable_pods",
+        "The number of unschedulable pods broken down by plugin name.",
+        &["plugin", "profile"],
+    )
+});
+
+/// How an attempt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attempt {
+    /// Bound.
+    Scheduled,
+    /// Fits nowhere.
+    Unschedulable,
+    /// Something broke.
+    Error,
+}
+
+/// Notes the end of an attempt.
+pub fn attempt(profile: &str, how: Attempt, took: Duration) {
+    let result = match how {
+        Attempt::Scheduled => "scheduled",
+        Attempt::Unschedulable => "unschedulable",
+        Attempt::Error => "error",
+    };
+    ATTEMPTS.with_label_values(&[profile, result]).inc();
+    ATTEMPT_SECONDS.with_label_values(&[profile, result]).observe(took.as_secs_f64());
+}
+
+/// Notes the time one decision took.
+pub fn algorithm(took: Duration) {
+    ALGORITHM_SECONDS.observe(took.as_secs_f64());
+}
+
+/// Notes that a pod was bound at last.
+pub fn bound(attempts: u32, since_first: Duration) {
+    POD_ATTEMPTS.observe(f64::from(attempts));
+    let label = if attempts > 15 { "16+".to_owned() } else { attempts.to_string() };
+    POD_SECONDS.with_label_values(&[label.as_str()]).observe(since_first.as_secs_f64());
+}
+
+/// Notes that room was sought, and how many pods have to go if some was found.
+#[allow(clippy::cast_precision_loss)]
+pub fn preemption(victims: Option<usize>) {
+    PREEMPTIONS.inc();
+    if let Some(n) = victims {
+        VICTIMS.observe(n as f64);
+    }
+}
+
+/// Notes how long a pod waited for permission.
+pub fn permit_wait(result: &str, took: Duration) {
+    PERMIT_WAIT.with_label_values(&[result]).observe(took.as_secs_f64());
+}
+
+/// Notes a pod entering a queue.
+pub fn incoming(queue: &str, event: &str) {
+    INCOMING.with_label_values(&[queue, event]).inc();
+}
+
+/// Notes the lengths of the queues: active, back-off, unschedulable, gated.
+#[allow(clippy::cast_precision_loss)]
+pub fn pending(lengths: [usize; 4]) {
+    for (queue, n) in ["active", "backoff", "unschedulable", "gated"].iter().zip(lengths) {
+        PENDING.with_label_values(&[*queue]).set(n as f64);
+    }
+}
+
+/// Notes the sizes of the cache.
+#[allow(clippy::cast_precision_loss)]
+pub fn cache(sizes: crate::model::cache::Sizes) {
+    for (kind, n) in [("nodes", sizes.nodes), ("pods", sizes.pods), ("assumed_pods", sizes.assumed)] {
+        CACHE.with_label_values(&[kind]).set(n as f64);
+    }
+}
+
+/// Notes one pod more (or less) that a plugin keeps waiting.
+pub fn unschedulable(plugin: &str, profile: &str, by: f64) {
+    UNSCHEDULABLE.with_label_values(&[plugin, profile]).add(by);
+}
+
+/// Makes the families that need no labels show from the start.
+pub fn register() {
+    LazyLock::force(&ALGORITHM_SECONDS);
+    LazyLock::force(&POD_ATTEMPTS);
+    LazyLock::force(&VICTIMS);
+    LazyLock::force(&PREEMPTIONS);
+    pending([0; 4]);
+}

@@ -1,0 +1,349 @@
+//! The cluster as the informers tell it, plus what the scheduler has decided but not yet seen confirmed.
+//!
+//! Answers for upstream's scheduler cache. A pod is *assumed* on its node the moment it is placed, so that the next pod
+//! sees the room taken; the bound pod arriving from the API server confirms it, a failed binding forgets it.
+//! [`Cache::refresh`] brings a [`Snapshot`] up to date by touching changed nodes only.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::node::{NodeBase, NodeInfo};
+use super::pod::PodInfo;
+use super::snapshot::Snapshot;
+
+#[derive(Debug)]
+struct Entry {
+    info: Arc<NodeInfo>,
+    /// The Node object is there (pods may be seen before it and after).
+    present: bool,
+}
+
+#[derive(Debug)]
+struct Known {
+    pod: Arc<PodInfo>,
+    assumed: bool,
+    deadline: Option<Instant>,
+}
+
+/// Sizes, for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    /// Nodes.
+    pub nodes: usize,
+    /// Pods with a node, assumed ones included.
+    pub pods: usize,
+    /// Assumed pods.
+    pub assumed: usize,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Cache {
+    nodes: HashMap<Arc<str>, Entry>,
+    pods: HashMap<Arc<str>, Known>,
+    /// Nodes per zone in order of arrival; zones in order of arrival.
+    zones: Vec<(Arc<str>, Vec<Arc<str>>)>,
+    /// On how many nodes an image is.
+    images: Arc<HashMap<Arc<str>, u32>>,
+    generation: u64,
+    dirty: HashSet<Arc<str>>,
+    reshaped: bool,
+    assumed: usize,
+    ttl: Option<Duration>,
+}
+
+impl Cache {
+    /// A cache whose assumed pods expire `ttl` after their binding has finished, or never.
+    pub fn new(ttl: Option<Duration>) -> Self {
+        Self { ttl, ..Self::default() }
+    }
+
+    fn touch(&mut self, name: &Arc<str>) -> &mut NodeInfo {
+        self.generation += 1;
+        self.dirty.insert(Arc::clone(name));
+        let entry = self.nodes.entry(Arc::clone(name)).or_insert_with(|| {
+            let base = NodeBase { name: Arc::clone(name), ..NodeBase::default() };
+            Entry { info: Arc::new(NodeInfo::new(base)), present: false }
+        });
+        let info = Arc::make_mut(&mut entry.info);
+        info.generation = self.generation;
+        info
+    }
+
+    /// Adds a node or takes over its new form; `None` when nothing that matters has changed.
+    pub fn set_node(&mut self, base: NodeBase) -> Option<Arc<NodeInfo>> {
+        let name = Arc::clone(&base.name);
+        let old = self.nodes.get(&name).filter(|e| e.present).map(|e| Arc::clone(&e.info.base));
+        if old.as_deref() == Some(&base) {
+            return None;
+        }
+        let old_images = old.as_ref().map(|o| &o.images);
+        if old_images != Some(&base.images) {
+            let counts = Arc::make_mut(&mut self.images);
+            forget_images(counts, old.as_deref());
+            for image in base.images.keys() {
+                *counts.entry(Arc::clone(image)).or_default() += 1;
+            }
+        }
+        if old.as_ref().is_none_or(|o| o.zone != base.zone) {
+            if let Some(old) = &old {
+                self.leave_zone(old);
+            }
+            self.join_zone(&base);
+        }
+        self.touch(&name).base = Arc::new(base);
+        let entry = self.nodes.get_mut(&name)?;
+        entry.present = true;
+        Some(Arc::clone(&entry.info))
+    }
+
+    /// Removes a node.
+    pub fn remove_node(&mut self, name: &str) {
+        let Some(entry) = self.nodes.get_mut(name).filter(|e| e.present) else { return };
+        entry.present = false;
+        let base = Arc::clone(&entry.info.base);
+        if entry.info.pods.is_empty() {
+            self.nodes.remove(name);
+        }
+        forget_images(Arc::make_mut(&mut self.images), Some(&base));
+        self.leave_zone(&base);
+        self.generation += 1;
+    }
+
+    fn join_zone(&mut self, base: &NodeBase) {
+        self.reshaped = true;
+        let name = Arc::clone(&base.name);
+        match self.zones.iter_mut().find(|(zone, _)| *zone == base.zone) {
+            Some((_, names)) => names.push(name),
+            None => self.zones.push((Arc::clone(&base.zone), vec![name])),
+        }
+    }
+
+    fn leave_zone(&mut self, base: &NodeBase) {
+        self.reshaped = true;
+        if let Some((_, names)) = self.zones.iter_mut().find(|(zone, _)| *zone == base.zone) {
+            names.retain(|n| *n != base.name);
+        }
+        self.zones.retain(|(_, names)| !names.is_empty());
+    }
+
+    /// The node as it is now.
+    pub fn node(&self, name: &str) -> Option<&Arc<NodeInfo>> {
+        self.nodes.get(name).filter(|e| e.present).map(|e| &e.info)
+    }
+
+    /// A bound pod was seen: confirms an assumed one, moves it if it went elsewhere, or adds it.
+    pub fn add_pod(&mut self, pod: Arc<PodInfo>) {
+        let Some(node) = pod.node_name.clone() else { return };
+        self.drop_pod(&pod.uid);
+        self.touch(&node).add(Arc::clone(&pod));
+        self.pods.insert(Arc::clone(&pod.uid), Known { pod, assumed: false, deadline: None });
+    }
+
+    /// A bound pod is gone.
+    pub fn remove_pod(&mut self, uid: &str) -> Option<Arc<PodInfo>> {
+        self.drop_pod(uid)
+    }
+
+    fn drop_pod(&mut self, uid: &str) -> Option<Arc<PodInfo>> {
+        let known = self.pods.remove(uid)?;
+        self.assumed -= usize::from(known.assumed);
+        if let Some(node) = &known.pod.node_name {
+            let info = self.touch(node);
+            info.remove(uid);
+            let empty = info.pods.is_empty();
+            if empty && self.nodes.get(node).is_some_and(|e| !e.present) {
+                self.nodes.remove(node);
+            }
+        }
+        Some(known.pod)
+    }
+
+    /// Takes a pod as placed. `false` when it is known already.
+    pub fn assume(&mut self, pod: Arc<PodInfo>) -> bool {
+        let Some(node) = pod.node_name.clone() else { return false };
+        if self.pods.contains_key(&pod.uid) {
+            return false;
+        }
+        self.touch(&node).add(Arc::clone(&pod));
+        self.assumed += 1;
+        self.pods.insert(Arc::clone(&pod.uid), Known { pod, assumed: true, deadline: None });
+        true
+    }
+
+    /// The binding of an assumed pod is done; from now on it may expire.
+    pub fn finish_binding(&mut self, uid: &str, now: Instant) {
+        if let (Some(known), Some(ttl)) = (self.pods.get_mut(uid).filter(|k| k.assumed), self.ttl) {
+            known.deadline = Some(now + ttl);
+        }
+    }
+
+    /// An assumed pod did not get its place after all.
+    pub fn forget(&mut self, uid: &str) -> bool {
+        self.is_assumed(uid) && self.drop_pod(uid).is_some()
+    }
+
+    /// Whether a pod is placed but not confirmed.
+    pub fn is_assumed(&self, uid: &str) -> bool {
+        self.pods.get(uid).is_some_and(|k| k.assumed)
+    }
+
+    /// The pod as placed, if it is.
+    pub fn pod(&self, uid: &str) -> Option<&Arc<PodInfo>> {
+        self.pods.get(uid).map(|k| &k.pod)
+    }
+
+    /// Forgets assumed pods whose confirmation is overdue and tells them.
+    pub fn expire(&mut self, now: Instant) -> Vec<Arc<PodInfo>> {
+        let due: Vec<_> = self
+            .pods
+            .iter()
+            .filter(|(_, k)| k.assumed && k.deadline.is_some_and(|d| d <= now))
+            .map(|(uid, _)| Arc::clone(uid))
+            .collect();
+        due.iter().filter_map(|uid| self.drop_pod(uid)).collect()
+    }
+
+    /// Sizes, for metrics.
+    pub fn sizes(&self) -> Sizes {
+        let nodes = self.zones.iter().map(|(_, names)| names.len()).sum();
+        Sizes { nodes, pods: self.pods.len(), assumed: self.assumed }
+    }
+
+    /// Brings a snapshot up to date. There must be only one snapshot per cache.
+    pub fn refresh(&mut self, snapshot: &mut Snapshot) {
+        snapshot.generation = self.generation;
+        if !Arc::ptr_eq(&snapshot.images, &self.images) {
+            snapshot.images = Arc::clone(&self.images);
+        }
+        if std::mem::take(&mut self.reshaped) {
+            self.dirty.clear();
+            snapshot.replace(self.ordered());
+            return;
+        }
+        for name in self.dirty.drain() {
+            if let Some(entry) = self.nodes.get(&name).filter(|e| e.present) {
+                snapshot.update(&entry.info);
+            }
+        }
+    }
+
+    /// All nodes, zones taking turns.
+    fn ordered(&self) -> Vec<Arc<NodeInfo>> {
+        let longest = self.zones.iter().map(|(_, names)| names.len()).max().unwrap_or(0);
+        (0..longest)
+            .flat_map(|i| self.zones.iter().filter_map(move |(_, names)| names.get(i)))
+            .filter_map(|name| self.nodes.get(name))
+            .map(|e| Arc::clone(&e.info))
+            .collect()
+    }
+}
+
+fn forget_images(counts: &mut HashMap<Arc<str>, u32>, base: Option<&NodeBase>) {
+    for image in base.iter().flat_map(|b| b.images.keys()) {
+        if let Some(count) = counts.get_mut(image) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(image);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{node, pod};
+
+    fn names(snapshot: &Snapshot) -> Vec<&str> {
+        snapshot.nodes().iter().map(|n| &**n.name()).collect()
+    }
+
+    fn cpu(snapshot: &Snapshot, name: &str) -> i64 {
+        snapshot.get(name).map_or(-1, |n| n.requested.milli_cpu)
+    }
+
+    #[test]
+    fn zones_take_turns() {
+        let mut cache = Cache::default();
+        let mut snapshot = Snapshot::default();
+        for (name, zone) in [("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b"), ("c1", "c"), ("c2", "c")] {
+            cache.set_node(node(name).label("topology.kubernetes.io/zone", zone).base());
+        }
+        cache.refresh(&mut snapshot);
+        assert_eq!(names(&snapshot), ["a1", "b1", "c1", "a2", "c2", "a3"]);
+        cache.remove_node("a1");
+        cache.refresh(&mut snapshot);
+        assert_eq!(names(&snapshot), ["a2", "b1", "c1", "a3", "c2"]);
+        assert!(snapshot.get("a1").is_none());
+    }
+
+    #[test]
+    fn assumed_pods_take_room_until_forgotten_or_confirmed() {
+        let mut cache = Cache::new(Some(Duration::from_secs(30)));
+        let mut snapshot = Snapshot::default();
+        cache.set_node(node("n").base());
+        let p = Arc::new(pod("p").cpu("500m").on("n").info());
+        assert!(cache.assume(Arc::clone(&p)));
+        assert!(!cache.assume(Arc::clone(&p)));
+        cache.refresh(&mut snapshot);
+        assert_eq!((cpu(&snapshot, "n"), cache.sizes().assumed), (500, 1));
+        assert!(cache.forget(&p.uid));
+        cache.refresh(&mut snapshot);
+        assert_eq!((cpu(&snapshot, "n"), cache.sizes().assumed), (0, 0));
+
+        cache.assume(Arc::clone(&p));
+        cache.add_pod(Arc::clone(&p));
+        assert!(!cache.is_assumed(&p.uid) && !cache.forget(&p.uid));
+        cache.refresh(&mut snapshot);
+        assert_eq!(cpu(&snapshot, "n"), 500);
+        cache.remove_pod(&p.uid);
+        cache.refresh(&mut snapshot);
+        assert_eq!((cpu(&snapshot, "n"), cache.sizes().pods), (0, 0));
+    }
+
+    #[test]
+    fn assumed_pods_expire_only_after_binding() {
+        let mut cache = Cache::new(Some(Duration::from_secs(30)));
+        cache.set_node(node("n").base());
+        let p = Arc::new(pod("p").on("n").info());
+        cache.assume(Arc::clone(&p));
+        let t = Instant::now();
+        assert!(cache.expire(t + Duration::from_secs(60)).is_empty());
+        cache.finish_binding(&p.uid, t);
+        assert!(cache.expire(t + Duration::from_secs(29)).is_empty());
+        assert_eq!(cache.expire(t + Duration::from_secs(30)).len(), 1);
+    }
+
+    #[test]
+    fn only_changed_nodes_are_copied() {
+        let mut cache = Cache::default();
+        let mut snapshot = Snapshot::default();
+        cache.set_node(node("a").base());
+        cache.set_node(node("b").base());
+        cache.refresh(&mut snapshot);
+        let before = Arc::clone(snapshot.get("a").expect("a"));
+        cache.assume(Arc::new(pod("p").on("b").info()));
+        cache.refresh(&mut snapshot);
+        assert!(Arc::ptr_eq(&before, snapshot.get("a").expect("a")));
+        assert_eq!(snapshot.get("b").expect("b").pods.len(), 1);
+        assert!(cache.set_node(node("a").base()).is_none(), "an equal node is no change");
+    }
+
+    #[test]
+    fn pods_of_unknown_nodes_wait_for_them() {
+        let mut cache = Cache::default();
+        let mut snapshot = Snapshot::default();
+        cache.add_pod(Arc::new(pod("p").cpu("1").on("late").info()));
+        cache.refresh(&mut snapshot);
+        assert!(snapshot.nodes().is_empty());
+        cache.set_node(node("late").base());
+        cache.refresh(&mut snapshot);
+        assert_eq!(cpu(&snapshot, "late"), 1000);
+        cache.remove_node("late");
+        cache.set_node(node("late").base());
+        cache.refresh(&mut snapshot);
+        assert_eq!(cpu(&snapshot, "late"), 1000);
+    }
+}

@@ -1,0 +1,371 @@
+//! What a pod demands of its place: everything that two pods of one template have in common.
+//!
+//! Pods with equal demands get equal answers from every plugin, so a [`Demand`] is shared between them (see
+//! [`Interner`]) and its address serves as the pod's scheduling signature.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Weak};
+
+use k8s_openapi::api::core::v1 as core;
+
+use super::requests::pod_requests;
+use super::resource::Resource;
+use super::selector::{Labels, NodeTerm, Op, Requirement, Selector, Toleration};
+use super::volume::VolumeUse;
+
+/// The name of the scheduler that takes pods which name none.
+pub const DEFAULT_SCHEDULER: &str = "default-scheduler";
+
+/// A port on the host that a pod wants for itself.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct HostPort {
+    /// Address, `0.0.0.0` for all.
+    pub ip: String,
+    /// `TCP`, `UDP` or `SCTP`.
+    pub protocol: String,
+    /// Port number.
+    pub port: i32,
+}
+
+impl HostPort {
+    /// Whether both cannot be had on one node.
+    pub fn conflicts(&self, other: &Self) -> bool {
+        let any = |ip: &str| ip == "0.0.0.0";
+        self.port == other.port
+            && self.protocol == other.protocol
+            && (self.ip == other.ip || any(&self.ip) || any(&other.ip))
+    }
+}
+
+/// A required or preferred relation to other pods.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct AffinityTerm {
+    /// Namespaces by name.
+    pub namespaces: Vec<String>,
+    /// Namespaces by label; [`Selector::NOTHING`] when absent.
+    pub namespace_selector: Selector,
+    /// Which pods.
+    pub selector: Selector,
+    /// The node label that makes a domain.
+    pub topology_key: String,
+}
+
+impl AffinityTerm {
+    fn from_api(term: &core::PodAffinityTerm, namespace: &str) -> Self {
+        let mut namespaces = term.namespaces.clone().unwrap_or_default();
+        if namespaces.is_empty() && term.namespace_selector.is_none() {
+            namespaces.push(namespace.to_owned());
+        }
+        Self {
+            namespaces,
+            namespace_selector: Selector::from_api(term.namespace_selector.as_ref()),
+            selector: Selector::from_api(term.label_selector.as_ref()),
+            topology_key: term.topology_key.clone(),
+        }
+    }
+
+    /// Whether the term speaks of a pod; `namespace_labels` are those of the pod's namespace.
+    pub fn matches(&self, pod: &Demand, namespace_labels: Option<&Labels>) -> bool {
+        let in_namespace = self.namespaces.iter().any(|n| **n == *pod.namespace)
+            || (self.namespace_selector.0.is_some()
+                && self.namespace_selector.matches(namespace_labels.unwrap_or(&NO_LABELS)));
+        in_namespace && self.selector.matches(&pod.labels)
+    }
+}
+
+/// No labels at all.
+pub static NO_LABELS: Labels = Labels::new();
+
+/// A term with a weight.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Weighted<T> {
+    /// Weight, 1 to 100.
+    pub weight: i64,
+    /// What is preferred.
+    pub term: T,
+}
+
+/// How evenly pods shall be spread.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct SpreadConstraint {
+    /// How uneven it may be.
+    pub max_skew: i32,
+    /// The node label that makes a domain.
+    pub topology_key: String,
+    /// `DoNotSchedule` (or a mere wish).
+    pub hard: bool,
+    /// Which pods are counted.
+    pub selector: Selector,
+    /// How many domains there should be at least.
+    pub min_domains: i32,
+    /// Count only nodes that the pod's node affinity allows.
+    pub honor_affinity: bool,
+    /// Count only nodes whose taints the pod tolerates.
+    pub honor_taints: bool,
+}
+
+impl SpreadConstraint {
+    /// Reads the API form for a pod with `labels`.
+    pub fn from_api(c: &core::TopologySpreadConstraint, labels: &Labels) -> Self {
+        let mut selector = Selector::from_api(c.label_selector.as_ref());
+        for key in c.match_label_keys.iter().flatten() {
+            if let Some(value) = labels.get(key) {
+                selector.and(key, Op::In, value);
+            }
+        }
+        Self {
+            max_skew: c.max_skew,
+            topology_key: c.topology_key.clone(),
+            hard: c.when_unsatisfiable == "DoNotSchedule",
+            selector,
+            min_domains: c.min_domains.unwrap_or(1),
+            honor_affinity: c.node_affinity_policy.as_deref() != Some("Ignore"),
+            honor_taints: c.node_taints_policy.as_deref() == Some("Honor"),
+        }
+    }
+}
+
+/// What a pod demands.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Demand {
+    /// Namespace.
+    pub namespace: Arc<str>,
+    /// Labels.
+    pub labels: Labels,
+    /// The profile that shall place it.
+    pub scheduler_name: Arc<str>,
+    /// Priority.
+    pub priority: i32,
+    /// Whether it may push others out.
+    pub preempts: bool,
+    /// Scheduling gates that are still closed.
+    pub gates: Vec<String>,
+    /// Total request, `pods` left 0.
+    pub requests: Resource,
+    /// The same with stand-ins where CPU or memory is not named.
+    pub non_zero: Resource,
+    /// `spec.nodeSelector`.
+    pub node_selector: Vec<Requirement>,
+    /// Required node affinity, if any.
+    pub required_nodes: Option<Vec<NodeTerm>>,
+    /// Preferred node affinity.
+    pub preferred_nodes: Vec<Weighted<NodeTerm>>,
+    /// Tolerations.
+    pub tolerations: Vec<Toleration>,
+    /// Host ports.
+    pub ports: Vec<HostPort>,
+    /// Images, with a tag or digest.
+    pub images: Vec<Arc<str>>,
+    /// Number of containers, init containers included.
+    pub containers: usize,
+    /// Required affinity to pods.
+    pub affinity: Vec<AffinityTerm>,
+    /// Required anti-affinity to pods.
+    pub anti_affinity: Vec<AffinityTerm>,
+    /// Preferred affinity to pods.
+    pub preferred_affinity: Vec<Weighted<AffinityTerm>>,
+    /// Preferred anti-affinity to pods.
+    pub preferred_anti_affinity: Vec<Weighted<AffinityTerm>>,
+    /// Spread constraints.
+    pub spread: Vec<SpreadConstraint>,
+    /// Volumes that matter.
+    pub volumes: Vec<VolumeUse>,
+    /// Whether it uses resource claims.
+    pub resource_claims: bool,
+    /// Kind and name of the controlling owner.
+    pub controller: Option<(String, String)>,
+}
+
+impl Demand {
+    /// Reads a pod.
+    pub fn from_api(pod: &core::Pod) -> Self {
+        let meta = &pod.metadata;
+        let namespace: Arc<str> = meta.namespace.as_deref().unwrap_or_default().into();
+        let labels = meta.labels.clone().unwrap_or_default();
+        let controller = shared::types::controller_of(meta).map(|o| (o.kind.clone(), o.name.clone()));
+        let Some(spec) = &pod.spec else { return Self { namespace, labels, controller, ..Self::default() } };
+        let (requests, non_zero) = pod_requests(pod);
+        let affinity = spec.affinity.as_ref();
+        let nodes = affinity.and_then(|a| a.node_affinity.as_ref());
+        let near = affinity.and_then(|a| a.pod_affinity.as_ref());
+        let far = affinity.and_then(|a| a.pod_anti_affinity.as_ref());
+        let all_containers = || spec.init_containers.iter().flatten().chain(&spec.containers);
+        let terms = |list: Option<&Vec<core::PodAffinityTerm>>| -> Vec<AffinityTerm> {
+            list.into_iter().flatten().map(|t| AffinityTerm::from_api(t, &namespace)).collect()
+        };
+        let weighted = |list: Option<&Vec<core::WeightedPodAffinityTerm>>| -> Vec<Weighted<AffinityTerm>> {
+            list.into_iter()
+                .flatten()
+                .map(|w| Weighted {
+                    weight: w.weight.into(),
+                    term: AffinityTerm::from_api(&w.pod_affinity_term, &namespace),
+                })
+                .collect()
+        };
+        Self {
+            scheduler_name: spec
+                .scheduler_name
+                .as_deref()
+                .filter(|s| !s.is_empty())
+                .unwrap_or(DEFAULT_SCHEDULER)
+                .into(),
+            priority: spec.priority.unwrap_or(0),
+            preempts: spec.preemption_policy.as_deref() != Some("Never"),
+            gates: spec.scheduling_gates.iter().flatten().map(|g| g.name.clone()).collect(),
+            requests,
+            non_zero,
+            node_selector: spec
+                .node_selector
+                .iter()
+                .flatten()
+                .map(|(k, v)| Requirement { key: k.clone(), op: Op::In, values: vec![v.clone()] })
+                .collect(),
+            required_nodes: nodes
+                .and_then(|n| n.required_during_scheduling_ignored_during_execution.as_ref())
+                .map(|s| s.node_selector_terms.iter().map(NodeTerm::from_api).collect()),
+            preferred_nodes: nodes
+                .and_then(|n| n.preferred_during_scheduling_ignored_during_execution.as_ref())
+                .into_iter()
+                .flatten()
+                .map(|p| Weighted { weight: p.weight.into(), term: NodeTerm::from_api(&p.preference) })
+                .collect(),
+            tolerations: spec.tolerations.iter().flatten().map(Toleration::from_api).collect(),
+            ports: host_ports(spec),
+            images: all_containers().filter_map(|c| c.image.as_deref()).map(normalized_image).collect(),
+            containers: all_containers().count(),
+            affinity: terms(near.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref())),
+            anti_affinity: terms(far.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref())),
+            preferred_affinity: weighted(
+                near.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref()),
+            ),
+            preferred_anti_affinity: weighted(
+                far.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref()),
+            ),
+            spread: spec
+                .topology_spread_constraints
+                .iter()
+                .flatten()
+                .map(|c| SpreadConstraint::from_api(c, &labels))
+                .collect(),
+            volumes: VolumeUse::of(spec, meta.name.as_deref().unwrap_or_default()),
+            resource_claims: spec.resource_claims.as_ref().is_some_and(|c| !c.is_empty()),
+            namespace,
+            labels,
+            controller,
+        }
+    }
+
+    /// Whether any affinity or anti-affinity to pods is stated.
+    pub fn has_pod_affinity(&self) -> bool {
+        !self.affinity.is_empty()
+            || !self.anti_affinity.is_empty()
+            || !self.preferred_affinity.is_empty()
+            || !self.preferred_anti_affinity.is_empty()
+    }
+
+    /// Whether `spec.nodeSelector` and required node affinity allow a node.
+    pub fn selects_node(&self, name: &str, labels: &Labels) -> bool {
+        self.node_selector.iter().all(|r| r.matches(labels.get(&r.key).map(String::as_str)))
+            && self.required_nodes.as_ref().is_none_or(|terms| terms.iter().any(|t| t.matches(name, labels)))
+    }
+
+    /// Names of the claims in use.
+    pub fn claims(&self) -> impl Iterator<Item = (&str, bool)> {
+        self.volumes.iter().filter_map(|v| match v {
+            VolumeUse::Claim { name, ephemeral } => Some((name.as_str(), *ephemeral)),
+            VolumeUse::Disk { .. } => None,
+        })
+    }
+}
+
+/// Host ports of containers and sidecars.
+fn host_ports(spec: &core::PodSpec) -> Vec<HostPort> {
+    let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+    sidecars
+        .chain(&spec.containers)
+        .flat_map(|c| c.ports.iter().flatten())
+        .filter_map(|p| {
+            let port = p.host_port.filter(|p| *p > 0)?;
+            let filled = |v: &Option<String>, or: &str| v.as_deref().filter(|s| !s.is_empty()).unwrap_or(or).to_owned();
+            Some(HostPort { ip: filled(&p.host_ip, "0.0.0.0"), protocol: filled(&p.protocol, "TCP"), port })
+        })
+        .collect()
+}
+
+/// An image name as nodes report it: with `:latest` when no tag is given.
+pub fn normalized_image(name: &str) -> Arc<str> {
+    if name.rfind(':').is_none_or(|colon| name.rfind('/').is_some_and(|slash| colon < slash)) {
+        format!("{name}:latest").into()
+    } else {
+        name.into()
+    }
+}
+
+/// Lets equal demands share one allocation.
+#[derive(Debug, Default)]
+pub struct Interner {
+    state: RandomState,
+    known: HashMap<u64, Weak<Demand>>,
+    sweep_at: usize,
+}
+
+impl Interner {
+    /// The shared form of a demand.
+    pub fn intern(&mut self, demand: Demand) -> Arc<Demand> {
+        let hash = self.state.hash_one(&demand);
+        if let Some(known) = self.known.get(&hash).and_then(Weak::upgrade)
+            && *known == demand
+        {
+            return known;
+        }
+        if self.known.len() >= self.sweep_at.max(64) {
+            self.known.retain(|_, w| w.strong_count() > 0);
+            self.sweep_at = self.known.len() * 2;
+        }
+        let demand = Arc::new(demand);
+        self.known.insert(hash, Arc::downgrade(&demand));
+        demand
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images() {
+        for (name, want) in [
+            ("nginx", "nginx:latest"),
+            ("nginx:1", "nginx:1"),
+            ("host:5000/nginx", "host:5000/nginx:latest"),
+            ("host:5000/nginx:1", "host:5000/nginx:1"),
+            ("nginx@sha256:abc", "nginx@sha256:abc"),
+        ] {
+            assert_eq!(&*normalized_image(name), want);
+        }
+    }
+
+    #[test]
+    fn ports() {
+        let p = |ip: &str, protocol: &str, port| HostPort { ip: ip.into(), protocol: protocol.into(), port };
+        for (a, b, want) in [
+            (p("0.0.0.0", "TCP", 80), p("0.0.0.0", "TCP", 80), true),
+            (p("0.0.0.0", "TCP", 80), p("10.0.0.1", "TCP", 80), true),
+            (p("10.0.0.2", "TCP", 80), p("10.0.0.1", "TCP", 80), false),
+            (p("0.0.0.0", "TCP", 80), p("0.0.0.0", "UDP", 80), false),
+            (p("0.0.0.0", "TCP", 80), p("0.0.0.0", "TCP", 81), false),
+        ] {
+            assert_eq!(a.conflicts(&b), want, "{a:?} {b:?}");
+        }
+    }
+
+    #[test]
+    fn equal_demands_are_one() {
+        let mut interner = Interner::default();
+        let of = |priority| Demand { priority, ..Demand::default() };
+        let a = interner.intern(of(1));
+        assert!(Arc::ptr_eq(&a, &interner.intern(of(1))));
+        assert!(!Arc::ptr_eq(&a, &interner.intern(of(2))));
+    }
+}

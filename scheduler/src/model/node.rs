@@ -1,0 +1,136 @@
+//! One node: what it has, what runs on it, what is left.
+//!
+//! The part that comes from the Node object ([`NodeBase`]) is shared between versions, so that placing a pod copies only
+//! the running totals and a list of pointers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Node;
+
+use super::demand::HostPort;
+use super::pod::PodInfo;
+use super::resource::Resource;
+use super::selector::{Effect, Labels, Taint};
+
+/// What the Node object says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeBase {
+    /// Name.
+    pub name: Arc<str>,
+    /// Labels.
+    pub labels: Labels,
+    /// Taints.
+    pub taints: Vec<Taint>,
+    /// `spec.unschedulable`.
+    pub unschedulable: bool,
+    /// What pods can have.
+    pub allocatable: Resource,
+    /// Images that are there, and their size in bytes.
+    pub images: HashMap<Arc<str>, i64>,
+    /// Region and zone in one text; empty when there are none.
+    pub zone: Arc<str>,
+}
+
+impl NodeBase {
+    /// Reads a node.
+    pub fn from_api(node: &Node) -> Self {
+        let labels = node.metadata.labels.clone().unwrap_or_default();
+        let spec = node.spec.as_ref();
+        let status = node.status.as_ref();
+        let mut images = HashMap::new();
+        for image in status.and_then(|s| s.images.as_ref()).into_iter().flatten() {
+            for name in image.names.iter().flatten() {
+                images.insert(Arc::from(name.as_str()), image.size_bytes.unwrap_or(0));
+            }
+        }
+        Self {
+            name: node.metadata.name.as_deref().unwrap_or_default().into(),
+            taints: spec.and_then(|s| s.taints.as_ref()).into_iter().flatten().map(Taint::from_api).collect(),
+            unschedulable: spec.and_then(|s| s.unschedulable).unwrap_or(false),
+            allocatable: status.and_then(|s| s.allocatable.as_ref()).map(Resource::from_list).unwrap_or_default(),
+            images,
+            zone: zone_of(&labels),
+            labels,
+        }
+    }
+
+    /// Taints that keep pods away.
+    pub fn hard_taints(&self) -> impl Iterator<Item = &Taint> {
+        self.taints.iter().filter(|t| matches!(t.effect, Effect::NoSchedule | Effect::NoExecute))
+    }
+}
+
+fn zone_of(labels: &Labels) -> Arc<str> {
+    let get = |new: &str, old: &str| labels.get(new).or_else(|| labels.get(old)).map_or("", String::as_str);
+    let region = get("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region");
+    let zone = get("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone");
+    if region.is_empty() && zone.is_empty() { "".into() } else { format!("{region}\0{zone}").into() }
+}
+
+/// A node with its pods.
+#[derive(Debug, Clone, Default)]
+pub struct NodeInfo {
+    /// What the Node object says.
+    pub base: Arc<NodeBase>,
+    /// Grows with every change in the whole cluster.
+    pub generation: u64,
+    /// Pods on it.
+    pub pods: Vec<Arc<PodInfo>>,
+    /// Those with any affinity to pods.
+    pub with_affinity: Vec<Arc<PodInfo>>,
+    /// Those with required anti-affinity.
+    pub with_anti_affinity: Vec<Arc<PodInfo>>,
+    /// Sum of requests.
+    pub requested: Resource,
+    /// Sum of CPU requests with stand-ins, in millicores.
+    pub non_zero_cpu: i64,
+    /// Sum of memory requests with stand-ins, in bytes.
+    pub non_zero_memory: i64,
+    /// Host ports in use.
+    pub ports: Vec<HostPort>,
+}
+
+impl NodeInfo {
+    /// An empty node.
+    pub fn new(base: NodeBase) -> Self {
+        Self { base: Arc::new(base), ..Self::default() }
+    }
+
+    /// Name.
+    pub fn name(&self) -> &Arc<str> {
+        &self.base.name
+    }
+
+    /// Puts a pod on the node.
+    pub fn add(&mut self, pod: Arc<PodInfo>) {
+        self.requested.add(&pod.requests);
+        self.non_zero_cpu = self.non_zero_cpu.saturating_add(pod.non_zero.milli_cpu);
+        self.non_zero_memory = self.non_zero_memory.saturating_add(pod.non_zero.memory);
+        self.ports.extend(pod.ports.iter().cloned());
+        if pod.has_pod_affinity() {
+            self.with_affinity.push(Arc::clone(&pod));
+        }
+        if !pod.anti_affinity.is_empty() {
+            self.with_anti_affinity.push(Arc::clone(&pod));
+        }
+        self.pods.push(pod);
+    }
+
+    /// Takes a pod off the node; `false` when it was not there.
+    pub fn remove(&mut self, uid: &str) -> bool {
+        let Some(at) = self.pods.iter().position(|p| *p.uid == *uid) else { return false };
+        let pod = self.pods.swap_remove(at);
+        self.with_affinity.retain(|p| *p.uid != *uid);
+        self.with_anti_affinity.retain(|p| *p.uid != *uid);
+        self.requested.sub(&pod.requests);
+        self.non_zero_cpu = self.non_zero_cpu.saturating_sub(pod.non_zero.milli_cpu);
+        self.non_zero_memory = self.non_zero_memory.saturating_sub(pod.non_zero.memory);
+        for port in &pod.ports {
+            if let Some(at) = self.ports.iter().position(|p| p == port) {
+                self.ports.swap_remove(at);
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,117 @@
+//! DefaultPreemption: makes room for a pod by taking away lesser ones, as few and as unimportant as will do.
+//!
+//! Pure: it only names the node and the victims ([`Rescue`]); the driver deletes them.
+
+mod candidate;
+
+use std::sync::Arc;
+
+use rand::Rng;
+use serde::Deserialize;
+use serde_json::Value;
+
+use self::candidate::{Candidate, Search};
+use super::read_args;
+use crate::framework::plugin::{Context, Plugin, PostFilter, Requeue, Rescue};
+use crate::framework::{ClusterEvent, Code, ConfigError, CycleState, Diagnosis, Hint, Profile, Status};
+use crate::model::PodInfo;
+
+/// Upstream's name.
+pub const NAME: &str = "DefaultPreemption";
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct DefaultPreemption {
+    min_candidate_nodes_percentage: usize,
+    min_candidate_nodes_absolute: usize,
+}
+
+impl Default for DefaultPreemption {
+    fn default() -> Self {
+        Self { min_candidate_nodes_percentage: 10, min_candidate_nodes_absolute: 100 }
+    }
+}
+
+/// Builds the plugin.
+///
+/// # Errors
+/// Unreadable arguments.
+pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
+    let it: DefaultPreemption = read_args(NAME, args)?;
+    if it.min_candidate_nodes_percentage > 100 {
+        return Err(ConfigError::Args(NAME, "minCandidateNodesPercentage: not in valid range [0, 100]".to_owned()));
+    }
+    if it.min_candidate_nodes_percentage == 0 && it.min_candidate_nodes_absolute == 0 {
+        let text = "minCandidateNodesPercentage and minCandidateNodesAbsolute cannot both be zero";
+        return Err(ConfigError::Args(NAME, text.to_owned()));
+    }
+    let it = Arc::new(it);
+    Ok(Plugin::new(NAME).post_filter(&it).requeue(&it))
+}
+
+/// Why a pod may not push others out, if it may not.
+fn ineligible(cx: Context<'_>, pod: &PodInfo, rejected: &[(usize, Status)]) -> Option<&'static str> {
+    if !pod.preempts {
+        return Some("not eligible due to preemptionPolicy=Never.");
+    }
+    let at = cx.snapshot.position(pod.nominated.as_ref()?)?;
+    let unresolvable = rejected.iter().any(|(i, s)| *i == at && s.code() == Code::UnschedulableAndUnresolvable);
+    let leaving = |p: &Arc<PodInfo>| p.terminating && p.preempted && p.priority < pod.priority;
+    (!unresolvable && cx.snapshot.nodes()[at].pods.iter().any(leaving))
+        .then_some("not eligible due to a terminating pod on the nominated node.")
+}
+
+impl DefaultPreemption {
+    fn wanted(&self, nodes: usize) -> usize {
+        (nodes * self.min_candidate_nodes_percentage / 100).max(self.min_candidate_nodes_absolute).min(nodes)
+    }
+}
+
+impl PostFilter for DefaultPreemption {
+    fn post_filter(
+        &self,
+        cx: Context<'_>,
+        profile: &Profile,
+        state: &CycleState,
+        pod: &PodInfo,
+        rejected: &[(usize, Status)],
+    ) -> (Option<Rescue>, Status) {
+        if let Some(reason) = ineligible(cx, pod, rejected) {
+            return (None, Status::unschedulable(format!("preemption: {reason}")));
+        }
+        let promising: Vec<usize> =
+            rejected.iter().filter(|(_, s)| s.code() == Code::Unschedulable).map(|(i, _)| *i).collect();
+        let mut diagnosis = Diagnosis {
+            nodes: cx.snapshot.nodes().len(),
+            others: Some(Status::unresolvable("Preemption is not helpful for scheduling")),
+            ..Diagnosis::default()
+        };
+        let search = Search::new(cx, profile, state, pod);
+        let wanted = self.wanted(promising.len());
+        let offset = if promising.is_empty() { 0 } else { rand::rng().random_range(0..promising.len()) };
+        let mut candidates: Vec<Candidate> = Vec::new();
+        for at in promising[offset..].iter().chain(&promising[..offset]) {
+            match search.victims(&cx.snapshot.nodes()[*at]) {
+                Ok(candidate) => candidates.push(candidate),
+                Err(status) => diagnosis.reject(*at, status),
+            }
+            if candidates.len() >= wanted && candidates.iter().any(|c| c.violations == 0) {
+                break;
+            }
+        }
+        let Some(best) = candidate::pick(candidates, cx.now) else {
+            return (Some(Rescue::default()), Status::unschedulable(format!("preemption: {diagnosis}")));
+        };
+        let demoted = cx.nominated.on(&best.node).iter().filter(|p| p.priority < pod.priority).cloned().collect();
+        (Some(Rescue { nominate: Some(best.node), victims: best.victims, demoted }), Status::SUCCESS)
+    }
+}
+
+impl Requeue for DefaultPreemption {
+    fn hint(&self, _: &PodInfo, _: &ClusterEvent) -> Hint {
+        Hint::Skip
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,34 @@
+//! The plugins, by upstream's names. Each is pure but for those that bind.
+
+pub mod default_binder;
+pub mod default_preemption;
+pub mod dynamic_resources;
+pub mod image_locality;
+pub mod inter_pod_affinity;
+pub mod node_affinity;
+pub mod node_name;
+pub mod node_ports;
+pub mod node_resources;
+pub mod node_unschedulable;
+pub mod node_volume_limits;
+pub mod pod_topology_spread;
+pub mod priority_sort;
+pub mod scheduling_gates;
+pub mod taint_toleration;
+pub mod volume_binding;
+pub mod volume_restrictions;
+pub mod volume_zone;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::framework::ConfigError;
+
+/// Reads a plugin's arguments; `null` gives the defaults.
+pub(crate) fn read_args<T: DeserializeOwned + Default>(plugin: &'static str, args: &Value) -> Result<T, ConfigError> {
+    let mut args = args.clone();
+    let Some(map) = args.as_object_mut() else { return Ok(T::default()) };
+    map.remove("apiVersion");
+    map.remove("kind");
+    serde_json::from_value(args).map_err(|e| ConfigError::Args(plugin, e.to_string()))
+}

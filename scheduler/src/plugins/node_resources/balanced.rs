@@ -1,0 +1,84 @@
+//! NodeResourcesBalancedAllocation: likes nodes whose resources would be used up evenly.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{ResourceSpec, allocatable_and_taken, asked};
+use crate::framework::plugin::{Context, Plugin, PreScore, Score};
+use crate::framework::{ConfigError, CycleState, Status};
+use crate::model::{NodeInfo, PodInfo};
+use crate::plugins::read_args;
+
+/// Upstream's name.
+pub const NAME: &str = "NodeResourcesBalancedAllocation";
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Balanced {
+    resources: Vec<ResourceSpec>,
+}
+
+impl Default for Balanced {
+    fn default() -> Self {
+        Self { resources: ResourceSpec::defaults() }
+    }
+}
+
+/// Builds the plugin.
+///
+/// # Errors
+/// Unreadable arguments.
+pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
+    let it = Arc::new(read_args::<Balanced>(NAME, args)?);
+    Ok(Plugin::new(NAME).pre_score(&it).score(&it))
+}
+
+impl PreScore for Balanced {
+    fn pre_score(&self, _: Context<'_>, _: &mut CycleState, pod: &PodInfo, _: &[Arc<NodeInfo>]) -> Status {
+        if self.resources.iter().all(|r| asked(pod, &r.name, false) == 0) { Status::SKIP } else { Status::SUCCESS }
+    }
+}
+
+impl Score for Balanced {
+    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+    fn score(&self, _: Context<'_>, _: &CycleState, pod: &PodInfo, node: &NodeInfo) -> i64 {
+        let (mut n, mut sum, mut squares) = (0.0_f64, 0.0_f64, 0.0_f64);
+        let mut pair = [0.0_f64; 2];
+        for r in &self.resources {
+            let (has, taken) = allocatable_and_taken(pod, node, &r.name, false);
+            if has == 0 {
+                continue;
+            }
+            let fraction = (taken as f64 / has as f64).min(1.0);
+            pair = [pair[1], fraction];
+            n += 1.0;
+            sum += fraction;
+            squares += fraction * fraction;
+        }
+        let deviation = if n < 1.5 {
+            0.0
+        } else if n < 2.5 {
+            ((pair[0] - pair[1]) / 2.0).abs()
+        } else {
+            (squares / n - (sum / n) * (sum / n)).max(0.0).sqrt()
+        };
+        ((1.0 - deviation) * 100.0) as i64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{check::Check, node, pod};
+    use serde_json::json;
+
+    #[test]
+    fn score() {
+        let sized = |name: &str, cpu: &str, memory: &str| node(name).has("cpu", cpu).has("memory", memory).with(&[]);
+        let nodes = [sized("even", "10", "10Gi"), sized("uneven", "10", "5Gi"), sized("full", "1", "1Gi")];
+        let p = pod("p").cpu("3").memory("3Gi").info();
+        assert_eq!(Check::of(super::build, json!(null)).scores(&p, &nodes), [100, 85, 100]);
+        assert!(Check::of(super::build, json!(null)).scores(&pod("best-effort").info(), &nodes).is_empty());
+    }
+}

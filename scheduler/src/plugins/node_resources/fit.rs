@@ -1,0 +1,192 @@
+//! NodeResourcesFit: does the pod fit into what is left, and how full would the node be?
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::strategy::Strategy;
+use crate::framework::plugin::{Context, Filter, Plugin, Requeue, Score};
+use crate::framework::status::Reason;
+use crate::framework::{ClusterEvent, Code, ConfigError, CycleState, Hint, Status};
+use crate::model::resource::is_extended;
+use crate::model::{NodeInfo, PodInfo, Resource};
+use crate::plugins::read_args;
+
+/// Upstream's name.
+pub const NAME: &str = "NodeResourcesFit";
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Fit {
+    ignored_resources: Vec<String>,
+    ignored_resource_groups: Vec<String>,
+    scoring_strategy: Strategy,
+}
+
+/// Builds the plugin.
+///
+/// # Errors
+/// Unreadable arguments, or a shape that is none.
+pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
+    let it = read_args::<Fit>(NAME, args)?;
+    if let Some(problem) = it.scoring_strategy.problem() {
+        return Err(ConfigError::Args(NAME, problem));
+    }
+    let it = Arc::new(it);
+    Ok(Plugin::new(NAME).filter(&it).score(&it).requeue(&it))
+}
+
+impl Fit {
+    fn ignores(&self, name: &str) -> bool {
+        is_extended(name)
+            && (self.ignored_resources.iter().any(|r| r == name)
+                || name
+                    .split_once('/')
+                    .is_some_and(|(group, _)| self.ignored_resource_groups.iter().any(|g| g == group)))
+    }
+
+    /// Resources that are short, and whether even an empty node would be too small.
+    fn short(&self, asked: &Resource, node: &NodeInfo) -> (Vec<Reason>, bool) {
+        let mut reasons: Vec<Reason> = Vec::new();
+        let mut hopeless = false;
+        let (has, taken) = (&node.base.allocatable, &node.requested);
+        if i64::try_from(node.pods.len()).unwrap_or(i64::MAX) >= has.pods {
+            reasons.push(Cow::Borrowed("Too many pods"));
+        }
+        if asked.is_zero() {
+            return (reasons, hopeless);
+        }
+        for (want, has, taken, reason) in [
+            (asked.milli_cpu, has.milli_cpu, taken.milli_cpu, "Insufficient cpu"),
+            (asked.memory, has.memory, taken.memory, "Insufficient memory"),
+            (asked.ephemeral_storage, has.ephemeral_storage, taken.ephemeral_storage, "Insufficient ephemeral-storage"),
+        ] {
+            if want > 0 && want > has - taken {
+                reasons.push(Cow::Borrowed(reason));
+                hopeless |= want > has;
+            }
+        }
+        for (name, want) in &asked.scalar {
+            if *want > 0 && !self.ignores(name) && *want > has.get(name) - taken.get(name) {
+                reasons.push(Cow::Owned(format!("Insufficient {name}")));
+                hopeless |= *want > has.get(name);
+            }
+        }
+        (reasons, hopeless)
+    }
+}
+
+impl Filter for Fit {
+    fn filter(&self, _: Context<'_>, _: &CycleState, pod: &PodInfo, node: &NodeInfo) -> Status {
+        let (reasons, hopeless) = self.short(&pod.requests, node);
+        if reasons.is_empty() {
+            return Status::SUCCESS;
+        }
+        let code = if hopeless { Code::UnschedulableAndUnresolvable } else { Code::Unschedulable };
+        Status::with_reasons(code, reasons)
+    }
+}
+
+impl Score for Fit {
+    fn score(&self, _: Context<'_>, _: &CycleState, pod: &PodInfo, node: &NodeInfo) -> i64 {
+        self.scoring_strategy.score(pod, node)
+    }
+}
+
+impl Requeue for Fit {
+    fn hint(&self, pod: &PodInfo, event: &ClusterEvent) -> Hint {
+        match event {
+            ClusterEvent::AssignedPod { old: Some(_), new: None } => Hint::Queue,
+            ClusterEvent::AssignedPod { old: Some(old), new: Some(new) } => shrank(&old.requests, &new.requests).into(),
+            ClusterEvent::Target { old, new } => shrank(&old.requests, &new.requests).into(),
+            _ => event
+                .node_if(|old, new| old.allocatable != new.allocatable)
+                .is_some_and(|n| {
+                    let empty = NodeInfo { base: Arc::new(n.clone()), ..NodeInfo::default() };
+                    self.short(&pod.requests, &empty).0.is_empty()
+                })
+                .into(),
+        }
+    }
+}
+
+fn shrank(old: &Resource, new: &Resource) -> bool {
+    let mut max = old.clone();
+    max.max(new);
+    *new != max
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::framework::{Code, ConfigError};
+    use crate::testing::{check::Check, node, pod};
+    use serde_json::{Value, json};
+
+    #[test]
+    fn filter() {
+        let gpu = |name: &str, n: &str| {
+            pod(name).set("/spec/containers/0", "resources", json!({"requests": {"example.com/gpu": n}})).info()
+        };
+        let full = node("n").has("pods", "1").with(&[pod("a").info()]);
+        let used =
+            node("n").has("example.com/gpu", "2").with(&[pod("a").cpu("3").memory("10Gi").info(), gpu("g", "1")]);
+        let check = Check::of(super::build, json!(null));
+        for (what, pod, node, want, code) in [
+            ("fits", pod("p").cpu("1").memory("6Gi").info(), &used, "", Code::Success),
+            ("cpu", pod("p").cpu("1001m").info(), &used, "Insufficient cpu", Code::Unschedulable),
+            ("hopeless", pod("p").cpu("5").info(), &used, "Insufficient cpu", Code::UnschedulableAndUnresolvable),
+            (
+                "both",
+                pod("p").cpu("2").memory("7Gi").info(),
+                &used,
+                "Insufficient cpu, Insufficient memory",
+                Code::Unschedulable,
+            ),
+            ("pods", pod("p").info(), &full, "Too many pods", Code::Unschedulable),
+            ("extended", gpu("p", "2"), &used, "Insufficient example.com/gpu", Code::Unschedulable),
+            ("extended fits", gpu("p", "1"), &used, "", Code::Success),
+        ] {
+            let status = check.status(&pod, node);
+            assert_eq!((status.to_string().as_str(), status.code()), (want, code), "{what}");
+        }
+        let ignoring = Check::of(super::build, json!({"ignoredResources": ["example.com/gpu"]}));
+        assert_eq!(ignoring.filter(&gpu("p", "9"), &used), "");
+    }
+
+    #[test]
+    fn strategies() {
+        let n = [node("n").has("cpu", "10").has("memory", "10Gi").with(&[pod("a").cpu("3").memory("1Gi").info()])];
+        let p = pod("p").cpu("2").memory("1Gi").info();
+        let ratio = json!({"scoringStrategy": {"type": "RequestedToCapacityRatio", "requestedToCapacityRatio":
+            {"shape": [{"utilization": 0, "score": 0}, {"utilization": 100, "score": 10}]}}});
+        for (args, want) in [
+            (json!(null), (50 + 80) / 2),
+            (json!({"scoringStrategy": {"type": "MostAllocated"}}), (50 + 20) / 2),
+            (json!({"scoringStrategy": {"type": "LeastAllocated", "resources": [{"name": "cpu", "weight": 1}]}}), 50),
+            (ratio, 35),
+        ] {
+            assert_eq!(Check::of(super::build, args.clone()).scores(&p, &n), [want], "{args}");
+        }
+    }
+
+    #[test]
+    fn stand_ins_count_for_scores() {
+        let nodes = [node("busy").with(&[pod("a").info(), pod("b").info()]), node("idle").with(&[])];
+        let scores = Check::of(super::build, json!(null)).scores(&pod("p").info(), &nodes);
+        assert!(scores[0] < scores[1], "{scores:?}");
+    }
+
+    #[test]
+    fn bad_arguments() {
+        for args in [
+            json!({"scoringStrategy": {"type": "RequestedToCapacityRatio"}}),
+            json!({"scoringStrategy": {"type": "Nonsense"}}),
+            json!({"unknown": 1}),
+        ] as [Value; 3]
+        {
+            assert!(matches!(super::build(&args), Err(ConfigError::Args(..))), "{args}");
+        }
+    }
+}

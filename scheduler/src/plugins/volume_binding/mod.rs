@@ -1,0 +1,306 @@
+//! VolumeBinding: pods go where their volumes are, or where volumes can be had.
+//!
+//! Claims that bind at once must be bound already. Claims that wait for their first consumer get a volume that is there,
+//! or have one made, on the node chosen; both are set down at Reserve and carried out at PreBind.
+
+mod matching;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::read_args;
+use crate::framework::api::Api;
+use crate::framework::plugin::{Context, Filter, Plugin, PreBind, PreFilter, PreFiltered, Requeue, Reserve};
+use crate::framework::{Action, ClusterEvent, Code, ConfigError, CycleState, Hint, ObjectKind, Status};
+use crate::model::{NodeBase, NodeInfo, PodInfo};
+
+/// Upstream's name.
+pub const NAME: &str = "VolumeBinding";
+
+const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Args {
+    bind_timeout_seconds: u64,
+    #[allow(dead_code, reason = "scores by capacity need StorageCapacityScoring, which is off")]
+    shape: Option<Value>,
+}
+
+impl Default for Args {
+    fn default() -> Self {
+        Self { bind_timeout_seconds: 600, shape: None }
+    }
+}
+
+struct VolumeBinding {
+    timeout: Duration,
+    /// Volumes promised to claims whose binding the API server has not confirmed: volume name to claim.
+    promised: Mutex<HashMap<String, String>>,
+}
+
+/// Builds the plugin.
+///
+/// # Errors
+/// Unreadable arguments.
+pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
+    let args: Args = read_args(NAME, args)?;
+    let it = Arc::new(VolumeBinding {
+        timeout: Duration::from_secs(args.bind_timeout_seconds),
+        promised: Mutex::new(HashMap::new()),
+    });
+    Ok(Plugin::new(NAME).pre_filter(&it).filter(&it).reserve(&it).pre_bind(&it).requeue(&it))
+}
+
+#[derive(Clone, Debug, Default)]
+struct Notes {
+    bound: Vec<Arc<PersistentVolume>>,
+    /// A bound claim's volume is gone.
+    missing: bool,
+    delayed: Vec<Arc<PersistentVolumeClaim>>,
+}
+
+/// How delayed claims get their volumes on one node.
+#[derive(Clone, Debug, Default)]
+struct Plan {
+    take: Vec<(Arc<PersistentVolume>, Arc<PersistentVolumeClaim>)>,
+    make: Vec<Arc<PersistentVolumeClaim>>,
+}
+
+fn key(claim: &PersistentVolumeClaim) -> String {
+    format!(
+        "{}/{}",
+        claim.metadata.namespace.as_deref().unwrap_or_default(),
+        claim.metadata.name.as_deref().unwrap_or_default()
+    )
+}
+
+fn class_of(claim: &PersistentVolumeClaim) -> &str {
+    claim.spec.as_ref().and_then(|s| s.storage_class_name.as_deref()).unwrap_or_default()
+}
+
+fn annotation<'a>(claim: &'a PersistentVolumeClaim, name: &str) -> Option<&'a str> {
+    claim.metadata.annotations.as_ref()?.get(name).map(String::as_str)
+}
+
+impl PreFilter for VolumeBinding {
+    fn pre_filter(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo) -> Result<PreFiltered, Status> {
+        let mut notes = Notes::default();
+        let mut any = false;
+        let mut immediate = false;
+        for (name, ephemeral) in pod.claims() {
+            any = true;
+            let claim = cx.listers.claim(&pod.namespace, name).ok_or_else(|| {
+                Status::unresolvable(if ephemeral {
+                    format!("waiting for ephemeral volume controller to create the persistentvolumeclaim {name:?}")
+                } else {
+                    format!("persistentvolumeclaim {name:?} not found")
+                })
+            })?;
+            let volume = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).filter(|v| !v.is_empty());
+            if claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Lost") {
+                let text = format!(
+                    "persistentvolumeclaim {name:?} bound to non-existent persistentvolume {:?}",
+                    volume.unwrap_or_default()
+                );
+                return Err(Status::unresolvable(text));
+            }
+            if claim.metadata.deletion_timestamp.is_some() {
+                return Err(Status::unresolvable(format!("persistentvolumeclaim {name:?} is being deleted")));
+            }
+            match volume {
+                Some(volume) if annotation(&claim, BIND_COMPLETED).is_some() => match cx.listers.volume(volume) {
+                    Some(volume) => notes.bound.push(volume),
+                    None => notes.missing = true,
+                },
+                Some(_) => immediate = true,
+                None => {
+                    let class = cx.listers.storage_class(class_of(&claim));
+                    let waits = class.is_some_and(|c| c.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"));
+                    if waits { notes.delayed.push(claim) } else { immediate = true }
+                }
+            }
+        }
+        if !any {
+            return Err(Status::SKIP);
+        }
+        if immediate {
+            return Err(Status::unresolvable("pod has unbound immediate PersistentVolumeClaims"));
+        }
+        state.put(notes);
+        Ok(PreFiltered::All)
+    }
+}
+
+impl VolumeBinding {
+    /// How the delayed claims get their volumes on a node, if they can.
+    fn plan(&self, cx: Context<'_>, notes: &Notes, node: &NodeBase) -> Option<Plan> {
+        let mut plan = Plan::default();
+        if notes.delayed.is_empty() {
+            return Some(plan);
+        }
+        let promised = self.promised.lock().clone();
+        for claim in &notes.delayed {
+            // A claim for which a node was chosen before stays with it.
+            if annotation(claim, SELECTED_NODE).is_some_and(|n| n != &*node.name) {
+                return None;
+            }
+            let taken = |v: &str| {
+                plan.take.iter().any(|(t, _)| t.metadata.name.as_deref() == Some(v)) || promised.contains_key(v)
+            };
+            let volumes = cx.listers.volumes_of_class(class_of(claim));
+            if annotation(claim, SELECTED_NODE).is_none()
+                && let Some(volume) = matching::smallest(claim, &volumes, node, taken)
+            {
+                plan.take.push((volume, Arc::clone(claim)));
+                continue;
+            }
+            let class = cx.listers.storage_class(class_of(claim))?;
+            if class.provisioner == NO_PROVISIONER || !matching::topology_allows(&class, node) {
+                return None;
+            }
+            plan.make.push(Arc::clone(claim));
+        }
+        Some(plan)
+    }
+}
+
+impl Filter for VolumeBinding {
+    fn filter(&self, cx: Context<'_>, state: &CycleState, _: &PodInfo, node: &NodeInfo) -> Status {
+        let Some(notes) = state.get::<Notes>() else { return Status::SUCCESS };
+        let mut reasons = Vec::new();
+        if !notes.bound.iter().all(|v| matching::reachable(v, &node.base)) {
+            reasons.push("node(s) didn't match PersistentVolume's node affinity".into());
+        }
+        if self.plan(cx, notes, &node.base).is_none() {
+            reasons.push("node(s) didn't find available persistent volumes to bind".into());
+        }
+        if notes.missing {
+            reasons.push("node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)".into());
+        }
+        if reasons.is_empty() {
+            Status::SUCCESS
+        } else {
+            Status::with_reasons(Code::UnschedulableAndUnresolvable, reasons)
+        }
+    }
+}
+
+impl Reserve for VolumeBinding {
+    fn reserve(&self, cx: Context<'_>, state: &mut CycleState, _: &PodInfo, node: &Arc<NodeInfo>) -> Status {
+        let Some(notes) = state.get::<Notes>() else { return Status::SUCCESS };
+        let Some(plan) = self.plan(cx, notes, &node.base) else {
+            return Status::unschedulable("node(s) didn't find available persistent volumes to bind");
+        };
+        let mut promised = self.promised.lock();
+        for (volume, claim) in &plan.take {
+            promised.insert(volume.metadata.name.clone().unwrap_or_default(), key(claim));
+        }
+        drop(promised);
+        state.put(plan);
+        Status::SUCCESS
+    }
+
+    fn unreserve(&self, state: &mut CycleState, _: &PodInfo, _: &str) {
+        self.release(state);
+    }
+}
+
+impl VolumeBinding {
+    fn release(&self, state: &CycleState) {
+        if let Some(plan) = state.get::<Plan>() {
+            let mut promised = self.promised.lock();
+            for (volume, _) in &plan.take {
+                promised.remove(volume.metadata.name.as_deref().unwrap_or_default());
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl PreBind for VolumeBinding {
+    fn applies(&self, state: &CycleState, _: &PodInfo) -> bool {
+        state.get::<Plan>().is_some_and(|p| !p.take.is_empty() || !p.make.is_empty())
+    }
+
+    async fn pre_bind(&self, api: &dyn Api, state: &CycleState, pod: &PodInfo, node: &str) -> Status {
+        let Some(plan) = state.get::<Plan>() else { return Status::SUCCESS };
+        let mut waiting = Vec::new();
+        for (volume, claim) in &plan.take {
+            if let Err(e) = api.update_volume(&claimed(volume, claim)).await {
+                return Status::error(format!("binding volumes: {e}"));
+            }
+            waiting.push(claim.metadata.name.clone().unwrap_or_default());
+        }
+        for claim in &plan.make {
+            let mut claim = PersistentVolumeClaim::clone(claim);
+            waiting.push(claim.metadata.name.clone().unwrap_or_default());
+            let annotations = claim.metadata.annotations.get_or_insert_default();
+            if annotations.insert(SELECTED_NODE.to_owned(), node.to_owned()).as_deref() == Some(node) {
+                continue;
+            }
+            if let Err(e) = api.update_claim(&claim).await {
+                return Status::error(format!("binding volumes: {e}"));
+            }
+        }
+        let done = api.claims_bound(pod, &waiting, node, self.timeout).await;
+        self.release(state);
+        match done {
+            Ok(()) => Status::SUCCESS,
+            Err(e) => Status::error(format!("binding volumes: {e}")),
+        }
+    }
+}
+
+/// The volume, set aside for the claim.
+fn claimed(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> PersistentVolume {
+    let mut volume = volume.clone();
+    if let Some(spec) = &mut volume.spec {
+        let by_us = spec.claim_ref.is_none();
+        spec.claim_ref = Some(ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("PersistentVolumeClaim".to_owned()),
+            ..shared::types::object_reference(claim)
+        });
+        if by_us {
+            volume
+                .metadata
+                .annotations
+                .get_or_insert_default()
+                .insert(BOUND_BY_CONTROLLER.to_owned(), "yes".to_owned());
+        }
+    }
+    volume
+}
+
+impl Requeue for VolumeBinding {
+    fn hint(&self, pod: &PodInfo, event: &ClusterEvent) -> Hint {
+        match event {
+            ClusterEvent::Object(
+                ObjectKind::StorageClass
+                | ObjectKind::PersistentVolume
+                | ObjectKind::PersistentVolumeClaim
+                | ObjectKind::CsiNode
+                | ObjectKind::CsiDriver,
+                Action::Add | Action::Update,
+            ) => Hint::Queue,
+            ClusterEvent::Node { .. } => {
+                event.node_if(|old, new| old.labels != new.labels).is_some_and(|_| pod.claims().next().is_some()).into()
+            }
+            _ => Hint::Skip,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::model::PodInfo;
+use crate::testing::{check::Check, node, pod};
+
+const NOT_HERE: &str = "node(s) didn't match PersistentVolume's node affinity";
+const NONE_FREE: &str = "node(s) didn't find available persistent volumes to bind";
+
+fn check(claim: Value, volumes: &[Value], classes: &[Value]) -> Check {
+    let mut check = Check::of(super::build, json!(null));
+    let listers = &mut check.listers;
+    if !claim.is_null() {
+        listers.claims.insert(("default".into(), "c".into()), Arc::new(serde_json::from_value(claim).expect("claim")));
+    }
+    for v in volumes {
+        let name = v["metadata"]["name"].as_str().expect("name").to_owned();
+        listers.volumes.insert(name, Arc::new(serde_json::from_value(v.clone()).expect("volume")));
+    }
+    for c in classes {
+        let name = c["metadata"]["name"].as_str().expect("name").to_owned();
+        listers.classes.insert(name, Arc::new(serde_json::from_value(c.clone()).expect("class")));
+    }
+    check
+}
+
+fn user() -> PodInfo {
+    pod("p").set("/spec", "volumes", json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}])).info()
+}
+
+fn volume(name: &str, size: &str, on: &str) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"storageClassName": "late", "capacity": {"storage": size}, "accessModes": ["ReadWriteOnce"],
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [on]}]}]}}}})
+}
+
+fn claim(annotations: Value, volume: &str) -> Value {
+    json!({"metadata": {"name": "c", "namespace": "default", "annotations": annotations},
+        "spec": {"storageClassName": "late", "volumeName": volume, "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "5Gi"}}}})
+}
+
+fn class(provisioner: &str) -> Value {
+    json!({"metadata": {"name": "late"}, "provisioner": provisioner, "volumeBindingMode": "WaitForFirstConsumer"})
+}
+
+#[test]
+fn filter() {
+    let nodes = [node("a").with(&[]), node("b").with(&[])];
+    let bound = json!({"pv.kubernetes.io/bind-completed": "yes"});
+    let static_class = class("kubernetes.io/no-provisioner");
+    for (what, check, want) in [
+        ("no claim", check(json!(null), &[], &[]), ["persistentvolumeclaim \"c\" not found"; 2]),
+        ("bound", check(claim(bound.clone(), "v"), &[volume("v", "5Gi", "a")], &[]), ["", NOT_HERE]),
+        (
+            "bound to nothing",
+            check(claim(bound, "v"), &[], &[]),
+            ["node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"; 2],
+        ),
+        ("immediate", check(claim(json!({}), ""), &[], &[]), ["pod has unbound immediate PersistentVolumeClaims"; 2]),
+        (
+            "a volume is there",
+            check(claim(json!({}), ""), &[volume("v", "9Gi", "b")], std::slice::from_ref(&static_class)),
+            [NONE_FREE, ""],
+        ),
+        (
+            "too small",
+            check(claim(json!({}), ""), &[volume("v", "1Gi", "b")], std::slice::from_ref(&static_class)),
+            [NONE_FREE; 2],
+        ),
+        ("made anywhere", check(claim(json!({}), ""), &[], &[class("csi.example.com")]), ["", ""]),
+        (
+            "made where chosen before",
+            check(claim(json!({"volume.kubernetes.io/selected-node": "b"}), ""), &[], &[class("csi.example.com")]),
+            [NONE_FREE, ""],
+        ),
+    ] {
+        let got: Vec<String> = check.statuses(&user(), &nodes).iter().map(ToString::to_string).collect();
+        assert_eq!(got, want, "{what}");
+    }
+}
+
+#[test]
+fn the_smallest_volume_is_taken() {
+    let base = node("a").base();
+    let volumes: Vec<_> = [volume("big", "50Gi", "a"), volume("small", "6Gi", "a"), volume("tiny", "1Gi", "a")]
+        .into_iter()
+        .map(|v| Arc::new(serde_json::from_value(v).expect("volume")))
+        .collect();
+    let claim = serde_json::from_value(claim(json!({}), "")).expect("claim");
+    let name = |taken: &str| {
+        super::matching::smallest(&claim, &volumes, &base, |v| v == taken).and_then(|v| v.metadata.name.clone())
+    };
+    assert_eq!(name("").as_deref(), Some("small"));
+    assert_eq!(name("small").as_deref(), Some("big"));
+}

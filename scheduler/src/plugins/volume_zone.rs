@@ -1,0 +1,126 @@
+//! VolumeZone: volumes labelled with a zone or region are only reached from there.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::framework::plugin::{Context, Filter, Plugin, PreFilter, PreFiltered, Requeue};
+use crate::framework::{Action, ClusterEvent, ConfigError, CycleState, Hint, ObjectKind, Status};
+use crate::model::{NodeInfo, PodInfo};
+
+/// Upstream's name.
+pub const NAME: &str = "VolumeZone";
+
+/// Labels that count, and what older clusters call them on nodes.
+const KEYS: [(&str, &str); 4] = [
+    ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
+    ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),
+    ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"),
+    ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"),
+];
+
+struct VolumeZone;
+
+/// Builds the plugin.
+///
+/// # Errors
+/// None; takes no arguments.
+pub fn build(_: &Value) -> Result<Plugin, ConfigError> {
+    let it = Arc::new(VolumeZone);
+    Ok(Plugin::new(NAME).pre_filter(&it).filter(&it).requeue(&it))
+}
+
+#[derive(Clone, Debug)]
+struct Topology {
+    keys: (&'static str, &'static str),
+    values: BTreeSet<String>,
+}
+
+#[derive(Clone, Debug)]
+struct Notes(Vec<Topology>);
+
+impl PreFilter for VolumeZone {
+    fn pre_filter(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo) -> Result<PreFiltered, Status> {
+        let mut all = Vec::new();
+        for (name, _) in pod.claims() {
+            let Some(claim) = cx.listers.claim(&pod.namespace, name) else {
+                return Err(Status::unresolvable(format!("persistentvolumeclaim {name:?} not found")));
+            };
+            // Unbound claims are VolumeBinding's to judge.
+            let bound = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).filter(|v| !v.is_empty());
+            let Some(volume) = bound.and_then(|v| cx.listers.volume(v)) else { continue };
+            let labels = volume.metadata.labels.as_ref();
+            for keys in KEYS {
+                if let Some(zones) = labels.and_then(|l| l.get(keys.0)) {
+                    all.push(Topology { keys, values: zones.split("__").map(|z| z.trim().to_owned()).collect() });
+                }
+            }
+        }
+        if all.is_empty() {
+            return Err(Status::SKIP);
+        }
+        state.put(Notes(all));
+        Ok(PreFiltered::All)
+    }
+}
+
+impl Filter for VolumeZone {
+    fn filter(&self, _: Context<'_>, state: &CycleState, _: &PodInfo, node: &NodeInfo) -> Status {
+        let labels = &node.base.labels;
+        // A node outside any zone or region reaches everything.
+        if !KEYS.iter().any(|(k, _)| labels.contains_key(*k)) {
+            return Status::SUCCESS;
+        }
+        for t in state.get::<Notes>().iter().flat_map(|n| &n.0) {
+            let here = labels.get(t.keys.0).or_else(|| labels.get(t.keys.1));
+            if !here.is_some_and(|v| t.values.contains(v)) {
+                return Status::unresolvable("node(s) had no available volume zone");
+            }
+        }
+        Status::SUCCESS
+    }
+}
+
+impl Requeue for VolumeZone {
+    fn hint(&self, _: &PodInfo, event: &ClusterEvent) -> Hint {
+        match event {
+            ClusterEvent::Node { .. } => event.node_if(|old, new| old.labels != new.labels).is_some().into(),
+            ClusterEvent::Object(
+                ObjectKind::PersistentVolume | ObjectKind::PersistentVolumeClaim | ObjectKind::StorageClass,
+                Action::Add | Action::Update,
+            ) => Hint::Queue,
+            _ => Hint::Skip,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{check::Check, node, pod};
+    use serde_json::json;
+    use std::sync::Arc;
+
+    #[test]
+    fn zones() {
+        let mut check = Check::of(super::build, json!(null));
+        let claim = json!({"metadata": {"name": "c"}, "spec": {"volumeName": "v"}});
+        let volume = json!({"metadata": {"name": "v", "labels": {"topology.kubernetes.io/zone": "a__b"}}});
+        check
+            .listers
+            .claims
+            .insert(("default".into(), "c".into()), Arc::new(serde_json::from_value(claim).expect("claim")));
+        check.listers.volumes.insert("v".into(), Arc::new(serde_json::from_value(volume).expect("volume")));
+        let p = pod("p")
+            .set("/spec", "volumes", json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]))
+            .info();
+        let nodes = [
+            node("a").label("topology.kubernetes.io/zone", "a").with(&[]),
+            node("old-b").label("failure-domain.beta.kubernetes.io/zone", "b").with(&[]),
+            node("c").label("topology.kubernetes.io/zone", "c").with(&[]),
+            node("nowhere").with(&[]),
+        ];
+        assert_eq!(check.fits(&p, &nodes), ["a", "old-b", "nowhere"]);
+        assert_eq!(check.statuses(&p, &nodes)[2].to_string(), "node(s) had no available volume zone");
+    }
+}

@@ -1,0 +1,365 @@
+//! Pods that wait for a node.
+//!
+//! Answers for upstream's scheduling queue. Pods ready for an attempt are *active*; pods that failed and may soon try
+//! again sit out a *back-off*; pods that nothing but a change in the cluster can help are *unschedulable*, and those
+//! whose gates are closed are among them. What happens while a pod is being tried is kept and looked through when it
+//! fails, so that no event is missed. Pure: the clock is an argument.
+
+mod heap;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use self::heap::Heap;
+use crate::framework::{ClusterEvent, Hint, Nominated, Profile};
+use crate::metrics;
+use crate::model::PodInfo;
+
+/// Profiles by name.
+pub type Profiles = HashMap<Arc<str>, Arc<Profile>>;
+
+/// A pod with its history in the queue.
+#[derive(Debug, Clone)]
+pub struct QueuedPod {
+    /// The pod.
+    pub pod: Arc<PodInfo>,
+    /// When it last entered the queue from outside or from a failed attempt.
+    pub queued: Instant,
+    /// Attempts so far, the running one included.
+    pub attempts: u32,
+    /// When the first attempt was due.
+    pub first: Option<Instant>,
+    /// Failed attempts that lengthen the back-off.
+    pub failures: u32,
+    /// The last attempt broke rather than found no place.
+    pub broke: bool,
+    /// Plugins that turned it down in the last attempt.
+    pub rejectors: BTreeSet<&'static str>,
+    /// The plugin that keeps it out of the queue altogether.
+    pub gate: Option<&'static str>,
+    due: Instant,
+}
+
+impl QueuedPod {
+    /// A pod that has just come.
+    pub fn new(pod: Arc<PodInfo>, now: Instant) -> Self {
+        Self {
+            pod,
+            queued: now,
+            attempts: 0,
+            first: None,
+            failures: 0,
+            broke: false,
+            rejectors: BTreeSet::new(),
+            gate: None,
+            due: now,
+        }
+    }
+}
+
+/// Waiting times.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    /// First back-off.
+    pub initial: Duration,
+    /// Longest back-off.
+    pub max: Duration,
+    /// After this long an unschedulable pod is tried again whatever happens.
+    pub stale: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self { initial: Duration::from_secs(1), max: Duration::from_secs(10), stale: Duration::from_secs(300) }
+    }
+}
+
+impl Timing {
+    fn backoff(&self, failures: u32) -> Duration {
+        match failures {
+            0 => Duration::ZERO,
+            n => self.initial.saturating_mul(1_u32.checked_shl(n - 1).unwrap_or(u32::MAX)).min(self.max),
+        }
+    }
+}
+
+/// See the module.
+pub struct Queue {
+    profiles: Arc<Profiles>,
+    timing: Timing,
+    active: Heap,
+    backoff: Heap,
+    /// Back-off of pods whose attempt broke; these are never taken out early.
+    error_backoff: Heap,
+    unschedulable: HashMap<Arc<str>, QueuedPod>,
+    /// Pods being tried, and the number of the first event after they were taken.
+    in_flight: HashMap<Arc<str>, u64>,
+    events: VecDeque<ClusterEvent>,
+    first_event: u64,
+    nominated: Arc<Nominated>,
+}
+
+impl Queue {
+    /// An empty queue. All profiles share one order, the first one's.
+    pub fn new(profiles: Arc<Profiles>, timing: Timing) -> Self {
+        let sort = profiles.values().next().map(|p| p.queue_sort());
+        let by_due = |a: &QueuedPod, b: &QueuedPod| a.due.cmp(&b.due);
+        Self {
+            profiles,
+            timing,
+            active: Heap::new(Box::new(move |a, b| match &sort {
+                Some(sort) => sort.compare(a, b),
+                None => a.queued.cmp(&b.queued),
+            })),
+            backoff: Heap::new(Box::new(by_due)),
+            error_backoff: Heap::new(Box::new(by_due)),
+            unschedulable: HashMap::new(),
+            in_flight: HashMap::new(),
+            events: VecDeque::new(),
+            first_event: 0,
+            nominated: Arc::new(Nominated::default()),
+        }
+    }
+
+    /// Lengths: active, back-off, unschedulable, gated.
+    pub fn lengths(&self) -> [usize; 4] {
+        let gated = self.unschedulable.values().filter(|q| q.gate.is_some()).count();
+        [self.active.len(), self.backoff.len() + self.error_backoff.len(), self.unschedulable.len() - gated, gated]
+    }
+
+    /// Promised nodes.
+    pub fn nominated(&self) -> Arc<Nominated> {
+        Arc::clone(&self.nominated)
+    }
+
+    /// Promises a node to a pod, or takes the promise back.
+    pub fn nominate(&mut self, pod: &Arc<PodInfo>, node: Option<Arc<str>>) {
+        match node {
+            Some(node) => Arc::make_mut(&mut self.nominated).set(Arc::clone(pod), node),
+            None if self.nominated.node_of(&pod.uid).is_some() => {
+                Arc::make_mut(&mut self.nominated).remove(&pod.uid);
+            }
+            None => {}
+        }
+    }
+
+    fn find(&self, uid: &str) -> Option<&QueuedPod> {
+        self.active
+            .get(uid)
+            .or_else(|| self.backoff.get(uid))
+            .or_else(|| self.error_backoff.get(uid))
+            .or_else(|| self.unschedulable.get(uid))
+    }
+
+    fn take(&mut self, uid: &str) -> Option<QueuedPod> {
+        self.active
+            .remove(uid)
+            .or_else(|| self.backoff.remove(uid))
+            .or_else(|| self.error_backoff.remove(uid))
+            .or_else(|| self.take_unschedulable(uid))
+    }
+
+    fn take_unschedulable(&mut self, uid: &str) -> Option<QueuedPod> {
+        let q = self.unschedulable.remove(uid)?;
+        note(&q, -1.0);
+        Some(q)
+    }
+
+    /// A pod has come. `true` when something can be popped now.
+    pub fn add(&mut self, pod: Arc<PodInfo>, now: Instant) -> bool {
+        if self.in_flight.contains_key(&pod.uid) {
+            return false;
+        }
+        self.nominate(&pod, pod.nominated.clone());
+        let queued = match self.take(&pod.uid) {
+            Some(q) => QueuedPod { pod, ..q },
+            None => QueuedPod::new(pod, now),
+        };
+        self.activate(queued, now, "PodAdd")
+    }
+
+    /// A waiting pod has changed.
+    pub fn update(&mut self, pod: Arc<PodInfo>, now: Instant) -> bool {
+        if self.in_flight.contains_key(&pod.uid) {
+            return false;
+        }
+        let Some(old) = self.find(&pod.uid).map(|q| Arc::clone(&q.pod)) else { return self.add(pod, now) };
+        if pod.nominated != old.nominated {
+            self.nominate(&pod, pod.nominated.clone());
+        }
+        let same = Arc::ptr_eq(&pod.demand, &old.demand) || pod.demand == old.demand;
+        if let Some(q) = self.unschedulable.get_mut(&pod.uid) {
+            q.pod = Arc::clone(&pod);
+            if same {
+                return false;
+            }
+            let event = ClusterEvent::Target { old, new: pod.clone() };
+            let worth = self.worth(&self.unschedulable[&pod.uid], &event);
+            return worth && self.take_unschedulable(&pod.uid).is_some_and(|q| self.requeue(q, now, event.label()));
+        }
+        for heap in [&mut self.active, &mut self.backoff, &mut self.error_backoff] {
+            if let Some(q) = heap.remove(&pod.uid) {
+                heap.push(QueuedPod { pod, ..q });
+                return false;
+            }
+        }
+        false
+    }
+
+    /// A pod is gone, or has its node.
+    pub fn delete(&mut self, uid: &str) {
+        self.take(uid);
+        if self.nominated.node_of(uid).is_some() {
+            Arc::make_mut(&mut self.nominated).remove(uid);
+        }
+    }
+
+    /// The next pod to try. Pods in back-off are taken early when nobody else waits. Must be followed by
+    /// [`Queue::done`].
+    pub fn pop(&mut self, now: Instant) -> Option<QueuedPod> {
+        let mut q = self.active.pop().or_else(|| self.backoff.pop())?;
+        q.attempts += 1;
+        q.first.get_or_insert(now);
+        self.in_flight.insert(Arc::clone(&q.pod.uid), self.first_event + self.events.len() as u64);
+        Some(q)
+    }
+
+    /// A pod that was popped needs no more watching over: it is bound, failed and put back, or gone.
+    pub fn done(&mut self, uid: &str) {
+        if self.in_flight.remove(uid).is_none() {
+            return;
+        }
+        let oldest = self.in_flight.values().min().copied().unwrap_or(u64::MAX);
+        while self.first_event < oldest && self.events.pop_front().is_some() {
+            self.first_event += 1;
+        }
+    }
+
+    /// A pod found no place (`rejectors` in it say why) or its attempt broke (no rejectors).
+    pub fn failed(&mut self, mut q: QueuedPod, now: Instant) -> bool {
+        let Some(since) = self.in_flight.get(&q.pod.uid).copied() else { return false };
+        q.queued = now;
+        q.broke = q.rejectors.is_empty();
+        q.failures += 1;
+        q.due = now + self.timing.backoff(q.failures);
+        let skip = usize::try_from(since.saturating_sub(self.first_event)).unwrap_or(0);
+        let missed = self.events.iter().skip(skip).find(|e| self.worth(&q, e)).map(ClusterEvent::label);
+        self.done(&q.pod.uid);
+        if q.broke {
+            return self.requeue(q, now, "ScheduleAttemptFailure");
+        }
+        if let Some(label) = missed {
+            return self.requeue(q, now, label);
+        }
+        self.park(q, "ScheduleAttemptFailure");
+        false
+    }
+
+    /// Something happened: brings back the pods it may help.
+    pub fn happened(&mut self, event: &ClusterEvent, now: Instant) -> bool {
+        if !self.in_flight.is_empty() {
+            self.events.push_back(event.clone());
+        }
+        let worth: Vec<Arc<str>> =
+            self.unschedulable.iter().filter(|(_, q)| self.worth(q, event)).map(|(uid, _)| Arc::clone(uid)).collect();
+        let mut any = false;
+        for uid in worth {
+            if let Some(q) = self.take_unschedulable(&uid) {
+                any |= self.requeue(q, now, event.label());
+            }
+        }
+        any
+    }
+
+    /// Time has passed: ends back-offs and tries pods again that have waited for too long.
+    pub fn tick(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        for errors in [false, true] {
+            let due = |q: Option<&QueuedPod>| q.is_some_and(|q| q.due <= now);
+            while due(if errors { self.error_backoff.peek() } else { self.backoff.peek() }) {
+                let q = if errors { self.error_backoff.pop() } else { self.backoff.pop() };
+                any |= q.is_some_and(|q| self.activate(q, now, "BackoffComplete"));
+            }
+        }
+        let stale: Vec<Arc<str>> = self
+            .unschedulable
+            .iter()
+            .filter(|(_, q)| q.gate.is_none() && now.saturating_duration_since(q.queued) > self.timing.stale)
+            .map(|(uid, _)| Arc::clone(uid))
+            .collect();
+        for uid in stale {
+            if let Some(q) = self.take_unschedulable(&uid) {
+                any |= self.requeue(q, now, "UnschedulableTimeout");
+            }
+        }
+        any
+    }
+
+    /// Whether an event may help a pod.
+    fn worth(&self, q: &QueuedPod, event: &ClusterEvent) -> bool {
+        let Some(profile) = self.profiles.get(&q.pod.scheduler_name) else { return false };
+        match (event, q.gate) {
+            (_, Some(gate)) => profile.hint(&q.pod, event, [gate]) == Hint::Queue,
+            (ClusterEvent::Everything(_), None) => true,
+            _ => profile.hint(&q.pod, event, q.rejectors.iter().copied()) == Hint::Queue,
+        }
+    }
+
+    /// To the active pods, or to the back-off when it is not over.
+    fn requeue(&mut self, q: QueuedPod, now: Instant, event: &'static str) -> bool {
+        if q.gate.is_some() || q.due <= now {
+            return self.activate(q, now, event);
+        }
+        metrics::incoming("backoff", event);
+        let early = !q.broke;
+        if q.broke {
+            self.error_backoff.push(q);
+        } else {
+            self.backoff.push(q);
+        }
+        early
+    }
+
+    fn activate(&mut self, mut q: QueuedPod, now: Instant, event: &'static str) -> bool {
+        let status = self.profiles.get(&q.pod.scheduler_name).map(|p| p.pre_enqueue(&q.pod)).unwrap_or_default();
+        if !status.is_success() {
+            q.gate = Some(status.plugin);
+            self.park(q, event);
+            return false;
+        }
+        if q.gate.take().is_some() {
+            q.queued = now;
+        }
+        metrics::incoming("active", event);
+        self.active.push(q);
+        true
+    }
+
+    fn park(&mut self, q: QueuedPod, event: &'static str) {
+        metrics::incoming(if q.gate.is_some() { "gated" } else { "unschedulable" }, event);
+        note(&q, 1.0);
+        self.unschedulable.insert(Arc::clone(&q.pod.uid), q);
+    }
+
+    /// When the next back-off ends.
+    pub fn next_due(&self) -> Option<Instant> {
+        [self.backoff.peek(), self.error_backoff.peek()].into_iter().flatten().map(|q| q.due).min()
+    }
+}
+
+/// Counts a parked pod (or one less) for each plugin that keeps it waiting.
+fn note(q: &QueuedPod, by: f64) {
+    for plugin in q.rejectors.iter().copied().chain(q.gate) {
+        metrics::unschedulable(plugin, &q.pod.scheduler_name, by);
+    }
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue").field("lengths", &self.lengths()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::{Profiles, Queue, QueuedPod, Timing};
+use crate::framework::{ClusterEvent, Profile, ProfileConfig};
+use crate::model::PodInfo;
+use crate::testing::{PodBuilder, node, pod};
+
+fn queue() -> (Queue, Instant) {
+    let profile = Profile::build(&ProfileConfig::default()).expect("profile");
+    let profiles: Profiles = [(Arc::clone(&profile.name), Arc::new(profile))].into();
+    (Queue::new(Arc::new(profiles), Timing::default()), Instant::now())
+}
+
+fn arc(p: &PodBuilder) -> Arc<PodInfo> {
+    Arc::new(p.info())
+}
+
+fn name(q: Option<&QueuedPod>) -> Option<&str> {
+    q.map(|q| &*q.pod.name)
+}
+
+fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+fn new_node() -> ClusterEvent {
+    ClusterEvent::Node { old: None, new: Arc::new(node("n").base()) }
+}
+
+fn fail(q: &mut Queue, mut pod: QueuedPod, rejector: Option<&'static str>, now: Instant) -> bool {
+    pod.rejectors = rejector.into_iter().collect();
+    q.failed(pod, now)
+}
+
+#[test]
+fn priority_first_then_first_come() {
+    let (mut q, t) = queue();
+    for (i, (name, priority)) in [("low", 1), ("high", 9), ("high-later", 9), ("lowest", 0)].iter().enumerate() {
+        q.add(arc(&pod(name).priority(*priority)), t + secs(i as u64));
+    }
+    let order: Vec<String> = std::iter::from_fn(|| q.pop(t).map(|p| p.pod.name.to_string())).collect();
+    assert_eq!(order, ["high", "high-later", "low", "lowest"]);
+}
+
+#[test]
+fn only_helpful_events_bring_a_pod_back() {
+    let (mut q, t) = queue();
+    q.add(arc(&pod("p").cpu("1")), t);
+    let p = q.pop(t).expect("p");
+    assert!(!fail(&mut q, p, Some("NodeResourcesFit"), t));
+    assert_eq!(q.lengths(), [0, 0, 1, 0]);
+    let small = ClusterEvent::Node { old: None, new: Arc::new(node("n").has("cpu", "500m").base()) };
+    assert!(!q.happened(&small, t), "the node is too small");
+    assert!(!q.happened(&ClusterEvent::NodeGone, t));
+    assert!(q.happened(&new_node(), t + secs(1)));
+    assert_eq!(name(q.pop(t + secs(1)).as_ref()), Some("p"));
+}
+
+#[test]
+fn events_during_an_attempt_are_not_missed() {
+    let (mut q, t) = queue();
+    q.add(arc(&pod("p").cpu("1")), t);
+    let p = q.pop(t).expect("p");
+    q.happened(&new_node(), t);
+    assert!(fail(&mut q, p, Some("NodeResourcesFit"), t), "back to the back-off, from where it can be taken early");
+    assert_eq!(q.lengths(), [0, 1, 0, 0]);
+    assert!(q.events.is_empty(), "nobody needs them any more");
+}
+
+#[test]
+fn backoff_grows_and_ends() {
+    let (mut q, t) = queue();
+    q.add(arc(&pod("p")), t);
+    let mut now = t;
+    for want in [1, 2, 4, 8, 10, 10] {
+        let p = q.pop(now).expect("p");
+        fail(&mut q, p, None, now);
+        assert_eq!(q.next_due(), Some(now + secs(want)));
+        assert!(q.pop(now).is_none(), "broken attempts wait their back-off out");
+        assert!(!q.tick(now + secs(want) - Duration::from_millis(1)));
+        now += secs(want);
+        assert!(q.tick(now));
+    }
+}
+
+#[test]
+fn stale_pods_are_tried_again() {
+    let (mut q, t) = queue();
+    q.add(arc(&pod("p")), t);
+    let p = q.pop(t).expect("p");
+    fail(&mut q, p, Some("NodeAffinity"), t);
+    assert!(!q.tick(t + secs(300)));
+    assert!(q.tick(t + secs(301)));
+}
+
+#[test]
+fn gated_pods_wait_for_their_gates() {
+    let (mut q, t) = queue();
+    let gated = pod("p").set("/spec", "schedulingGates", json!([{"name": "g"}]));
+    assert!(!q.add(arc(&gated), t));
+    assert_eq!(q.lengths(), [0, 0, 0, 1]);
+    assert!(!q.happened(&new_node(), t));
+    assert!(!q.tick(t + secs(999)));
+    assert!(q.update(arc(&pod("p")), t));
+    assert_eq!(name(q.pop(t).as_ref()), Some("p"));
+}
+
+#[test]
+fn a_status_update_is_no_reason_to_try_again() {
+    let (mut q, t) = queue();
+    q.add(arc(&pod("p")), t);
+    let p = q.pop(t).expect("p");
+    fail(&mut q, p, Some("TaintToleration"), t);
+    let condition = json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]);
+    assert!(!q.update(arc(&pod("p").set("/status", "conditions", condition)), t));
+    assert!(q.update(arc(&pod("p").set("/spec", "tolerations", json!([{"operator": "Exists"}]))), t));
+}
+
+#[test]
+fn deleted_pods_are_forgotten() {
+    let (mut q, t) = queue();
+    let p = arc(&pod("p").set("/status", "nominatedNodeName", json!("n")));
+    q.add(Arc::clone(&p), t);
+    assert_eq!(q.nominated().on("n").len(), 1);
+    q.delete(&p.uid);
+    assert!(q.pop(t).is_none() && q.nominated().is_empty());
+}
+
+#[test]
+fn promises_follow_the_pod() {
+    let (mut q, t) = queue();
+    let p = arc(&pod("p"));
+    q.add(Arc::clone(&p), t);
+    q.nominate(&p, Some("n".into()));
+    assert_eq!(q.nominated().node_of(&p.uid).map(|n| &**n), Some("n"));
+    q.nominate(&p, Some("m".into()));
+    assert!(q.nominated().on("n").is_empty());
+    q.nominate(&p, None);
+    assert!(q.nominated().is_empty());
+}
