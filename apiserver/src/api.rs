@@ -159,3 +159,10 @@ pub trait Virtual: Send + Sync {
     /// Answers a create of `object` by `user`; `None` when the resource is not a computed one.
     async fn create(&self, user: &UserInfo, resource: &'static Resource, namespace: &str, object: Value) -> Option<Result<Value, Status>>;
 }
+
+/// Asks the authorisers whether something is allowed; implemented by `access`.
+#[async_trait]
+pub trait Permits: Send + Sync {
+    /// The answer.
+    async fn allows(&self, attributes: &shared::authz::Attributes) -> bool;
+}

@@ -1,1 +1,26 @@
-//! kube-apiserver
+//! kube-apiserver: the only component that talks to etcd.
+//!
+//! `serve` takes connections, `access` lets requests in, `negotiate` and `verbs` turn them into operations on the rows
+//! of `registry`, `admission` and `validation` judge what is written, `storage` writes it, `cache` is what reads and
+//! watches are served from. The ports between the rooms are in [`api`].
+
+pub mod access;
+pub mod admission;
+pub mod api;
+pub mod authn;
+pub mod authz;
+pub mod bootstrap;
+pub mod cache;
+pub mod discovery;
+pub mod negotiate;
+pub mod openapi;
+pub mod printers;
+pub mod registry;
+mod run;
+pub mod serve;
+pub mod storage;
+pub mod tokens;
+pub mod validation;
+pub mod verbs;
+
+pub use run::run;

@@ -142,10 +142,11 @@ impl Cacher {
         self.state.write().watchers.clear();
     }
 
-    /// Applies a write. Older revisions than what is known are ignored, so replays are harmless.
+    /// Applies a write. Older revisions than what is known are ignored, so replays are harmless. One transaction (such
+    /// as the end of a lease) may change several keys at one revision.
     pub fn put(&self, entry: Entry) {
         let mut s = self.state.write();
-        if entry.revision <= s.revision {
+        if entry.revision < s.revision || s.objects.get(&entry.key).is_some_and(|e| e.revision >= entry.revision) {
             return;
         }
         let entry = Arc::new(entry);
@@ -157,7 +158,7 @@ impl Cacher {
     /// Applies a delete; `gone` makes the last state carry the deletion's revision.
     pub fn delete(&self, key: &str, revision: i64, gone: impl FnOnce(&Entry) -> Entry) {
         let mut s = self.state.write();
-        if revision <= s.revision {
+        if revision < s.revision || s.objects.get(key).is_some_and(|e| e.revision >= revision) {
             return;
         }
         match s.objects.remove(key) {
@@ -310,6 +311,14 @@ mod tests {
         let seen: Vec<_> = w.replay.iter().filter_map(|c| c.seen(|_| true).map(|(s, e)| (s, e.revision))).collect();
         assert_eq!(seen, [(Seen::Added, 7), (Seen::Modified, 8), (Seen::Deleted, 9)]);
         assert_eq!(c.watch("", Start::After(5), 9, all()).err(), Some(CacheError::TooOld { asked: 5, oldest: 6 }));
+    }
+
+    #[test]
+    fn one_revision_may_delete_many() {
+        let c = cacher();
+        c.delete("a/x", 7, |e| gone(e, 7));
+        c.delete("b/y", 7, |e| gone(e, 7));
+        assert!(c.is_empty());
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! Caches start at their first use: the list is read while changes queue up, then both are joined by revision.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,6 +71,12 @@ impl Hub {
     /// The revision up to which all changes are in the caches.
     pub fn processed(&self) -> i64 {
         *self.processed.borrow()
+    }
+
+    /// Stored objects by resource, for the caches that run.
+    pub fn counts(&self) -> Vec<(String, usize)> {
+        let name = |r: &Resource| if r.group.is_empty() { r.plural.to_string() } else { format!("{}.{}", r.plural, r.group) };
+        self.slots.read().values().map(|s| (name(s.resource), s.cacher.len())).collect()
     }
 
     /// The cache of a resource, started if it was not. It may still be loading.
@@ -225,7 +232,7 @@ impl Hub {
         let Ok(key) = kv.key_str() else { return };
         let found = {
             let slots = self.slots.read();
-            let candidate = slots.range::<str, _>(..=key).next_back();
+            let candidate = slots.range::<str, _>((Bound::Unbounded, Bound::Included(key))).next_back();
             candidate.filter(|(prefix, _)| key.starts_with(prefix.as_str())).map(|(p, s)| (p.len(), s.clone()))
         };
         let Some((prefix, slot)) = found else { return };

@@ -76,10 +76,18 @@ pub fn value(row: &Resource, raw: &Raw) -> Result<Value, CodecError> {
 
 /// Writes cached bytes as the JSON of the storage row's served version.
 pub fn to_json(row: &Resource, raw: &Raw, out: &mut Vec<u8>) -> Result<(), CodecError> {
-    match raw {
-        Raw::Proto(_) => json::encode(served_schema(row)?, &value(row, raw)?, out),
-        Raw::Json(_) => json::encode(served_schema(row)?, &value(row, raw)?, out),
+    json::encode(served_schema(row)?, &value(row, raw)?, out);
+    Ok(())
+}
+
+/// The same as an element of a list: without type metadata.
+pub fn to_json_item(row: &Resource, raw: &Raw, out: &mut Vec<u8>) -> Result<(), CodecError> {
+    let mut tree = value(row, raw)?;
+    if let Some(map) = tree.as_object_mut() {
+        map.remove("apiVersion");
+        map.remove("kind");
     }
+    json::encode(served_schema(row)?, &tree, out);
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use shared::status::{Status, field};
 
 use super::query::WriteOptions;
 use crate::admission::{Attributes, Chain, Operation};
-use crate::api::{TokenIssuer, Virtual};
+use crate::api::{Permits, TokenIssuer, Virtual};
 use crate::cache::Hub;
 use crate::registry::core::service::Services;
 use crate::registry::meta::{self, Deletion, Propagation};
@@ -44,6 +44,10 @@ pub struct Engine {
     pub tokens: OnceLock<Arc<dyn TokenIssuer>>,
     /// Answers the resources that are computed.
     pub virtuals: OnceLock<Arc<dyn Virtual>>,
+    /// Asks the authorisers about what a request turns out to need besides its own verb.
+    pub permits: OnceLock<Arc<dyn Permits>>,
+    /// Cancelled when the server goes down: ends watches.
+    pub closing: tokio_util::sync::CancellationToken,
 }
 
 /// What a write is about.
@@ -109,7 +113,7 @@ impl Engine {
     /// Creates `object`, which is decoded, defaulted and in the request's version. Returns it in that version.
     pub async fn create(&self, t: &mut Target<'_>, mut object: Value) -> Result<Value, Status> {
         if !meta::text(&object, "resourceVersion").is_empty() && meta::text(&object, "resourceVersion") != "0" {
-            return Err(Status::unknown_error("resourceVersion should not be set on objects to be created"));
+            return Err(Status::unknown("resourceVersion should not be set on objects to be created"));
         }
         let generated = meta::text(&object, "name").is_empty() && !meta::text(&object, "generateName").is_empty();
         let base = meta::text(&object, "generateName").to_owned();
@@ -118,11 +122,12 @@ impl Engine {
             if generated {
                 meta::set_text(&mut attempt, "name", &meta::generate_name(&base));
             }
-            let name = meta::text(&attempt, "name").to_owned();
             match self.create_once(t, attempt).await {
                 Err(e) if generated && round < NAME_ROUNDS && e.is_already_exists() => continue,
                 Err(e) if generated && e.is_already_exists() => {
-                    return Err(Status::already_exists_generated(&t.row.group, &t.row.plural, &name));
+                    let mut e = e;
+                    e.message.push_str(", the server was not able to generate a unique name for the object");
+                    return Err(e);
                 }
                 other => return other,
             }
@@ -302,6 +307,56 @@ impl Engine {
         Err(conflict(t.row, t.name))
     }
 
+    /// Changes an object without admission and validation, for subresources that are actions. Returns it as stored.
+    pub async fn modify(
+        &self,
+        row: &'static Resource,
+        namespace: &str,
+        name: &str,
+        dry_run: bool,
+        change: &mut (dyn FnMut(&mut Value) -> Result<(), Status> + Send),
+    ) -> Result<Value, Status> {
+        let storage = storage_of(row);
+        let key = self.key(storage, namespace, name);
+        let (mut found, _) = self.store.get(&key).await.map_err(|e| storage_status(&e))?;
+        for _ in 0..UPDATE_ROUNDS {
+            let Some(stored) = found else { return Err(Status::not_found(&row.group, &row.plural, name)) };
+            let mut object = decode(storage, &stored)?;
+            change(&mut object)?;
+            if dry_run {
+                return Ok(object);
+            }
+            meta::metadata(&mut object).remove("resourceVersion");
+            let bytes = codec::encode(storage, &object).map_err(|e| Status::internal(&e.to_string()))?;
+            match self.store.put_keeping_lease(&key, bytes, stored.revision, stored.lease).await.map_err(|e| storage_status(&e))? {
+                Written::Done(revision) => {
+                    meta::set_text(&mut object, "resourceVersion", &revision.to_string());
+                    return Ok(object);
+                }
+                Written::Lost(there) => found = there,
+            }
+        }
+        Err(conflict(row, name))
+    }
+
+    /// Whether the user of a PUT may also create.
+    pub async fn may_create(&self, r: &super::Request, row: &Resource) -> bool {
+        let Some(permits) = self.permits.get() else { return true };
+        let attributes = shared::authz::Attributes {
+            user: r.user.clone(),
+            verb: "create".to_owned(),
+            namespace: r.info.namespace.clone(),
+            api_group: row.group.to_string(),
+            api_version: row.version.to_string(),
+            resource: row.plural.to_string(),
+            name: r.info.name.clone(),
+            path: r.info.path.clone(),
+            resource_request: true,
+            ..shared::authz::Attributes::default()
+        };
+        permits.allows(&attributes).await
+    }
+
     /// From the request's version to the storage row's.
     pub fn to_storage(&self, row: &'static Resource, object: Value) -> Value {
         let s = storage_of(row);
@@ -377,7 +432,7 @@ fn prepare(strategy: &Strategy, row: &Resource, subresource: &str, new: &mut Val
 }
 
 fn check_revision(t: &Target<'_>, strategy: &Strategy, new: &Value, stored: &Stored) -> Result<(), Status> {
-    let asked = meta::revision(new).map_err(|e| Status::unknown_error(&e))?;
+    let asked = meta::revision(new).map_err(|e| Status::unknown(&e))?;
     if asked == 0 && !strategy.unconditional_update {
         let e = field::Error::invalid(field::Path::new("metadata").child("resourceVersion"), Value::from(0), "must be specified for an update");
         return Err(Status::invalid(&t.row.group, &t.row.kind, t.name, vec![e]));
@@ -420,7 +475,7 @@ pub fn conflict(row: &Resource, name: &str) -> Status {
 pub fn storage_status(error: &storage::Error) -> Status {
     match error {
         storage::Error::Compacted => Status::expired("The resourceVersion for the provided list is too old."),
-        other => Status::unknown_error(&other.to_string()),
+        other => Status::unknown(&other.to_string()),
     }
 }
 

@@ -114,6 +114,11 @@ pub async fn allocate_next(engine: &Engine, net: &IpNet, namespace: &str, name: 
     Err(IpError::Full)
 }
 
+/// The first address of a range: that of the Service `kubernetes`.
+pub fn first(net: &IpNet) -> IpAddr {
+    nth(net, 1)
+}
+
 /// An address as dry runs show it: plausible, not taken.
 pub fn preview(net: &IpNet) -> IpAddr {
     let size = size(net).max(1);

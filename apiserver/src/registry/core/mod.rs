@@ -9,4 +9,5 @@ pub mod node_ports;
 pub mod pod;
 pub mod secret;
 pub mod service;
+pub mod system_namespaces;
 pub mod volume;

@@ -1,0 +1,58 @@
+//! The port policies read through: trees made on demand from cached bytes.
+
+use std::sync::Arc;
+
+use proto::Value;
+use proto::resources::Resource;
+
+use super::cacher::Cacher;
+use super::entry::Entry;
+use super::hub::Hub;
+use crate::api::Reader;
+use crate::registry::storage_row;
+use crate::storage::codec;
+
+/// [`Reader`] over the hub's caches.
+pub struct CacheReader {
+    hub: Arc<Hub>,
+}
+
+impl CacheReader {
+    /// Over a hub.
+    pub fn new(hub: Arc<Hub>) -> Self {
+        Self { hub }
+    }
+
+    fn cacher(&self, group: &str, plural: &str) -> Option<(&'static Resource, Arc<Cacher>)> {
+        let row = storage_row(group, plural)?;
+        Some((row, self.hub.cacher(row)))
+    }
+}
+
+fn tree(row: &Resource, entry: &Entry) -> Option<Arc<Value>> {
+    // What entered the cache was readable then.
+    codec::value(row, &entry.raw).ok().map(Arc::new)
+}
+
+impl Reader for CacheReader {
+    fn get(&self, group: &str, plural: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        let (row, cacher) = self.cacher(group, plural)?;
+        let entry = if namespace.is_empty() { cacher.get(name) } else { cacher.get(&format!("{namespace}/{name}")) };
+        tree(row, &*entry?)
+    }
+
+    fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
+        let Some((row, cacher)) = self.cacher(group, plural) else { return Vec::new() };
+        let scope = namespace.filter(|ns| !ns.is_empty()).map(|ns| format!("{ns}/")).unwrap_or_default();
+        cacher.list(&scope, "", 0, 0, None).items.iter().filter_map(|e| tree(row, e)).collect()
+    }
+
+    fn version(&self, group: &str, plural: &str) -> u64 {
+        let Some((_, cacher)) = self.cacher(group, plural) else { return 0 };
+        u64::try_from(cacher.revision()).unwrap_or(0)
+    }
+
+    fn synced(&self, group: &str, plural: &str) -> bool {
+        self.cacher(group, plural).is_some_and(|(_, c)| c.is_ready())
+    }
+}

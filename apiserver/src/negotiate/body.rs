@@ -1,0 +1,206 @@
+//! Request bodies: which kind is in them, and its tree.
+
+use proto::json::{self, Strictness};
+use proto::resources::Resource;
+use proto::schema::{self, Message};
+use proto::{Value, protobuf, yaml};
+use shared::status::{Status, go_quote};
+
+use super::BODY_TYPES;
+use super::accept::{Format, body_format};
+use crate::registry::conversion::group_version;
+use crate::verbs::query::FieldValidation;
+
+/// A decoded body.
+pub struct Decoded {
+    /// The object, canonical, with `apiVersion` and `kind`.
+    pub object: Value,
+    /// What lenient decoding found.
+    pub warnings: Vec<String>,
+}
+
+impl From<FieldValidation> for Strictness {
+    fn from(v: FieldValidation) -> Self {
+        match v {
+            FieldValidation::Ignore => Self::Ignore,
+            FieldValidation::Warn => Self::Warn,
+            FieldValidation::Strict => Self::Strict,
+        }
+    }
+}
+
+/// The kind a body is expected to hold.
+pub struct Expected<'a> {
+    group: &'a str,
+    version: &'a str,
+    kind: &'a str,
+}
+
+impl<'a> Expected<'a> {
+    /// The kind of a resource.
+    pub fn of(row: &'a Resource) -> Self {
+        Self { group: &row.group, version: &row.version, kind: &row.kind }
+    }
+
+    /// Any kind.
+    pub fn kind(group: &'a str, version: &'a str, kind: &'a str) -> Self {
+        Self { group, version, kind }
+    }
+}
+
+fn unrecognized(kind: &str, why: &str) -> Status {
+    Status::bad_request(&format!("the object provided is unrecognized (must be of type {kind}): {why}"))
+}
+
+/// How an unreadable body is shown: as text when it looks like JSON, else in hexadecimal, cut.
+fn shown(body: &[u8]) -> String {
+    const LIMIT: usize = 1024;
+    if body.is_empty() {
+        return "<empty>".to_owned();
+    }
+    let cut = &body[..body.len().min(LIMIT)];
+    let mut text = if body[0] == b'{' {
+        String::from_utf8_lossy(cut).into_owned()
+    } else {
+        cut.iter().map(|b| format!("{b:02x}")).collect()
+    };
+    if body.len() > LIMIT {
+        text.push_str(" ...");
+    }
+    text
+}
+
+fn cannot_be_handled(kind: &str, version: &str, expected: &str, why: &str) -> Status {
+    Status::bad_request(&format!("{kind} in version {} cannot be handled as a {expected}: {why}", go_quote(version)))
+}
+
+/// Upstream's name of the internal package of a group.
+fn package(group: &str) -> &str {
+    match group {
+        "" => "core",
+        g => g.split('.').next().unwrap_or(g),
+    }
+}
+
+/// Reads a body of a declared content type as the expected kind.
+pub fn decode(content_type: &str, body: &[u8], expected: &Expected<'_>, validation: FieldValidation) -> Result<Decoded, Status> {
+    let Some(format) = body_format(content_type) else { return Err(Status::unsupported_media_type(&BODY_TYPES)) };
+    let schema = |group: &str, version: &str, kind: &str| schema::kind(group, version, kind);
+    let Some(target) = schema(expected.group, expected.version, expected.kind) else {
+        return Err(Status::internal(&format!("no schema for {}", expected.kind)));
+    };
+    if format == Format::Protobuf {
+        return from_protobuf(body, expected, target);
+    }
+    let converted;
+    let json_body: &[u8] = if format == Format::Yaml {
+        converted = yaml::to_json(body).map_err(|e| unrecognized(expected.kind, &format!("{e} ({})", shown(body))))?;
+        &converted
+    } else {
+        body
+    };
+    let (api_version, kind) = json::type_meta(json_body)
+        .map_err(|e| unrecognized(expected.kind, &format!("couldn't get version/kind; json parse error: {e} ({})", shown(body))))?;
+    let (api_version, kind) = named(api_version, kind, expected)?;
+    let decoded = if format == Format::Yaml {
+        yaml::decode(target, body, validation.into())
+    } else {
+        json::decode(target, json_body, validation.into())
+    };
+    let mut decoded = decoded.map_err(|e| cannot_be_handled(&kind, &api_version, expected.kind, &e.to_string()))?;
+    name(&mut decoded.value, expected);
+    Ok(Decoded { object: decoded.value, warnings: decoded.warnings })
+}
+
+/// Fills in missing type metadata and refuses other kinds.
+fn named(api_version: String, kind: String, expected: &Expected<'_>) -> Result<(String, String), Status> {
+    let want = group_version(expected.group, expected.version);
+    let api_version = if api_version.is_empty() { want.clone() } else { api_version };
+    let kind = if kind.is_empty() { expected.kind.to_owned() } else { kind };
+    if kind == expected.kind && api_version == want {
+        return Ok((api_version, kind));
+    }
+    let why = if schema::kind_of(&api_version, &kind).is_none() {
+        format!("no kind {} is registered for version {} in scheme {}", go_quote(&kind), go_quote(&api_version), go_quote("pkg/runtime/scheme.go:111"))
+    } else {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
+        if kind == expected.kind && group == expected.group {
+            // Another version of the same kind is converted by whoever asked for it.
+            return Ok((api_version, kind));
+        }
+        if kind == expected.kind && (group, expected.group) == ("", "events.k8s.io") {
+            return Ok((api_version, kind));
+        }
+        format!("converting ({version}.{kind}) to ({}.{}): unknown conversion", package(expected.group), expected.kind)
+    };
+    Err(cannot_be_handled(&kind, &api_version, expected.kind, &why))
+}
+
+fn name(object: &mut Value, expected: &Expected<'_>) {
+    if let Some(map) = object.as_object_mut() {
+        map.insert("apiVersion".to_owned(), Value::from(group_version(expected.group, expected.version)));
+        map.insert("kind".to_owned(), Value::from(expected.kind));
+    }
+}
+
+fn from_protobuf(body: &[u8], expected: &Expected<'_>, target: &'static Message) -> Result<Decoded, Status> {
+    let envelope = protobuf::unwrap(body).map_err(|_| {
+        let why = "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]";
+        unrecognized(expected.kind, &format!("{why} ({})", shown(body)))
+    })?;
+    let (api_version, kind) = named(envelope.api_version.to_string(), envelope.kind.to_string(), expected)?;
+    let mut object = protobuf::decode(target, &envelope.raw).map_err(|e| cannot_be_handled(&kind, &api_version, expected.kind, &e.to_string()))?;
+    name(&mut object, expected);
+    Ok(Decoded { object, warnings: Vec::new() })
+}
+
+/// Brings a tree into the canonical form of its kind, as if it had been sent. The error is upstream's bare text.
+pub fn decode_tree(schema: &Message, tree: &Value, validation: FieldValidation) -> Result<json::Decoded, json::DecodeError> {
+    let mut bytes = Vec::new();
+    json::encode_any(tree, &mut bytes);
+    json::decode(schema, &bytes, validation.into())
+}
+
+/// The outcome of a patch as a canonical tree; what does not fit is the client's fault.
+pub fn decode_patched(named: (&str, &str), schema: &Message, tree: &Value, validation: FieldValidation) -> Result<Decoded, Status> {
+    let decoded = decode_tree(schema, tree, validation).map_err(|e| {
+        let mut bytes = Vec::new();
+        json::encode_any(tree, &mut bytes);
+        let shown = String::from_utf8_lossy(&bytes).into_owned();
+        let error = shared::status::field::Error::invalid("patch", Value::from(shown), &e.to_string());
+        Status::invalid("", "", "", vec![error])
+    })?;
+    let mut object = decoded.value;
+    if let Some(map) = object.as_object_mut() {
+        map.insert("apiVersion".to_owned(), Value::from(named.0));
+        map.insert("kind".to_owned(), Value::from(named.1));
+    }
+    Ok(Decoded { object, warnings: decoded.warnings })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::resources;
+
+    #[test]
+    fn bodies_that_do_not_fit() {
+        let row = resources::find("", "v1", "configmaps").expect("row");
+        let try_json = |body: &str| decode("application/json", body.as_bytes(), &Expected::of(row), FieldValidation::Warn).map(|d| d.object).map_err(|s| s.message);
+        assert!(try_json(r#"{"metadata":{"name":"x"}}"#).is_ok_and(|o| o["kind"] == "ConfigMap"));
+        assert_eq!(
+            try_json(r#"{"apiVersion":"v1","#).expect_err("cut"),
+            r#"the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse error: unexpected end of JSON input ({"apiVersion":"v1",)"#
+        );
+        assert_eq!(
+            try_json(r#"{"apiVersion":"v1","kind":"Secret"}"#).expect_err("kind"),
+            r#"Secret in version "v1" cannot be handled as a ConfigMap: converting (v1.Secret) to (core.ConfigMap): unknown conversion"#
+        );
+        assert_eq!(
+            try_json(r#"{"apiVersion":"v2","kind":"ConfigMap"}"#).expect_err("version"),
+            r#"ConfigMap in version "v2" cannot be handled as a ConfigMap: no kind "ConfigMap" is registered for version "v2" in scheme "pkg/runtime/scheme.go:111""#
+        );
+        let e = decode("application/vnd.kubernetes.protobuf", b"nope", &Expected::of(row), FieldValidation::Warn).map(|_| ()).expect_err("proto");
+        assert!(e.message.ends_with("expected prefix [107 56 115 0] (6e6f7065)"), "{}", e.message);
+    }
+}

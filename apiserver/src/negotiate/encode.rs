@@ -1,0 +1,73 @@
+//! Objects to bytes in the format the client accepts.
+
+use proto::schema::{self, Message};
+use proto::{Value, json, protobuf, yaml};
+use serde_json::json;
+use shared::status::Status;
+
+use super::accept::{Accepted, Format};
+
+/// Encodes a tree that carries `apiVersion` and `kind`. Without a schema only JSON and YAML are possible.
+pub fn envelope(format: Format, pretty: bool, schema: Option<&Message>, value: &Value) -> Vec<u8> {
+    let mut out = Vec::with_capacity(512);
+    match (format, schema) {
+        (Format::Protobuf, Some(s)) => {
+            let text = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or("");
+            return protobuf::wrap(text("apiVersion"), text("kind"), &protobuf::encode(s, value));
+        }
+        (Format::Yaml, Some(s)) => return yaml::encode(s, value).into_bytes(),
+        (Format::Yaml, None) => {
+            return serde_norway::to_string(value).unwrap_or_default().into_bytes();
+        }
+        (_, Some(s)) if pretty => json::encode_pretty(s, value, &mut out),
+        (_, Some(s)) => {
+            json::encode(s, value, &mut out);
+            out.push(b'\n');
+        }
+        (_, None) => {
+            json::encode_any(value, &mut out);
+            if pretty {
+                let mut indented = Vec::with_capacity(out.len() * 2);
+                json::indent(&out, &mut indented);
+                return indented;
+            }
+            out.push(b'\n');
+        }
+    }
+    out
+}
+
+/// Encodes an object of a known kind.
+pub fn object(accepted: &Accepted, schema: &Message, value: &Value) -> Vec<u8> {
+    envelope(accepted.format, accepted.pretty, Some(schema), value)
+}
+
+/// Encodes an error or a success report.
+pub fn status(format: Format, pretty: bool, status: &Status) -> Vec<u8> {
+    if format == Format::Json && !pretty {
+        let mut out = status.to_json();
+        out.push(b'\n');
+        return out;
+    }
+    let tree = serde_json::to_value(status).unwrap_or_default();
+    envelope(format, pretty, schema::kind("", "v1", "Status"), &tree)
+}
+
+/// `PartialObjectMetadata` of an object.
+pub fn metadata_of(object: &Value, version: &str) -> Value {
+    json!({
+        "kind": "PartialObjectMetadata",
+        "apiVersion": format!("meta.k8s.io/{version}"),
+        "metadata": object.get("metadata").cloned().unwrap_or_else(|| json!({})),
+    })
+}
+
+/// Schema of lists of metadata.
+pub fn partial_list_kind(version: &str) -> Option<&'static Message> {
+    schema::kind("meta.k8s.io", version, "PartialObjectMetadataList")
+}
+
+/// Schema of tables.
+pub fn table_kind(version: &str) -> Option<&'static Message> {
+    schema::kind("meta.k8s.io", version, "Table")
+}

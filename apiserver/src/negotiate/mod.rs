@@ -1,0 +1,29 @@
+//! Negotiation: from `Accept` and `Content-Type` to formats, from bytes to trees and back.
+//!
+//! In come headers and bodies, out go decoded objects and encoded answers. Knows schemas, no verbs and no storage.
+
+pub mod accept;
+mod body;
+mod encode;
+
+pub use accept::{Accepted, Format, NotAcceptable, Shape, parse};
+pub use body::{Decoded, Expected, decode, decode_patched, decode_tree};
+pub use encode::{envelope, metadata_of, object, partial_list_kind, status, table_kind};
+
+use shared::status::Status;
+
+/// Media types a body may have.
+pub const BODY_TYPES: [&str; 3] = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
+
+/// The 406 for what was asked.
+pub fn not_acceptable(why: &NotAcceptable) -> Status {
+    match why {
+        NotAcceptable::Format => Status::failure(
+            406,
+            "NotAcceptable",
+            "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, application/vnd.kubernetes.protobuf, \
+             application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch",
+        ),
+        NotAcceptable::Shape => Status::not_acceptable(&BODY_TYPES),
+    }
+}

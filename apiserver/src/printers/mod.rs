@@ -1,0 +1,70 @@
+//! Printers: the columns `kubectl get` shows, computed by the server.
+//!
+//! In comes an object's tree, out go the cells of its row. Pure; columns are upstream's (`columns.json`, one entry per
+//! `api/v1/<plural>` or `apis/<group>/<version>/<plural>`).
+
+mod cells;
+mod cluster;
+mod network;
+mod pods;
+mod policy;
+mod text;
+mod workloads;
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use proto::Value;
+use proto::resources::Resource;
+use serde::Deserialize;
+
+/// One column.
+#[derive(Debug, Deserialize)]
+pub struct Column {
+    /// Heading.
+    pub name: String,
+    /// `string`, `integer`, `date`, …
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `name` for the column that identifies the object.
+    pub format: String,
+    /// Help text.
+    #[serde(default)]
+    pub description: String,
+    /// Greater than zero: only in wide output.
+    pub priority: i32,
+}
+
+fn all() -> &'static BTreeMap<String, Vec<Column>> {
+    static ALL: OnceLock<BTreeMap<String, Vec<Column>>> = OnceLock::new();
+    ALL.get_or_init(|| serde_json::from_str(include_str!("columns.json")).unwrap_or_default())
+}
+
+fn generic() -> &'static [Column] {
+    static GENERIC: OnceLock<Vec<Column>> = OnceLock::new();
+    GENERIC.get_or_init(|| {
+        let column = |name: &str, kind: &str, format: &str| Column {
+            name: name.to_owned(),
+            kind: kind.to_owned(),
+            format: format.to_owned(),
+            description: String::new(),
+            priority: 0,
+        };
+        vec![column("Name", "string", "name"), column("Created At", "date", "")]
+    })
+}
+
+/// The columns of a resource.
+pub fn columns(row: &Resource) -> &'static [Column] {
+    let key = if row.group.is_empty() {
+        format!("api/{}/{}", row.version, row.plural)
+    } else {
+        format!("apis/{}/{}/{}", row.group, row.version, row.plural)
+    };
+    all().get(&key).map_or_else(generic, Vec::as_slice)
+}
+
+/// The cells of an object, one per column.
+pub fn row(row: &Resource, object: &Value) -> Vec<Value> {
+    cells::of(row, object, columns(row), jiff::Timestamp::now())
+}

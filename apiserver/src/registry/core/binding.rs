@@ -1,0 +1,94 @@
+//! Binding a pod to a node.
+
+use proto::Value;
+use serde_json::{Map, json};
+use shared::status::Status;
+
+use crate::registry::meta;
+
+/// Checks the target. Upstream answers these with code 500 and no reason.
+pub fn check(binding: &Value) -> Result<(), Status> {
+    let text = |key: &str| binding["target"].get(key).and_then(Value::as_str).unwrap_or("");
+    if !matches!(text("kind"), "" | "Node") {
+        return Err(Status::unknown(&format!("target.kind: Unsupported value: {:?}: supported values: \"Node\", \"<empty>\"", text("kind"))));
+    }
+    if text("name").is_empty() {
+        return Err(Status::unknown("target.name: Required value"));
+    }
+    Ok(())
+}
+
+fn refuse(pod: &Value, why: &str) -> Status {
+    Status::conflict("", "pods/binding", meta::text(pod, "name"), why)
+}
+
+/// Puts the pod on the node, with the labels and annotations of the binding.
+pub fn assign(pod: &mut Value, binding: &Value) -> Result<(), Status> {
+    let name = meta::text(pod, "name").to_owned();
+    for field in ["uid", "resourceVersion"] {
+        let (asked, there) = (meta::text(binding, field), meta::text(pod, field));
+        if !asked.is_empty() && asked != there {
+            let what = if field == "uid" { "UID" } else { "ResourceVersion" };
+            return Err(refuse(pod, &format!("Precondition failed: {what} in precondition: {asked}, {what} in object meta: {there}")));
+        }
+    }
+    if !pod["metadata"]["deletionTimestamp"].is_null() {
+        return Err(refuse(pod, &format!("pod {name} is being deleted, cannot be assigned to a host")));
+    }
+    if let Some(node) = pod["spec"]["nodeName"].as_str().filter(|n| !n.is_empty()) {
+        return Err(refuse(pod, &format!("pod {name} is already assigned to node {node:?}")));
+    }
+    if pod["spec"]["schedulingGates"].as_array().is_some_and(|g| !g.is_empty()) {
+        return Err(refuse(pod, &format!("pod {name} has non-empty .spec.schedulingGates")));
+    }
+    pod["spec"]["nodeName"] = binding["target"]["name"].clone();
+    for field in ["annotations", "labels"] {
+        let Some(extra) = binding["metadata"].get(field).and_then(Value::as_object) else { continue };
+        let map = meta::metadata(pod).entry(field).or_insert_with(|| Value::Object(Map::new()));
+        if let Some(map) = map.as_object_mut() {
+            map.extend(extra.iter().map(|(k, v)| (k.clone(), v.clone())));
+        }
+    }
+    scheduled(pod);
+    Ok(())
+}
+
+/// Sets the condition `PodScheduled`.
+fn scheduled(pod: &mut Value) {
+    let now = meta::now();
+    if !pod["status"].is_object() {
+        pod["status"] = json!({});
+    }
+    let mut conditions: Vec<Value> = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    match conditions.iter_mut().find(|c| c["type"] == "PodScheduled") {
+        Some(c) => {
+            if c["status"] != "True" {
+                c["lastTransitionTime"] = json!(now);
+            }
+            c["status"] = json!("True");
+            if let Some(map) = c.as_object_mut() {
+                map.remove("reason");
+                map.remove("message");
+            }
+        }
+        None => conditions.push(json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now})),
+    }
+    pod["status"]["conditions"] = Value::Array(conditions);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_is_bound_once() {
+        let mut pod = json!({"metadata": {"name": "p"}, "spec": {}, "status": {"phase": "Pending"}});
+        let b = json!({"metadata": {"annotations": {"a": "b"}}, "target": {"kind": "Node", "name": "n1"}});
+        assert!(check(&b).is_ok() && assign(&mut pod, &b).is_ok());
+        assert_eq!((&pod["spec"]["nodeName"], &pod["metadata"]["annotations"]["a"]), (&json!("n1"), &json!("b")));
+        assert_eq!(pod["status"]["conditions"][0]["status"], "True");
+        let e = assign(&mut pod, &b).expect_err("twice");
+        assert_eq!(e.message, r#"Operation cannot be fulfilled on pods/binding "p": pod p is already assigned to node "n1""#);
+        assert_eq!(check(&json!({"target": {"kind": "Pod", "name": "x"}})).expect_err("kind").code, 500);
+    }
+}

@@ -1,0 +1,46 @@
+//! The namespaces that always exist.
+
+use std::time::Duration;
+
+use serde_json::json;
+use shared::status::Status;
+
+use crate::api::Api;
+use crate::bootstrap::server_user;
+
+/// Their names.
+pub const NAMES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "default"];
+
+/// Creates a namespace unless it exists.
+pub async fn ensure(api: &Api, name: &str) -> Result<(), Status> {
+    match api.get("", "namespaces", "", name).await {
+        Ok(_) => return Ok(()),
+        Err(e) if e.is_not_found() => {}
+        Err(e) => return Err(e),
+    }
+    match api.create(&server_user(), "", "namespaces", "", json!({"metadata": {"name": name}})).await {
+        Err(e) if !e.is_already_exists() => Err(e),
+        _ => Ok(()),
+    }
+}
+
+/// Keeps them there; `done` is called when all were seen for the first time.
+pub async fn keep(api: Api, done: impl FnOnce() + Send) {
+    const EVERY: Duration = Duration::from_secs(60);
+    let mut done = Some(done);
+    loop {
+        let results = futures::future::join_all(NAMES.iter().map(|n| ensure(&api, n))).await;
+        let failed = results.into_iter().find_map(Result::err);
+        match (failed, done.take()) {
+            (None, Some(f)) => f(),
+            (None, None) => {}
+            (Some(error), f) => {
+                tracing::warn!(%error, "unable to create required kubernetes system namespaces");
+                done = f;
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                continue;
+            }
+        }
+        tokio::time::sleep(EVERY).await;
+    }
+}

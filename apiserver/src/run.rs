@@ -1,0 +1,208 @@
+//! The life of the process: configuration, connections, background work, serving, end.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use shared::flags::FlagSet;
+use shared::run::{Shutdown, TaskGroup};
+
+use crate::access::Access;
+use crate::api::{Api, Context, Permits};
+use crate::bootstrap;
+use crate::cache::{CacheReader, Hub};
+use crate::registry::core::kubernetes_service::Reconciler;
+use crate::registry::core::node_ports::PortRange;
+use crate::registry::core::service::Services;
+use crate::registry::core::{ip_allocator, system_namespaces};
+use crate::serve::Server;
+use crate::serve::health::{Health, Milestones};
+use crate::serve::listen::{self, Addresses};
+use crate::storage::{self, Store};
+use crate::verbs::InProcess;
+use crate::verbs::engine::Engine;
+
+/// Time for background work to end.
+const DRAIN: Duration = Duration::from_secs(5);
+
+struct Asks(Arc<Access>);
+
+#[async_trait::async_trait]
+impl Permits for Asks {
+    async fn allows(&self, attributes: &shared::authz::Attributes) -> bool {
+        self.0.allows(attributes).await
+    }
+}
+
+fn services(flags: &FlagSet) -> anyhow::Result<Services> {
+    let text = flags.string("service-cluster-ip-range");
+    let text = if text.is_empty() { "10.0.0.0/24".to_owned() } else { text };
+    let mut ranges = Vec::new();
+    for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
+        ranges.push(part.parse().with_context(|| format!("invalid --service-cluster-ip-range {part:?}"))?);
+    }
+    anyhow::ensure!(ranges.len() <= 2, "service-cluster-ip-range must not contain more than two entries");
+    let text = flags.string("service-node-port-range");
+    let ports = PortRange::parse(&text).with_context(|| format!("invalid --service-node-port-range {text:?}"))?;
+    Ok(Services { ranges, ports })
+}
+
+async fn connect(flags: &FlagSet) -> anyhow::Result<Store> {
+    let options = storage::Options {
+        servers: flags.list("etcd-servers"),
+        prefix: flags.string("etcd-prefix"),
+        ca_file: flags.string("etcd-cafile"),
+        cert_file: flags.string("etcd-certfile"),
+        key_file: flags.string("etcd-keyfile"),
+    };
+    anyhow::ensure!(!options.servers.is_empty(), "--etcd-servers must be specified");
+    let store = Store::connect(&options).await.context("connecting to etcd")?;
+    Ok(store)
+}
+
+/// Waits for etcd as upstream does: for a while, then gives up.
+async fn wait_for(store: &Store, shutdown: &Shutdown) -> anyhow::Result<()> {
+    let give_up = tokio::time::Instant::now() + Duration::from_secs(60);
+    let mut delay = Duration::from_millis(20);
+    loop {
+        let error = match store.revision().await {
+            Ok(_) => return Ok(()),
+            Err(e) => e,
+        };
+        if tokio::time::Instant::now() > give_up || shutdown.is_triggered() {
+            return Err(anyhow::Error::new(error).context("error waiting for etcd connection"));
+        }
+        tracing::warn!(%error, "etcd is not ready");
+        tokio::time::sleep(delay).await;
+        delay = (delay * 2).min(Duration::from_secs(1));
+    }
+}
+
+/// Runs the server until `shutdown`.
+pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
+    let flags = Arc::new(flags);
+    let addresses = Addresses::read(&flags);
+    let services = services(&flags)?;
+    let listener = listen::bind(&addresses)?;
+    let store = connect(&flags).await?;
+    wait_for(&store, &shutdown).await?;
+
+    let tasks = TaskGroup::new();
+    let (hub, asks) = Hub::new(store.clone());
+    tasks.spawn("watch-cache", until(&shutdown, hub.clone().follow()));
+    tasks.spawn("revision-reader", until(&shutdown, hub.clone().answer(asks)));
+    let compaction = flags.duration("etcd-compaction-interval");
+    if !compaction.is_zero() {
+        tasks.spawn("compactor", until(&shutdown, storage::compact_forever(store.clone(), compaction)));
+    }
+
+    let closing = tokio_util::sync::CancellationToken::new();
+    let engine = Arc::new(Engine {
+        store: store.clone(),
+        hub: hub.clone(),
+        services,
+        event_ttl: i64::try_from(flags.duration("event-ttl").as_secs()).unwrap_or(3600),
+        admission: OnceLock::new(),
+        tokens: OnceLock::new(),
+        virtuals: OnceLock::new(),
+        permits: OnceLock::new(),
+        closing: closing.clone(),
+    });
+    let api = Api::new(Arc::new(InProcess(engine.clone())));
+    let cx = Context {
+        flags: flags.clone(),
+        reader: Arc::new(CacheReader::new(hub.clone())),
+        api: api.clone(),
+        tasks: tasks.clone(),
+        shutdown: shutdown.clone(),
+        advertise_address: addresses.advertise,
+        secure_port: addresses.port,
+    };
+    let access = Access::new(&cx)?;
+    // Each is set once, here.
+    let _ = engine.admission.set(access.admission(&cx)?);
+    let _ = engine.tokens.set(access.token_issuer());
+    let _ = engine.virtuals.set(access.virtuals());
+    let _ = engine.permits.set(Arc::new(Asks(access.clone())));
+
+    let milestones = Arc::new(Milestones::default());
+    let reconciler = Arc::new(Reconciler { engine: engine.clone(), api: api.clone(), address: addresses.advertise, port: addresses.port });
+    let progress = bootstrap::start(&cx, access.rbac_enabled());
+    start_system(&tasks, &shutdown, &api, &reconciler, &milestones);
+    tasks.spawn("sync", until(&shutdown, synced(hub, milestones.clone())));
+
+    let health = Health { store, milestones: milestones.clone(), bootstrap: progress };
+    let address = format!("{}:{}", addresses.advertise, addresses.port);
+    let server = Server::new(engine.clone(), Some(access), health, address);
+    let names: Vec<String> = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(engine.services.ranges.iter().map(|r| ip_allocator::first(r).to_string()))
+        .collect();
+    let (handle, serving) = listen::serve(listener, &flags, &addresses, &names, server)?;
+    flags.warn_unread();
+    tracing::info!(address = %addresses.bind, port = addresses.port, "Serving securely");
+    let mut serving = tokio::spawn(serving);
+    tokio::select! {
+        ended = &mut serving => return Ok(ended.context("serving")??),
+        () = shutdown.wait() => {}
+    }
+
+    milestones.stopping.store(true, Ordering::Release);
+    reconciler.leave().await;
+    tokio::time::sleep(flags.duration("shutdown-delay-duration")).await;
+    closing.cancel();
+    handle.stop(true).await;
+    // The server answered all; its task has nothing left to say.
+    let _ = tokio::time::timeout(DRAIN, serving).await;
+    tasks.drain(DRAIN).await;
+    Ok(())
+}
+
+fn until(shutdown: &Shutdown, work: impl Future<Output = ()> + Send + 'static) -> impl Future<Output = ()> + Send + 'static {
+    let shutdown = shutdown.clone();
+    async move {
+        tokio::select! {
+            () = shutdown.wait() => {}
+            () = work => {}
+        }
+    }
+}
+
+fn start_system(tasks: &TaskGroup, shutdown: &Shutdown, api: &Api, reconciler: &Arc<Reconciler>, milestones: &Arc<Milestones>) {
+    let m = milestones.clone();
+    let namespaces = system_namespaces::keep(api.clone(), move || m.namespaces.store(true, Ordering::Release));
+    tasks.spawn("system-namespaces", until(shutdown, namespaces));
+    let (r, m, a) = (reconciler.clone(), milestones.clone(), api.clone());
+    let service = async move {
+        let mut delay = Duration::from_millis(20);
+        loop {
+            let done = async {
+                system_namespaces::ensure(&a, "default").await?;
+                futures::future::try_join3(r.ensure_cidr(), r.ensure_service(), r.round()).await.map(|_| ())
+            };
+            match done.await {
+                Ok(()) => break,
+                Err(error) => tracing::warn!(%error, "creating the kubernetes service failed"),
+            }
+            tokio::time::sleep(delay).await;
+            delay = (delay * 2).min(Duration::from_secs(5));
+        }
+        m.cidr.store(true, Ordering::Release);
+        m.service.store(true, Ordering::Release);
+        r.keep().await;
+    };
+    tasks.spawn("kubernetes-service", until(shutdown, service));
+}
+
+/// The caches every request may need.
+async fn synced(hub: Arc<Hub>, milestones: Arc<Milestones>) {
+    for (group, plural) in [("", "namespaces"), ("rbac.authorization.k8s.io", "clusterroles"), ("rbac.authorization.k8s.io", "clusterrolebindings")] {
+        if let Some(row) = crate::registry::storage_row(group, plural) {
+            hub.cacher(row).wait_ready().await;
+        }
+    }
+    milestones.synced.store(true, Ordering::Release);
+}

@@ -1,0 +1,101 @@
+//! From a [`Reply`] or a `Status` to an HTTP response.
+
+use std::io::Write as _;
+
+use actix_web::HttpResponse;
+use actix_web::http::StatusCode;
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use shared::status::Status;
+
+use crate::negotiate::{self, Format};
+use crate::verbs::{Body, Reply};
+
+/// Bodies below this size are not worth compressing.
+const COMPRESS_FROM: usize = 128 << 10;
+
+/// What of the request shapes the answer.
+#[derive(Clone, Debug, Default)]
+pub struct Shape {
+    /// `Accept`.
+    pub accept: Option<String>,
+    /// The client takes gzip.
+    pub gzip: bool,
+    /// For the `Audit-Id` header.
+    pub audit_id: String,
+}
+
+fn code(n: u16) -> StatusCode {
+    StatusCode::from_u16(n).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+fn start(n: u16, shape: &Shape) -> actix_web::HttpResponseBuilder {
+    let mut b = HttpResponse::build(code(n));
+    b.insert_header(("Cache-Control", "no-cache, private"));
+    if !shape.audit_id.is_empty() {
+        b.insert_header(("Audit-Id", shape.audit_id.as_str()));
+    }
+    b
+}
+
+/// `299 - "text"`, or nothing for texts no header can hold.
+fn warning(text: &str) -> Option<String> {
+    let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    (!clean.is_empty()).then(|| format!("299 - \"{}\"", clean.replace('\\', "\\\\").replace('"', "\\\"")))
+}
+
+/// An answer.
+pub fn reply(r: Reply, shape: &Shape) -> HttpResponse {
+    let mut b = start(r.code, shape);
+    b.insert_header(("Content-Type", r.content_type));
+    let mut seen: Vec<String> = Vec::new();
+    for text in r.warnings.iter().filter_map(|w| warning(w)) {
+        if !seen.contains(&text) {
+            b.append_header(("Warning", text.as_str()));
+            seen.push(text);
+        }
+    }
+    match r.body {
+        Body::Stream(s) => b.streaming(s),
+        Body::Full(bytes) if shape.gzip && bytes.len() > COMPRESS_FROM => match gzip(&bytes) {
+            Some(packed) => {
+                b.insert_header(("Content-Encoding", "gzip")).insert_header(("Vary", "Accept-Encoding"));
+                b.body(packed)
+            }
+            None => b.body(bytes),
+        },
+        Body::Full(bytes) => b.body(bytes),
+    }
+}
+
+fn gzip(bytes: &[u8]) -> Option<Bytes> {
+    let mut e = GzEncoder::new(Vec::with_capacity(bytes.len() / 4), Compression::fast());
+    e.write_all(bytes).ok()?;
+    e.finish().ok().map(Bytes::from)
+}
+
+/// An error.
+pub fn failure(status: &Status, shape: &Shape) -> HttpResponse {
+    let accepted = negotiate::parse(shape.accept.as_deref(), false).ok();
+    let (format, pretty) = accepted.map_or((Format::Json, false), |a| (a.format, a.pretty));
+    let mut b = start(status.code, shape);
+    if let Some(seconds) = status.retry_after() {
+        b.insert_header(("Retry-After", seconds.to_string()));
+    }
+    b.insert_header(("Content-Type", format.content_type()));
+    b.body(negotiate::status(format, pretty, status))
+}
+
+/// Plain text.
+pub fn text(n: u16, body: impl Into<String>, shape: &Shape) -> HttpResponse {
+    let mut b = start(n, shape);
+    b.insert_header(("Content-Type", "text/plain; charset=utf-8"));
+    b.insert_header(("X-Content-Type-Options", "nosniff"));
+    b.body(body.into())
+}
+
+/// The router's answer to a path nobody owns.
+pub fn not_found(shape: &Shape) -> HttpResponse {
+    text(404, "404 page not found\n", shape)
+}

@@ -1,0 +1,169 @@
+//! `/healthz`, `/livez`, `/readyz` and the checks below them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::bootstrap::Progress;
+use crate::storage::Store;
+use crate::verbs::query::Query;
+
+/// Which of the three was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// `/healthz`
+    Healthz,
+    /// `/livez`
+    Livez,
+    /// `/readyz`
+    Readyz,
+}
+
+impl Endpoint {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Healthz => "healthz",
+            Self::Livez => "livez",
+            Self::Readyz => "readyz",
+        }
+    }
+}
+
+/// What must have happened before the server is ready.
+#[derive(Debug, Default)]
+pub struct Milestones {
+    /// Caches the policies read are filled.
+    pub synced: AtomicBool,
+    /// System namespaces exist.
+    pub namespaces: AtomicBool,
+    /// The `kubernetes` service exists.
+    pub service: AtomicBool,
+    /// The default ServiceCIDR exists.
+    pub cidr: AtomicBool,
+    /// The server is going down.
+    pub stopping: AtomicBool,
+}
+
+/// Hooks that are done once the server listens: upstream's names, in its order. Those with a milestone or a bootstrap
+/// task behind them are asked.
+const HOOKS: [&str; 29] = [
+    "start-apiserver-admission-initializer",
+    "generic-apiserver-start-informers",
+    "priority-and-fairness-config-consumer",
+    "priority-and-fairness-filter",
+    "storage-object-count-tracker-hook",
+    "start-apiextensions-informers",
+    "start-apiextensions-controllers",
+    "crd-informer-synced",
+    "start-system-namespaces-controller",
+    "start-cluster-authentication-info-controller",
+    "start-kube-apiserver-identity-lease-controller",
+    "start-kube-apiserver-identity-lease-garbage-collector",
+    "start-legacy-token-tracking-controller",
+    "start-service-ip-repair-controllers",
+    "rbac/bootstrap-roles",
+    "scheduling/bootstrap-system-priority-classes",
+    "priority-and-fairness-config-producer",
+    "bootstrap-controller",
+    "start-kubernetes-service-cidr-controller",
+    "aggregator-reload-proxy-client-cert",
+    "start-kube-aggregator-informers",
+    "apiservice-status-local-available-controller",
+    "apiservice-status-remote-available-controller",
+    "apiservice-registration-controller",
+    "apiservice-discovery-controller",
+    "kube-apiserver-autoregistration",
+    "autoregister-completion",
+    "apiservice-openapi-controller",
+    "apiservice-openapiv3-controller",
+];
+
+/// The checks.
+pub struct Health {
+    /// etcd.
+    pub store: Store,
+    /// What happened so far.
+    pub milestones: Arc<Milestones>,
+    /// Objects made at start.
+    pub bootstrap: Arc<Progress>,
+}
+
+fn hook_name(hook: &str) -> String {
+    if hook == "autoregister-completion" { hook.to_owned() } else { format!("poststarthook/{hook}") }
+}
+
+fn done(flag: &AtomicBool) -> Result<(), String> {
+    if flag.load(Ordering::Acquire) { Ok(()) } else { Err("not finished".to_owned()) }
+}
+
+impl Health {
+    fn names(&self, endpoint: Endpoint) -> Vec<String> {
+        let mut names: Vec<String> = ["ping", "log", "etcd"].map(str::to_owned).into();
+        if endpoint == Endpoint::Readyz {
+            names.extend(["etcd-readiness", "informer-sync"].map(str::to_owned));
+        }
+        let bootstrap = self.bootstrap.hooks();
+        let rbac = "poststarthook/rbac/bootstrap-roles";
+        names.extend(HOOKS.iter().map(|h| hook_name(h)).filter(|n| n != rbac || bootstrap.contains(&rbac)));
+        if endpoint == Endpoint::Readyz {
+            names.push("shutdown".to_owned());
+        }
+        names
+    }
+
+    async fn check(&self, name: &str) -> Result<(), String> {
+        let m = &self.milestones;
+        match name {
+            "etcd" | "etcd-readiness" => match tokio::time::timeout(Duration::from_secs(2), self.store.revision()).await {
+                Ok(Ok(_)) => Ok(()),
+                Ok(Err(e)) => Err(e.to_string()),
+                Err(_) => Err("error getting data from etcd: context deadline exceeded".to_owned()),
+            },
+            "informer-sync" => done(&m.synced),
+            "shutdown" if m.stopping.load(Ordering::Acquire) => Err("process is shutting down".to_owned()),
+            "poststarthook/start-system-namespaces-controller" => done(&m.namespaces),
+            "poststarthook/bootstrap-controller" => done(&m.service),
+            "poststarthook/start-kubernetes-service-cidr-controller" => done(&m.cidr),
+            n if self.bootstrap.hooks().contains(&n) => self.bootstrap.check(n),
+            _ => Ok(()),
+        }
+    }
+
+    /// Code and text of an answer; `None` for a check that does not exist.
+    pub async fn answer(&self, endpoint: Endpoint, only: &str, query: &Query) -> Option<(u16, String)> {
+        let names = self.names(endpoint);
+        if !only.is_empty() {
+            let name = names.iter().find(|n| *n == only)?;
+            return Some(match self.check(name).await {
+                Ok(()) => (200, "ok".to_owned()),
+                Err(e) => (500, format!("internal server error: {e}\n")),
+            });
+        }
+        let excluded = query.all("exclude");
+        let (mut text, mut failed) = (String::new(), Vec::new());
+        for name in &names {
+            if excluded.contains(name) {
+                text.push_str(&format!("[+]{name} excluded: ok\n"));
+                continue;
+            }
+            match self.check(name).await {
+                Ok(()) => text.push_str(&format!("[+]{name} ok\n")),
+                Err(e) => {
+                    tracing::debug!(check = name, error = e, "health check failed");
+                    text.push_str(&format!("[-]{name} failed: reason withheld\n"));
+                    failed.push(name.clone());
+                }
+            }
+        }
+        let unknown: Vec<&String> = excluded.iter().filter(|e| !names.contains(e)).collect();
+        if !unknown.is_empty() {
+            let list = unknown.iter().map(|e| format!("{e:?}")).collect::<Vec<_>>().join(", ");
+            text.push_str(&format!("warn: some health checks cannot be excluded: no matches for {list}\n"));
+        }
+        let path = endpoint.name();
+        if !failed.is_empty() {
+            return Some((500, format!("{text}{path} check failed\n")));
+        }
+        Some((200, if query.get("verbose").is_some() { format!("{text}{path} check passed\n") } else { "ok".to_owned() }))
+    }
+}

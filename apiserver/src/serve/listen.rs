@@ -1,0 +1,133 @@
+//! Listening: certificates, TLS settings, the HTTP server and its end.
+
+use std::any::Any;
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix_tls::accept::rustls_0_23::TlsStream;
+use actix_web::dev::{Extensions, ServerHandle};
+use actix_web::rt::net::TcpStream;
+use actix_web::{App, HttpServer, web};
+use shared::cert::{self, CertError, ReloadingKey};
+use shared::flags::FlagSet;
+
+use super::handler::{Peer, Server, handle};
+
+/// Threads that serve connections.
+const WORKERS: usize = 2;
+
+/// Why the port cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No certificate.
+    #[error(transparent)]
+    Certificate(#[from] CertError),
+    /// The port is taken, or not ours.
+    #[error("failed to create listener: failed to listen on {address}: {source}")]
+    Bind {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Anything else.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
+/// Where to listen and what to call ourselves.
+#[derive(Clone, Copy, Debug)]
+pub struct Addresses {
+    /// `--bind-address`.
+    pub bind: IpAddr,
+    /// `--secure-port`.
+    pub port: u16,
+    /// `--advertise-address`, or what can be found out.
+    pub advertise: IpAddr,
+}
+
+impl Addresses {
+    /// From the flags.
+    pub fn read(flags: &FlagSet) -> Self {
+        let bind = flags.address("bind-address").unwrap_or(IpAddr::from([0, 0, 0, 0]));
+        let port = u16::try_from(flags.integer("secure-port")).unwrap_or(6443);
+        let advertise = flags.address("advertise-address").filter(|a| !a.is_unspecified());
+        let advertise = advertise.or_else(|| (!bind.is_unspecified()).then_some(bind)).or_else(outgoing).unwrap_or(IpAddr::from([127, 0, 0, 1]));
+        Self { bind, port, advertise }
+    }
+}
+
+/// The address of the interface with the default route. Nothing is sent.
+fn outgoing() -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    socket.local_addr().ok().map(|a| a.ip()).filter(|a| !a.is_unspecified())
+}
+
+/// The serving pair: the files given, those in `--cert-dir`, or a new self-signed pair put there.
+fn key(flags: &FlagSet, addresses: &Addresses, names: &[String]) -> Result<ReloadingKey, CertError> {
+    let (certificate, key) = (flags.string("tls-cert-file"), flags.string("tls-private-key-file"));
+    if !certificate.is_empty() && !key.is_empty() {
+        return ReloadingKey::from_files(certificate, key);
+    }
+    let dir = flags.string("cert-dir");
+    let dir = Path::new(&dir);
+    let files = (dir.join("apiserver.crt"), dir.join("apiserver.key"));
+    if files.0.exists() && files.1.exists() {
+        return ReloadingKey::from_files(&files.0, &files.1);
+    }
+    let pair = cert::self_signed("localhost", &[addresses.advertise, IpAddr::from([127, 0, 0, 1])], names)?;
+    let written = std::fs::create_dir_all(dir).and_then(|()| std::fs::write(&files.0, &pair.certificate)).and_then(|()| write_key(&files.1, &pair.key));
+    if let Err(error) = written {
+        tracing::warn!(%error, dir = %dir.display(), "keeping the self-signed certificate in memory");
+        return ReloadingKey::from_pem(&pair);
+    }
+    ReloadingKey::from_files(&files.0, &files.1)
+}
+
+fn write_key(path: &Path, key: &str) -> std::io::Result<()> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?.write_all(key.as_bytes())
+}
+
+/// Opens the port; connections wait until [`serve`].
+pub fn bind(addresses: &Addresses) -> Result<TcpListener, Error> {
+    let any = if addresses.bind == IpAddr::from([0, 0, 0, 0]) { IpAddr::from([0, 0, 0, 0]) } else { addresses.bind };
+    let address = SocketAddr::new(any, addresses.port);
+    TcpListener::bind(address).map_err(|source| Error::Bind { address, source })
+}
+
+fn remember_peer(connection: &dyn Any, data: &mut Extensions) {
+    if let Some(tls) = connection.downcast_ref::<TlsStream<TcpStream>>() {
+        let chain = tls.get_ref().1.peer_certificates().unwrap_or_default();
+        data.insert(Peer(Arc::new(chain.iter().map(|c| c.clone().into_owned()).collect())));
+    }
+}
+
+/// Starts serving; the handle stops it, the future ends with it.
+pub fn serve(
+    listener: TcpListener,
+    flags: &FlagSet,
+    addresses: &Addresses,
+    names: &[String],
+    server: Server,
+) -> Result<(ServerHandle, impl Future<Output = std::io::Result<()>> + use<>), Error> {
+    let tls = cert::server_config(Arc::new(key(flags, addresses, names)?), true)?;
+    let data = web::Data::new(server);
+    let http = HttpServer::new(move || App::new().app_data(data.clone()).default_service(web::to(handle)))
+        .on_connect(remember_peer)
+        .workers(WORKERS)
+        .disable_signals()
+        .keep_alive(Duration::from_secs(180))
+        .client_request_timeout(Duration::from_secs(30))
+        .client_disconnect_timeout(Duration::from_secs(1))
+        .h1_allow_half_closed(false)
+        .max_connections(16_384)
+        .shutdown_timeout(10)
+        .listen_rustls_0_23(listener, tls)?
+        .run();
+    Ok((http.handle(), http))
+}

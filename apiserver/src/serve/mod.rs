@@ -1,0 +1,12 @@
+//! The secure port: TLS, HTTP/1.1 and HTTP/2, the way of a request from the socket to the verbs and back.
+//!
+//! In come connections, out go answers. Policies live in `access`, objects in `verbs`; nothing here knows kinds.
+
+mod answer;
+pub mod health;
+pub mod info;
+mod handler;
+pub mod listen;
+mod paths;
+
+pub use handler::Server;

@@ -1,0 +1,124 @@
+//! What is not a resource: health, version, discovery, OpenAPI, metrics, token documents.
+
+use actix_web::HttpResponse;
+use proto::Value;
+use shared::status::Status;
+
+use super::answer::{self, Shape};
+use super::handler::Server;
+use super::health::Endpoint;
+use crate::api::RequestInfo;
+use crate::discovery;
+use crate::negotiate;
+use crate::verbs::Reply;
+use crate::verbs::query::Query;
+
+/// A discovery document in the accepted form.
+fn document(tree: Option<Value>, kind: &str, query: &Query, shape: &Shape) -> HttpResponse {
+    let Some(tree) = tree else { return answer::not_found(shape) };
+    let accepted = match negotiate::parse(shape.accept.as_deref(), false) {
+        Ok(a) => a,
+        Err(e) => return answer::failure(&negotiate::not_acceptable(&e), shape),
+    };
+    let pretty = query.maybe_flag("pretty").unwrap_or(accepted.pretty);
+    let body = negotiate::envelope(accepted.format, pretty, proto::schema::kind("", "v1", kind), &tree);
+    answer::reply(Reply::new(200, accepted.format.content_type(), body), shape)
+}
+
+/// The aggregated form, when the client prefers it.
+fn aggregated(core: bool, shape: &Shape) -> Option<HttpResponse> {
+    let accept = shape.accept.as_deref()?;
+    let clause = accept.split(',').find(|c| {
+        let c: String = c.chars().filter(|c| !c.is_whitespace()).collect();
+        c.starts_with("application/json;") && c.contains("g=apidiscovery.k8s.io") && c.contains("as=APIGroupDiscoveryList")
+    })?;
+    let version = if clause.contains("v=v2beta1") { "v2beta1" } else { "v2" };
+    let tree = discovery::aggregated(core, version);
+    let schema = proto::schema::kind("apidiscovery.k8s.io", version, "APIGroupDiscoveryList");
+    let body = negotiate::envelope(negotiate::Format::Json, false, schema, &tree);
+    let content_type = discovery::AGGREGATED.replace("v=v2;", &format!("v={version};"));
+    let mut response = answer::reply(Reply::new(200, &content_type, body), shape);
+    response.headers_mut().insert(actix_web::http::header::VARY, actix_web::http::header::HeaderValue::from_static("Accept"));
+    Some(response)
+}
+
+fn root() -> Value {
+    let mut paths: Vec<String> = ["/.well-known/openid-configuration", "/api", "/api/v1", "/apis", "/apis/"].map(str::to_owned).into();
+    for r in proto::resources::all().iter().filter(|r| !r.group.is_empty()) {
+        for p in [format!("/apis/{}", r.group), format!("/apis/{}/{}", r.group, r.version)] {
+            if !paths.contains(&p) {
+                paths.push(p);
+            }
+        }
+    }
+    paths.extend(["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/openid/v1/jwks", "/readyz", "/version"].map(str::to_owned));
+    paths.sort();
+    serde_json::json!({"paths": paths})
+}
+
+fn json(tree: &Value, shape: &Shape) -> HttpResponse {
+    let mut body = serde_json::to_vec_pretty(tree).unwrap_or_default();
+    body.truncate(body.trim_ascii_end().len());
+    answer::reply(Reply::json(body), shape)
+}
+
+fn published(content_type: &str, body: Vec<u8>, shape: &Shape) -> HttpResponse {
+    use actix_web::http::header::{CACHE_CONTROL, HeaderValue};
+    let mut response = answer::reply(Reply::new(200, content_type, body), shape);
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("public, max-age=3600"));
+    response
+}
+
+/// Answers a path that is no resource.
+pub(super) async fn serve(server: &Server, info: &RequestInfo, method: &str, query: &Query, shape: &Shape) -> HttpResponse {
+    let segments: Vec<&str> = info.path.split('/').filter(|s| !s.is_empty()).collect();
+    for (name, endpoint) in [("healthz", Endpoint::Healthz), ("livez", Endpoint::Livez), ("readyz", Endpoint::Readyz)] {
+        if segments.first() == Some(&name) {
+            let only = info.path.trim_start_matches('/').trim_start_matches(name).trim_matches('/');
+            return match server.health.answer(endpoint, only, query).await {
+                Some((code, text)) => answer::text(code, text, shape),
+                None => answer::not_found(shape),
+            };
+        }
+    }
+    if !matches!(method, "GET" | "HEAD") {
+        return match segments.as_slice() {
+            ["api" | "apis", ..] => answer::failure(&Status::generic_method_not_allowed(), shape),
+            _ => answer::not_found(shape),
+        };
+    }
+    match segments.as_slice() {
+        [] => json(&root(), shape),
+        ["version"] => json(&shared::version::info(), shape),
+        ["metrics"] => answer::reply(Reply::new(200, "text/plain; version=0.0.4; charset=utf-8", server.metrics()), shape),
+        ["api"] => match aggregated(true, shape) {
+            Some(r) => r,
+            None => document(Some(discovery::api_versions(&server.address)), "APIVersions", query, shape),
+        },
+        ["api", version] => document(discovery::resource_list("", version), "APIResourceList", query, shape),
+        ["apis"] => match aggregated(false, shape) {
+            Some(r) => r,
+            None => document(Some(discovery::group_list()), "APIGroupList", query, shape),
+        },
+        ["apis", group] => document(discovery::group(group), "APIGroup", query, shape),
+        ["apis", group, version] => {
+            let tree = discovery::resource_list(group, version);
+            if tree.is_none() && crate::registry::group_exists(group) {
+                return answer::failure(&Status::generic_not_found(), shape);
+            }
+            document(tree, "APIResourceList", query, shape)
+        }
+        ["openapi", "v2"] => crate::openapi::v2(shape.accept.as_deref()).map_or_else(|| answer::not_found(shape), |r| answer::reply(r, shape)),
+        ["openapi", "v3"] => answer::reply(crate::openapi::index(), shape),
+        ["openapi", "v3", rest @ ..] => crate::openapi::v3(rest, shape.accept.as_deref()).map_or_else(|| answer::not_found(shape), |r| answer::reply(r, shape)),
+        ["openid", "v1", "jwks"] => match server.access.as_ref().map(|a| a.jwks()) {
+            Some(body) => published("application/jwk-set+json", body, shape),
+            None => answer::not_found(shape),
+        },
+        [".well-known", "openid-configuration"] => match server.access.as_ref().and_then(|a| a.openid_configuration()) {
+            Some(body) => published("application/json", body, shape),
+            None => answer::not_found(shape),
+        },
+        _ => answer::not_found(shape),
+    }
+}

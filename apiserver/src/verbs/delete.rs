@@ -1,0 +1,193 @@
+//! DELETE of one object or of a collection.
+
+use std::sync::Arc;
+
+use proto::json::{self, Strictness};
+use proto::resources::Resource;
+use proto::{Value, protobuf, schema, yaml};
+use serde_json::json;
+use shared::status::{Status, field};
+
+use super::engine::{Deleted, DeleteOptions, Engine, Target};
+use super::list::{self, Found};
+use super::query::{Query, WriteOptions, check_dry_run};
+use super::select::Selection;
+use super::table::Include;
+use super::{Reply, Request, accepted, namespace_of, reply_object};
+use crate::negotiate::accept::{Format, body_format};
+use crate::negotiate::{self, BODY_TYPES};
+use crate::registry::meta::{self, Propagation};
+use crate::registry::strategy;
+
+/// Reads the options from the body or, without one, from the query.
+pub fn options(content_type: &str, body: &[u8], query: &Query) -> Result<DeleteOptions, Status> {
+    let tree = if body.is_empty() { from_query(query)? } else { from_body(content_type, body)? };
+    check(&tree)
+}
+
+fn from_query(query: &Query) -> Result<Value, Status> {
+    let mut tree = json!({});
+    if let Some(n) = query.int("gracePeriodSeconds")? {
+        tree["gracePeriodSeconds"] = Value::from(n);
+    }
+    if let Some(b) = query.maybe_flag("orphanDependents") {
+        tree["orphanDependents"] = Value::from(b);
+    }
+    if let Some(p) = query.get("propagationPolicy") {
+        tree["propagationPolicy"] = Value::from(p);
+    }
+    let dry = query.all("dryRun");
+    if !dry.is_empty() {
+        tree["dryRun"] = Value::from(dry);
+    }
+    Ok(tree)
+}
+
+fn from_body(content_type: &str, body: &[u8]) -> Result<Value, Status> {
+    let bad = |e: String| Status::bad_request(&e);
+    let schema = schema::message("k8s.io.apimachinery.pkg.apis.meta.v1.DeleteOptions").ok_or_else(|| Status::internal("no DeleteOptions"))?;
+    let wrong_kind = |version: &str, kind: &str| {
+        Status::bad_request(&format!("no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\""))
+    };
+    match body_format(content_type) {
+        None => Err(Status::unsupported_media_type(&BODY_TYPES)),
+        Some(Format::Protobuf) => {
+            let e = protobuf::unwrap(body).map_err(|e| bad(e.to_string()))?;
+            if !matches!(&*e.kind, "DeleteOptions" | "") {
+                return Err(wrong_kind(&e.api_version, &e.kind));
+            }
+            protobuf::decode(schema, &e.raw).map_err(|e| bad(e.to_string()))
+        }
+        Some(format) => {
+            let converted;
+            let text: &[u8] = if format == Format::Yaml {
+                converted = yaml::to_json(body).map_err(|e| bad(e.to_string()))?;
+                &converted
+            } else {
+                body
+            };
+            let (version, kind) = json::type_meta(text).map_err(|e| bad(format!("couldn't get version/kind; json parse error: {e}")))?;
+            if !matches!(kind.as_str(), "DeleteOptions" | "") {
+                return Err(wrong_kind(&version, &kind));
+            }
+            json::decode(schema, text, Strictness::Ignore).map(|d| d.value).map_err(|e| bad(e.to_string()))
+        }
+    }
+}
+
+fn check(tree: &Value) -> Result<DeleteOptions, Status> {
+    let mut errors = Vec::new();
+    let dry: Vec<String> = tree["dryRun"].as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect();
+    let policy = tree["propagationPolicy"].as_str();
+    let orphan = tree["orphanDependents"].as_bool();
+    let path = || field::Path::new("propagationPolicy");
+    if let (Some(_), Some(p)) = (orphan, policy) {
+        errors.push(field::Error::invalid(path(), p, "orphanDependents and deletionPropagation cannot be both set"));
+    }
+    if let Some(p) = policy.filter(|p| !matches!(*p, "Foreground" | "Background" | "Orphan")) {
+        errors.push(field::Error::not_supported(path(), p, &["Foreground", "Background", "Orphan", "nil"]));
+    }
+    check_dry_run(&dry, &mut errors);
+    if !errors.is_empty() {
+        return Err(Status::invalid("meta.k8s.io", "DeleteOptions", "", errors));
+    }
+    let propagation = match (policy, orphan) {
+        (Some("Foreground"), _) => Some(Propagation::Foreground),
+        (Some("Orphan"), _) | (_, Some(true)) => Some(Propagation::Orphan),
+        (Some("Background"), _) | (_, Some(false)) => Some(Propagation::Background),
+        _ => None,
+    };
+    let precondition = |key: &str| tree["preconditions"][key].as_str().map(str::to_owned);
+    Ok(DeleteOptions {
+        dry_run: dry.iter().any(|d| d == "All"),
+        grace_period_seconds: tree["gracePeriodSeconds"].as_i64(),
+        propagation,
+        uid: precondition("uid"),
+        resource_version: precondition("resourceVersion"),
+    })
+}
+
+/// Options as admission sees them.
+pub fn options_object(o: &DeleteOptions) -> Value {
+    let mut tree = json!({"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"});
+    if let Some(n) = o.grace_period_seconds {
+        tree["gracePeriodSeconds"] = Value::from(n);
+    }
+    if o.dry_run {
+        tree["dryRun"] = json!(["All"]);
+    }
+    if let Some(p) = o.propagation {
+        tree["propagationPolicy"] = Value::from(match p {
+            Propagation::Foreground => "Foreground",
+            Propagation::Orphan => "Orphan",
+            _ => "Background",
+        });
+    }
+    tree
+}
+
+/// DELETE of one object.
+pub async fn delete(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Result<Reply, Status> {
+    let options = options(&r.content_type, &r.body, &r.query)?;
+    let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
+    let mut t = Target {
+        row,
+        subresource: "",
+        namespace: namespace_of(&r.info, row),
+        name: &r.info.name,
+        user: &r.user,
+        options: &write,
+        options_object: options_object(&options),
+        warnings: Vec::new(),
+    };
+    let deleted = engine.delete(&mut t, &options).await?;
+    let warnings = std::mem::take(&mut t.warnings);
+    Ok(outcome(engine, r, row, deleted)?.warn(warnings))
+}
+
+/// What a delete answers with: the object while it is there or where clients expect it, a report otherwise.
+fn outcome(engine: &Engine, r: &Request, row: &'static Resource, deleted: Deleted) -> Result<Reply, Status> {
+    if !deleted.gone || strategy::of(row).returns_deleted {
+        return reply_object(engine, r, row, 200, &engine.to_served(row, deleted.object));
+    }
+    let accepted = accepted(r, false)?;
+    let mut details = json!({"name": meta::text(&deleted.object, "name"), "kind": row.plural, "uid": meta::text(&deleted.object, "uid")});
+    if !row.group.is_empty() {
+        details["group"] = Value::from(&*row.group);
+    }
+    let tree = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
+    let body = negotiate::envelope(accepted.format, accepted.pretty, schema::kind("", "v1", "Status"), &tree);
+    Ok(Reply::new(200, accepted.format.content_type(), body))
+}
+
+/// DELETE of all objects that match.
+pub async fn delete_collection(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Result<Reply, Status> {
+    let options = options(&r.content_type, &r.body, &r.query)?;
+    let selection = Selection::read(&r.query, row)?;
+    let namespace = namespace_of(&r.info, row);
+    let mut found: Found = list::collect(engine, row, namespace, &selection).await?;
+    let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
+    let mut warnings = Vec::new();
+    for entry in &found.items {
+        let mut t = Target {
+            row,
+            subresource: "",
+            namespace: entry.namespace(),
+            name: entry.name(),
+            user: &r.user,
+            options: &write,
+            options_object: options_object(&options),
+            warnings: Vec::new(),
+        };
+        match engine.delete(&mut t, &options).await {
+            Ok(_) => {}
+            // Gone already.
+            Err(e) if e.is_not_found() => {}
+            Err(e) => return Err(e),
+        }
+        warnings.extend(t.warnings);
+    }
+    found.rest = None;
+    let accepted = accepted(r, false)?;
+    Ok(list::reply(engine, row, &accepted, Include::Metadata, &found)?.warn(warnings))
+}

@@ -1,0 +1,69 @@
+//! GET of one object.
+
+use std::sync::Arc;
+
+use proto::resources::Resource;
+use shared::status::Status;
+
+use super::engine::{Engine, storage_status};
+use super::{Reply, Request, accepted, namespace_of, table};
+use crate::cache::{Entry, Raw};
+use crate::registry::storage_of;
+use crate::storage::codec;
+
+/// Reads a `resourceVersion` parameter; the error is that of GET and WATCH.
+pub fn revision(text: &str) -> Result<Option<i64>, String> {
+    match text {
+        "" => Ok(None),
+        t => match t.parse::<u64>() {
+            Ok(n) => Ok(Some(i64::try_from(n).unwrap_or(i64::MAX))),
+            Err(_) => Err(format!("resourceVersion: Invalid value: {t:?}: strconv.ParseUint: parsing {t:?}: invalid syntax")),
+        },
+    }
+}
+
+/// Finds the entry of an object as fresh as asked: `None` is a quorum read, 0 whatever is known.
+pub async fn entry(engine: &Arc<Engine>, row: &'static Resource, namespace: &str, name: &str, at: Option<i64>) -> Result<Arc<Entry>, Status> {
+    let storage = storage_of(row);
+    let missing = || Status::not_found(&row.group, &row.plural, name);
+    let short = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
+    let Some(at) = at else {
+        let (found, _) = engine.store.get(&engine.key(storage, namespace, name)).await.map_err(|e| storage_status(&e))?;
+        let stored = found.ok_or_else(missing)?;
+        return codec::entry(storage, &short, &stored.value, stored.revision).map(Arc::new).map_err(|e| Status::internal(&e.to_string()));
+    };
+    let cacher = engine.hub.cacher(storage);
+    cacher.wait_ready().await;
+    if at > 0 {
+        reach(engine, at).await?;
+    }
+    cacher.get(&short).ok_or_else(missing)
+}
+
+/// Waits until the caches know a revision.
+pub async fn reach(engine: &Engine, at: i64) -> Result<(), Status> {
+    const PATIENCE: std::time::Duration = std::time::Duration::from_secs(3);
+    engine.hub.reach(at, PATIENCE).await.map_err(|_| {
+        let n = |v: i64| u64::try_from(v).unwrap_or(0);
+        Status::too_large_resource_version(n(at), n(engine.hub.processed()))
+    })
+}
+
+/// The verb.
+pub async fn get(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Result<Reply, Status> {
+    let accepted = accepted(r, false)?;
+    let at = revision(r.query.get("resourceVersion").unwrap_or("")).map_err(|e| Status::unknown(&e))?;
+    let entry = entry(engine, row, namespace_of(&r.info, row), &r.info.name, at).await?;
+    // The common case needs no tree.
+    if let Some(body) = table::direct(row, &accepted, &entry.raw)? {
+        return Ok(Reply::new(200, accepted.format.content_type(), body));
+    }
+    let object = served(engine, row, &entry.raw)?;
+    table::object_reply(engine, r, row, &accepted, 200, &object)
+}
+
+/// The tree of cached bytes in the version of the request's row.
+pub fn served(engine: &Engine, row: &'static Resource, raw: &Raw) -> Result<proto::Value, Status> {
+    let tree = codec::value(storage_of(row), raw).map_err(|e| Status::internal(&e.to_string()))?;
+    Ok(engine.to_served(row, tree))
+}

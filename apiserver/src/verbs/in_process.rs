@@ -1,0 +1,112 @@
+//! The pipeline as the server's own parts use it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use proto::Value;
+use proto::resources::Resource;
+use shared::authn::UserInfo;
+use shared::status::Status;
+
+use super::delete::options_object;
+use super::engine::{DeleteOptions, Engine, Target};
+use super::query::{FieldValidation, WriteOptions};
+use super::select::Selection;
+use super::{list, managers, write};
+use crate::api::{DeleteArgs, Pipeline};
+use crate::negotiate::decode_patched;
+use crate::registry::meta::Propagation;
+use crate::registry::meta;
+use crate::storage::codec;
+
+/// Field manager of the server's own writes.
+const MANAGER: &str = "kube-apiserver";
+
+/// [`Pipeline`] over an engine.
+pub struct InProcess(pub Arc<Engine>);
+
+fn canonical(row: &Resource, object: &Value) -> Result<Value, Status> {
+    let schema = codec::served_schema(row).map_err(|e| Status::internal(&e.to_string()))?;
+    let mut object = decode_patched((&row.api_version(), &row.kind), schema, object, FieldValidation::Ignore)?.object;
+    write::default(row, &mut object)?;
+    Ok(object)
+}
+
+fn options() -> WriteOptions {
+    WriteOptions { field_manager: MANAGER.to_owned(), ..WriteOptions::default() }
+}
+
+#[async_trait]
+impl Pipeline for InProcess {
+    async fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Result<Value, Status> {
+        let found = self.0.read(resource, namespace, name).await?;
+        found.map(|(v, _)| v).ok_or_else(|| Status::not_found(&resource.group, &resource.plural, name))
+    }
+
+    async fn list(&self, resource: &'static Resource, namespace: Option<&str>) -> Result<Vec<Value>, Status> {
+        let found = list::collect(&self.0, resource, namespace.unwrap_or(""), &Selection::all()).await?;
+        Ok(found.items.iter().filter_map(|e| codec::value(resource, &e.raw).ok()).collect())
+    }
+
+    async fn create(&self, user: &UserInfo, resource: &'static Resource, namespace: &str, object: Value) -> Result<Value, Status> {
+        let mut object = canonical(resource, &object)?;
+        write::check_namespace(&mut object, namespace)?;
+        managers::created(resource, "", &mut object, MANAGER);
+        let options = options();
+        let mut t =
+            Target { row: resource, subresource: "", namespace, name: "", user, options: &options, options_object: Value::Null, warnings: Vec::new() };
+        self.0.create(&mut t, object).await
+    }
+
+    async fn update(&self, user: &UserInfo, resource: &'static Resource, subresource: &str, object: Value) -> Result<Value, Status> {
+        let object = canonical(resource, &object)?;
+        let (namespace, name) = (meta::text(&object, "namespace").to_owned(), meta::text(&object, "name").to_owned());
+        let options = options();
+        let mut t = Target {
+            row: resource,
+            subresource,
+            namespace: &namespace,
+            name: &name,
+            user,
+            options: &options,
+            options_object: Value::Null,
+            warnings: Vec::new(),
+        };
+        let mut change = |old: Option<&Value>| {
+            let mut new = object.clone();
+            if let Some(old) = old {
+                managers::updated(resource, subresource, old, &mut new, MANAGER);
+            }
+            Ok(new)
+        };
+        Ok(self.0.update(&mut t, false, &mut change).await?.0)
+    }
+
+    async fn delete(&self, user: &UserInfo, resource: &'static Resource, namespace: &str, name: &str, args: DeleteArgs) -> Result<(), Status> {
+        let propagation = match args.propagation_policy.as_deref() {
+            Some("Foreground") => Some(Propagation::Foreground),
+            Some("Orphan") => Some(Propagation::Orphan),
+            Some(_) => Some(Propagation::Background),
+            None => None,
+        };
+        let delete = DeleteOptions {
+            dry_run: false,
+            grace_period_seconds: args.grace_period_seconds,
+            propagation,
+            uid: args.uid,
+            resource_version: args.resource_version,
+        };
+        let options = options();
+        let mut t = Target {
+            row: resource,
+            subresource: "",
+            namespace,
+            name,
+            user,
+            options: &options,
+            options_object: options_object(&delete),
+            warnings: Vec::new(),
+        };
+        self.0.delete(&mut t, &delete).await.map(|_| ())
+    }
+}

@@ -1,0 +1,412 @@
+//! LIST: from the cache when it is as fresh as asked, from etcd when an older revision is.
+//!
+//! Hot path: with JSON or protobuf of the stored version, the answer is a concatenation of encoded objects.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use proto::resources::Resource;
+use proto::{Value, json, protobuf, schema};
+use serde_json::{Map, json};
+use shared::status::{Status, field};
+
+use super::engine::{Engine, storage_status};
+use super::query::Query;
+use super::select::Selection;
+use super::table::{self, Include};
+use super::{Reply, Request, accepted, get, namespace_of};
+use crate::cache::{Entry, Raw};
+use crate::negotiate::{self, Accepted, Format, Shape};
+use crate::registry::storage_of;
+use crate::storage::{self, codec};
+
+/// Which moment a list shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment {
+    /// Now, agreed with etcd.
+    Now,
+    /// Whatever is known.
+    Any,
+    /// This revision or a newer one.
+    NotOlder(i64),
+    /// Exactly this revision.
+    Exact(i64),
+}
+
+/// Options of a list, checked.
+#[derive(Debug)]
+struct Options {
+    moment: Moment,
+    limit: usize,
+    /// Key below the resource's prefix to start at.
+    start: String,
+    continued: bool,
+}
+
+fn forbidden(detail: &str) -> field::Error {
+    field::Error::forbidden(field::Path::new("resourceVersionMatch"), detail)
+}
+
+/// Checks the options both LIST and WATCH have.
+pub fn check(query: &Query, watch: bool) -> Result<(), Status> {
+    let text = |k: &str| query.get(k).unwrap_or("");
+    let (rv, matching, cont) = (text("resourceVersion"), text("resourceVersionMatch"), text("continue"));
+    let mut errors = Vec::new();
+    let send = query.maybe_flag("sendInitialEvents");
+    if watch {
+        if !cont.is_empty() {
+            errors.push(forbidden("resourceVersionMatch is forbidden when continue is provided"));
+        } else if send.is_some() {
+            if matching != "NotOlderThan" {
+                errors.push(forbidden("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"));
+            }
+        } else if !matching.is_empty() {
+            errors.push(forbidden("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"));
+        }
+    } else {
+        if send.is_some() {
+            errors.push(field::Error::forbidden(field::Path::new("sendInitialEvents"), "sendInitialEvents is forbidden for list"));
+        }
+        if !matching.is_empty() {
+            if rv.is_empty() {
+                errors.push(forbidden("resourceVersionMatch is forbidden unless resourceVersion is provided"));
+            }
+            if !cont.is_empty() {
+                errors.push(forbidden("resourceVersionMatch is forbidden when continue is provided"));
+            }
+            if !matches!(matching, "Exact" | "NotOlderThan") {
+                let path = field::Path::new("resourceVersionMatch");
+                errors.push(field::Error::not_supported(path, Value::from(matching), &["Exact", "NotOlderThan", ""]));
+            }
+            if matching == "Exact" && rv == "0" {
+                errors.push(forbidden("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""));
+            }
+        }
+    }
+    if errors.is_empty() { Ok(()) } else { Err(Status::invalid("meta.k8s.io", "ListOptions", "", errors)) }
+}
+
+fn options(query: &Query, scope: &str) -> Result<Options, Status> {
+    check(query, false)?;
+    let limit = usize::try_from(query.int("limit")?.unwrap_or(0)).unwrap_or(0);
+    query.int("timeoutSeconds")?;
+    let text = |k: &str| query.get(k).unwrap_or("");
+    let rv = get::revision(text("resourceVersion")).map_err(|e| Status::bad_request(&format!("invalid resource version: {e}")))?;
+    if let Some(token) = query.get("continue").filter(|t| !t.is_empty()) {
+        let (revision, start) = read_token(token, scope)?;
+        if rv.is_some_and(|n| n > 0) {
+            return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
+        }
+        let moment = if revision > 0 { Moment::Exact(revision) } else { Moment::Now };
+        return Ok(Options { moment, limit, start, continued: true });
+    }
+    let moment = match (rv, text("resourceVersionMatch")) {
+        (None, _) => Moment::Now,
+        (Some(0), _) => Moment::Any,
+        (Some(n), "Exact") => Moment::Exact(n),
+        (Some(n), "") if limit > 0 => Moment::Exact(n),
+        (Some(n), _) => Moment::NotOlder(n),
+    };
+    Ok(Options { moment, limit, start: String::new(), continued: false })
+}
+
+/// The token that continues after `last`, a key below the resource's prefix.
+fn token(revision: i64, scope: &str, last: &str) -> String {
+    let start = format!("{}\0", last.strip_prefix(scope).unwrap_or(last));
+    let text = format!(r#"{{"v":"meta.k8s.io/v1","rv":{revision},"start":{}}}"#, Value::from(start));
+    URL_SAFE_NO_PAD.encode(text)
+}
+
+fn read_token(token: &str, scope: &str) -> Result<(i64, String), Status> {
+    let bad = |why: String| Status::bad_request(&format!("invalid continue token: continue key is not valid: {why}"));
+    let bytes = URL_SAFE_NO_PAD
+        .decode(token.trim_end_matches('='))
+        .map_err(|_| bad(format!("illegal base64 data at input byte {}", token.len().saturating_sub(1))))?;
+    let v = json::decode_any(&bytes).map_err(|e| bad(e.to_string()))?;
+    if v["v"] != "meta.k8s.io/v1" {
+        return Err(bad(format!("server does not recognize this encoded version {}", v["v"])));
+    }
+    let revision = v["rv"].as_i64().unwrap_or(0);
+    if revision == 0 {
+        return Err(bad("incorrect encoded start resourceVersion (version meta.k8s.io/v1)".to_owned()));
+    }
+    let start = v["start"].as_str().unwrap_or("");
+    if start.is_empty() {
+        return Err(bad("encoded start key is empty (version meta.k8s.io/v1)".to_owned()));
+    }
+    if start.starts_with('/') || start.split('/').any(|p| p == "..") {
+        return Err(bad(format!("{start}: not a valid key")));
+    }
+    Ok((revision, format!("{scope}{start}")))
+}
+
+/// What a list found.
+pub struct Found {
+    /// Entries in the storage version.
+    pub items: Vec<Arc<Entry>>,
+    /// Revision they are exact at.
+    pub revision: i64,
+    /// Token and number of what is left.
+    pub rest: Option<(String, Option<i64>)>,
+}
+
+fn expired(error: storage::Error, o: &Options, scope: &str, last_start: &str) -> Status {
+    if !matches!(error, storage::Error::Compacted) {
+        return storage_status(&error);
+    }
+    if !o.continued {
+        return Status::expired("The resourceVersion for the provided list is too old.");
+    }
+    let mut status = Status::expired(
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, \
+         or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an \
+         inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.",
+    );
+    status.metadata.continue_token = token(-1, scope, last_start.trim_end_matches('\0'));
+    status
+}
+
+async fn from_cache(engine: &Arc<Engine>, storage: &'static Resource, scope: &str, o: &Options, selection: &Selection, at_least: i64) -> Found {
+    let cacher = engine.hub.cacher(storage);
+    if o.limit == 0
+        && let Some(name) = selection.name()
+        && (!storage.namespaced || !scope.is_empty())
+    {
+        let items: Vec<_> = cacher.get(&format!("{scope}{name}")).into_iter().filter(|e| selection.matches(e)).collect();
+        return Found { items, revision: at_least, rest: None };
+    }
+    let plain = selection.is_everything();
+    let filter = (!plain).then(|| selection.clone().filter());
+    let snapshot = cacher.list(scope, &o.start, o.limit, at_least, filter.as_ref());
+    let rest = match (snapshot.more, snapshot.items.last()) {
+        (true, Some(last)) => Some((token(snapshot.revision, scope, &last.key), plain.then_some(snapshot.remaining))),
+        _ => None,
+    };
+    Found { items: snapshot.items, revision: snapshot.revision, rest }
+}
+
+async fn from_etcd(engine: &Arc<Engine>, storage: &'static Resource, scope: &str, o: &Options, selection: &Selection, revision: i64) -> Result<Found, storage::Error> {
+    const PAGE: i64 = 500;
+    let base = format!("{}/", engine.store.key(&storage.etcd_prefix));
+    let prefix = format!("{base}{scope}");
+    let mut start = if o.start.is_empty() { prefix.clone() } else { format!("{base}{}", o.start) };
+    let mut items: Vec<Arc<Entry>> = Vec::new();
+    loop {
+        let page = engine.store.page(&prefix, &start, PAGE, revision).await?;
+        let (mut left, more) = (page.count, page.more);
+        for stored in page.items {
+            left -= 1;
+            start = format!("{}\0", stored.key);
+            match codec::entry(storage, &stored.key[base.len()..], &stored.value, stored.revision) {
+                Ok(e) if selection.matches(&e) => {
+                    items.push(Arc::new(e));
+                    if o.limit > 0 && items.len() == o.limit && left > 0 {
+                        let rest = token(revision, scope, &stored.key[base.len()..]);
+                        return Ok(Found { items, revision, rest: Some((rest, selection.is_everything().then_some(left))) });
+                    }
+                }
+                Ok(_) => {}
+                Err(error) => tracing::error!(%error, key = stored.key, "unreadable object in etcd"),
+            }
+        }
+        if !more {
+            return Ok(Found { items, revision, rest: None });
+        }
+    }
+}
+
+async fn find(engine: &Arc<Engine>, row: &'static Resource, namespace: &str, o: &Options, selection: &Selection) -> Result<Found, Status> {
+    let storage = storage_of(row);
+    let scope = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
+    let cacher = engine.hub.cacher(storage);
+    cacher.wait_ready().await;
+    let at_least = match o.moment {
+        Moment::Now => engine.hub.catch_up().await.map_err(|e| storage_status(&e))?,
+        Moment::Any => engine.hub.processed(),
+        Moment::NotOlder(n) => {
+            get::reach(engine, n).await?;
+            engine.hub.processed()
+        }
+        Moment::Exact(n) => {
+            get::reach(engine, n).await?;
+            if !cacher.unchanged_since(n) {
+                return from_etcd(engine, storage, &scope, o, selection, n).await.map_err(|e| expired(e, o, &scope, &o.start));
+            }
+            n
+        }
+    };
+    let mut found = from_cache(engine, storage, &scope, o, selection, at_least).await;
+    if let Moment::Exact(n) = o.moment {
+        if found.revision > n {
+            // It changed since the look.
+            return from_etcd(engine, storage, &scope, o, selection, n).await.map_err(|e| expired(e, o, &scope, &o.start));
+        }
+        found.revision = n;
+    }
+    Ok(found)
+}
+
+/// All objects of a collection that match, as they are now.
+pub async fn collect(engine: &Arc<Engine>, row: &'static Resource, namespace: &str, selection: &Selection) -> Result<Found, Status> {
+    find(engine, row, namespace, &Options { moment: Moment::Now, limit: 0, start: String::new(), continued: false }, selection).await
+}
+
+/// The verb.
+pub async fn list(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Result<Reply, Status> {
+    let accepted = accepted(r, false)?;
+    let include = Include::read(&r.query);
+    let namespace = namespace_of(&r.info, row);
+    let scope = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
+    let selection = Selection::read(&r.query, row)?;
+    let o = options(&r.query, &scope)?;
+    if !row.is_stored() {
+        let empty = Found { items: Vec::new(), revision: engine.hub.processed(), rest: None };
+        return reply(engine, row, &accepted, include.unwrap_or(Include::Metadata), &empty);
+    }
+    let found = find(engine, row, namespace, &o, &selection).await?;
+    let include = if matches!(accepted.shape, Shape::Table(_)) { include? } else { Include::Metadata };
+    reply(engine, row, &accepted, include, &found)
+}
+
+fn meta(found: &Found) -> Value {
+    let mut meta = Map::new();
+    meta.insert("resourceVersion".to_owned(), Value::from(found.revision.to_string()));
+    if let Some((token, remaining)) = &found.rest {
+        meta.insert("continue".to_owned(), Value::from(token.as_str()));
+        if let Some(n) = remaining {
+            meta.insert("remainingItemCount".to_owned(), Value::from(*n));
+        }
+    }
+    Value::Object(meta)
+}
+
+/// Encodes a list.
+pub fn reply(engine: &Engine, row: &'static Resource, accepted: &Accepted, include: Include, found: &Found) -> Result<Reply, Status> {
+    let failed = |e: codec::CodecError| Status::internal(&e.to_string());
+    let own = std::ptr::eq(storage_of(row), row);
+    let body = match (accepted.shape, accepted.format) {
+        (Shape::Object, Format::Json) => json_list(engine, row, own, found)?,
+        (Shape::Object, Format::Protobuf) if !row.storage_json => protobuf_list(engine, row, own, found)?,
+        (shape, format) => {
+            let mut trees = Vec::with_capacity(found.items.len());
+            for e in &found.items {
+                trees.push(engine.to_served(row, codec::value(storage_of(row), &e.raw).map_err(failed)?));
+            }
+            let (schema, tree) = match shape {
+                Shape::Table(version) => (negotiate::table_kind("v1"), table::tabulate(row, version, trees.iter(), include, meta(found), true)),
+                Shape::Metadata(version) => {
+                    let items: Vec<Value> = trees.iter().map(|t| negotiate::metadata_of(t, version)).collect();
+                    let tree = json!({"kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": meta(found), "items": items});
+                    (negotiate::partial_list_kind("v1"), tree)
+                }
+                Shape::Object => {
+                    let tree = json!({"kind": row.list_kind, "apiVersion": row.api_version(), "metadata": meta(found), "items": trees});
+                    (schema::kind(&row.group, &row.version, &row.list_kind), tree)
+                }
+            };
+            negotiate::envelope(format, accepted.pretty, schema, &tree)
+        }
+    };
+    let body = if accepted.pretty && accepted.shape == Shape::Object && accepted.format == Format::Json {
+        let mut indented = Vec::with_capacity(body.len() * 2);
+        json::indent(&body[..body.len() - 1], &mut indented);
+        indented
+    } else {
+        body
+    };
+    Ok(Reply::new(200, accepted.format.content_type(), Bytes::from(body)))
+}
+
+fn json_list(engine: &Engine, row: &'static Resource, own: bool, found: &Found) -> Result<Vec<u8>, Status> {
+    let failed = |e: codec::CodecError| Status::internal(&e.to_string());
+    let size: usize = found.items.iter().map(|e| e.raw.len() * 2).sum();
+    let mut out = Vec::with_capacity(size + 256);
+    out.extend_from_slice(format!(r#"{{"kind":"{}","apiVersion":"{}","metadata":"#, row.list_kind, row.api_version()).as_bytes());
+    match schema::message("k8s.io.apimachinery.pkg.apis.meta.v1.ListMeta") {
+        Some(s) => json::encode(s, &meta(found), &mut out),
+        None => json::encode_any(&meta(found), &mut out),
+    }
+    out.extend_from_slice(br#","items":["#);
+    let served = codec::served_schema(row).map_err(failed)?;
+    for (i, e) in found.items.iter().enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        if own {
+            codec::to_json_item(row, &e.raw, &mut out).map_err(failed)?;
+        } else {
+            let mut tree = engine.to_served(row, codec::value(storage_of(row), &e.raw).map_err(failed)?);
+            if let Some(map) = tree.as_object_mut() {
+                map.remove("kind");
+                map.remove("apiVersion");
+            }
+            json::encode(served, &tree, &mut out);
+        }
+    }
+    out.extend_from_slice(b"]}\n");
+    Ok(out)
+}
+
+/// `metadata = 1`, `items = 2`.
+fn protobuf_list(engine: &Engine, row: &'static Resource, own: bool, found: &Found) -> Result<Vec<u8>, Status> {
+    let failed = |e: codec::CodecError| Status::internal(&e.to_string());
+    let size: usize = found.items.iter().map(|e| e.raw.len() + 4).sum();
+    let mut body = Vec::with_capacity(size + 64);
+    let list_meta = schema::message("k8s.io.apimachinery.pkg.apis.meta.v1.ListMeta").map(|s| protobuf::encode(s, &meta(found))).unwrap_or_default();
+    put(&mut body, 0x0a, &list_meta);
+    let served = codec::served_schema(row).map_err(failed)?;
+    for e in &found.items {
+        match (&e.raw, own) {
+            (Raw::Proto(bytes), true) => put(&mut body, 0x12, bytes),
+            _ => {
+                let tree = engine.to_served(row, codec::value(storage_of(row), &e.raw).map_err(failed)?);
+                put(&mut body, 0x12, &protobuf::encode(served, &tree));
+            }
+        }
+    }
+    Ok(protobuf::wrap(&row.api_version(), &row.list_kind, &body))
+}
+
+/// Appends a length-delimited field.
+pub(super) fn put(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
+    out.push(tag);
+    let mut n = bytes.len();
+    while n >= 0x80 {
+        out.push((n & 0x7f) as u8 | 0x80);
+        n >>= 7;
+    }
+    out.push(n as u8);
+    out.extend_from_slice(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens() {
+        let t = token(5, "e/", "e/a");
+        assert_eq!(t, "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6NSwic3RhcnQiOiJhXHUwMDAwIn0");
+        assert_eq!(read_token(&t, "e/").map_err(|e| e.message), Ok((5, "e/a\0".to_owned())));
+        let e = read_token("abc", "").expect_err("garbage");
+        assert_eq!(e.message, "invalid continue token: continue key is not valid: invalid character 'i' looking for beginning of value");
+    }
+
+    #[test]
+    fn option_rules() {
+        for (query, ok) in [
+            ("resourceVersionMatch=Exact", false),
+            ("resourceVersionMatch=Foo&resourceVersion=1", false),
+            ("resourceVersionMatch=Exact&resourceVersion=0", false),
+            ("sendInitialEvents=true", false),
+            ("resourceVersionMatch=NotOlderThan&resourceVersion=0&limit=-1", true),
+            ("limit=abc", false),
+            ("resourceVersion=abc", false),
+        ] {
+            assert_eq!(options(&Query::parse(query), "").is_ok(), ok, "{query}");
+        }
+        assert_eq!(options(&Query::parse("resourceVersion=7&limit=5"), "").map(|o| o.moment).ok(), Some(Moment::Exact(7)));
+    }
+}

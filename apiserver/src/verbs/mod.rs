@@ -1,0 +1,160 @@
+//! The verbs: from a decoded request line and a body to an answer, for any resource row.
+//!
+//! In comes a [`Request`], out goes a [`Reply`] or a `Status`; what happens between is the same for every kind. Knows
+//! neither sockets nor TLS. One file per verb; [`engine`] is the write pipeline they share.
+
+pub mod defaults;
+pub mod delete;
+pub mod engine;
+pub mod get;
+mod in_process;
+pub mod list;
+pub mod managers;
+pub mod patch;
+pub mod query;
+mod route;
+pub mod scale;
+pub mod select;
+pub mod subresources;
+pub mod table;
+pub mod watch;
+pub mod write;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::stream::LocalBoxStream;
+use proto::resources::Resource;
+use serde_json::{Value, json};
+use shared::authn::UserInfo;
+use shared::status::Status;
+
+use crate::api::RequestInfo;
+use crate::negotiate::{self, Accepted};
+use engine::{Engine, Target};
+pub use in_process::InProcess;
+use query::{Query, WriteOptions};
+pub use route::{Route, route};
+
+/// A request that may proceed.
+pub struct Request {
+    /// What it asks for.
+    pub info: RequestInfo,
+    /// HTTP method.
+    pub method: String,
+    /// Its parameters.
+    pub query: Query,
+    /// `Content-Type`.
+    pub content_type: String,
+    /// `Accept`.
+    pub accept: Option<String>,
+    /// `User-Agent`.
+    pub user_agent: String,
+    /// The body.
+    pub body: Bytes,
+    /// Who asks.
+    pub user: UserInfo,
+}
+
+/// What is sent back.
+pub struct Reply {
+    /// HTTP code.
+    pub code: u16,
+    /// `Content-Type`.
+    pub content_type: String,
+    /// `Warning` texts.
+    pub warnings: Vec<String>,
+    /// Content.
+    pub body: Body,
+}
+
+/// Content of an answer.
+pub enum Body {
+    /// All at once.
+    Full(Bytes),
+    /// Frame by frame.
+    Stream(LocalBoxStream<'static, Result<Bytes, Infallible>>),
+}
+
+impl Reply {
+    /// An answer of one piece.
+    pub fn new(code: u16, content_type: &str, body: impl Into<Bytes>) -> Self {
+        Self { code, content_type: content_type.to_owned(), warnings: Vec::new(), body: Body::Full(body.into()) }
+    }
+
+    /// A JSON document.
+    pub fn json(body: Vec<u8>) -> Self {
+        Self::new(200, "application/json", body)
+    }
+
+    /// Adds warnings.
+    #[must_use]
+    pub fn warn(mut self, warnings: Vec<String>) -> Self {
+        self.warnings.extend(warnings);
+        self
+    }
+}
+
+/// What the negotiation of a request came to.
+pub fn accepted(r: &Request, watch: bool) -> Result<Accepted, Status> {
+    let mut accepted = negotiate::parse(r.accept.as_deref(), watch).map_err(|e| negotiate::not_acceptable(&e))?;
+    let asked = r.query.maybe_flag("pretty");
+    let browser = ["curl", "Wget", "Mozilla/5.0"].iter().any(|p| r.user_agent.starts_with(p));
+    accepted.pretty = !watch && asked.unwrap_or(accepted.pretty || browser);
+    Ok(accepted)
+}
+
+/// Runs a request for a resource.
+pub async fn dispatch(engine: &Arc<Engine>, r: Request) -> Result<Reply, Status> {
+    let route = route(&r.info, &r.method)?;
+    if route.subresource.is_some() {
+        return subresources::dispatch(engine, &r, &route).await;
+    }
+    match r.info.verb.as_str() {
+        "get" => get::get(engine, &r, route.row).await,
+        "list" => list::list(engine, &r, route.row).await,
+        "watch" => watch::watch(engine, &r, route.row).await,
+        "create" => write::create(engine, &r, route.row).await,
+        "update" => write::update(engine, &r, route.row, "").await,
+        "patch" => patch::patch(engine, &r, route.row, "").await,
+        "delete" => delete::delete(engine, &r, route.row).await,
+        "deletecollection" => delete::delete_collection(engine, &r, route.row).await,
+        _ => Err(Status::generic_method_not_allowed()),
+    }
+}
+
+/// Namespace of the objects a request is about: none for cluster-scoped rows (a namespace is not in itself).
+pub fn namespace_of<'a>(info: &'a RequestInfo, row: &Resource) -> &'a str {
+    if row.namespaced { &info.namespace } else { "" }
+}
+
+/// The target of a write.
+pub fn target<'a>(r: &'a Request, row: &'static Resource, subresource: &'a str, options: &'a WriteOptions, kind: &str) -> Target<'a> {
+    let mut object = json!({"kind": kind, "apiVersion": "meta.k8s.io/v1"});
+    if options.dry_run {
+        object["dryRun"] = json!(["All"]);
+    }
+    if let Some(m) = r.query.get("fieldManager").filter(|m| !m.is_empty()) {
+        object["fieldManager"] = Value::from(m);
+    }
+    if let Some(v) = r.query.get("fieldValidation").filter(|v| !v.is_empty()) {
+        object["fieldValidation"] = Value::from(v);
+    }
+    Target {
+        row,
+        subresource,
+        namespace: namespace_of(&r.info, row),
+        name: if crate::serve::info::names_object(&r.info) { &r.info.name } else { "" },
+        user: &r.user,
+        options,
+        options_object: object,
+        warnings: Vec::new(),
+    }
+}
+
+/// Encodes an object answer in the form the client accepts.
+pub fn reply_object(engine: &Engine, r: &Request, row: &'static Resource, code: u16, object: &Value) -> Result<Reply, Status> {
+    let accepted = accepted(r, false)?;
+    table::object_reply(engine, r, row, &accepted, code, object)
+}

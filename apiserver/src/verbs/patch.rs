@@ -1,0 +1,205 @@
+//! PATCH: JSON patch, merge patch, strategic merge patch and server-side apply.
+//!
+//! A patch is computed again on what is there now when somebody else wrote in between.
+
+use std::sync::Arc;
+
+use proto::merge::{go_print, json_patch, merge_patch, strategic};
+use proto::resources::Resource;
+use proto::schema::Message;
+use proto::{Value, json, yaml};
+use shared::status::{Status, field};
+
+use super::engine::Engine;
+use super::query::{FieldValidation, OptionsKind, WriteOptions};
+use super::{Reply, Request, managers, namespace_of, reply_object, target, write};
+use crate::negotiate::{decode_patched, decode_tree};
+use crate::registry::meta;
+use crate::storage::codec;
+
+/// A patch, read.
+pub enum Patch {
+    /// A list of operations.
+    Json(json_patch::Patch),
+    /// RFC 7386.
+    Merge(Value),
+    /// By merge keys.
+    Strategic(Value),
+    /// The caller's intent.
+    Apply(Value),
+}
+
+const TYPES: [&str; 4] =
+    ["application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json", "application/apply-patch+yaml"];
+
+fn media(content_type: &str) -> &str {
+    content_type.split(';').next().unwrap_or("").trim()
+}
+
+fn unsupported() -> Status {
+    let mut s = Status::failure(415, "UnsupportedMediaType", "415: Unsupported Media Type");
+    s.details = Some(shared::status::Details::default());
+    s
+}
+
+/// The answer to a patch that does not fit the object; upstream hides why.
+fn rejected() -> Status {
+    let mut s = Status::failure(422, "Invalid", "the server rejected our request due to an error in our request");
+    s.details = Some(shared::status::Details::default());
+    s
+}
+
+impl Patch {
+    /// Reads a body by its content type.
+    pub fn read(content_type: &str, body: &[u8]) -> Result<Self, Status> {
+        let bad = |e: String| Status::bad_request(&e);
+        match media(content_type) {
+            "application/json-patch+json" => {
+                let document = json::decode_any(body).map_err(|e| bad(format!("error decoding patch: {e}")))?;
+                json_patch::Patch::decode(document).map(Self::Json).map_err(|e| match e {
+                    json_patch::Error::TooMany(_) => Status::failure(413, "RequestEntityTooLarge", format!("Request entity too large: {e}")),
+                    e => bad(e.to_string()),
+                })
+            }
+            "application/merge-patch+json" => json::decode_any(body).map(Self::Merge).map_err(|e| bad(format!("error decoding patch: {e}"))),
+            "application/strategic-merge-patch+json" => json::decode_any(body).map(Self::Strategic).map_err(|e| bad(e.to_string())),
+            "application/apply-patch+yaml" => {
+                let text = yaml::to_json(body).map_err(|e| bad(format!("error decoding YAML: error converting YAML to JSON: {e}")))?;
+                json::decode_any(&text).map(Self::Apply).map_err(|e| bad(format!("error decoding YAML: {e}")))
+            }
+            _ => Err(unsupported()),
+        }
+    }
+
+    fn is_apply(&self) -> bool {
+        matches!(self, Self::Apply(_))
+    }
+
+    /// The patched object of a kind (`apiVersion`, `kind`), canonical, with what lenient decoding found.
+    pub fn on_kind(&self, named: (&str, &str), schema: &Message, old: &Value, validation: FieldValidation) -> Result<(Value, Vec<String>), Status> {
+        let mut warnings = Vec::new();
+        let mut new = old.clone();
+        match self {
+            Self::Json(p) => {
+                if !p.strict.is_empty() {
+                    match validation {
+                        FieldValidation::Strict => return Err(Status::bad_request(&format!("strict decoding error: {}", p.strict.join(", ")))),
+                        FieldValidation::Warn => warnings.extend(p.strict.iter().cloned()),
+                        FieldValidation::Ignore => {}
+                    }
+                }
+                p.apply(&mut new).map_err(|_| rejected())?;
+            }
+            Self::Merge(p) => merge_patch::apply(&mut new, p.clone()),
+            Self::Strategic(p) => {
+                // The patch alone is checked for unknown fields: the result is built from the schema.
+                if validation != FieldValidation::Ignore {
+                    let unknown = decode_tree(schema, p, FieldValidation::Warn).map(|d| d.warnings).unwrap_or_default();
+                    let unknown: Vec<String> = unknown.into_iter().filter(|w| !w.contains('$')).collect();
+                    if validation == FieldValidation::Strict && !unknown.is_empty() {
+                        let why = format!("strict decoding error: {}", unknown.join(", "));
+                        let error = field::Error::invalid("patch", Value::from(go_print(p)), &why);
+                        return Err(Status::invalid("", "", "", vec![error]));
+                    }
+                    warnings.extend(unknown);
+                }
+                strategic::apply(schema, &mut new, p.clone()).map_err(|e| match e.code() {
+                    400 => Status::bad_request(&e.to_string()),
+                    422 => rejected(),
+                    _ => Status::unknown(&e.to_string()),
+                })?;
+            }
+            Self::Apply(_) => return Err(Status::internal("apply is not a patch of an object")),
+        }
+        let lenient = if matches!(self, Self::Strategic(_)) && validation != FieldValidation::Ignore { FieldValidation::Ignore } else { validation };
+        check_kind(named, &new)?;
+        let decoded = decode_patched(named, schema, &new, lenient)?;
+        warnings.extend(decoded.warnings);
+        Ok((decoded.object, warnings))
+    }
+}
+
+/// A patch cannot make another kind of an object.
+fn check_kind(named: (&str, &str), new: &Value) -> Result<(), Status> {
+    let same = new.get("kind").is_none_or(|k| k == named.1) && new.get("apiVersion").is_none_or(|v| v == named.0);
+    if same {
+        return Ok(());
+    }
+    let mut bytes = Vec::new();
+    json::encode_any(new, &mut bytes);
+    let shown = String::from_utf8_lossy(&bytes).into_owned();
+    let (version, kind) = (new["apiVersion"].as_str().unwrap_or(""), new["kind"].as_str().unwrap_or(""));
+    let why = if proto::schema::kind_of(version, kind).is_some() {
+        format!("unable to decode {version}, Kind={kind} into *{}.{}", named.0.rsplit('/').next().unwrap_or(""), named.1)
+    } else {
+        format!("no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\"")
+    };
+    Err(Status::invalid("", "", "", vec![field::Error::invalid("patch", Value::from(shown), &why)]))
+}
+
+/// Checks the object an apply request sends.
+fn check_applied(row: &Resource, applied: &Value, name: &str, namespace: &str) -> Result<(), Status> {
+    let text = |k: &str| applied.get(k).and_then(Value::as_str).unwrap_or("");
+    let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
+    if text("kind").is_empty() || text("apiVersion").is_empty() || text("kind") != row.kind || text("apiVersion") != row.api_version() {
+        return Err(Status::bad_request(&format!("invalid object type: {group}/{version}, Kind={}", text("kind"))));
+    }
+    if applied.pointer("/metadata/managedFields").is_some_and(|m| !m.is_null()) {
+        return Err(Status::bad_request("metadata.managedFields must be nil"));
+    }
+    let there = meta::text(applied, "name");
+    if !there.is_empty() && there != name {
+        return Err(Status::bad_request(&format!("the name of the object ({there}) does not match the name on the URL ({name})")));
+    }
+    let there = meta::text(applied, "namespace");
+    if !there.is_empty() && !namespace.is_empty() && there != namespace {
+        return Err(Status::bad_request("the namespace of the provided object does not match the namespace sent on the request"));
+    }
+    Ok(())
+}
+
+/// The verb, for an object or one of its object-shaped subresources.
+pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &'static Resource, subresource: &str) -> Result<Reply, Status> {
+    if !TYPES.contains(&media(&r.content_type)) {
+        return Err(unsupported());
+    }
+    let is_apply = media(&r.content_type) == TYPES[3];
+    let options = WriteOptions::read(&r.query, OptionsKind::Patch(is_apply), &r.user_agent)?;
+    let patch = Patch::read(&r.content_type, &r.body)?;
+    let schema = codec::served_schema(row).map_err(|e| Status::internal(&e.to_string()))?;
+    let namespace = namespace_of(&r.info, row);
+    if let Patch::Apply(applied) = &patch {
+        check_applied(row, applied, &r.info.name, namespace)?;
+    }
+    let mut t = target(r, row, subresource, &options, "PatchOptions");
+    let mut found: Vec<String> = Vec::new();
+    let mut change = |old: Option<&Value>| -> Result<Value, Status> {
+        let mut new = match (&patch, old) {
+            (Patch::Apply(applied), old) => {
+                let (new, warnings) = managers::applied(row, subresource, old, applied, &options)?;
+                found = warnings;
+                new
+            }
+            (_, None) => return Err(Status::not_found(&row.group, &row.plural, &r.info.name)),
+            (patch, Some(old)) => {
+                let (new, warnings) = patch.on_kind((&row.api_version(), &row.kind), schema, old, options.field_validation)?;
+                found = warnings;
+                new
+            }
+        };
+        if patch.is_apply() && meta::text(&new, "name").is_empty() {
+            meta::set_text(&mut new, "name", &r.info.name);
+        }
+        write::check_name(&new, &r.info.name)?;
+        write::check_namespace(&mut new, namespace)?;
+        write::default(row, &mut new)?;
+        if let (false, Some(old)) = (patch.is_apply(), old) {
+            managers::updated(row, subresource, old, &mut new, &options.field_manager);
+        }
+        Ok(new)
+    };
+    let (updated, created) = engine.update(&mut t, is_apply && subresource.is_empty(), &mut change).await?;
+    let mut warnings = found;
+    warnings.extend(t.warnings);
+    Ok(reply_object(engine, r, row, if created { 201 } else { 200 }, &updated)?.warn(warnings))
+}

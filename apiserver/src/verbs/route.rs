@@ -1,0 +1,95 @@
+//! Which row and subresource a request line means, or the error for one that means nothing.
+
+use proto::resources::{self, Resource, Subresource};
+use shared::status::Status;
+
+use crate::api::RequestInfo;
+
+/// A request line, resolved.
+pub struct Route {
+    /// The resource.
+    pub row: &'static Resource,
+    /// The subresource.
+    pub subresource: Option<&'static Subresource>,
+}
+
+/// Verbs that go to a collection's URL.
+const COLLECTION: [&str; 5] = ["create", "list", "watch", "deletecollection", ""];
+
+/// Resolves a request line.
+pub fn route(info: &RequestInfo, method: &str) -> Result<Route, Status> {
+    let missing = Status::generic_not_found;
+    let row = resources::find(&info.api_group, &info.api_version, &info.resource).ok_or_else(missing)?;
+    let named = info.parts.len() > 1;
+    let in_namespace = !info.namespace.is_empty();
+    if row.namespaced && named && !in_namespace {
+        return Err(missing());
+    }
+    if !row.namespaced && in_namespace && row.plural != "namespaces" {
+        return Err(missing());
+    }
+    if method == "HEAD" {
+        return Err(Status::generic_method_not_allowed());
+    }
+    if info.parts.len() > 2 {
+        let sub = row.subresource(&info.subresource).ok_or_else(missing)?;
+        if info.parts.len() > 3 && sub.name != "proxy" {
+            return Err(missing());
+        }
+        let connects = matches!(&*sub.name, "exec" | "attach" | "portforward" | "proxy" | "log");
+        if !connects && !sub.verbs.iter().any(|v| *v == info.verb) {
+            return Err(Status::generic_method_not_allowed());
+        }
+        return Ok(Route { row, subresource: Some(sub) });
+    }
+    let names_allowed = row.verbs.iter().any(|v| matches!(&**v, "get" | "update" | "patch" | "delete"));
+    if named && !names_allowed {
+        return Err(missing());
+    }
+    let collection = COLLECTION.contains(&info.verb.as_str());
+    let watch_of_one = named && info.verb == "watch";
+    if (collection == named && !watch_of_one) || !row.has_verb(&info.verb) {
+        return Err(Status::generic_method_not_allowed());
+    }
+    // Without a namespace a namespaced resource can only be read.
+    if row.namespaced && !in_namespace && !matches!(info.verb.as_str(), "list" | "watch") {
+        return Err(Status::generic_method_not_allowed());
+    }
+    Ok(Route { row, subresource: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::info::request_info;
+    use crate::verbs::query::Query;
+
+    #[test]
+    fn lines() {
+        for (method, path, want) in [
+            ("GET", "/api/v1/pods", 200),
+            ("GET", "/api/v1/namespaces/e/pods/x", 200),
+            ("GET", "/api/v1/namespaces/e", 200),
+            ("GET", "/apis/apps/v9/deployments", 404),
+            ("GET", "/api/v1/namespaces/e/pods/x/nosuch", 404),
+            ("GET", "/api/v1/pods/x", 404),
+            ("GET", "/api/v1/namespaces/e/nodes", 404),
+            ("PUT", "/api/v1/namespaces/e/configmaps", 405),
+            ("DELETE", "/api/v1/namespaces", 405),
+            ("POST", "/api/v1/namespaces/e/configmaps/a", 405),
+            ("GET", "/apis/authentication.k8s.io/v1/tokenreviews", 405),
+            ("PATCH", "/api/v1/namespaces/e/bindings/x", 404),
+            ("OPTIONS", "/api/v1/namespaces/e/configmaps", 405),
+            ("HEAD", "/api/v1/namespaces/e/configmaps", 405),
+            ("POST", "/api/v1/configmaps", 405),
+            ("PUT", "/api/v1/namespaces/e/pods/x/status", 200),
+            ("POST", "/api/v1/namespaces/e/pods/x/status", 405),
+            ("POST", "/api/v1/namespaces/e/pods/x/binding", 200),
+            ("PUT", "/api/v1/namespaces/e/finalize", 200),
+        ] {
+            let info = request_info(method, path, &Query::default());
+            let got = route(&info, method).map_or_else(|e| e.code, |_| 200);
+            assert_eq!(got, want, "{method} {path}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The `scale` subresource: an `autoscaling/v1` Scale made from, and written back to, the object's replicas.
+
+use std::sync::Arc;
+
+use proto::resources::Resource;
+use proto::selector::Selector;
+use proto::{Value, schema};
+use serde_json::{Map, json};
+use shared::status::{Status, field};
+
+use super::engine::Engine;
+use super::patch::Patch;
+use super::query::{OptionsKind, WriteOptions};
+use super::{Reply, Request, get, managers, namespace_of, target};
+use crate::negotiate::{self, Expected};
+use crate::registry::meta;
+
+/// The Scale of an object.
+pub fn of(object: &Value) -> Value {
+    let mut metadata = Map::new();
+    for key in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+        if let Some(v) = object["metadata"].get(key) {
+            metadata.insert(key.to_owned(), v.clone());
+        }
+    }
+    let selector = match &object["spec"]["selector"] {
+        Value::Object(m) if m.contains_key("matchLabels") || m.contains_key("matchExpressions") => Selector::from_object(Some(&object["spec"]["selector"])),
+        Value::Object(m) => Selector::from_map(m),
+        _ => Ok(Selector::everything()),
+    };
+    let mut status = json!({"replicas": object["status"]["replicas"].as_i64().unwrap_or(0)});
+    if let Some(text) = selector.ok().map(|s| s.to_string()).filter(|s| !s.is_empty()) {
+        status["selector"] = Value::from(text);
+    }
+    json!({
+        "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
+        "spec": {"replicas": object["spec"]["replicas"].as_i64().unwrap_or(0)}, "status": status,
+    })
+}
+
+fn reply(r: &Request, scale: &Value) -> Result<Reply, Status> {
+    let accepted = super::accepted(r, false)?;
+    let body = negotiate::envelope(accepted.format, accepted.pretty, schema::kind("autoscaling", "v1", "Scale"), scale);
+    Ok(Reply::new(200, accepted.format.content_type(), body))
+}
+
+fn check(scale: &Value, name: &str) -> Result<i64, Status> {
+    let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+    if replicas < 0 {
+        let e = field::Error::invalid(field::Path::of(&["spec", "replicas"]), replicas, "must be greater than or equal to 0");
+        return Err(Status::invalid("autoscaling", "Scale", name, vec![e]));
+    }
+    Ok(replicas)
+}
+
+/// The object with the replicas, and preconditions, of a Scale.
+fn written_back(row: &Resource, old: &Value, scale: &Value, manager: &str) -> Result<Value, Status> {
+    let name = meta::text(old, "name");
+    let replicas = check(scale, name)?;
+    let uid = meta::text(scale, "uid");
+    if !uid.is_empty() && uid != meta::text(old, "uid") {
+        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", meta::text(old, "uid"));
+        return Err(Status::conflict(&row.group, &row.plural, name, &why));
+    }
+    let mut new = old.clone();
+    new["spec"]["replicas"] = Value::from(replicas);
+    meta::set_text(&mut new, "resourceVersion", meta::text(scale, "resourceVersion"));
+    managers::updated(row, "scale", old, &mut new, manager);
+    Ok(new)
+}
+
+/// GET, PUT and PATCH.
+pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Result<Reply, Status> {
+    let namespace = namespace_of(&r.info, row);
+    let name = &r.info.name;
+    match r.info.verb.as_str() {
+        "get" => {
+            let at = get::revision(r.query.get("resourceVersion").unwrap_or("")).map_err(|e| Status::unknown(&e))?;
+            let entry = get::entry(engine, row, namespace, name, at).await?;
+            reply(r, &of(&get::served(engine, row, &entry.raw)?))
+        }
+        "update" => {
+            let options = WriteOptions::read(&r.query, OptionsKind::Update, &r.user_agent)?;
+            let scale = negotiate::decode(&r.content_type, &r.body, &Expected::kind("autoscaling", "v1", "Scale"), options.field_validation)?;
+            let mut t = target(r, row, "scale", &options, "UpdateOptions");
+            let mut change = |old: Option<&Value>| {
+                let old = old.ok_or_else(|| Status::not_found(&row.group, &row.plural, name))?;
+                written_back(row, old, &scale.object, &options.field_manager)
+            };
+            let (updated, _) = engine.update(&mut t, false, &mut change).await?;
+            Ok(reply(r, &of(&updated))?.warn(scale.warnings))
+        }
+        "patch" => {
+            let options = WriteOptions::read(&r.query, OptionsKind::Patch(false), &r.user_agent)?;
+            let patch = Patch::read(&r.content_type, &r.body)?;
+            let schema = schema::kind("autoscaling", "v1", "Scale").ok_or_else(Status::generic_not_found)?;
+            let mut t = target(r, row, "scale", &options, "PatchOptions");
+            let mut change = |old: Option<&Value>| {
+                let old = old.ok_or_else(|| Status::not_found(&row.group, &row.plural, name))?;
+                let scale = patch.on_kind(("autoscaling/v1", "Scale"), schema, &of(old), options.field_validation)?.0;
+                written_back(row, old, &scale, &options.field_manager)
+            };
+            let (updated, _) = engine.update(&mut t, false, &mut change).await?;
+            reply(r, &of(&updated))
+        }
+        _ => Err(Status::generic_method_not_allowed()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selectors_in_text_form() {
+        let rc = json!({"metadata": {"name": "a", "labels": {"x": "y"}}, "spec": {"replicas": 2, "selector": {"a": "b"}}, "status": {"replicas": 1}});
+        let s = of(&rc);
+        assert_eq!((&s["spec"]["replicas"], &s["status"]["selector"]), (&json!(2), &json!("a=b")));
+        assert!(s["metadata"].get("labels").is_none());
+        let d = json!({"metadata": {}, "spec": {"selector": {"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "c", "operator": "Exists"}]}}});
+        assert_eq!(of(&d)["status"]["selector"], "a=b,c");
+    }
+}

@@ -1,0 +1,293 @@
+//! WATCH: initial state or replay, then changes as they happen, with bookmarks, until the deadline.
+//!
+//! Hot path: the JSON of a change is made once for all watchers. A watcher that does not keep up is closed.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use proto::resources::Resource;
+use proto::{Value, protobuf, schema};
+use rand::Rng as _;
+use serde_json::json;
+use shared::status::Status;
+use tokio::time::{Instant, Sleep};
+
+use super::engine::{Engine, storage_status};
+use super::list::{check, put};
+use super::select::Selection;
+use super::table::{self, Include};
+use super::{Body, Reply, Request, accepted, get, namespace_of};
+use crate::cache::{Entry, Filter, Message, Raw, Seen, Start, Watch};
+use crate::negotiate::{self, Accepted, Format, Shape};
+use crate::registry::storage_of;
+use crate::serve::info::names_object;
+use crate::storage::codec;
+
+/// Bytes after which a batch of frames is sent.
+const BATCH: usize = 64 << 10;
+/// Time between bookmarks.
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// Marks the bookmark after the initial events.
+const INITIAL_END: &str = "k8s.io/initial-events-end";
+
+/// Turns changes into frames of one watch.
+struct Framer {
+    engine: Arc<Engine>,
+    row: &'static Resource,
+    accepted: Accepted,
+    include: Include,
+    headers_sent: bool,
+}
+
+impl Framer {
+    fn own(&self) -> bool {
+        std::ptr::eq(storage_of(self.row), self.row)
+    }
+
+    fn frame(&self, kind: &str, object: &[u8], out: &mut Vec<u8>) {
+        if self.accepted.format == Format::Protobuf {
+            let mut raw = Vec::with_capacity(object.len() + 8);
+            put(&mut raw, 0x0a, object);
+            let mut event = Vec::with_capacity(raw.len() + 24);
+            put(&mut event, 0x0a, kind.as_bytes());
+            put(&mut event, 0x12, &raw);
+            out.extend_from_slice(&u32::try_from(event.len()).unwrap_or(u32::MAX).to_be_bytes());
+            out.extend_from_slice(&event);
+            return;
+        }
+        out.extend_from_slice(br#"{"type":""#);
+        out.extend_from_slice(kind.as_bytes());
+        out.extend_from_slice(br#"","object":"#);
+        out.extend_from_slice(object.trim_ascii_end());
+        out.extend_from_slice(b"}\n");
+    }
+
+    /// Encodes a tree with type metadata, in the client's form.
+    fn tree(&mut self, object: &Value) -> Vec<u8> {
+        let tree;
+        let (schema, value) = match self.accepted.shape {
+            Shape::Object => (codec::served_schema(self.row).ok(), object),
+            Shape::Metadata(version) => {
+                tree = negotiate::metadata_of(object, version);
+                (schema::kind("meta.k8s.io", "v1", "PartialObjectMetadata"), &tree)
+            }
+            Shape::Table(version) => {
+                let meta = json!({"resourceVersion": crate::registry::meta::text(object, "resourceVersion")});
+                let headers = !std::mem::replace(&mut self.headers_sent, true);
+                tree = table::tabulate(self.row, version, std::iter::once(object), self.include, meta, headers);
+                (negotiate::table_kind("v1"), &tree)
+            }
+        };
+        negotiate::envelope(self.accepted.format, false, schema, value)
+    }
+
+    fn object(&mut self, raw: &Raw) -> Vec<u8> {
+        if self.accepted.shape == Shape::Object && self.own() {
+            match (self.accepted.format, raw) {
+                (Format::Protobuf, Raw::Proto(bytes)) => return protobuf::wrap(&self.row.api_version(), &self.row.kind, bytes),
+                (Format::Json, _) => {
+                    let mut out = Vec::with_capacity(raw.len() * 2);
+                    if codec::to_json(self.row, raw, &mut out).is_ok() {
+                        return out;
+                    }
+                }
+                _ => {}
+            }
+        }
+        match get::served(&self.engine, self.row, raw) {
+            Ok(tree) => self.tree(&tree),
+            // What entered the cache was readable then.
+            Err(_) => b"null".to_vec(),
+        }
+    }
+
+    /// A frame for an entry; `revision` is that of the change it is shown for.
+    fn entry(&mut self, seen: Seen, entry: &Entry, revision: i64, out: &mut Vec<u8>) {
+        let object = if entry.revision == revision { self.object(&entry.raw) } else { self.object(&codec::restamp(&entry.raw, revision)) };
+        self.frame(seen.as_str(), &object, out);
+    }
+
+    fn live(&mut self, m: &Message, out: &mut Vec<u8>) {
+        let change = &m.live.change;
+        let natural = change.after.as_ref().or(change.before.as_ref()).is_some_and(|e| Arc::ptr_eq(e, &m.entry));
+        if natural && self.accepted.format == Format::Json && self.accepted.shape == Shape::Object && self.own() {
+            let json = m.live.json.get_or_init(|| Bytes::from(self.object(&m.entry.raw)));
+            self.frame(m.seen.as_str(), json, out);
+        } else {
+            self.entry(m.seen, &m.entry, change.revision, out);
+        }
+    }
+
+    fn bookmark(&mut self, revision: i64, initial_end: bool, out: &mut Vec<u8>) {
+        let mut meta = json!({"resourceVersion": revision.to_string()});
+        if initial_end {
+            meta["annotations"] = json!({INITIAL_END: "true"});
+        }
+        let object = json!({"kind": self.row.kind, "apiVersion": self.row.api_version(), "metadata": meta});
+        let bytes = match self.accepted.shape {
+            Shape::Table(version) => {
+                let headers = !std::mem::replace(&mut self.headers_sent, true);
+                let one = initial_end.then_some(&object);
+                let tree = table::tabulate(self.row, version, one.into_iter(), self.include, meta, headers);
+                negotiate::envelope(self.accepted.format, false, negotiate::table_kind("v1"), &tree)
+            }
+            _ => self.tree(&object),
+        };
+        self.frame("BOOKMARK", &bytes, out);
+    }
+
+    fn error(&self, status: &Status, out: &mut Vec<u8>) {
+        let bytes = negotiate::status(self.accepted.format, false, status);
+        self.frame("ERROR", &bytes, out);
+    }
+}
+
+struct Session {
+    framer: Framer,
+    watch: Watch,
+    initial: VecDeque<Arc<Entry>>,
+    /// A bookmark is due after the initial events.
+    initial_end: bool,
+    bookmarks: bool,
+    /// Changes up to here are known to the client.
+    after: i64,
+    next_bookmark: Pin<Box<Sleep>>,
+    deadline: Pin<Box<Sleep>>,
+    filter: Filter,
+    closing: tokio_util::sync::CancellationToken,
+}
+
+impl Session {
+    /// The next batch of frames; `None` ends the watch.
+    async fn next(&mut self) -> Option<Bytes> {
+        let mut out = Vec::new();
+        while let Some(e) = self.initial.pop_front() {
+            self.framer.entry(Seen::Added, &e, e.revision, &mut out);
+            if out.len() >= BATCH {
+                return Some(Bytes::from(out));
+            }
+        }
+        if std::mem::take(&mut self.initial_end) {
+            self.framer.bookmark(self.watch.revision, true, &mut out);
+        }
+        for change in std::mem::take(&mut self.watch.replay) {
+            if let Some((seen, entry)) = change.seen(&*self.filter) {
+                self.framer.entry(seen, entry, change.revision, &mut out);
+            }
+        }
+        if !out.is_empty() {
+            return Some(Bytes::from(out));
+        }
+        loop {
+            tokio::select! {
+                biased;
+                () = self.closing.cancelled() => return None,
+                () = self.deadline.as_mut() => return None,
+                message = self.watch.receiver.recv() => {
+                    self.one(&message?, &mut out);
+                    while out.len() < BATCH {
+                        let Ok(m) = self.watch.receiver.try_recv() else { break };
+                        self.one(&m, &mut out);
+                    }
+                }
+                () = self.next_bookmark.as_mut(), if self.bookmarks => {
+                    // Everything up to this revision is in the channel already.
+                    let revision = self.framer.engine.hub.processed();
+                    while let Ok(m) = self.watch.receiver.try_recv() {
+                        self.one(&m, &mut out);
+                    }
+                    if revision > self.after {
+                        self.framer.bookmark(revision, false, &mut out);
+                    }
+                    self.next_bookmark.as_mut().reset(Instant::now() + BOOKMARK_EVERY);
+                }
+            }
+            if !out.is_empty() {
+                return Some(Bytes::from(out));
+            }
+        }
+    }
+
+    fn one(&mut self, m: &Message, out: &mut Vec<u8>) {
+        if m.live.change.revision > self.after {
+            self.framer.live(m, out);
+        }
+    }
+}
+
+/// The verb.
+pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Result<Reply, Status> {
+    let accepted = accepted(r, true)?;
+    check(&r.query, true)?;
+    let include = if matches!(accepted.shape, Shape::Table(_)) { Include::read(&r.query)? } else { Include::Metadata };
+    let mut selection = Selection::read(&r.query, row)?;
+    if names_object(&r.info) && !r.info.name.is_empty() {
+        selection = selection.named(&r.info.name);
+    }
+    let at = get::revision(r.query.get("resourceVersion").unwrap_or("")).map_err(|e| Status::unknown(&e))?;
+    let seconds = r.query.int("timeoutSeconds")?.filter(|n| *n > 0);
+    let timeout = seconds.map_or_else(|| Duration::from_secs(rand::rng().random_range(1800..3600)), |n| Duration::from_secs(n.unsigned_abs()));
+    let bookmarks = r.query.flag("allowWatchBookmarks");
+    let send_initial = r.query.maybe_flag("sendInitialEvents");
+    let namespace = namespace_of(&r.info, row);
+    let scope = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
+
+    let cacher = engine.hub.cacher(storage_of(row));
+    cacher.wait_ready().await;
+    let mut after = 0;
+    let start = match (send_initial, at) {
+        (Some(true), Some(n)) if n > 0 => {
+            get::reach(engine, n).await?;
+            Start::State
+        }
+        (Some(true) | None, None) => {
+            engine.hub.catch_up().await.map_err(|e| storage_status(&e))?;
+            Start::State
+        }
+        (_, Some(0)) if send_initial != Some(false) => Start::State,
+        (_, Some(n)) if n > 0 => {
+            after = n;
+            Start::After(n)
+        }
+        _ => {
+            after = engine.hub.catch_up().await.map_err(|e| storage_status(&e))?;
+            Start::After(after)
+        }
+    };
+    let filter: Filter = {
+        let scope = scope.clone();
+        Arc::new(move |e: &Entry| e.key.starts_with(&scope) && selection.matches(e))
+    };
+    let framer = Framer { engine: engine.clone(), row, accepted, include, headers_sent: false };
+    let content_type = accepted.format.stream_content_type();
+    let processed = engine.hub.processed();
+    let mut watch = match cacher.watch(&scope, start, processed, filter.clone()) {
+        Ok(w) => w,
+        Err(crate::cache::CacheError::TooOld { asked, oldest }) => {
+            let mut out = Vec::new();
+            framer.error(&Status::expired(&format!("too old resource version: {asked} ({oldest})")), &mut out);
+            return Ok(Reply::new(200, content_type, out));
+        }
+    };
+    if start == Start::State {
+        after = watch.revision.min(processed).max(after);
+    }
+    let session = Session {
+        initial: std::mem::take(&mut watch.initial).into(),
+        initial_end: send_initial == Some(true) && bookmarks,
+        bookmarks,
+        after,
+        next_bookmark: Box::pin(tokio::time::sleep(BOOKMARK_EVERY)),
+        deadline: Box::pin(tokio::time::sleep(timeout)),
+        filter,
+        closing: engine.closing.clone(),
+        framer,
+        watch,
+    };
+    let stream = futures::stream::unfold(session, |mut s| async move { s.next().await.map(|b| (Ok(b), s)) });
+    Ok(Reply { code: 200, content_type: content_type.to_owned(), warnings: Vec::new(), body: Body::Stream(stream.boxed_local()) })
+}

@@ -1,0 +1,103 @@
+//! POST and PUT.
+
+use std::sync::Arc;
+
+use proto::resources::Resource;
+use proto::Value;
+use shared::status::Status;
+
+use super::engine::Engine;
+use super::query::{OptionsKind, WriteOptions};
+use super::{Reply, Request, managers, namespace_of, reply_object, target};
+use crate::negotiate::{self, Decoded, Expected};
+use crate::registry::{meta, strategy};
+use crate::storage::codec;
+
+/// Decodes a body as the row's kind and fills in defaults.
+pub fn body(r: &Request, row: &'static Resource, options: &WriteOptions) -> Result<Decoded, Status> {
+    let mut decoded = negotiate::decode(&r.content_type, &r.body, &Expected::of(row), options.field_validation)?;
+    default(row, &mut decoded.object)?;
+    Ok(decoded)
+}
+
+/// Fills in defaults.
+pub fn default(row: &Resource, object: &mut Value) -> Result<(), Status> {
+    let schema = codec::served_schema(row).map_err(|e| Status::internal(&e.to_string()))?;
+    super::defaults::apply(schema, object);
+    Ok(())
+}
+
+/// The object must be in the namespace of the request, or say nothing.
+pub fn check_namespace(object: &mut Value, namespace: &str) -> Result<(), Status> {
+    let there = meta::text(object, "namespace");
+    if !there.is_empty() && !namespace.is_empty() && there != namespace {
+        return Err(Status::bad_request("the namespace of the provided object does not match the namespace sent on the request"));
+    }
+    meta::set_text(object, "namespace", namespace);
+    Ok(())
+}
+
+/// The object must have the name of the URL.
+pub fn check_name(object: &Value, name: &str) -> Result<(), Status> {
+    match meta::text(object, "name") {
+        "" => Err(Status::bad_request(&format!("the name of the object ({name} based on URL) was undeterminable: name must be provided"))),
+        there if there != name => Err(Status::bad_request(&format!("the name of the object ({there}) does not match the name on the URL ({name})"))),
+        _ => Ok(()),
+    }
+}
+
+/// POST.
+pub async fn create(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Result<Reply, Status> {
+    let options = WriteOptions::read(&r.query, OptionsKind::Create, &r.user_agent)?;
+    let Decoded { mut object, warnings } = body(r, row, &options)?;
+    if !row.is_stored() {
+        return super::subresources::create_virtual(engine, r, row, object, &options).await;
+    }
+    let namespace = namespace_of(&r.info, row);
+    check_namespace(&mut object, namespace)?;
+    managers::created(row, "", &mut object, &options.field_manager);
+    let mut t = target(r, row, "", &options, "CreateOptions");
+    t.warnings = warnings;
+    let created = engine.create(&mut t, object).await?;
+    let warnings = t.warnings;
+    Ok(reply_object(engine, r, row, 201, &created)?.warn(warnings))
+}
+
+/// A PUT may name a uid as a precondition.
+fn check_uid(engine: &Engine, row: &Resource, namespace: &str, new: &Value, old: &Value) -> Result<(), Status> {
+    let (asked, there) = (meta::text(new, "uid"), meta::text(old, "uid"));
+    if asked.is_empty() || asked == there {
+        return Ok(());
+    }
+    let key = engine.key(row, namespace, meta::text(old, "name"));
+    let why = format!(
+        "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {asked}, UID in object meta: {there}"
+    );
+    Err(Status::conflict(&row.group, &row.plural, meta::text(old, "name"), &why))
+}
+
+/// PUT of an object or one of its object-shaped subresources.
+pub async fn update(engine: &Arc<Engine>, r: &Request, row: &'static Resource, subresource: &str) -> Result<Reply, Status> {
+    let options = WriteOptions::read(&r.query, OptionsKind::Update, &r.user_agent)?;
+    let Decoded { mut object, warnings } = body(r, row, &options)?;
+    let namespace = namespace_of(&r.info, row);
+    check_name(&object, &r.info.name)?;
+    check_namespace(&mut object, namespace)?;
+    let may_create = subresource.is_empty() && strategy::of(row).create_on_update && engine.may_create(r, row).await;
+    let mut t = target(r, row, subresource, &options, "UpdateOptions");
+    t.warnings = warnings;
+    let mut change = |old: Option<&Value>| {
+        let mut new = object.clone();
+        match old {
+            Some(old) => {
+                check_uid(engine, row, namespace, &new, old)?;
+                managers::updated(row, subresource, old, &mut new, &options.field_manager);
+            }
+            None => managers::created(row, subresource, &mut new, &options.field_manager),
+        }
+        Ok(new)
+    };
+    let (updated, created) = engine.update(&mut t, may_create, &mut change).await?;
+    let warnings = t.warnings;
+    Ok(reply_object(engine, r, row, if created { 201 } else { 200 }, &updated)?.warn(warnings))
+}
