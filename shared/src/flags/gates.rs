@@ -86,6 +86,14 @@ impl FeatureGates {
         Ok(Self(Arc::new(set)))
     }
 
+    /// What is set here, and below it what is set in `base`.
+    #[must_use]
+    pub fn on_top_of(&self, base: &Self) -> Self {
+        let mut set = (*base.0).clone();
+        set.extend(self.0.iter().map(|(k, v)| (*k, *v)));
+        Self(Arc::new(set))
+    }
+
     /// From the texts of `--feature-gates`, with or without a `component:` before each pair.
     pub(super) fn parse(texts: &[String]) -> Result<Self, GateError> {
         let mut changes = BTreeMap::new();

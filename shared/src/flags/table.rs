@@ -6,16 +6,25 @@ pub(super) enum Kind {
     Text,
     Bool,
     Version,
-    Int { bits: u32 },
+    Int {
+        bits: u32,
+    },
     Uint,
-    Float { bits: u32 },
+    Float {
+        bits: u32,
+    },
     Duration,
     List,
     Array,
     Map,
+    /// `signal<value` pairs.
+    Thresholds,
     BoolMap,
     Pairs,
-    Multimap,
+    /// `[component:]gate=bool` pairs.
+    Gates,
+    /// `name:value` pairs.
+    Headers,
     Address,
     AddressPort,
     PortRange,
@@ -72,7 +81,12 @@ fn row(section: &'static str, line: &'static str) -> Row {
         section,
         name,
         type_name,
-        kind: kind(type_name),
+        // Upstream has one type name for several ways to read a map.
+        kind: match name {
+            "eviction-hard" | "eviction-soft" => Kind::Thresholds,
+            "manifest-url-header" => Kind::Headers,
+            _ => kind(type_name),
+        },
         default,
         deprecated: marks.contains('d'),
         hidden: marks.contains('h'),
@@ -96,7 +110,7 @@ fn kind(type_name: &str) -> Kind {
         "mapStringString" => Kind::Map,
         "mapStringBool" => Kind::BoolMap,
         "stringToString" => Kind::Pairs,
-        "colonSeparatedMultimapStringString" => Kind::Multimap,
+        "colonSeparatedMultimapStringString" => Kind::Gates,
         "ip" => Kind::Address,
         "ipport" => Kind::AddressPort,
         "portRange" => Kind::PortRange,

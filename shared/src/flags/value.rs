@@ -89,10 +89,21 @@ pub(super) fn pairs(text: &str, what: &str) -> Result<Vec<(String, String)>, Str
         .collect()
 }
 
+/// `a<b,c<d` as pairs.
+pub(super) fn thresholds(text: &str) -> Result<Vec<(String, String)>, String> {
+    let parts = text.split(',').filter(|p| !p.is_empty());
+    parts
+        .map(|part| match part.split_once('<') {
+            Some((k, v)) => Ok((k.trim().to_owned(), v.trim().to_owned())),
+            None => Err("malformed pair, expect string<string".to_owned()),
+        })
+        .collect()
+}
+
 /// Whether `text` is a value of this type; the error is the part after `invalid argument … for … flag: `.
 pub(super) fn check(kind: Kind, text: &str) -> Result<(), String> {
     match kind {
-        Kind::Text | Kind::List | Kind::Array => Ok(()),
+        Kind::Text | Kind::List | Kind::Array | Kind::Gates => Ok(()),
         Kind::Bool => parse_bool(text).map(drop),
         Kind::Version => {
             if text == "raw" || text.starts_with('v') {
@@ -109,7 +120,11 @@ pub(super) fn check(kind: Kind, text: &str) -> Result<(), String> {
         Kind::Uint => parse_uint(text).map(drop),
         Kind::Float { .. } => parse_float(text).map(drop),
         Kind::Duration => parse_nanos(text).map(drop).map_err(|e| e.to_string()),
-        Kind::Map | Kind::Multimap => pairs(text, "string").map(drop),
+        Kind::Map => pairs(text, "string").map(drop),
+        Kind::Headers => text.split(',').filter(|p| !p.is_empty()).try_for_each(|pair| {
+            if pair.contains(':') { Ok(()) } else { Err("malformed pair, expect string:string".to_owned()) }
+        }),
+        Kind::Thresholds => thresholds(text).map(drop),
         Kind::Pairs => split_csv(text).iter().try_for_each(|pair| {
             if pair.contains('=') { Ok(()) } else { Err(format!("{pair} must be formatted as key=value")) }
         }),

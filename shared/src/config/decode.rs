@@ -1,0 +1,328 @@
+//! Text → tree, checked against the tables: unknown and duplicate fields, wrong types, in Go's words.
+
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+use super::ConfigError;
+use super::table::{Struct, Table, Type, parse_type};
+use crate::flags::{format_nanos, parse_nanos};
+use crate::status::go_quote;
+
+/// What was found wrong without making the text unusable.
+pub(super) struct Parsed {
+    pub(super) value: Value,
+    pub(super) strict: Vec<String>,
+    pub(super) yaml: bool,
+}
+
+/// JSON or YAML to a tree; later duplicates win and are reported.
+pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, ConfigError> {
+    let yaml = bytes.iter().find(|b| !b.is_ascii_whitespace()) != Some(&b'{');
+    let converted;
+    let json = if yaml {
+        converted = proto::yaml::to_json(bytes).map_err(|e| ConfigError::Syntax(e.to_string()))?;
+        &converted
+    } else {
+        bytes
+    };
+    let mut duplicates = Vec::new();
+    let mut deserializer = serde_json::Deserializer::from_slice(json);
+    let seed = Tree { path: "", duplicates: &mut duplicates };
+    let value = seed.deserialize(&mut deserializer).and_then(|v| deserializer.end().map(|()| v));
+    let value = value.map_err(|e| ConfigError::Syntax(e.to_string()))?;
+    let strict = if yaml && !duplicates.is_empty() {
+        let lines: Vec<String> = duplicates.iter().map(|path| repeated_key(bytes, path)).collect();
+        vec![format!("yaml: unmarshal errors:\n{}", lines.join("\n"))]
+    } else {
+        duplicates.iter().map(|path| format!("duplicate field {}", go_quote(path))).collect()
+    };
+    Ok(Parsed { value, strict, yaml })
+}
+
+/// The line of a key's second appearance.
+fn repeated_key(bytes: &[u8], path: &str) -> String {
+    let key = path.rsplit('.').next().unwrap_or(path);
+    let text = String::from_utf8_lossy(bytes);
+    let holds = |line: &str| {
+        let line = line.trim_start_matches([' ', '-', '"', '\'']);
+        line.strip_prefix(key).is_some_and(|rest| rest.trim_start_matches(['"', '\'']).starts_with(':'))
+    };
+    let line = text.lines().enumerate().filter(|(_, l)| holds(l)).nth(1).map_or(0, |(i, _)| i + 1);
+    format!("  line {line}: key {} already set in map", go_quote(key))
+}
+
+struct Tree<'a> {
+    path: &'a str,
+    duplicates: &'a mut Vec<String>,
+}
+
+impl<'de> DeserializeSeed<'de> for Tree<'_> {
+    type Value = Value;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Tree<'_> {
+    type Value = Value;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+    fn visit_bool<E>(self, v: bool) -> Result<Value, E> {
+        Ok(Value::Bool(v))
+    }
+    fn visit_i64<E>(self, v: i64) -> Result<Value, E> {
+        Ok(v.into())
+    }
+    fn visit_u64<E>(self, v: u64) -> Result<Value, E> {
+        Ok(v.into())
+    }
+    fn visit_f64<E>(self, v: f64) -> Result<Value, E> {
+        Ok(Number::from_f64(v).map_or(Value::Null, Value::Number))
+    }
+    fn visit_str<E>(self, v: &str) -> Result<Value, E> {
+        Ok(Value::String(v.to_owned()))
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        loop {
+            let path = format!("{}[{}]", self.path, items.len());
+            match seq.next_element_seed(Tree { path: &path, duplicates: &mut *self.duplicates })? {
+                Some(item) => items.push(item),
+                None => return Ok(Value::Array(items)),
+            }
+        }
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut fields = Map::new();
+        while let Some(key) = map.next_key::<String>()? {
+            let path = if self.path.is_empty() { key.clone() } else { format!("{}.{key}", self.path) };
+            let value = map.next_value_seed(Tree { path: &path, duplicates: &mut *self.duplicates })?;
+            if fields.insert(key, value).is_some() {
+                self.duplicates.push(path);
+            }
+        }
+        Ok(Value::Object(fields))
+    }
+}
+
+/// Checks a tree against a struct: drops and reports unknown fields, drops nulls, writes durations as Go does.
+pub(super) struct Checker<'t> {
+    pub(super) table: &'t Table,
+    pub(super) yaml: bool,
+    pub(super) strict: Vec<String>,
+}
+
+/// Where a value stands, for messages.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    /// The innermost struct, without its package.
+    owner: &'a str,
+    path: &'a str,
+}
+
+impl Checker<'_> {
+    pub(super) fn object(&mut self, name: &str, value: &mut Value, path: &str) -> Result<(), ConfigError> {
+        let Some(owner) = self.table.get(name) else { return Ok(()) };
+        let Value::Object(fields) = value else {
+            return Err(mismatch(value, Place { owner: "", path }, owner.go_name));
+        };
+        fields.retain(|_, v| !v.is_null());
+        let unknown: Vec<String> =
+            fields.keys().filter(|k| !owner.fields.iter().any(|f| f.name == k.as_str())).cloned().collect();
+        for key in unknown {
+            fields.remove(&key);
+            self.strict.push(format!("unknown field {}", go_quote(&join(path, &key))));
+        }
+        let short = short_name(owner);
+        for field in &owner.fields {
+            if let Some(value) = fields.get_mut(field.name) {
+                let path = join(path, field.name);
+                self.value(field.type_text, value, Place { owner: short, path: &path })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn value(&mut self, type_text: &'static str, value: &mut Value, at: Place<'_>) -> Result<(), ConfigError> {
+        match parse_type(type_text) {
+            Type::Any => Ok(()),
+            Type::Text | Type::Time => match value {
+                Value::String(_) => Ok(()),
+                _ => Err(mismatch(value, at, "string")),
+            },
+            Type::Bytes => match value {
+                Value::String(_) => Ok(()),
+                _ => Err(mismatch(value, at, "[]uint8")),
+            },
+            Type::Quantity => match value {
+                Value::String(text) => {
+                    proto::quantity::Quantity::parse(text).map(drop).map_err(|e| ConfigError::Type(e.to_string()))
+                }
+                Value::Number(n) => {
+                    *value = Value::String(n.to_string());
+                    Ok(())
+                }
+                _ => Err(mismatch(value, at, "string")),
+            },
+            Type::Bool => {
+                if let (true, Value::String(text)) = (self.yaml, &*value) {
+                    // Upstream's parser speaks YAML 1.1.
+                    let read = match text.to_ascii_lowercase().as_str() {
+                        "yes" | "y" | "on" => Some(true),
+                        "no" | "n" | "off" => Some(false),
+                        _ => None,
+                    };
+                    if let Some(read) = read {
+                        *value = Value::Bool(read);
+                    }
+                }
+                if value.is_boolean() { Ok(()) } else { Err(mismatch(value, at, "bool")) }
+            }
+            Type::Int { bits, signed } => {
+                let fits = match (value.as_i64(), bits, signed) {
+                    (Some(n), 32, true) => i32::try_from(n).is_ok(),
+                    (Some(n), 32, false) => u32::try_from(n).is_ok(),
+                    (Some(n), _, false) => n >= 0,
+                    (Some(_), ..) => true,
+                    (None, _, signed) => !signed && value.is_u64(),
+                };
+                if fits { Ok(()) } else { Err(mismatch(value, at, type_text)) }
+            }
+            Type::Float => {
+                if value.is_number() {
+                    Ok(())
+                } else {
+                    Err(mismatch(value, at, type_text))
+                }
+            }
+            Type::Duration => {
+                let Value::String(text) = &*value else {
+                    return Err(ConfigError::Type(format!(
+                        "json: cannot unmarshal {} into Go value of type string",
+                        json_word(value, false)
+                    )));
+                };
+                let nanos = parse_nanos(text).map_err(|e| ConfigError::Type(e.to_string()))?;
+                *value = Value::String(format_nanos(nanos));
+                Ok(())
+            }
+            Type::List(item) => {
+                let Value::Array(items) = value else { return Err(mismatch(value, at, type_text)) };
+                for (i, one) in items.iter_mut().enumerate() {
+                    let path = format!("{}[{i}]", at.path);
+                    self.item(item, one, Place { path: &path, ..at })?;
+                }
+                Ok(())
+            }
+            Type::Map(item) => {
+                let Value::Object(entries) = value else { return Err(mismatch(value, at, type_text)) };
+                for (key, one) in entries {
+                    let path = join(at.path, key);
+                    self.item(item, one, Place { path: &path, ..at })?;
+                }
+                Ok(())
+            }
+            Type::Struct(name) => match value {
+                Value::Object(_) => self.object(name, value, at.path),
+                _ => {
+                    let go_name = self.table.get(name).map_or(name, |s| s.go_name);
+                    Err(mismatch(value, at, go_name))
+                }
+            },
+        }
+    }
+
+    /// A null element is its type's zero value.
+    fn item(&mut self, type_text: &'static str, value: &mut Value, at: Place<'_>) -> Result<(), ConfigError> {
+        if value.is_null() {
+            *value = match parse_type(type_text) {
+                Type::Text => "".into(),
+                Type::Bool => false.into(),
+                Type::Int { .. } | Type::Float => 0.into(),
+                Type::Struct(_) => Value::Object(Map::new()),
+                _ => return Ok(()),
+            };
+        }
+        self.value(type_text, value, at)
+    }
+}
+
+fn short_name(owner: &Struct) -> &'static str {
+    owner.go_name.rsplit('.').next().unwrap_or(owner.go_name)
+}
+
+fn join(path: &str, key: &str) -> String {
+    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+}
+
+fn json_word(value: &Value, number: bool) -> String {
+    match value {
+        Value::Null => "null".into(),
+        Value::Bool(_) => "bool".into(),
+        Value::Number(n) if number => format!("number {n}"),
+        Value::Number(_) => "number".into(),
+        Value::String(_) => "string".into(),
+        Value::Array(_) => "array".into(),
+        Value::Object(_) => "object".into(),
+    }
+}
+
+fn mismatch(value: &Value, at: Place<'_>, go_type: &str) -> ConfigError {
+    let numeric = go_type.starts_with("int") || go_type.starts_with("uint") || go_type.starts_with("float");
+    let what = json_word(value, numeric);
+    // Elements have no field of their own in Go's messages.
+    let mut path = String::new();
+    let mut inside = false;
+    for c in at.path.chars() {
+        match c {
+            '[' => inside = true,
+            ']' => inside = false,
+            other if !inside => path.push(other),
+            _ => {}
+        }
+    }
+    ConfigError::Type(if at.owner.is_empty() {
+        format!("json: cannot unmarshal {what} into Go value of type {go_type}")
+    } else {
+        format!("json: cannot unmarshal {what} into Go struct field {}.{path} of type {go_type}", at.owner)
+    })
+}
+
+/// Fills in what is missing from `defaults`. Structs are filled field by field; lists and maps stay as given. A zero
+/// in a field that cannot tell zero from absent is filled in, too, as Go's defaulting does.
+pub(super) fn fill(table: &Table, name: &str, value: &mut Value, defaults: &Value) {
+    let (Some(owner), Value::Object(fields), Value::Object(defaults)) = (table.get(name), value, defaults) else {
+        return;
+    };
+    for field in &owner.fields {
+        let Some(default) = defaults.get(field.name) else { continue };
+        let kind = parse_type(field.type_text);
+        match fields.get_mut(field.name) {
+            None => {
+                fields.insert(field.name.to_owned(), default.clone());
+            }
+            Some(value) => match kind {
+                Type::Struct(inner) => fill(table, inner, value, default),
+                Type::List(_) | Type::Map(_) | Type::Any => {}
+                _ if !field.pointer && is_zero(value) => *value = default.clone(),
+                _ => {}
+            },
+        }
+    }
+}
+
+fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(b) => !b,
+        Value::Number(n) => n.as_f64() == Some(0.0),
+        Value::String(s) => s.is_empty() || s == "0s",
+        _ => false,
+    }
+}
