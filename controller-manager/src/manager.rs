@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use shared::flags::FlagSet;
 use shared::leader::{self, Outcome};
 use shared::run::{Shutdown, TaskGroup};
+use shared::serve::{Configz, DelegatedOptions, Health, Probe, SecureOptions, Server, hostname};
 
 use crate::controllers::TABLE;
 use crate::engine::context::{Clients, Context};
@@ -27,18 +28,21 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         burst: u32::try_from(flags.integer("kube-api-burst")).unwrap_or(30),
         user_agent: shared::client::user_agent("kube-controller-manager"),
     };
-    let host = host_name();
+    let host = hostname();
     let elect = flags.boolean("leader-elect");
     let election = leader::Config::from_flags(&flags, &host);
     // Controllers are not throttled here: the server's fair queuing is, and their batches grow slowly.
     let main = shared::client::new(&shared::client::Options { qps: 0.0, ..options.clone() }).await?;
     let anonymous = if settings.own_accounts { Some(without_identity(&options).await?) } else { None };
     let tasks = TaskGroup::new();
+    let health = Health::new();
+    health.add(&[Probe::Healthz], "leaderElection", || Ok(()));
+    serve(&flags, &health, &tasks, &shutdown).await?;
     flags.warn_unread();
 
     let work = {
         let (main, tasks) = (main.clone(), tasks.clone());
-        move |term: Shutdown| async move { lead(Clients { main, anonymous }, tasks, term, settings, host).await }
+        move |term: Shutdown| async move { lead(Clients { main, anonymous }, tasks, term, settings, host, health).await }
     };
     let result = if elect {
         match leader::run(main, election, shutdown.clone(), |token| work(Shutdown::from(token))).await {
@@ -54,8 +58,27 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     result
 }
 
+/// The secure port: health, metrics and debugging pages, for those whom the API server knows and allows.
+async fn serve(flags: &FlagSet, health: &Health, tasks: &TaskGroup, shutdown: &Shutdown) -> anyhow::Result<()> {
+    let secure = SecureOptions::from_flags(flags)?;
+    let Some(address) = secure.socket_address() else { return Ok(()) };
+    let tls = secure.tls(&[], &[])?;
+    let gate = DelegatedOptions::from_flags(flags).await?.build(tasks, shutdown)?;
+    let bound = Server::secure("kube-controller-manager", address, tls)
+        .access(gate.authenticator, gate.authorizer)
+        .health(health)
+        .metrics()
+        .configz(&Configz::default())
+        .flags(flags)
+        .workers(1)
+        .start(tasks, shutdown)
+        .context("failed to create listener")?;
+    tracing::info!(address = %bound, "Serving securely");
+    Ok(())
+}
+
 /// One term of leadership: start what is selected, then wait for its end.
-async fn lead(clients: Clients, tasks: TaskGroup, term: Shutdown, settings: Settings, host: String) {
+async fn lead(clients: Clients, tasks: TaskGroup, term: Shutdown, settings: Settings, host: String, health: Health) {
     let cx = Context::new(clients, tasks, term.clone(), settings, host);
     for controller in TABLE {
         if !cx.settings().controllers.wants(controller.name, controller.on_by_default) {
@@ -63,7 +86,10 @@ async fn lead(clients: Clients, tasks: TaskGroup, term: Shutdown, settings: Sett
             continue;
         }
         match (controller.start)(&cx).await {
-            Ok(Started::Yes) => tracing::info!(controller = controller.name, "Started controller"),
+            Ok(Started::Yes) => {
+                health.add(&[Probe::Healthz], controller.name, || Ok(()));
+                tracing::info!(controller = controller.name, "Started controller");
+            }
             Ok(Started::Skipped) => tracing::warn!(controller = controller.name, "Skipping controller"),
             Err(error) => tracing::error!(controller = controller.name, %error, "Error starting controller"),
         }
@@ -84,8 +110,4 @@ async fn without_identity(options: &shared::client::Options) -> anyhow::Result<k
     config.auth_info = kube::config::AuthInfo::default();
     let client = kube::client::ClientBuilder::try_from(config).context("client configuration")?.build();
     Ok(client)
-}
-
-fn host_name() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname").map_or_else(|_| "localhost".into(), |h| h.trim().to_owned())
 }
