@@ -202,7 +202,7 @@ impl Kubelet {
             max_images: usize::try_from(kubelet.node_status_max_images).ok(),
         };
         let periods = (kubelet.node_status_update_frequency.0, kubelet.node_status_report_frequency.0);
-        let agent = Agent::new(cx, client.clone(), identity, Arc::clone(&health), periods, kubelet.register_node);
+        let agent = Agent::new(cx, client.clone(), identity, Arc::clone(&health), periods, kubelet.register_node, &kubelet.pod_cidr);
         let pods = factory.as_ref().map(|factory| {
             factory.informer_in::<Pod>(Scope { fields: Some(format!("spec.nodeName={node_name}")), ..Scope::default() })
         });
@@ -231,7 +231,7 @@ impl Kubelet {
         tasks.spawn("eviction", eviction.run(token.clone()));
         tasks.spawn("images", eviction::images::run(Arc::clone(&cx), (&self.config.kubelet).into(), token.clone()));
         self.static_pods(tasks, shutdown);
-        self.wake_on_probes(tasks, shutdown);
+        self.wake_workers(tasks, shutdown);
         if let Some(client) = &self.client {
             let uid = |agent: &Arc<Agent>| {
                 let agent = Arc::clone(agent);
@@ -307,15 +307,16 @@ impl Kubelet {
         });
     }
 
-    /// A probe that changed its mind wakes the pod's worker.
-    fn wake_on_probes(&mut self, tasks: &TaskGroup, shutdown: &Shutdown) {
+    /// A probe that changed its mind wakes the pod's worker, a runtime that did wakes all.
+    fn wake_workers(&mut self, tasks: &TaskGroup, shutdown: &Shutdown) {
         let (_, closed) = mpsc::channel(1);
         let mut updates = std::mem::replace(&mut self.probe_updates, closed);
-        let (manager, token) = (Arc::clone(&self.manager), shutdown.token().clone());
-        tasks.spawn("probes", async move {
+        let (manager, agent, token) = (Arc::clone(&self.manager), Arc::clone(&self.agent), shutdown.token().clone());
+        tasks.spawn("wake", async move {
             loop {
                 tokio::select! {
                     () = token.cancelled() => return,
+                    () = agent.runtime_changed.notified() => manager.poke_all(),
                     update = updates.recv() => match update {
                         Some(update) => drop(manager.poke(&update.pod_uid)),
                         None => return,

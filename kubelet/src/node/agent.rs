@@ -49,6 +49,10 @@ pub struct Agent {
     runtime: Mutex<(RuntimeState, Runtime)>,
     wake: Notify,
     pod_cidr: Mutex<String>,
+    /// The pod network of a node without an API server.
+    own_cidr: String,
+    /// Told when the runtime's state changes: what waits for it can go on.
+    pub runtime_changed: Notify,
 }
 
 impl Agent {
@@ -60,6 +64,7 @@ impl Agent {
         health: Arc<Health>,
         periods: (Duration, Duration),
         register: bool,
+        own_cidr: &str,
     ) -> Arc<Self> {
         Arc::new(Self {
             cx,
@@ -73,6 +78,8 @@ impl Agent {
             runtime: Mutex::new((RuntimeState::unknown(), Runtime::default())),
             wake: Notify::new(),
             pod_cidr: Mutex::default(),
+            own_cidr: own_cidr.to_owned(),
+            runtime_changed: Notify::new(),
         })
     }
 
@@ -190,6 +197,9 @@ impl Agent {
         }
         let mut known = self.runtime.lock();
         let changed = known.0 != state;
+        if changed {
+            self.runtime_changed.notify_one();
+        }
         known.0 = state;
         known.1.version = version;
         known.1.handlers = handlers;
@@ -202,7 +212,11 @@ impl Agent {
 
     /// Tells the runtime the node's pod network, once it is known.
     async fn hand_over_cidr(&self) {
-        let Some(cidr) = self.node.load().as_ref().map(|node| pod_cidr(node)) else { return };
+        let cidr = match &self.client {
+            None => Some(self.own_cidr.clone()),
+            Some(_) => self.node.load().as_ref().map(|node| pod_cidr(node)),
+        };
+        let Some(cidr) = cidr else { return };
         if cidr.is_empty() || *self.pod_cidr.lock() == cidr {
             return;
         }

@@ -153,6 +153,11 @@ impl Manager {
         mailbox.is_some()
     }
 
+    /// Something happened that all pods may have waited for.
+    pub fn poke_all(&self) {
+        self.inner.lock().workers.values().for_each(|mailbox| mailbox.poke());
+    }
+
     /// The kubelet itself ends a pod, within `grace` seconds if given.
     pub fn fail(&self, uid: &str, reason: &str, message: &str, grace: Option<i64>) {
         if let Some(mailbox) = self.inner.lock().workers.get(uid) {
