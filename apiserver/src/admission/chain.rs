@@ -197,7 +197,8 @@ impl Chain {
     /// Lets every mutating plugin change the object. When webhooks changed it, the plugins before them see it once more.
     pub async fn admit(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
         self.check_escalation(attributes)?;
-        for plugin in self.plugins.iter().filter(|p| p.mutates() && p.handles(attributes.operation)) {
+        let operation = attributes.operation;
+        for plugin in self.plugins.iter().filter(|p| p.mutates() && p.handles(operation)) {
             let webhooks = plugin.name() == "MutatingAdmissionWebhook";
             let before = webhooks.then(|| attributes.object().cloned());
             plugin.admit(attributes).await?;
@@ -209,7 +210,8 @@ impl Chain {
     }
 
     async fn again(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
-        let mutating = self.plugins.iter().filter(|p| p.mutates() && p.handles(attributes.operation));
+        let operation = attributes.operation;
+        let mutating = self.plugins.iter().filter(|p| p.mutates() && p.handles(operation));
         for plugin in mutating.filter(|p| p.name() != "MutatingAdmissionWebhook") {
             plugin.admit(attributes).await?;
         }
@@ -218,7 +220,8 @@ impl Chain {
 
     /// Lets every validating plugin judge the object.
     pub async fn validate(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
-        for plugin in self.plugins.iter().filter(|p| p.validates() && p.handles(attributes.operation)) {
+        let operation = attributes.operation;
+        for plugin in self.plugins.iter().filter(|p| p.validates() && p.handles(operation)) {
             plugin.validate(attributes).await?;
         }
         Ok(())

@@ -7,7 +7,7 @@ use serde_json::json;
 use shared::status::Status;
 
 use super::{Attributes, Operation, Plugin};
-use crate::access::server_user;
+use crate::bootstrap::server_user;
 use crate::api::{Api, Reader};
 
 fn concerned(a: &Attributes<'_>) -> bool {

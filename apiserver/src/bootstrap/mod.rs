@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use shared::authn::{SYSTEM_MASTERS, UserInfo};
 use shared::status::Status;
@@ -163,12 +164,9 @@ async fn reconcile_all(api: &Api, group: &str, wanted: &BTreeMap<String, Vec<Val
         }
     }
     let user = server_user();
-    let run = |(plural, step): (&'static str, Step)| {
-        let user = &user;
-        async move { write(api, user, group, plural, step).await }
-    };
-    let steps: Vec<(&'static str, Step)> = steps.into_iter().map(|(p, s)| (plan::known(p), s)).collect();
-    let mut outcomes = futures::stream::iter(steps.into_iter().map(run)).buffer_unordered(WRITES);
+    let writes: Vec<BoxFuture<'_, Result<(), Status>>> =
+        steps.into_iter().map(|(plural, step)| write(api, &user, group, plural, step).boxed()).collect();
+    let mut outcomes = futures::stream::iter(writes).buffer_unordered(WRITES);
     let mut first_error = Ok(());
     while let Some(outcome) = outcomes.next().await {
         if first_error.is_ok() {
@@ -211,7 +209,8 @@ async fn mark_schemas(api: &Api) -> Result<(), Status> {
     let now = jiff::Timestamp::from_second(now.as_second()).unwrap_or(now).to_string();
     let user = server_user();
     let marked = schemas.into_iter().filter_map(|s| plan::dangling(s, &levels, &now));
-    let writes = marked.map(|schema| api.update(&user, plan::FLOW_GROUP, "flowschemas", "status", schema));
+    let writes: Vec<BoxFuture<'_, Result<Value, Status>>> =
+        marked.map(|schema| api.update(&user, plan::FLOW_GROUP, "flowschemas", "status", schema).boxed()).collect();
     let outcomes: Vec<Result<Value, Status>> = futures::stream::iter(writes).buffer_unordered(WRITES).collect().await;
     outcomes.into_iter().find(Result::is_err).unwrap_or(Ok(Value::Null)).map(drop)
 }

@@ -35,20 +35,6 @@ fn table(text: &str) -> Table {
     serde_json::from_str(text).expect("the table is part of the program and tested")
 }
 
-/// The plural as a static text.
-pub(super) fn known(plural: &str) -> &'static str {
-    const ALL: [&str; 7] = [
-        "clusterroles",
-        "clusterrolebindings",
-        "roles",
-        "rolebindings",
-        "priorityclasses",
-        "flowschemas",
-        "prioritylevelconfigurations",
-    ];
-    ALL.into_iter().find(|p| *p == plural).unwrap_or("")
-}
-
 /// Roles and bindings by plural.
 pub(super) fn rbac() -> BTreeMap<String, Vec<Value>> {
     let kind = |plural: &str| match plural {

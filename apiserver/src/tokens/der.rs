@@ -15,11 +15,6 @@ impl<'a> Der<'a> {
         Self(bytes)
     }
 
-    /// The next element's tag, without taking it.
-    pub(super) fn peek(&self) -> Option<u8> {
-        self.0.first().copied()
-    }
-
     /// The next element, whatever it is.
     pub(super) fn next(&mut self) -> Option<(u8, &'a [u8])> {
         let (&tag, rest) = self.0.split_first()?;
@@ -93,7 +88,7 @@ mod tests {
         let mut sequence = Der::new(&bytes).enter().expect("a sequence");
         assert_eq!(sequence.unsigned(), Some(&[0x80, 1][..]));
         assert_eq!(sequence.take(OCTET_STRING), Some(&long[..]));
-        assert_eq!(sequence.peek(), None);
+        assert!(sequence.next().is_none());
     }
 
     #[test]

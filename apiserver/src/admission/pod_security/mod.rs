@@ -94,9 +94,9 @@ impl PodSecurity {
             if old.as_ref().is_some_and(|(_, before)| *before == errors) {
                 return Ok(());
             }
-            let causes = errors
+            let causes: Vec<field::Error> = errors
                 .into_iter()
-                .map(|(key, value, must)| field::Error::invalid(format!("metadata.labels[{key}]"), value, must))
+                .map(|(key, value, must)| field::Error::invalid(field::Path::of(&["metadata", "labels"]).key(&key), value, must))
                 .collect();
             return Err(Status::invalid("", "Namespace", a.object_name(), causes));
         }
