@@ -9,10 +9,33 @@ pub(super) fn version() -> String {
     format!("Kubernetes {}\n", crate::version::GIT_VERSION)
 }
 
-/// `--version=raw`
+/// `--version=raw`, in Go's syntax.
 pub(super) fn raw_version() -> String {
-    format!("{}\n", crate::version::info())
+    let info = crate::version::info();
+    let field = |name: &&str| {
+        let mut key = (*name).to_owned();
+        key[..1].make_ascii_lowercase();
+        format!("{name}:{}", crate::status::go_quote(info[key.as_str()].as_str().unwrap_or("")))
+    };
+    let fields: Vec<String> = VERSION_FIELDS.iter().map(field).collect();
+    format!("version.Info{{{}}}\n", fields.join(", "))
 }
+
+const VERSION_FIELDS: [&str; 13] = [
+    "Major",
+    "Minor",
+    "EmulationMajor",
+    "EmulationMinor",
+    "MinCompatibilityMajor",
+    "MinCompatibilityMinor",
+    "GitVersion",
+    "GitCommit",
+    "GitTreeState",
+    "BuildDate",
+    "GoVersion",
+    "Compiler",
+    "Platform",
+];
 
 fn about(component: &str) -> &'static str {
     match component {
@@ -27,9 +50,7 @@ fn about(component: &str) -> &'static str {
 
 /// What goes to stderr after bad usage.
 pub(super) fn usage(component: &str, rows: &[Row]) -> String {
-    let takes =
-        if component == "kubelet" || component == "kube-proxy" || !component.is_empty() { " [flags]" } else { "" };
-    let mut out = format!("Usage:\n  {component}{takes}\n");
+    let mut out = format!("Usage:\n  {component} [flags]\n");
     let mut section = None;
     for row in rows.iter().filter(|r| !r.hidden) {
         if section != Some(row.section) {

@@ -1,3 +1,5 @@
+#![allow(clippy::panic)]
+
 use super::*;
 
 fn flags(component: &str, args: &[&str]) -> FlagSet {
@@ -97,6 +99,11 @@ fn refusals() {
 #[test]
 fn help_and_version() {
     assert!(matches!(FlagSet::of("kubelet", &["--version"]), Err(Stop::Version(v)) if v == "Kubernetes v1.35.4\n"));
+    let Err(Stop::Version(raw)) = FlagSet::of("kubelet", &["--version=raw"]) else { panic!("no version") };
+    assert!(
+        raw.starts_with("version.Info{Major:\"1\", Minor:\"35\", ") && raw.contains("GitVersion:\"v1.35.4\""),
+        "{raw}"
+    );
     let Err(Stop::Help(help)) = FlagSet::of("kube-scheduler", &["-h"]) else { panic!("no help") };
     assert!(
         help.contains("\nSecure serving flags:\n\n") && help.contains("      --secure-port int   (default 10259)\n"),

@@ -38,6 +38,18 @@ fn stat() -> Vec<f64> {
     after.split_whitespace().map(|w| w.parse().unwrap_or(0.0)).collect()
 }
 
+/// Bytes received and sent, as the kernel counts them for this network namespace.
+fn octets() -> (f64, f64) {
+    let text = std::fs::read_to_string("/proc/self/net/netstat").unwrap_or_default();
+    let mut rows = text.lines().filter_map(|l| l.strip_prefix("IpExt:"));
+    let (names, values) = (rows.next().unwrap_or(""), rows.next().unwrap_or(""));
+    let find = |wanted: &str| {
+        let mut pairs = names.split_whitespace().zip(values.split_whitespace());
+        pairs.find(|(name, _)| *name == wanted).and_then(|(_, v)| v.parse().ok()).unwrap_or(0.0)
+    };
+    (find("InOctets"), find("OutOctets"))
+}
+
 fn limits() -> (f64, f64) {
     let text = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let soft = |name: &str| {
@@ -64,6 +76,9 @@ pub(super) fn render(out: &mut String) {
         (at(11) + at(12)) / tick,
     );
     family("process_max_fds", "gauge", "File descriptors allowed.", max_open);
+    let (received, sent) = octets();
+    family("process_network_receive_bytes_total", "counter", "Bytes received over the network.", received);
+    family("process_network_transmit_bytes_total", "counter", "Bytes sent over the network.", sent);
     family("process_open_fds", "gauge", "File descriptors open.", f64::from(u32::try_from(open).unwrap_or(u32::MAX)));
     family("process_resident_memory_bytes", "gauge", "Resident memory, in bytes.", at(21) * page);
     family("process_start_time_seconds", "gauge", "Start time, in seconds since the epoch.", start_time());

@@ -1,6 +1,7 @@
 //! The gate before every page: who asks, and whether they may.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use actix_web::body::{BoxBody, EitherBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
@@ -9,8 +10,9 @@ use actix_web::middleware::Next;
 use actix_web::{Error, HttpMessage, HttpResponse};
 
 use super::ClientCertificates;
-use crate::authn::{Authenticator, Credentials, UserInfo};
-use crate::authz::{Attributes, Authorizer, Decision};
+use crate::authn::{Authenticator, AuthnError, Credentials, Identity, UserInfo};
+use crate::authz::{Attributes, Authorizer, AuthzError, Decision};
+use crate::metrics::{CounterVec, HistogramVec};
 use crate::status::{Status, go_quote};
 
 /// What an attributes hook is told.
@@ -42,18 +44,94 @@ pub(super) struct Access {
     authorizer: Arc<dyn Authorizer>,
     pub(super) attributes: Arc<dyn Fn(&Requested<'_>) -> AttributesOf + Send + Sync>,
     pub(super) denials: Denials,
+    counts: Counts,
+}
+
+/// The library's own metrics of authentication and authorisation.
+#[derive(Clone)]
+struct Counts {
+    attempts: CounterVec,
+    attempt_seconds: HistogramVec,
+    users: CounterVec,
+    decisions: CounterVec,
+    decision_seconds: HistogramVec,
+}
+
+impl Counts {
+    fn new() -> Self {
+        use crate::metrics::{counter, exponential, histogram};
+        let seconds = || exponential(0.001, 2.0, 15);
+        let result = &["result"];
+        Self {
+            attempts: counter("authentication_attempts", "[ALPHA] Authenticated attempts by result.", result),
+            attempt_seconds: histogram(
+                "authentication_duration_seconds",
+                "[ALPHA] How long authentication takes, by result.",
+                result,
+                seconds(),
+            ),
+            users: counter("authenticated_user_requests", "[ALPHA] Authenticated requests by user.", &["username"]),
+            decisions: counter("authorization_attempts_total", "[ALPHA] Authorization attempts by result.", result),
+            decision_seconds: histogram(
+                "authorization_duration_seconds",
+                "[ALPHA] How long authorization takes, by result.",
+                result,
+                seconds(),
+            ),
+        }
+    }
+
+    fn authenticated(&self, known: &Result<Option<Identity>, AuthnError>, began: Instant) {
+        let result = match known {
+            Ok(Some(identity)) => {
+                // Names are not labels: there may be any number of them.
+                let label = match identity.user.name.as_str() {
+                    known @ ("admin" | "client" | "kube_proxy" | "kubelet") => known,
+                    known @ "system:serviceaccount:kube-system:default" => known,
+                    address if address.contains('@') => "email_id",
+                    _ => "other",
+                };
+                self.users.with_label_values(&[label]).inc();
+                "success"
+            }
+            Ok(None) => "failure",
+            Err(_) => "error",
+        };
+        self.attempts.with_label_values(&[result]).inc();
+        self.attempt_seconds.with_label_values(&[result]).observe(began.elapsed().as_secs_f64());
+    }
+
+    fn authorized(&self, decided: &Result<(Decision, String), AuthzError>, began: Instant) {
+        let result = match decided {
+            Ok((Decision::Allow, _)) => "allowed",
+            Ok((Decision::Deny, _)) => "denied",
+            Ok((Decision::NoOpinion, _)) => "no-opinion",
+            Err(_) => "error",
+        };
+        self.decisions.with_label_values(&[result]).inc();
+        self.decision_seconds.with_label_values(&[result]).observe(began.elapsed().as_secs_f64());
+    }
 }
 
 impl Access {
     pub(super) fn new(authenticator: Arc<dyn Authenticator>, authorizer: Arc<dyn Authorizer>) -> Self {
-        Self { authenticator, authorizer, attributes: Arc::new(path_attributes), denials: Denials::default() }
+        Self {
+            authenticator,
+            authorizer,
+            attributes: Arc::new(path_attributes),
+            denials: Denials::default(),
+            counts: Counts::new(),
+        }
     }
 
     async fn check(&self, request: &ServiceRequest) -> Result<UserInfo, HttpResponse> {
         let none: Arc<[_]> = Arc::new([]);
         let chain = request.conn_data::<ClientCertificates>().map_or(none, |c| Arc::clone(&c.0));
         let credentials = Credentials { headers: request.headers(), certificates: &chain };
-        let user = match self.authenticator.authenticate(&credentials).await {
+        let began = Instant::now();
+        let known = self.authenticator.authenticate(&credentials).await;
+        self.counts.authenticated(&known, began);
+        let user = match known {
             Ok(Some(identity)) => identity.user,
             Ok(None) => return Err(self.unauthorized()),
             Err(e) => {
@@ -64,7 +142,10 @@ impl Access {
         let asked = Requested { method: request.method(), path: request.path(), user: &user };
         let mut refusal = self.forbidden(&path_attributes(&asked).remove(0), "");
         for attributes in (self.attributes)(&asked) {
-            match self.authorizer.authorize(&attributes).await {
+            let began = Instant::now();
+            let decided = self.authorizer.authorize(&attributes).await;
+            self.counts.authorized(&decided, began);
+            match decided {
                 Ok((Decision::Allow, _)) => return Ok(user),
                 Ok((_, reason)) => refusal = self.forbidden(&attributes, &reason),
                 Err(e) => {

@@ -428,4 +428,56 @@ mod tests {
         );
         assert_eq!(two.details.expect("details").causes[1].reason, "FieldValueInvalid");
     }
+
+    /// Every Status recorded from upstream: made again from its parts, it reads the same.
+    #[test]
+    fn recorded_statuses() {
+        let all: Vec<serde_json::Value> =
+            serde_json::from_str(include_str!("../../testdata/statuses.json")).expect("facts");
+        assert!(all.len() > 200);
+        for entry in &all {
+            let name = entry["name"].as_str().expect("name");
+            let recorded = &entry["status"];
+            let status: Status = serde_json::from_value(recorded.clone()).expect("status");
+            let mut again = serde_json::to_value(&status).expect("json");
+            for key in ["kind", "apiVersion", "metadata"] {
+                again.as_object_mut().expect("object").remove(key);
+            }
+            let mut wanted = recorded.clone();
+            wanted.as_object_mut().expect("object").remove("metadata");
+            assert_eq!(again, wanted, "{name}");
+            let details = status.details.clone().unwrap_or_default();
+            let made = match status.reason.as_str() {
+                "NotFound" if details.kind.is_empty() => Status::generic_not_found(),
+                "NotFound" if details.causes.is_empty() => {
+                    Status::not_found(&details.group, &details.kind, &details.name)
+                }
+                "AlreadyExists" => Status::already_exists(&details.group, &details.kind, &details.name),
+                "Conflict" if details.causes.is_empty() => {
+                    let why = status.message.split_once("\": ").map_or("", |(_, why)| why);
+                    Status::conflict(&details.group, &details.kind, &details.name, why)
+                }
+                "Conflict" if status.message.starts_with("Apply failed") => {
+                    let pairs = details.causes.iter().map(|c| (c.message.clone(), c.field.clone()));
+                    Status::apply_conflict(&pairs.collect::<Vec<_>>())
+                }
+                "Invalid" if status.message.contains(" is invalid: ") => {
+                    let texts: Vec<String> =
+                        details.causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
+                    let what = format!("{} {}", qualified(&details.group, &details.kind), go_quote(&details.name));
+                    let message = format!("{what} is invalid: {}", field::aggregate(&texts));
+                    Status { message, ..status.clone() }
+                }
+                "InternalError" => Status::internal(&details.causes[0].message),
+                "RequestEntityTooLarge" if status.message.contains("limit") => Status::too_large(3_145_728),
+                _ => continue,
+            };
+            assert_eq!(made.message, status.message, "{name}");
+            assert_eq!(
+                (made.code, &made.reason, &made.details),
+                (status.code, &status.reason, &status.details),
+                "{name}"
+            );
+        }
+    }
 }
