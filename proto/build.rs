@@ -239,6 +239,7 @@ impl Idl {
             ("required", "R"),
             ("atomic_map", "A"),
             ("unlisted", "U"),
+            ("granular", "G"),
         ] {
             if options.flag(name) {
                 flags.push(flag);
@@ -429,6 +430,7 @@ const PM: u16 = 32;
 const PK: u16 = 64;
 const PR: u16 = 128;
 const U: u16 = 256;
+const G: u16 = 512;
 #[allow(clippy::too_many_arguments)]
 const fn f(
     json: &'static str, number: u32, kind: Kind, card: Card, flags: u16, list_type: ListType,
@@ -439,7 +441,7 @@ const fn f(
         json: s(json), number, kind, card, pointer: flags & P != 0, omit_empty: flags & O != 0, omit_zero: flags & Z != 0,
         list_type, map_type: if flags & A != 0 { MapType::Atomic } else { MapType::Granular },
         patch: Patch { merge: flags & PM != 0, retain_keys: flags & PK != 0, replace: flags & PR != 0 },
-        patch_merge_key, default, required: flags & R != 0, nullable: false, enums, unlisted: flags & U != 0,
+        patch_merge_key, default, required: flags & R != 0, nullable: false, enums, unlisted: flags & U != 0, granular: flags & G != 0,
         go_type: s(go_type), go_struct: s(go_struct),
     }
 }

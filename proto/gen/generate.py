@@ -143,12 +143,15 @@ def field_line(name, field, number, schema):
     options += [("list", kind if kind in ("set", "map") else None), ("keys", prop.get("x-kubernetes-list-map-keys", []))]
     options += [("unlisted", bool(is_list and prop and not kind))]
     options += [("atomic_map", prop.get("x-kubernetes-map-type") == "atomic")]
+    options += [("granular", prop.get("x-kubernetes-map-type") == "granular")]
     options += [("patch", field.get("patchStrategy")), ("merge_key", field.get("patchMergeKey"))]
     default = prop.get("default")
-    if default not in (None, "", 0, {}, False):
+    # Zero values go without saying where the field is always written.
+    implied = not pointer and not field.get("omitempty") and default in ("", 0, False)
+    if default not in (None, {}) and not implied:
         options += [("default", json.dumps(default))]
     options += [("required", json_name in (schema or {}).get("required", []))]
-    enum = prop.get("enum") or prop.get("items", {}).get("enum") or []
+    enum = prop.get("enum") or prop.get("items", {}).get("enum") or prop.get("additionalProperties", {}).get("enum") or []
     options += [("enum", enum)]
     named = field.get("named")
     options += [("go", short_go(named) if named and not named.startswith("time.") else None)]
@@ -217,10 +220,24 @@ for package, (path, group, version) in list(PACKAGES.items()):
         PACKAGES[package] = (path, group, version)
 
 
+def published(name):
+    """Schema of a type; one that is not published by itself borrows its fields from where it is embedded."""
+    if openapi_name(name) in SCHEMAS:
+        return SCHEMAS[openapi_name(name)]
+    outer = name
+    while openapi_name(outer) not in SCHEMAS:
+        above = [t for t, e in sorted(TYPES.items()) for f in e["fields"] or [] if f.get("inline") and f["type"] == outer]
+        if not above:
+            return {}
+        outer = above[0]
+    borrowed = SCHEMAS[openapi_name(outer)]
+    return {"properties": borrowed.get("properties", {}), "required": borrowed.get("required", [])}
+
+
 def message(name, group, version, imports):
     entry = TYPES[name]
     short = name.rsplit(".", 1)[1]
-    schema = SCHEMAS.get(openapi_name(name), {})
+    schema = published(name)
     fields = entry["fields"]
     json_only = entry.get("proto") is False
     options = []

@@ -4,6 +4,7 @@ pub mod defaulting;
 pub mod discovery;
 pub mod json;
 pub mod merge;
+pub mod openapi;
 pub mod protobuf;
 pub mod quantity;
 pub mod resources;

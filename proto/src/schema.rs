@@ -85,6 +85,8 @@ pub struct Field {
     pub nullable: bool,
     /// A list whose list type is not published.
     pub unlisted: bool,
+    /// Merged by key here, although the type is [`Message::atomic`].
+    pub granular: bool,
     /// Allowed values in the published schema, empty when open.
     pub enums: Cow<'static, [Cow<'static, str>]>,
     /// Go type as upstream names it in error texts, e.g. `[]v1.Container`.
@@ -266,6 +268,7 @@ impl Field {
             required: false,
             nullable: false,
             unlisted: false,
+            granular: false,
             enums: Cow::Borrowed(&[]),
             go_type: Cow::Borrowed(""),
             go_struct: Cow::Borrowed(""),

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 
 use crate::json::MAX_TREE_DEPTH;
 use crate::schema::{Card, Field, Kind, Message};
+use crate::zero;
 
 type Object = Map<String, Value>;
 type Rule = fn(&mut Object);
@@ -40,11 +41,8 @@ const RULES: &[(&str, Rule)] = &[
     ("api.core.v1.DownwardAPIVolumeSource", pod::default_mode),
     ("api.core.v1.EndpointPort", pod::port_protocol),
     ("api.core.v1.EphemeralContainer", pod::container),
-    ("api.core.v1.FileKeySelector", pod::file_key),
-    ("api.core.v1.GRPCAction", pod::grpc_action),
     ("api.core.v1.HTTPGetAction", pod::http_get),
     ("api.core.v1.HostPathVolumeSource", pod::host_path),
-    ("api.core.v1.AzureDiskVolumeSource", pod::azure_disk),
     ("api.core.v1.LimitRangeItem", cluster::limit_range),
     ("api.core.v1.Namespace", cluster::namespace),
     ("api.core.v1.NamespaceStatus", cluster::namespace_status),
@@ -122,8 +120,13 @@ fn object(schema: &Message, map: &mut Object, depth: usize) {
                 Some(_) => false,
             };
             if unset {
-                if let Ok(default) = serde_json::from_str(default) {
-                    map.insert(name.to_owned(), default);
+                match serde_json::from_str(default) {
+                    // A zero that is not written anyway.
+                    Ok(zero) if !field.pointer && zero::is_omitted(field, &zero) => {}
+                    Ok(default) => {
+                        map.insert(name.to_owned(), default);
+                    }
+                    Err(_) => {}
                 }
             }
         }

@@ -213,16 +213,8 @@ pub(super) fn http_get(action: &mut Object) {
     if_zero(action, "scheme", "HTTP");
 }
 
-pub(super) fn grpc_action(action: &mut Object) {
-    if_nil(action, "service", "");
-}
-
 pub(super) fn field_selector(selector: &mut Object) {
     if_zero(selector, "apiVersion", "v1");
-}
-
-pub(super) fn file_key(selector: &mut Object) {
-    if_nil(selector, "optional", false);
 }
 
 pub(super) fn port_protocol(port: &mut Object) {
@@ -246,10 +238,6 @@ pub(super) fn default_mode(source: &mut Object) {
 
 pub(super) fn host_path(source: &mut Object) {
     if_nil(source, "type", "");
-}
-
-pub(super) fn azure_disk(source: &mut Object) {
-    if_nil(source, "readOnly", false);
 }
 
 pub(super) fn token_projection(projection: &mut Object) {

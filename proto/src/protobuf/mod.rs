@@ -6,7 +6,7 @@
 mod decode;
 mod encode;
 mod transcode;
-mod wire;
+pub(crate) mod wire;
 
 use serde_json::Value;
 use thiserror::Error;

@@ -2,16 +2,16 @@
 
 use super::Error;
 
-pub(super) const VARINT: u8 = 0;
-pub(super) const FIXED64: u8 = 1;
-pub(super) const LENGTH: u8 = 2;
+pub(crate) const VARINT: u8 = 0;
+pub(crate) const FIXED64: u8 = 1;
+pub(crate) const LENGTH: u8 = 2;
 const START_GROUP: u8 = 3;
 const END_GROUP: u8 = 4;
 const FIXED32: u8 = 5;
 /// Deepest nesting of (long obsolete) groups that are skipped.
 const MAX_GROUPS: usize = 100;
 
-pub(super) fn varint(mut value: u64, out: &mut Vec<u8>) {
+pub(crate) fn varint(mut value: u64, out: &mut Vec<u8>) {
     while value >= 0x80 {
         out.push((value & 0x7f) as u8 | 0x80);
         value >>= 7;
@@ -19,23 +19,23 @@ pub(super) fn varint(mut value: u64, out: &mut Vec<u8>) {
     out.push(value as u8);
 }
 
-pub(super) fn tag(number: u32, wire_type: u8, out: &mut Vec<u8>) {
+pub(crate) fn tag(number: u32, wire_type: u8, out: &mut Vec<u8>) {
     varint(u64::from(number) << 3 | u64::from(wire_type), out);
 }
 
-pub(super) fn bytes(number: u32, value: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn bytes(number: u32, value: &[u8], out: &mut Vec<u8>) {
     tag(number, LENGTH, out);
     varint(value.len() as u64, out);
     out.extend_from_slice(value);
 }
 
-pub(super) fn number(field: u32, value: i64, out: &mut Vec<u8>) {
+pub(crate) fn number(field: u32, value: i64, out: &mut Vec<u8>) {
     tag(field, VARINT, out);
     varint(value.cast_unsigned(), out);
 }
 
 /// Writes a length-delimited field whose content `write` appends.
-pub(super) fn nested(number: u32, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+pub(crate) fn nested(number: u32, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     tag(number, LENGTH, out);
     let at = out.len();
     out.push(0);
@@ -52,7 +52,7 @@ pub(super) fn nested(number: u32, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec
 
 /// One value as found on the wire.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Wire<'a> {
+pub(crate) enum Wire<'a> {
     Varint(u64),
     Fixed64(u64),
     Fixed32,
@@ -69,7 +69,7 @@ impl<'a> Wire<'a> {
         }
     }
 
-    pub(super) fn wrong<T>(self, field: &str) -> Result<T, Error> {
+    pub(crate) fn wrong<T>(self, field: &str) -> Result<T, Error> {
         let mut name = field.to_owned();
         if let Some(first) = name.get_mut(..1) {
             first.make_ascii_uppercase();
@@ -77,18 +77,18 @@ impl<'a> Wire<'a> {
         Err(Error::WrongWireType(self.wire_type(), name))
     }
 
-    pub(super) fn bytes(self, field: &str) -> Result<&'a [u8], Error> {
+    pub(crate) fn bytes(self, field: &str) -> Result<&'a [u8], Error> {
         match self {
             Self::Bytes(b) => Ok(b),
             other => other.wrong(field),
         }
     }
 
-    pub(super) fn text(self, field: &str) -> Result<String, Error> {
+    pub(crate) fn text(self, field: &str) -> Result<String, Error> {
         Ok(String::from_utf8_lossy(self.bytes(field)?).into_owned())
     }
 
-    pub(super) fn int(self, field: &str) -> Result<i64, Error> {
+    pub(crate) fn int(self, field: &str) -> Result<i64, Error> {
         match self {
             Self::Varint(v) => Ok(v.cast_signed()),
             other => other.wrong(field),
@@ -96,20 +96,20 @@ impl<'a> Wire<'a> {
     }
 }
 
-pub(super) struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     data: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(data: &'a [u8]) -> Self {
+    pub(crate) fn new(data: &'a [u8]) -> Self {
         Self { data }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.data.is_empty()
     }
 
-    pub(super) fn varint(&mut self) -> Result<u64, Error> {
+    pub(crate) fn varint(&mut self) -> Result<u64, Error> {
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
             let (&b, rest) = self.data.split_first().ok_or(Error::UnexpectedEof)?;
@@ -122,20 +122,20 @@ impl<'a> Reader<'a> {
         Err(Error::Overflow)
     }
 
-    pub(super) fn take(&mut self, len: usize) -> Result<&'a [u8], Error> {
+    pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], Error> {
         let (taken, rest) = self.data.split_at_checked(len).ok_or(Error::UnexpectedEof)?;
         self.data = rest;
         Ok(taken)
     }
 
-    pub(super) fn fixed64(&mut self) -> Result<u64, Error> {
+    pub(crate) fn fixed64(&mut self) -> Result<u64, Error> {
         let mut bytes = [0; 8];
         bytes.copy_from_slice(self.take(8)?);
         Ok(u64::from_le_bytes(bytes))
     }
 
     /// The next field; None at the end.
-    pub(super) fn next(&mut self) -> Result<Option<(u32, Wire<'a>)>, Error> {
+    pub(crate) fn next(&mut self) -> Result<Option<(u32, Wire<'a>)>, Error> {
         loop {
             if self.data.is_empty() {
                 return Ok(None);

@@ -1,0 +1,89 @@
+//! OpenAPI documents of the built-in kinds, rendered from the tables when somebody asks.
+//!
+//! Nothing is kept: a document is written piece by piece and handed over. Only the index remembers the hash of each
+//! version 3 document, as it is part of their addresses.
+
+mod gnostic;
+mod operations;
+mod types;
+mod v2;
+mod v3;
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use serde_json::{Value, json};
+
+use crate::discovery;
+use crate::resources;
+
+pub use operations::returns_deleted;
+pub use v2::document as v2;
+
+/// Media type of [`v2_protobuf`].
+pub const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+
+/// `openapi.v2.Document` in protobuf.
+#[must_use]
+pub fn v2_protobuf() -> Vec<u8> {
+    gnostic::document(&v2::tree())
+}
+
+/// Paths under `/openapi/v3/` that have a document.
+#[must_use]
+pub fn v3_paths() -> Vec<String> {
+    let mut paths: Vec<String> =
+        [".well-known/openid-configuration", "api", "apis", "openid/v1/jwks", "version"].map(str::to_owned).into();
+    for group in discovery::groups(resources::all()) {
+        if group.name.is_empty() {
+            paths.extend(group.versions.iter().map(|v| format!("api/{}", v.name)));
+        } else {
+            paths.push(format!("apis/{}", group.name));
+            paths.extend(group.versions.iter().map(|v| format!("apis/{}/{}", group.name, v.name)));
+        }
+    }
+    paths.sort();
+    paths
+}
+
+/// The index at `/openapi/v3`. Computed once, then cheap.
+#[must_use]
+pub fn v3_index() -> Value {
+    let paths: serde_json::Map<String, Value> = v3_hashes()
+        .iter()
+        .map(|(path, hash)| (path.clone(), json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={hash}")})))
+        .collect();
+    json!({"paths": paths})
+}
+
+/// Hash of the document at a path under `/openapi/v3/`, as in its address and its ETag.
+#[must_use]
+pub fn v3_hash(path: &str) -> Option<&'static str> {
+    v3_hashes().get(path).map(String::as_str)
+}
+
+fn v3_hashes() -> &'static BTreeMap<String, String> {
+    static HASHES: OnceLock<BTreeMap<String, String>> = OnceLock::new();
+    HASHES.get_or_init(|| {
+        v3_paths().into_iter().filter_map(|path| v3(&path).map(|document| (path, fingerprint(&document)))).collect()
+    })
+}
+
+/// A hash that names a document: collisions would only cost a client a stale cache entry.
+fn fingerprint(bytes: &[u8]) -> String {
+    // Two FNV-1a sums with different offsets.
+    let sum = |seed: u64| bytes.iter().fold(seed, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0000_0100_0000_01b3));
+    format!("{:016X}{:016X}", sum(0xcbf2_9ce4_8422_2325), sum(0x9e37_79b9_7f4a_7c15))
+}
+
+/// The document at a path under `/openapi/v3/`, e.g. `apis/apps/v1`.
+#[must_use]
+pub fn v3(path: &str) -> Option<Vec<u8>> {
+    v3::document(path)
+}
+
+/// The document of a group and version.
+#[must_use]
+pub fn v3_group_version(group: &str, version: &str) -> Option<Vec<u8>> {
+    if group.is_empty() { v3(&format!("api/{version}")) } else { v3(&format!("apis/{group}/{version}")) }
+}

@@ -1,0 +1,147 @@
+//! Version 3 documents: one per group and version.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use super::operations::{self, Accepts, Body, In, Media, Operation, Parameter, Path};
+use super::types::{self, Dialect};
+use crate::{discovery, resources};
+
+const PATCHES: [&str; 4] = [
+    "application/apply-patch+yaml",
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+];
+
+fn paths(path: &str) -> Option<Vec<Path>> {
+    if let Some(fixed) = operations::fixed(path) {
+        return Some(vec![fixed]);
+    }
+    let groups = discovery::groups(resources::all());
+    let parts: Vec<&str> = path.split('/').collect();
+    let (name, version) = match parts.as_slice() {
+        ["api", version] => ("", *version),
+        ["apis", group] => {
+            return groups.iter().find(|g| g.name == *group && !group.is_empty()).map(|g| vec![operations::group(g)]);
+        }
+        ["apis", group, version] if !group.is_empty() => (*group, *version),
+        _ => return None,
+    };
+    let group = groups.iter().find(|g| g.name == name)?;
+    let version = group.versions.iter().find(|v| v.name == version)?;
+    Some(operations::version(group, version))
+}
+
+fn member(name: &str, value: &Value, first: &mut bool, out: &mut Vec<u8>) {
+    if !std::mem::take(first) {
+        out.push(b',');
+    }
+    crate::json::encode_any(&Value::from(name), out);
+    out.push(b':');
+    crate::json::encode_any(value, out);
+}
+
+/// Writes the document piece by piece.
+pub(super) fn document(path: &str) -> Option<Vec<u8>> {
+    let paths = paths(path)?;
+    let names: BTreeSet<String> = operations::mentioned(&paths);
+    let mut out = Vec::with_capacity(64 * 1024);
+    let info = json!({"title": "Kubernetes", "version": format!("v{}", env!("CARGO_PKG_VERSION"))});
+    out.extend_from_slice(b"{\"openapi\":\"3.0.0\",\"info\":");
+    crate::json::encode_any(&info, &mut out);
+    out.extend_from_slice(b",\"paths\":{");
+    let mut first = true;
+    for mut path in paths {
+        let shared = path.hoist();
+        let mut item: Map<String, Value> =
+            path.operations.iter().map(|o| (o.method.to_owned(), operation(o))).collect();
+        if !shared.is_empty() {
+            item.insert("parameters".to_owned(), shared.iter().map(parameter).collect());
+        }
+        member(&path.path, &Value::Object(item), &mut first, &mut out);
+    }
+    out.extend_from_slice(b"},\"components\":{");
+    if !names.is_empty() {
+        out.extend_from_slice(b"\"schemas\":{");
+        let mut first = true;
+        for name in &names {
+            member(name, &types::schema(name, Dialect::V3), &mut first, &mut out);
+        }
+        out.extend_from_slice(b"},");
+    }
+    out.extend_from_slice(
+        b"\"securitySchemes\":{\"BearerToken\":{\"type\":\"apiKey\",\"name\":\"authorization\",\"in\":\"header\"}}}}",
+    );
+    Some(out)
+}
+
+fn parameter(parameter: &Parameter) -> Value {
+    let schema = json!({"type": parameter.kind, "uniqueItems": true});
+    match parameter.place {
+        In::Path => json!({"name": parameter.name, "in": "path", "required": true, "schema": schema}),
+        In::Query => json!({"name": parameter.name, "in": "query", "schema": schema}),
+    }
+}
+
+fn schema(body: &Body) -> Value {
+    match body {
+        Body::Named(name) => json!({"$ref": types::reference(name, Dialect::V3)}),
+        Body::Text => json!({"type": "string"}),
+    }
+}
+
+fn content(media: &[&str], body: &Body) -> Value {
+    let map: Map<String, Value> = media.iter().map(|m| ((*m).to_owned(), json!({"schema": schema(body)}))).collect();
+    Value::Object(map)
+}
+
+fn produced(media: Media) -> &'static [&'static str] {
+    const ALL: &[&str] = &[
+        "application/json",
+        "application/vnd.kubernetes.protobuf",
+        "application/yaml",
+        "application/json;stream=watch",
+        "application/vnd.kubernetes.protobuf;stream=watch",
+    ];
+    match media {
+        Media::Objects => &ALL[..3],
+        Media::Watchable => ALL,
+        Media::Anything => &["*/*"],
+        Media::Log => &["application/json", "application/vnd.kubernetes.protobuf", "application/yaml", "text/plain"],
+        Media::Json => &["application/json"],
+        Media::Keys => &["application/jwk-set+json"],
+    }
+}
+
+fn operation(operation: &Operation) -> Value {
+    let mut out = Map::new();
+    out.insert("operationId".to_owned(), json!(operation.id));
+    out.insert("tags".to_owned(), json!([operation.tag]));
+    if !operation.parameters.is_empty() {
+        out.insert("parameters".to_owned(), operation.parameters.iter().map(parameter).collect());
+    }
+    if let Some((body, required)) = &operation.request {
+        let media: &[&str] = if operation.accepts == Accepts::Patches { &PATCHES } else { &["*/*"] };
+        let mut request = Map::new();
+        request.insert("content".to_owned(), content(media, body));
+        if *required {
+            request.insert("required".to_owned(), json!(true));
+        }
+        out.insert("requestBody".to_owned(), Value::Object(request));
+    }
+    let mut responses = Map::new();
+    for (code, body) in &operation.responses {
+        let answer =
+            json!({"description": operations::reason(code), "content": content(produced(operation.media), body)});
+        responses.insert((*code).to_owned(), answer);
+    }
+    responses.insert("401".to_owned(), json!({"description": operations::reason("401")}));
+    out.insert("responses".to_owned(), Value::Object(responses));
+    if let Some((action, gvk)) = &operation.action {
+        out.insert("x-kubernetes-action".to_owned(), json!(action));
+        out.insert("x-kubernetes-group-version-kind".to_owned(), operations::kind_value(gvk));
+    }
+    Value::Object(out)
+}

@@ -1,0 +1,118 @@
+//! OpenAPI documents against upstream's. The committed golden document is `apps/v1`; `OPENAPI_FACTS=<dir>` compares
+//! with a folder of captured documents instead (`api_v1.json`, `apis_apps_v1.json`, ..., `openapi-v2.json`).
+
+use proto::{Value, openapi};
+
+/// Descriptions are ours; a reference alone in `allOf` is the same as the reference.
+fn comparable(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            if let Some([Value::Object(one)]) = map.get("allOf").and_then(Value::as_array).map(Vec::as_slice) {
+                let mut joined = map.clone();
+                joined.remove("allOf");
+                joined.extend(one.clone());
+                return comparable(&Value::Object(joined));
+            }
+            map.iter()
+                .filter(|(k, v)| {
+                    !(matches!(k.as_str(), "description" | "info")
+                        && !v.get("type").is_some_and(Value::is_string)
+                        && !v.get("$ref").is_some_and(Value::is_string)
+                        && !v.get("allOf").is_some())
+                })
+                .map(|(k, v)| (k.clone(), comparable(v)))
+                .collect()
+        }
+        Value::Array(list) => list.iter().map(comparable).collect(),
+        other => other.clone(),
+    }
+}
+
+fn differences(path: &str, got: &Value, want: &Value, out: &mut Vec<String>) {
+    match (got, want) {
+        (Value::Object(a), Value::Object(b)) => {
+            for key in a.keys().chain(b.keys().filter(|k| !a.contains_key(*k))) {
+                let inner = format!("{path} > {key}");
+                match (a.get(key), b.get(key)) {
+                    (Some(a), Some(b)) => differences(&inner, a, b, out),
+                    (Some(a), None) => out.push(format!("{inner}: extra {a}")),
+                    (None, Some(b)) => out.push(format!("{inner}: missing {b}")),
+                    (None, None) => {}
+                }
+            }
+        }
+        (a, b) if a != b => out.push(format!("{path}: {a} instead of {b}")),
+        _ => {}
+    }
+}
+
+fn compare(name: &str, got: &[u8], want: &str) -> Vec<String> {
+    let got: Value = serde_json::from_slice(got).expect("our JSON");
+    let want: Value = serde_json::from_str(want).expect("their JSON");
+    let mut out = Vec::new();
+    differences(name, &comparable(&got), &comparable(&want), &mut out);
+    // Upstream publishes a list type for bytes in one place.
+    out.retain(|d| !d.contains("APIServiceSpec > properties > caBundle > x-kubernetes-list-type"));
+    out
+}
+
+#[test]
+fn version_3_documents_are_upstreams() {
+    let found = match std::env::var("OPENAPI_FACTS") {
+        Ok(dir) => openapi::v3_paths()
+            .iter()
+            .flat_map(|path| {
+                let file = path.trim_start_matches('.').replace('/', "_");
+                let want = std::fs::read_to_string(format!("{dir}/{file}.json")).expect("facts");
+                compare(path, &openapi::v3(path).expect("document"), &want)
+            })
+            .collect(),
+        Err(_) => compare(
+            "apis/apps/v1",
+            &openapi::v3_group_version("apps", "v1").expect("document"),
+            include_str!("../testdata/openapi/apis_apps_v1.json"),
+        ),
+    };
+    assert!(found.is_empty(), "{} differences\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn the_version_2_document_is_upstreams() {
+    if let Ok(dir) = std::env::var("OPENAPI_FACTS") {
+        let want = std::fs::read_to_string(format!("{dir}/openapi-v2.json")).expect("facts");
+        let found = compare("v2", &openapi::v2(), &want);
+        assert!(found.is_empty(), "{} differences\n{}", found.len(), found.join("\n"));
+        return;
+    }
+    let document: Value = serde_json::from_slice(&openapi::v2()).expect("JSON");
+    let template = &document["definitions"]["io.k8s.api.core.v1.PodSpec"]["properties"]["containers"];
+    assert_eq!(template["x-kubernetes-patch-merge-key"], "name");
+    assert_eq!(document["paths"]["/api/v1/pods"]["get"]["operationId"], "listCoreV1PodForAllNamespaces");
+}
+
+#[test]
+fn the_index_leads_to_every_document() {
+    let index = openapi::v3_index();
+    let paths = index["paths"].as_object().expect("paths");
+    for group in ["api/v1", "apis/apps/v1", "version", "apis/policy"] {
+        let address = paths[group]["serverRelativeURL"].as_str().expect("address");
+        assert_eq!(address, format!("/openapi/v3/{group}?hash={}", openapi::v3_hash(group).expect("hash")));
+    }
+    for path in paths.keys() {
+        assert!(openapi::v3(path).is_some(), "{path}");
+    }
+    for unknown in ["", "api/v2", "apis/nope/v1", "apis//v1", "x"] {
+        assert!(openapi::v3(unknown).is_none(), "{unknown}");
+    }
+}
+
+/// Every message of the protobuf form ends where its length says, and names are there.
+#[test]
+fn the_protobuf_form_holds_paths_and_definitions() {
+    let bytes = openapi::v2_protobuf();
+    let contains = |text: &str| bytes.windows(text.len()).any(|w| w == text.as_bytes());
+    assert!(bytes.starts_with(b"\x0a\x032.0"));
+    assert!(contains("io.k8s.api.core.v1.Pod"));
+    assert!(contains("/apis/apps/v1/namespaces/{namespace}/deployments/{name}/scale"));
+    assert!(contains("x-kubernetes-group-version-kind"));
+}
