@@ -50,10 +50,9 @@ impl Wish {
     /// The parts other than the name, as upstream prints its references to them.
     fn parts(&self) -> Vec<String> {
         let groups = self.groups.iter().map(|g| format!("{{Group  {g}    }}"));
-        let extra = self
-            .extra
-            .iter()
-            .flat_map(|(key, values)| values.iter().map(move |v| format!("{{UserExtra  {v}  {AUTHENTICATION}/v1  {key}}}")));
+        let extra = self.extra.iter().flat_map(|(key, values)| {
+            values.iter().map(move |v| format!("{{UserExtra  {v}  {AUTHENTICATION}/v1  {key}}}"))
+        });
         let uid = (!self.uid.is_empty()).then(|| format!("{{UID  {}  {AUTHENTICATION}/v1  }}", self.uid));
         groups.chain(extra).chain(uid).collect()
     }
@@ -71,7 +70,9 @@ impl Wish {
             ..Attributes::default()
         };
         let who = match service_account(&self.name) {
-            Some((namespace, name)) => Attributes { namespace: namespace.to_owned(), ..ask("", "serviceaccounts", name) },
+            Some((namespace, name)) => {
+                Attributes { namespace: namespace.to_owned(), ..ask("", "serviceaccounts", name) }
+            }
             None => ask("", "users", &self.name),
         };
         let mut questions = vec![who];
@@ -161,7 +162,12 @@ mod tests {
             .collect();
         assert_eq!(
             seen,
-            ["/users/ bob", "/groups/ dev", "authentication.k8s.io/userextras/example.com/key v", "authentication.k8s.io/uids/ 7"]
+            [
+                "/users/ bob",
+                "/groups/ dev",
+                "authentication.k8s.io/userextras/example.com/key v",
+                "authentication.k8s.io/uids/ 7"
+            ]
         );
         assert_eq!(wish.user().groups, ["dev", "system:authenticated"]);
     }
@@ -170,7 +176,10 @@ mod tests {
     fn a_service_account_brings_its_groups() {
         let wish = wish(&[("impersonate-user", "system:serviceaccount:e:default")]).expect("fine").expect("a user");
         let question = wish.questions(&UserInfo::default()).remove(0);
-        assert_eq!((question.resource.as_str(), question.namespace.as_str(), question.name.as_str()), ("serviceaccounts", "e", "default"));
+        assert_eq!(
+            (question.resource.as_str(), question.namespace.as_str(), question.name.as_str()),
+            ("serviceaccounts", "e", "default")
+        );
         assert_eq!(wish.user().groups, ["system:serviceaccounts", "system:serviceaccounts:e", "system:authenticated"]);
     }
 

@@ -84,7 +84,8 @@ impl Limits {
 }
 
 fn is_probe(info: &RequestInfo) -> bool {
-    !info.is_resource && ["/healthz", "/livez", "/readyz"].iter().any(|p| info.path == *p || info.path.starts_with(&format!("{p}/")))
+    !info.is_resource
+        && ["/healthz", "/livez", "/readyz"].iter().any(|p| info.path == *p || info.path.starts_with(&format!("{p}/")))
 }
 
 /// Requests that take as long as the client likes.

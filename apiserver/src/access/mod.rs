@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use rand::Rng as _;
 use rustls_pki_types::CertificateDer;
-use shared::authn::{Authenticator, Credentials, Headers, UserInfo};
+use shared::authn::{Authenticator, Credentials, Headers, SYSTEM_MASTERS, UserInfo};
 use shared::authz::{Attributes, Decision};
 use shared::status::Status;
 
@@ -93,11 +93,15 @@ impl Access {
 
     /// Whether the authorisers allow something.
     pub async fn allows(&self, question: &Attributes) -> bool {
+        self.authorization.wait_ready().await;
         self.authorization.allows(question)
     }
 
     /// `403` with the authorisers' reason unless they allow it.
     pub async fn demand(&self, question: &Attributes) -> Result<(), Status> {
+        if !question.user.in_group(SYSTEM_MASTERS) {
+            self.authorization.wait_ready().await;
+        }
         match self.authorization.decide(question) {
             (Decision::Allow, _) => Ok(()),
             (_, reason) => Err(deny::unauthorised_request(question, &reason)),

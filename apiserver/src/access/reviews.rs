@@ -29,7 +29,13 @@ pub struct Reviews {
 
 #[async_trait]
 impl Virtual for Reviews {
-    async fn create(&self, user: &UserInfo, resource: &'static Resource, namespace: &str, object: Value) -> Option<Result<Value, Status>> {
+    async fn create(
+        &self,
+        user: &UserInfo,
+        resource: &'static Resource,
+        namespace: &str,
+        object: Value,
+    ) -> Option<Result<Value, Status>> {
         Some(match (&*resource.group, &*resource.plural) {
             (AUTHENTICATION, "tokenreviews") => self.token(object).await,
             (AUTHENTICATION, "selfsubjectreviews") => Ok(self_review(user, object)),
@@ -93,7 +99,10 @@ impl Reviews {
                     if own.is_empty() {
                         status = Map::new();
                         status.insert("user".into(), json!({}));
-                        let text = format!("token audiences {:?} is invalid for the target audiences {wanted:?}", self.tokens.audiences());
+                        let text = format!(
+                            "token audiences {:?} is invalid for the target audiences {wanted:?}",
+                            self.tokens.audiences()
+                        );
                         status.insert("error".into(), json!(text));
                     } else {
                         status.insert("audiences".into(), json!(own));
@@ -158,7 +167,8 @@ impl Reviews {
                 on_urls.push(json!({"verbs": rule.verbs, "nonResourceURLs": rule.non_resource_urls}));
             }
         }
-        let mut status = json!({"resourceRules": on_resources, "nonResourceRules": on_urls, "incomplete": !gaps.is_empty()});
+        let mut status =
+            json!({"resourceRules": on_resources, "nonResourceRules": on_urls, "incomplete": !gaps.is_empty()});
         if !gaps.is_empty() {
             status["evaluationError"] = json!(join_errors(gaps));
         }
@@ -169,7 +179,9 @@ impl Reviews {
 
 fn resource_rule(rule: &Rule) -> Value {
     let mut out = json!({"verbs": rule.verbs});
-    for (name, list) in [("apiGroups", &rule.api_groups), ("resources", &rule.resources), ("resourceNames", &rule.resource_names)] {
+    for (name, list) in
+        [("apiGroups", &rule.api_groups), ("resources", &rule.resources), ("resourceNames", &rule.resource_names)]
+    {
         if !list.is_empty() {
             out[name] = json!(list);
         }
@@ -202,7 +214,8 @@ mod tests {
     }
 
     async fn post(plural: &str, namespace: &str, object: Value) -> Result<Value, Status> {
-        let group = if matches!(plural, "tokenreviews" | "selfsubjectreviews") { AUTHENTICATION } else { AUTHORIZATION };
+        let group =
+            if matches!(plural, "tokenreviews" | "selfsubjectreviews") { AUTHENTICATION } else { AUTHORIZATION };
         let row = proto::resources::find(group, "v1", plural).expect("a row");
         let user = UserInfo { name: "eve".into(), ..UserInfo::default() };
         reviews().create(&user, row, namespace, object).await.expect("computed")

@@ -39,7 +39,11 @@ impl<'a> Spec<'a> {
             errors.push(Error::invalid(path.child("resourceAttributes"), Value::Null, text));
         }
         if about && tree::text(self.spec, "/user").is_empty() && tree::list(self.spec, "/groups").is_empty() {
-            errors.push(Error::invalid(path.child("user"), Value::from(""), "at least one of user or group must be specified"));
+            errors.push(Error::invalid(
+                path.child("user"),
+                Value::from(""),
+                "at least one of user or group must be specified",
+            ));
         }
         errors
     }

@@ -129,7 +129,9 @@ impl Access {
 
         let mut anonymous = flags.boolean("anonymous-auth");
         if anonymous && modes.contains(&Mode::AlwaysAllow) {
-            tracing::warn!("AnonymousAuth is not allowed with the AlwaysAllow authorizer. Resetting AnonymousAuth to false. You should use a different authorizer");
+            tracing::warn!(
+                "AnonymousAuth is not allowed with the AlwaysAllow authorizer. Resetting AnonymousAuth to false. You should use a different authorizer"
+            );
             anonymous = false;
         }
         let seats = |name: &str| usize::try_from(flags.integer(name)).unwrap_or(0);
@@ -174,7 +176,10 @@ mod tests {
     fn authorization_modes() {
         assert_eq!(parse(&[]), Ok(vec![Mode::AlwaysAllow]));
         assert_eq!(parse(&["--authorization-mode=Node,RBAC"]), Ok(vec![Mode::Node, Mode::Rbac]));
-        assert_eq!(parse(&["--authorization-mode=Magic"]), Err("authorization-mode \"Magic\" is not a valid mode".into()));
+        assert_eq!(
+            parse(&["--authorization-mode=Magic"]),
+            Err("authorization-mode \"Magic\" is not a valid mode".into())
+        );
         assert_eq!(
             parse(&["--authorization-mode=RBAC,RBAC"]),
             Err("authorization-mode \"RBAC\" has mode specified more than once".into())

@@ -1,12 +1,17 @@
 //! The plugins in upstream's order, and which of them are on.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use serde_json::Value;
+use shared::authn::SYSTEM_MASTERS;
 use shared::flags::FlagSet;
 use shared::status::Status;
 
-use super::always::{AlwaysAdmit, AlwaysDeny, AlwaysPullImages, ExtendedResourceToleration, LimitPodHardAntiAffinityTopology};
+use super::always::{
+    AlwaysAdmit, AlwaysDeny, AlwaysPullImages, ExtendedResourceToleration, LimitPodHardAntiAffinityTopology,
+};
 use super::certificates::{CertificateSubjectRestriction, SignerPermission};
 use super::default_toleration_seconds::DefaultTolerationSeconds;
 use super::ingress_class::DefaultIngressClass;
@@ -151,6 +156,29 @@ fn make(name: &str, deps: &Deps<'_>, caller: &Arc<Caller>) -> Option<Shared> {
 pub struct Chain {
     plugins: Vec<Shared>,
     authorization: Arc<Authorization>,
+    reader: Arc<dyn Reader>,
+    ready: AtomicBool,
+}
+
+/// How long a first write waits for what plugins read, and how often it looks.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What plugins judge by: a cache that has not been read yet must not look like "no limits".
+fn sources(plugin: &str) -> &'static [(&'static str, &'static str)] {
+    const WEBHOOKS: &str = "admissionregistration.k8s.io";
+    match plugin {
+        "LimitRanger" => &[("", "limitranges")],
+        "ResourceQuota" => &[("", "resourcequotas")],
+        "PodSecurity" | "PodNodeSelector" | "PodTolerationRestriction" => &[("", "namespaces")],
+        "Priority" => &[("scheduling.k8s.io", "priorityclasses")],
+        "DefaultStorageClass" | "PersistentVolumeClaimResize" => &[("storage.k8s.io", "storageclasses")],
+        "DefaultIngressClass" => &[("networking.k8s.io", "ingressclasses")],
+        "PodTopologyLabels" => &[("", "nodes")],
+        "MutatingAdmissionWebhook" => &[(WEBHOOKS, "mutatingwebhookconfigurations"), ("", "namespaces")],
+        "ValidatingAdmissionWebhook" => &[(WEBHOOKS, "validatingwebhookconfigurations"), ("", "namespaces")],
+        _ => &[],
+    }
 }
 
 impl Chain {
@@ -175,13 +203,29 @@ impl Chain {
                 None => {}
             }
         }
-        Ok(Self { plugins, authorization: deps.authorization.clone() })
+        let (authorization, reader) = (deps.authorization.clone(), deps.reader.clone());
+        Ok(Self { plugins, authorization, reader, ready: AtomicBool::new(false) })
     }
 
-    /// Of given plugins, for tests.
-    #[cfg(test)]
-    pub(crate) fn of(plugins: Vec<Shared>, authorization: Arc<Authorization>) -> Self {
-        Self { plugins, authorization }
+    /// Waits until what plugins read has been read once. The server's own writes do not wait: some of them come first.
+    async fn wait_ready(&self, a: &Attributes<'_>) -> Result<(), Status> {
+        if self.ready.load(Ordering::Acquire) || a.user.name == crate::bootstrap::SERVER {
+            return Ok(());
+        }
+        let sources: Vec<_> = self.plugins.iter().flat_map(|p| sources(p.name())).collect();
+        let synced = async {
+            // Asking starts all of them at once.
+            while sources.iter().filter(|(group, plural)| !self.reader.synced(group, plural)).count() > 0 {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        match tokio::time::timeout(PATIENCE, synced).await {
+            Ok(()) => {
+                self.ready.store(true, Ordering::Release);
+                Ok(())
+            }
+            Err(_) => Err(a.forbidden("not yet ready to handle request")),
+        }
     }
 
     /// The names of the plugins that mutate, in order.
@@ -196,6 +240,7 @@ impl Chain {
 
     /// Lets every mutating plugin change the object. When webhooks changed it, the plugins before them see it once more.
     pub async fn admit(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
+        self.wait_ready(attributes).await?;
         self.check_escalation(attributes)?;
         let operation = attributes.operation;
         for plugin in self.plugins.iter().filter(|p| p.mutates() && p.handles(operation)) {
@@ -230,12 +275,19 @@ impl Chain {
     /// Nobody grants what he does not hold.
     fn check_escalation(&self, a: &Attributes<'_>) -> Result<(), Status> {
         let writes = matches!(a.operation, Operation::Create | Operation::Update);
-        if !writes || a.resource.group != rbac::GROUP || !a.subresource.is_empty() {
+        if !writes || a.resource.group != rbac::GROUP || !a.subresource.is_empty() || a.user.in_group(SYSTEM_MASTERS) {
             return Ok(());
         }
         let (Some(rbac), Some(new)) = (self.authorization.rbac(), a.object()) else { return Ok(()) };
         let name = if a.name.is_empty() { tree::name(new) } else { a.name };
-        let write = rbac::Write { user: a.user, plural: &a.resource.plural, namespace: a.namespace, name, new, old: a.old_object };
+        let write = rbac::Write {
+            user: a.user,
+            plural: &a.resource.plural,
+            namespace: a.namespace,
+            name,
+            new,
+            old: a.old_object,
+        };
         check_escalation(rbac, &write, |question| self.authorization.allows(question))
     }
 }
@@ -263,17 +315,36 @@ mod tests {
         assert_eq!(
             chain.mutating(),
             [
-                "NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "TaintNodesByCondition", "Priority",
-                "DefaultTolerationSeconds", "DefaultStorageClass", "StorageObjectInUseProtection", "RuntimeClass",
-                "DefaultIngressClass", "PodTopologyLabels", "MutatingAdmissionWebhook"
+                "NamespaceLifecycle",
+                "LimitRanger",
+                "ServiceAccount",
+                "NodeRestriction",
+                "TaintNodesByCondition",
+                "Priority",
+                "DefaultTolerationSeconds",
+                "DefaultStorageClass",
+                "StorageObjectInUseProtection",
+                "RuntimeClass",
+                "DefaultIngressClass",
+                "PodTopologyLabels",
+                "MutatingAdmissionWebhook"
             ]
         );
         assert_eq!(
             chain.validating(),
             [
-                "LimitRanger", "ServiceAccount", "PodSecurity", "Priority", "PersistentVolumeClaimResize", "RuntimeClass",
-                "CertificateApproval", "CertificateSigning", "ClusterTrustBundleAttest", "CertificateSubjectRestriction",
-                "ValidatingAdmissionWebhook", "ResourceQuota"
+                "LimitRanger",
+                "ServiceAccount",
+                "PodSecurity",
+                "Priority",
+                "PersistentVolumeClaimResize",
+                "RuntimeClass",
+                "CertificateApproval",
+                "CertificateSigning",
+                "ClusterTrustBundleAttest",
+                "CertificateSubjectRestriction",
+                "ValidatingAdmissionWebhook",
+                "ResourceQuota"
             ]
         );
     }
@@ -283,7 +354,10 @@ mod tests {
         let unknown = chain(&["--enable-admission-plugins=Nope"]).err();
         assert_eq!(unknown.as_deref(), Some("enable-admission-plugins plugin \"Nope\" is unknown"));
         let both = chain(&["--enable-admission-plugins=Priority", "--disable-admission-plugins=Priority"]).err();
-        assert_eq!(both.as_deref(), Some("[Priority] in enable-admission-plugins and disable-admission-plugins overlapped"));
+        assert_eq!(
+            both.as_deref(),
+            Some("[Priority] in enable-admission-plugins and disable-admission-plugins overlapped")
+        );
         let less = chain(&["--disable-admission-plugins=ServiceAccount,LimitRanger"]).expect("a chain");
         assert!(!less.mutating().contains(&"ServiceAccount"));
     }

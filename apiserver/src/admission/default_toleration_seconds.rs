@@ -42,17 +42,17 @@ impl Plugin for DefaultTolerationSeconds {
 
 impl DefaultTolerationSeconds {
     fn apply(&self, pod: &mut Value) {
-        let wanted = [
-            ("node.kubernetes.io/not-ready", self.not_ready),
-            ("node.kubernetes.io/unreachable", self.unreachable),
-        ];
+        let wanted =
+            [("node.kubernetes.io/not-ready", self.not_ready), ("node.kubernetes.io/unreachable", self.unreachable)];
         for (key, seconds) in wanted {
             let said = tree::list(pod, "/spec/tolerations").iter().any(|t| {
                 (tree::text(t, "/key").is_empty() || tree::text(t, "/key") == key)
                     && matches!(tree::text(t, "/effect"), "" | "NoExecute")
             });
             if !said && let Some(list) = tree::list_mut(pod, &["spec", "tolerations"]) {
-                list.push(json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}));
+                list.push(
+                    json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}),
+                );
             }
         }
     }

@@ -259,10 +259,22 @@ mod tests {
     #[test]
     fn messages_are_upstreams() {
         let table = [
-            (json!({"limits": {"cpu": "2", "memory": "1"}, "requests": {"cpu": "1"}}), "maximum cpu usage per Container is 1, but limit is 2"),
-            (json!({"limits": {"cpu": "1", "memory": "1"}, "requests": {"cpu": "1m"}}), "minimum cpu usage per Container is 100m, but request is 1m"),
-            (json!({"limits": {"cpu": "1", "memory": "2Gi"}, "requests": {"cpu": "1"}}), "maximum memory usage per Pod is 1Gi, but limit is 2Gi"),
-            (json!({"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}), "maximum memory usage per Pod is 1Gi.  No limit is specified"),
+            (
+                json!({"limits": {"cpu": "2", "memory": "1"}, "requests": {"cpu": "1"}}),
+                "maximum cpu usage per Container is 1, but limit is 2",
+            ),
+            (
+                json!({"limits": {"cpu": "1", "memory": "1"}, "requests": {"cpu": "1m"}}),
+                "minimum cpu usage per Container is 100m, but request is 1m",
+            ),
+            (
+                json!({"limits": {"cpu": "1", "memory": "2Gi"}, "requests": {"cpu": "1"}}),
+                "maximum memory usage per Pod is 1Gi, but limit is 2Gi",
+            ),
+            (
+                json!({"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}),
+                "maximum memory usage per Pod is 1Gi.  No limit is specified",
+            ),
         ];
         for (resources, wanted) in table {
             assert_eq!(pod_problems(&pod(resources), &range()), [wanted]);

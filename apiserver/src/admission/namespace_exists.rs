@@ -7,8 +7,8 @@ use serde_json::json;
 use shared::status::Status;
 
 use super::{Attributes, Operation, Plugin};
-use crate::bootstrap::server_user;
 use crate::api::{Api, Reader};
+use crate::bootstrap::server_user;
 
 fn concerned(a: &Attributes<'_>) -> bool {
     !a.namespace.is_empty() && !a.of("", "namespaces") && !a.of("authorization.k8s.io", "localsubjectaccessreviews")

@@ -64,7 +64,9 @@ impl Plugin for NodeRestriction {
             ("", "pods", "") => self.pod(a, node).await?,
             ("", "pods", "status") => pod_status(a, node),
             ("", "pods", "eviction") => self.eviction(a, node).await?,
-            ("", "pods", other) => Err(format!("unexpected pod subresource {other:?}, only 'status' and 'eviction' are allowed")),
+            ("", "pods", other) => {
+                Err(format!("unexpected pod subresource {other:?}, only 'status' and 'eviction' are allowed"))
+            }
             ("", "nodes", _) => own_node(a, node),
             ("", "persistentvolumeclaims", "status") => claim_status(a, node),
             ("", "persistentvolumeclaims", _) => Err("may only update PVC status".to_owned()),
@@ -123,7 +125,9 @@ fn join(labels: &BTreeSet<String>) -> String {
 
 /// The labels that differ and that are not a kubelet's to set.
 fn forbidden_labels(old: &Value, new: &Value) -> BTreeSet<String> {
-    let keys = |o: &Value| tree::map(o, "/metadata/labels").into_iter().flat_map(|m| m.keys().cloned()).collect::<BTreeSet<_>>();
+    let keys = |o: &Value| {
+        tree::map(o, "/metadata/labels").into_iter().flat_map(|m| m.keys().cloned()).collect::<BTreeSet<_>>()
+    };
     let all: BTreeSet<String> = keys(old).union(&keys(new)).cloned().collect();
     all.into_iter().filter(|k| tree::label(old, k) != tree::label(new, k) && !may_set(k)).collect()
 }
@@ -239,14 +243,19 @@ impl NodeRestriction {
                 }
                 Ok(Err(format!("node {node:?} can only delete pods with spec.nodeName set to itself")))
             }
-            other => Ok(Err(format!("unexpected operation {:?}, node {node:?} can only create and delete mirror pods", other.as_str()))),
+            other => Ok(Err(format!(
+                "unexpected operation {:?}, node {node:?} can only create and delete mirror pods",
+                other.as_str()
+            ))),
         }
     }
 
     async fn mirror_pod(&self, a: &Attributes<'_>, node: &str) -> Result<Verdict, Status> {
         let pod = a.object().unwrap_or(NOTHING);
         if tree::annotation(pod, MIRROR).is_none() {
-            return Ok(Err(format!("pod does not have {MIRROR:?} annotation, node {node:?} can only create mirror pods")));
+            return Ok(Err(format!(
+                "pod does not have {MIRROR:?} annotation, node {node:?} can only create mirror pods"
+            )));
         }
         if tree::text(pod, "/spec/nodeName") != node {
             return Ok(Err(format!("node {node:?} can only create pods with spec.nodeName set to itself")));
@@ -324,8 +333,12 @@ impl NodeRestriction {
                 "" => self.claim_driver(pod, volume),
                 driver => driver.to_owned(),
             };
-            if let Some(driver) = self.reader.get("storage.k8s.io", "csidrivers", "", &driver).filter(|_| !driver.is_empty()) {
-                found.extend(tree::list(&driver, "/spec/tokenRequests").iter().map(|r| tree::text(r, "/audience").to_owned()));
+            if let Some(driver) =
+                self.reader.get("storage.k8s.io", "csidrivers", "", &driver).filter(|_| !driver.is_empty())
+            {
+                found.extend(
+                    tree::list(&driver, "/spec/tokenRequests").iter().map(|r| tree::text(r, "/audience").to_owned()),
+                );
             }
         }
         found
@@ -407,9 +420,21 @@ mod tests {
             ("n1", node("example.com/a"), Ok(())),
             ("n1", node("node.kubernetes.io/a"), Ok(())),
             ("n1", node("topology.kubernetes.io/zone"), Ok(())),
-            ("n1", node("node-restriction.kubernetes.io/a"), Err("nodes \"n1\" is forbidden: is not allowed to modify labels: node-restriction.kubernetes.io/a")),
-            ("n1", node("kubernetes.io/zzz"), Err("nodes \"n1\" is forbidden: is not allowed to modify labels: kubernetes.io/zzz")),
-            ("n1", json!({"spec": {"taints": [{"key": "a"}]}}), Err("nodes \"n1\" is forbidden: is not allowed to modify taints")),
+            (
+                "n1",
+                node("node-restriction.kubernetes.io/a"),
+                Err("nodes \"n1\" is forbidden: is not allowed to modify labels: node-restriction.kubernetes.io/a"),
+            ),
+            (
+                "n1",
+                node("kubernetes.io/zzz"),
+                Err("nodes \"n1\" is forbidden: is not allowed to modify labels: kubernetes.io/zzz"),
+            ),
+            (
+                "n1",
+                json!({"spec": {"taints": [{"key": "a"}]}}),
+                Err("nodes \"n1\" is forbidden: is not allowed to modify taints"),
+            ),
             ("n2", node("a"), Err("nodes \"n2\" is forbidden: node \"n1\" is not allowed to modify node \"n2\"")),
         ];
         for (name, new, want) in table {
@@ -427,8 +452,14 @@ mod tests {
         };
         assert_eq!(try_it(&cluster, Write::create("", "pods", "e", pod("n1", true))).await, Ok(()));
         for (pod, text) in [
-            (pod("n1", false), "pods \"p\" is forbidden: pod does not have \"kubernetes.io/config.mirror\" annotation, node \"n1\" can only create mirror pods"),
-            (pod("n2", true), "pods \"p\" is forbidden: node \"n1\" can only create pods with spec.nodeName set to itself"),
+            (
+                pod("n1", false),
+                "pods \"p\" is forbidden: pod does not have \"kubernetes.io/config.mirror\" annotation, node \"n1\" can only create mirror pods",
+            ),
+            (
+                pod("n2", true),
+                "pods \"p\" is forbidden: node \"n1\" can only create pods with spec.nodeName set to itself",
+            ),
         ] {
             assert_eq!(try_it(&cluster, Write::create("", "pods", "e", pod)).await, Err(text.to_owned()));
         }
@@ -444,8 +475,14 @@ mod tests {
         let cluster = Arc::new(Fixed::default());
         let volumes = json!([{"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}]);
         cluster.put("", "pods", json!({"metadata": {"name": "p", "namespace": "e", "uid": "u"}, "spec": {"nodeName": "n1", "volumes": volumes}}));
-        cluster.put("", "pods", json!({"metadata": {"name": "q", "namespace": "e", "uid": "u"}, "spec": {"nodeName": "n2"}}));
-        let ask = |bound: Value| Write::create("", "serviceaccounts", "e", json!({"spec": {"boundObjectRef": bound}})).on("token", "sa");
+        cluster.put(
+            "",
+            "pods",
+            json!({"metadata": {"name": "q", "namespace": "e", "uid": "u"}, "spec": {"nodeName": "n2"}}),
+        );
+        let ask = |bound: Value| {
+            Write::create("", "serviceaccounts", "e", json!({"spec": {"boundObjectRef": bound}})).on("token", "sa")
+        };
         let bound = |name: &str, uid: &str| json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid});
         assert_eq!(try_it(&cluster, ask(bound("p", "u"))).await, Ok(()));
         for (bound, text) in [
@@ -461,7 +498,9 @@ mod tests {
     #[tokio::test]
     async fn its_own_lease() {
         let cluster = Arc::new(Fixed::default());
-        let lease = |namespace: &'static str, name: &str| Write::create("coordination.k8s.io", "leases", namespace, json!({"metadata": {"name": name}}));
+        let lease = |namespace: &'static str, name: &str| {
+            Write::create("coordination.k8s.io", "leases", namespace, json!({"metadata": {"name": name}}))
+        };
         assert_eq!(try_it(&cluster, lease("kube-node-lease", "n1")).await, Ok(()));
         assert!(try_it(&cluster, lease("kube-node-lease", "n2")).await.is_err());
         assert!(try_it(&cluster, lease("default", "n1")).await.is_err());

@@ -70,7 +70,11 @@ impl Plugin for ServiceAccount {
             return mirror_problem(pod).map_or(Ok(()), |text| Err(a.forbidden(text)));
         }
         if tree::text(pod, "/spec/serviceAccountName").is_empty() {
-            return Err(a.forbidden(format!("no service account specified for pod {}/{}", a.namespace, a.object_name())));
+            return Err(a.forbidden(format!(
+                "no service account specified for pod {}/{}",
+                a.namespace,
+                a.object_name()
+            )));
         }
         let account = self.account(a).await?;
         let enforced = tree::annotation(&account, "kubernetes.io/enforce-mountable-secrets");
@@ -93,11 +97,8 @@ impl ServiceAccount {
         match self.api.get("", "serviceaccounts", a.namespace, name).await {
             Ok(account) => Ok(Arc::new(account)),
             Err(status) => {
-                let why = if status.code == 404 {
-                    format!("serviceaccount {name:?} not found")
-                } else {
-                    status.message
-                };
+                let why =
+                    if status.code == 404 { format!("serviceaccount {name:?} not found") } else { status.message };
                 Err(a.forbidden(format!("error looking up service account {}/{name}: {why}", a.namespace)))
             }
         }
@@ -113,10 +114,8 @@ fn equip(pod: &mut Value, account: &Value, volume_name: impl Fn() -> String) {
         mount_token(pod, volume_name);
     }
     if tree::list(pod, "/spec/imagePullSecrets").is_empty() {
-        let secrets: Vec<Value> = tree::list(account, "/imagePullSecrets")
-            .iter()
-            .map(|s| json!({"name": tree::text(s, "/name")}))
-            .collect();
+        let secrets: Vec<Value> =
+            tree::list(account, "/imagePullSecrets").iter().map(|s| json!({"name": tree::text(s, "/name")})).collect();
         if !secrets.is_empty() {
             *tree::field(pod, &["spec", "imagePullSecrets"]) = Value::Array(secrets);
         }
@@ -192,9 +191,11 @@ fn unlisted_secret(pod: &Value, account: &Value) -> Option<String> {
             ));
         }
     }
-    for (list, prefix) in
-        [("/spec/initContainers", "init container"), ("/spec/containers", "container"), ("/spec/ephemeralContainers", "ephemeral container")]
-    {
+    for (list, prefix) in [
+        ("/spec/initContainers", "init container"),
+        ("/spec/containers", "container"),
+        ("/spec/ephemeralContainers", "ephemeral container"),
+    ] {
         for container in tree::list(pod, list) {
             let name = tree::text(container, "/name");
             for env in tree::list(container, "/env") {
@@ -256,7 +257,8 @@ mod tests {
         assert_eq!(equipped(asked_not.clone(), json!({})), asked_not);
         let plain = json!({"spec": {"containers": [{"name": "c"}]}});
         assert_eq!(equipped(plain.clone(), json!({"automountServiceAccountToken": false})), plain);
-        let own = json!({"spec": {"containers": [{"name": "c", "volumeMounts": [{"name": "t", "mountPath": MOUNT_PATH}]}]}});
+        let own =
+            json!({"spec": {"containers": [{"name": "c", "volumeMounts": [{"name": "t", "mountPath": MOUNT_PATH}]}]}});
         assert_eq!(equipped(own.clone(), json!({})), own);
     }
 

@@ -11,8 +11,8 @@ use serde_json::Value;
 use shared::authn::UserInfo;
 use shared::status::Status;
 
-use crate::access::tree;
 use super::{Attributes, Operation, Plugin};
+use crate::access::tree;
 use crate::api::{Api, DeleteArgs, Pipeline, Reader};
 
 type Key = (String, String, String, String);
@@ -82,7 +82,13 @@ impl Pipeline for Stored {
         Ok(found.into_iter().map(|o| o.as_ref().clone()).collect())
     }
 
-    async fn create(&self, _: &UserInfo, resource: &'static Resource, namespace: &str, mut object: Value) -> Result<Value, Status> {
+    async fn create(
+        &self,
+        _: &UserInfo,
+        resource: &'static Resource,
+        namespace: &str,
+        mut object: Value,
+    ) -> Result<Value, Status> {
         let name = tree::name(&object).to_owned();
         if self.0.get(&resource.group, &resource.plural, namespace, &name).is_some() {
             return Err(Status::already_exists(&resource.group, &resource.plural, &name));
@@ -92,10 +98,17 @@ impl Pipeline for Stored {
         Ok(object)
     }
 
-    async fn update(&self, _: &UserInfo, resource: &'static Resource, _: &str, mut object: Value) -> Result<Value, Status> {
+    async fn update(
+        &self,
+        _: &UserInfo,
+        resource: &'static Resource,
+        _: &str,
+        mut object: Value,
+    ) -> Result<Value, Status> {
         let (namespace, name) = (tree::namespace(&object).to_owned(), tree::name(&object).to_owned());
         let stored = self.get(resource, &namespace, &name).await?;
-        let (asked, there) = (tree::text(&object, "/metadata/resourceVersion"), tree::text(&stored, "/metadata/resourceVersion"));
+        let (asked, there) =
+            (tree::text(&object, "/metadata/resourceVersion"), tree::text(&stored, "/metadata/resourceVersion"));
         if !asked.is_empty() && asked != there {
             return Err(Status::stale(&resource.group, &resource.plural, &name));
         }
@@ -105,7 +118,14 @@ impl Pipeline for Stored {
         Ok(object)
     }
 
-    async fn delete(&self, _: &UserInfo, resource: &'static Resource, namespace: &str, name: &str, _: DeleteArgs) -> Result<(), Status> {
+    async fn delete(
+        &self,
+        _: &UserInfo,
+        resource: &'static Resource,
+        namespace: &str,
+        name: &str,
+        _: DeleteArgs,
+    ) -> Result<(), Status> {
         self.get(resource, namespace, name).await?;
         self.0.remove(&resource.group, &resource.plural, namespace, name);
         Ok(())
@@ -156,13 +176,6 @@ impl<'a> Write<'a> {
         let namespace = if row(group, plural).namespaced { "e" } else { "" };
         let base = Self::create(group, plural, namespace, new);
         Self { operation: Operation::Update, subresource, name: name.to_owned(), old: Some(old), ..base }
-    }
-
-    /// A delete.
-    pub fn delete(group: &str, plural: &str, namespace: &'a str, old: Value) -> Self {
-        let name = tree::name(&old).to_owned();
-        let base = Self::create(group, plural, namespace, Value::Null);
-        Self { operation: Operation::Delete, name, object: None, old: Some(old), ..base }
     }
 
     /// On a subresource of a named object.

@@ -81,7 +81,8 @@ mod tests {
 
     fn secret(pairs: &[(&str, &str)]) -> Value {
         let mut data = serde_json::Map::new();
-        let base = [("token-id", "abcdef"), ("token-secret", "0123456789abcdef"), ("usage-bootstrap-authentication", "true")];
+        let base =
+            [("token-id", "abcdef"), ("token-secret", "0123456789abcdef"), ("usage-bootstrap-authentication", "true")];
         for (key, value) in base.iter().chain(pairs) {
             data.insert((*key).into(), json!(base64::engine::general_purpose::STANDARD.encode(value)));
         }
@@ -96,7 +97,8 @@ mod tests {
     #[test]
     fn a_token_must_be_right_and_valid() {
         let own = vec!["system:bootstrappers".to_owned()];
-        let both = vec!["system:bootstrappers".to_owned(), "system:bootstrappers:kubeadm:default-node-token".to_owned()];
+        let both =
+            vec!["system:bootstrappers".to_owned(), "system:bootstrappers:kubeadm:default-node-token".to_owned()];
         for (pairs, want) in [
             (&[][..], Some(own.clone())),
             (&[("auth-extra-groups", "system:bootstrappers:kubeadm:default-node-token")], Some(both)),

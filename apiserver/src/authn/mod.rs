@@ -86,7 +86,8 @@ fn websocket_token(request: &Credentials<'_>) -> Result<Option<String>, AuthnErr
     let protocols = request.headers.all("sec-websocket-protocol");
     let offered = protocols.iter().flat_map(|p| p.split(',')).map(str::trim);
     let Some(encoded) = offered.filter_map(|p| p.strip_prefix(PROTOCOL)).next() else { return Ok(None) };
-    let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(encoded).map_err(|e| AuthnError(e.to_string()))?;
+    let bytes =
+        base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(encoded).map_err(|e| AuthnError(e.to_string()))?;
     let token = String::from_utf8(bytes).map_err(|_| AuthnError("invalid token".to_owned()))?;
     Ok((!token.is_empty()).then_some(token))
 }

@@ -52,8 +52,14 @@ impl StaticTokens {
                 tracing::warn!(path, "empty token has been found in token file");
                 continue;
             }
-            let groups = rest.first().map(|g| g.split(',').map(|g| g.trim().to_owned()).filter(|g| !g.is_empty()).collect());
-            let user = UserInfo { name: name.clone(), uid: uid.clone(), groups: groups.unwrap_or_default(), ..UserInfo::default() };
+            let groups =
+                rest.first().map(|g| g.split(',').map(|g| g.trim().to_owned()).filter(|g| !g.is_empty()).collect());
+            let user = UserInfo {
+                name: name.clone(),
+                uid: uid.clone(),
+                groups: groups.unwrap_or_default(),
+                ..UserInfo::default()
+            };
             tokens.insert(key(token), user);
         }
         Ok(Self(tokens))
@@ -110,6 +116,9 @@ mod tests {
     #[test]
     fn short_lines_are_refused() {
         let error = StaticTokens::parse("f", "t1,alice").err().expect("refused");
-        assert_eq!(error.to_string(), "token file 'f' must have at least 3 columns (token, user name, user uid), found 2");
+        assert_eq!(
+            error.to_string(),
+            "token file 'f' must have at least 3 columns (token, user name, user uid), found 2"
+        );
     }
 }

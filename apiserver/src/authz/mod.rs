@@ -7,7 +7,8 @@ pub mod rbac;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -56,7 +57,12 @@ enum Member {
 pub struct Authorization {
     members: Vec<Member>,
     reader: Arc<dyn Reader>,
+    ready: AtomicBool,
 }
+
+/// How long a first request waits for the policies to be read, and how often it looks.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(5);
 
 impl Authorization {
     /// `node_rules` are the rules of the `system:node` role.
@@ -67,7 +73,32 @@ impl Authorization {
             Mode::AlwaysAllow => Member::AlwaysAllow,
             Mode::AlwaysDeny => Member::AlwaysDeny,
         };
-        Authorization { members: modes.iter().map(member).collect(), reader }
+        Authorization { members: modes.iter().map(member).collect(), reader, ready: AtomicBool::new(false) }
+    }
+
+    /// Waits until the policies have been read once; without them everything would be refused.
+    pub async fn wait_ready(&self) {
+        if self.ready.load(Ordering::Acquire) {
+            return;
+        }
+        let mut sources: Vec<(&str, &str)> = Vec::new();
+        for member in &self.members {
+            match member {
+                Member::Rbac(_) => sources.extend(SOURCES.map(|plural| (rbac::GROUP, plural))),
+                Member::Node(_) => sources.extend(node::SOURCES),
+                _ => {}
+            }
+        }
+        let synced = async {
+            // Asking starts all of them at once.
+            while sources.iter().filter(|(group, plural)| !self.reader.synced(group, plural)).count() > 0 {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        match tokio::time::timeout(PATIENCE, synced).await {
+            Ok(()) => self.ready.store(true, Ordering::Release),
+            Err(_) => tracing::warn!("the policies could not be read in time"),
+        }
     }
 
     /// The decision and the reasons given for it. `system:masters` may do everything.
@@ -136,6 +167,7 @@ impl Authorization {
 #[async_trait]
 impl Authorizer for Authorization {
     async fn authorize(&self, request: &Attributes) -> Result<(Decision, String), AuthzError> {
+        self.wait_ready().await;
         Ok(self.decide(request))
     }
 }
@@ -271,7 +303,11 @@ mod tests {
         let authorization = Authorization::new(&[Mode::Node, Mode::Rbac], reader.clone(), Vec::new());
         assert_eq!(ask(&authorization, "eve", "get").0, Decision::NoOpinion);
         let rules = json!([{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]);
-        reader.put(rbac::GROUP, "clusterroles", json!({"metadata": {"name": "reader", "resourceVersion": "1"}, "rules": rules}));
+        reader.put(
+            rbac::GROUP,
+            "clusterroles",
+            json!({"metadata": {"name": "reader", "resourceVersion": "1"}, "rules": rules}),
+        );
         reader.put(
             rbac::GROUP,
             "clusterrolebindings",

@@ -4,6 +4,7 @@
 //!
 //! Default namespaces, the `kubernetes` service and its endpoints are not made here.
 
+mod authentication_info;
 mod plan;
 
 use std::collections::BTreeMap;
@@ -66,9 +67,12 @@ impl Progress {
     }
 }
 
+/// The server's own user name.
+pub const SERVER: &str = "system:apiserver";
+
 /// Who writes.
 pub fn server_user() -> UserInfo {
-    UserInfo { name: "system:apiserver".to_owned(), groups: vec![SYSTEM_MASTERS.to_owned()], ..UserInfo::default() }
+    UserInfo { name: SERVER.to_owned(), groups: vec![SYSTEM_MASTERS.to_owned()], ..UserInfo::default() }
 }
 
 /// The rules every node has, for the node authoriser.
@@ -80,6 +84,7 @@ pub fn node_rules() -> Vec<Rule> {
 /// Starts the work in the background.
 pub fn start(cx: &Context, rbac: bool) -> Arc<Progress> {
     let progress = Arc::new(Progress::new(rbac));
+    publish(cx);
     let jobs = [(RBAC, rbac), (PRIORITY, true), (FLOW, true)];
     for (hook, wanted) in jobs {
         if !wanted {
@@ -94,6 +99,27 @@ pub fn start(cx: &Context, rbac: bool) -> Arc<Progress> {
         });
     }
     progress
+}
+
+/// Tells other servers how users are told apart.
+fn publish(cx: &Context) {
+    let data = authentication_info::data(&cx.flags);
+    let (api, shutdown) = (cx.api.clone(), cx.shutdown.clone());
+    let today = jiff::Timestamp::now().to_string()[..10].to_owned();
+    cx.tasks.spawn("cluster-authentication-info", async move {
+        let work = async {
+            let mut pause = PAUSE;
+            while let Err(error) = authentication_info::reconcile(&api, &data, &today).await {
+                tracing::warn!(%error, "publishing the authentication configuration failed, will try again");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        };
+        tokio::select! {
+            () = shutdown.wait() => {}
+            () = work => {}
+        }
+    });
 }
 
 async fn until_done(api: &Api, hook: &str) {
@@ -146,7 +172,12 @@ async fn ensure_namespace(api: &Api, name: &str) -> Result<(), Status> {
     }
 }
 
-async fn reconcile_all(api: &Api, group: &str, wanted: &BTreeMap<String, Vec<Value>>, plurals: &[&str]) -> Result<(), Status> {
+async fn reconcile_all(
+    api: &Api,
+    group: &str,
+    wanted: &BTreeMap<String, Vec<Value>>,
+    plurals: &[&str],
+) -> Result<(), Status> {
     let mut steps = Vec::new();
     for plural in plurals {
         let found: BTreeMap<(String, String), Value> = api

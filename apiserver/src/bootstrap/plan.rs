@@ -63,7 +63,10 @@ pub(super) fn rbac() -> BTreeMap<String, Vec<Value>> {
         }
         object
     };
-    table(RBAC_TABLE).into_iter().map(|(p, list)| (p.clone(), list.into_iter().map(|e| whole(&p, e)).collect())).collect()
+    table(RBAC_TABLE)
+        .into_iter()
+        .map(|(p, list)| (p.clone(), list.into_iter().map(|e| whole(&p, e)).collect()))
+        .collect()
 }
 
 /// The classes of system pods.
@@ -94,7 +97,10 @@ pub(super) fn flow_control() -> BTreeMap<String, Vec<Value>> {
             "metadata": {"name": entry.remove("name"), "annotations": {FLOW_AUTOUPDATE: "true"}},
             "spec": entry.remove("spec")})
     };
-    table(FLOW_TABLE).into_iter().map(|(p, list)| (p.clone(), list.into_iter().map(|e| whole(&p, e)).collect())).collect()
+    table(FLOW_TABLE)
+        .into_iter()
+        .map(|(p, list)| (p.clone(), list.into_iter().map(|e| whole(&p, e)).collect()))
+        .collect()
 }
 
 /// What to do about `wanted`, given what is stored under its name.
@@ -140,7 +146,9 @@ fn role(wanted: &Value, stored: &Value) -> Step {
             .filter(|s| !tree::list(stored, "/aggregationRule/clusterRoleSelectors").contains(s))
             .cloned()
             .collect();
-        if let Some(list) = tree::list_mut(&mut object, &["aggregationRule", "clusterRoleSelectors"]).filter(|_| !lacking.is_empty()) {
+        if let Some(list) =
+            tree::list_mut(&mut object, &["aggregationRule", "clusterRoleSelectors"]).filter(|_| !lacking.is_empty())
+        {
             list.extend(lacking);
             changed = true;
         }
@@ -178,9 +186,11 @@ fn binding(wanted: &Value, stored: &Value) -> Step {
     }
     let mut object = stored.clone();
     let mut changed = complete_metadata(&mut object, wanted);
-    let same = |a: &Value, b: &Value| ["/kind", "/name", "/namespace"].iter().all(|f| tree::text(a, f) == tree::text(b, f));
+    let same =
+        |a: &Value, b: &Value| ["/kind", "/name", "/namespace"].iter().all(|f| tree::text(a, f) == tree::text(b, f));
     let own = tree::list(stored, "/subjects");
-    let lacking: Vec<Value> = tree::list(wanted, "/subjects").iter().filter(|s| !own.iter().any(|o| same(o, s))).cloned().collect();
+    let lacking: Vec<Value> =
+        tree::list(wanted, "/subjects").iter().filter(|s| !own.iter().any(|o| same(o, s))).cloned().collect();
     if let Some(list) = tree::list_mut(&mut object, &["subjects"]).filter(|_| !lacking.is_empty()) {
         list.extend(lacking);
         changed = true;
@@ -217,17 +227,31 @@ pub(super) fn dangling(mut schema: Value, levels: &[String], now: &str) -> Optio
     let level = tree::text(&schema, "/spec/priorityLevelConfiguration/name").to_owned();
     let there = levels.contains(&level);
     let (status, reason, message) = if there {
-        ("False", "Found", format!("This FlowSchema references the PriorityLevelConfiguration object named {level:?} and it exists"))
+        (
+            "False",
+            "Found",
+            format!("This FlowSchema references the PriorityLevelConfiguration object named {level:?} and it exists"),
+        )
     } else {
-        ("True", "NotFound", format!("This FlowSchema references the PriorityLevelConfiguration object named {level:?} but there is no such object"))
+        (
+            "True",
+            "NotFound",
+            format!(
+                "This FlowSchema references the PriorityLevelConfiguration object named {level:?} but there is no such object"
+            ),
+        )
     };
-    let known = tree::list(&schema, "/status/conditions").iter().any(|c| tree::text(c, "/type") == "Dangling" && tree::text(c, "/status") == status);
+    let known = tree::list(&schema, "/status/conditions")
+        .iter()
+        .any(|c| tree::text(c, "/type") == "Dangling" && tree::text(c, "/status") == status);
     if known {
         return None;
     }
     let conditions = tree::list_mut(&mut schema, &["status", "conditions"])?;
     conditions.retain(|c| tree::text(c, "/type") != "Dangling");
-    conditions.push(json!({"type": "Dangling", "status": status, "reason": reason, "message": message, "lastTransitionTime": now}));
+    conditions.push(
+        json!({"type": "Dangling", "status": status, "reason": reason, "message": message, "lastTransitionTime": now}),
+    );
     Some(schema)
 }
 

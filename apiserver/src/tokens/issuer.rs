@@ -37,7 +37,13 @@ impl TokenIssuer for Issuer {
 }
 
 impl Issuer {
-    async fn answer(&self, account: &Value, mut request: Value, now: jiff::Timestamp, id: String) -> Result<Value, Status> {
+    async fn answer(
+        &self,
+        account: &Value,
+        mut request: Value,
+        now: jiff::Timestamp,
+        id: String,
+    ) -> Result<Value, Status> {
         let (namespace, name) = (tree::namespace(account).to_owned(), tree::name(account).to_owned());
         for (pointer, own, text) in [
             ("/metadata/name", &name, "metadata.name must match the service account name"),
@@ -85,18 +91,26 @@ impl Issuer {
             sub: user_name(&namespace, &name),
         };
         let claims = serde_json::to_value(&claims).map_err(|e| Status::internal(&e.to_string()))?;
-        let token = self.accounts.sign(&claims).map_err(|e| Status::internal(&format!("failed to create token: {e}")))?;
+        let token =
+            self.accounts.sign(&claims).map_err(|e| Status::internal(&format!("failed to create token: {e}")))?;
         let time = |second: i64| jiff::Timestamp::from_second(second).map(|t| t.to_string()).unwrap_or_default();
         *tree::field(&mut request, &["metadata", "name"]) = json!(name);
         *tree::field(&mut request, &["metadata", "namespace"]) = json!(namespace);
         *tree::field(&mut request, &["metadata", "creationTimestamp"]) = json!(time(issued));
         *tree::field(&mut request, &["spec", "audiences"]) = json!(audiences);
         *tree::field(&mut request, &["spec", "expirationSeconds"]) = json!(seconds);
-        *tree::field(&mut request, &["status"]) = json!({"token": token, "expirationTimestamp": time(issued + seconds)});
+        *tree::field(&mut request, &["status"]) =
+            json!({"token": token, "expirationTimestamp": time(issued + seconds)});
         Ok(request)
     }
 
-    async fn bind(&self, request: &Value, namespace: &str, account: &str, claims: &mut Kubernetes) -> Result<(), Status> {
+    async fn bind(
+        &self,
+        request: &Value,
+        namespace: &str,
+        account: &str,
+        claims: &mut Kubernetes,
+    ) -> Result<(), Status> {
         let of = |f: &str| tree::text(request, &format!("/spec/boundObjectRef/{f}")).to_owned();
         let (version, kind, name, uid) = (of("apiVersion"), of("kind"), of("name"), of("uid"));
         let (plural, scope) = match (version.as_str(), kind.as_str()) {
@@ -123,7 +137,9 @@ impl Issuer {
             "nodes" => claims.node = Some(bound),
             _ => {
                 if tree::text(&object, "/spec/serviceAccountName") != account {
-                    let text = format!("cannot bind token for serviceaccount {account:?} to pod running with different serviceaccount name.");
+                    let text = format!(
+                        "cannot bind token for serviceaccount {account:?} to pod running with different serviceaccount name."
+                    );
                     return Err(Status::bad_request(&text));
                 }
                 claims.pod = Some(bound);
@@ -167,8 +183,13 @@ mod tests {
     use crate::tokens::{Config, Validator};
 
     fn issuer(reader: &Arc<Fixed>) -> Issuer {
-        let config = Config { issuers: vec!["https://k".into()], extend_expiration: true, lookup: true, ..Config::default() };
-        Issuer { accounts: Arc::new(ServiceAccounts::with_key(RSA_PEM, config)), reader: reader.clone(), api: reader.api() }
+        let config =
+            Config { issuers: vec!["https://k".into()], extend_expiration: true, lookup: true, ..Config::default() };
+        Issuer {
+            accounts: Arc::new(ServiceAccounts::with_key(RSA_PEM, config)),
+            reader: reader.clone(),
+            api: reader.api(),
+        }
     }
 
     fn cluster() -> Arc<Fixed> {
@@ -195,10 +216,26 @@ mod tests {
     async fn refusals() {
         let reader = cluster();
         let table = [
-            (json!({"expirationSeconds": 1}), 422, "TokenRequest.authentication.k8s.io \"\" is invalid: spec.expirationSeconds: Invalid value: 1: may not specify a duration less than 10 minutes"),
-            (json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "zz"}}), 404, "pods \"zz\" not found"),
-            (json!({"boundObjectRef": {"apiVersion": "v1", "kind": "ConfigMap", "name": "zz"}}), 400, "cannot bind token to object of type /v1, Kind=ConfigMap"),
-            (json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "other"}}), 409, "Operation cannot be fulfilled on Pod \"p\": the UID in the bound object reference (other) does not match the UID in record. The object might have been deleted and then recreated"),
+            (
+                json!({"expirationSeconds": 1}),
+                422,
+                "TokenRequest.authentication.k8s.io \"\" is invalid: spec.expirationSeconds: Invalid value: 1: may not specify a duration less than 10 minutes",
+            ),
+            (
+                json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "zz"}}),
+                404,
+                "pods \"zz\" not found",
+            ),
+            (
+                json!({"boundObjectRef": {"apiVersion": "v1", "kind": "ConfigMap", "name": "zz"}}),
+                400,
+                "cannot bind token to object of type /v1, Kind=ConfigMap",
+            ),
+            (
+                json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "other"}}),
+                409,
+                "Operation cannot be fulfilled on Pod \"p\": the UID in the bound object reference (other) does not match the UID in record. The object might have been deleted and then recreated",
+            ),
         ];
         for (spec, code, message) in table {
             let status = ask(&reader, spec.clone()).await.expect_err("refused");

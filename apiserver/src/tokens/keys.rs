@@ -103,7 +103,9 @@ impl PublicKey {
         let alg = self.algorithm_name();
         let text = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
         match &self.numbers {
-            Numbers::Rsa { n, e } => json!({"use": "sig", "kty": "RSA", "kid": self.id, "alg": alg, "n": text(n), "e": text(e)}),
+            Numbers::Rsa { n, e } => {
+                json!({"use": "sig", "kty": "RSA", "kid": self.id, "alg": alg, "n": text(n), "e": text(e)})
+            }
             Numbers::Ec { curve, point } => {
                 let (x, y) = point[1..].split_at((point.len() - 1) / 2);
                 json!({"use": "sig", "kty": "EC", "kid": self.id, "crv": curve.name(), "alg": alg, "x": text(x), "y": text(y)})
@@ -171,7 +173,8 @@ impl SigningKey {
 
     /// The signature (base64) of a message.
     pub fn sign(&self, message: &str) -> Result<String, KeyError> {
-        jsonwebtoken::crypto::sign(message.as_bytes(), &self.encoding, self.public.algorithm()).map_err(|e| KeyError(e.to_string()))
+        jsonwebtoken::crypto::sign(message.as_bytes(), &self.encoding, self.public.algorithm())
+            .map_err(|e| KeyError(e.to_string()))
     }
 }
 
@@ -182,7 +185,9 @@ pub fn public_keys(pem: &[u8]) -> Result<Vec<PublicKey>, KeyError> {
         let numbers = match label.as_str() {
             "PUBLIC KEY" => Numbers::from_spki(&body),
             "RSA PUBLIC KEY" => Numbers::from_pkcs1_public(&body),
-            "CERTIFICATE" => X509Certificate::from_der(&body).ok().and_then(|(_, c)| Numbers::from_spki(c.public_key().raw)),
+            "CERTIFICATE" => {
+                X509Certificate::from_der(&body).ok().and_then(|(_, c)| Numbers::from_spki(c.public_key().raw))
+            }
             label => private(label, &body).map(|k| k.public.numbers),
         };
         keys.extend(numbers.map(PublicKey::new));

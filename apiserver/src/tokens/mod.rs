@@ -82,7 +82,9 @@ impl ServiceAccounts {
             return Err(Error::Flags("service-account-issuer is a required flag"));
         }
         if config.signing_key_file.is_empty() {
-            return Err(Error::Flags("--service-account-signing-key-file and --service-account-issuer are required flags"));
+            return Err(Error::Flags(
+                "--service-account-signing-key-file and --service-account-issuer are required flags",
+            ));
         }
         if config.key_files.is_empty() {
             return Err(Error::Flags("service-account-key-file is a required flag"));
@@ -182,7 +184,8 @@ mod tests {
             ..Config::default()
         };
         let accounts = ServiceAccounts::with_key(RSA_PEM, config);
-        let document: Value = serde_json::from_slice(&accounts.openid_configuration().expect("a document")).expect("json");
+        let document: Value =
+            serde_json::from_slice(&accounts.openid_configuration().expect("a document")).expect("json");
         assert_eq!(
             document,
             json!({"id_token_signing_alg_values_supported": ["RS256"], "issuer": "https://kubernetes.default.svc.cluster.local",

@@ -59,7 +59,9 @@ impl Validator {
     /// Whom a token stands for, at a time. `None` for tokens of other issuers.
     pub async fn check(&self, token: &str, audiences: &[String], now: i64) -> Result<Option<Identity>, AuthnError> {
         let Some((message, signature)) = token.rsplit_once('.') else { return Ok(None) };
-        let Some((header, payload)) = message.split_once('.').filter(|(_, p)| !p.contains('.')) else { return Ok(None) };
+        let Some((header, payload)) = message.split_once('.').filter(|(_, p)| !p.contains('.')) else {
+            return Ok(None);
+        };
         let Some(claims) = json_part(payload) else { return Ok(None) };
         let issuer = tree::text(&claims, "/iss");
         if issuer != LEGACY_ISSUER && !self.accounts.config().issuers.iter().any(|i| i == issuer) {
@@ -95,7 +97,11 @@ impl Validator {
         let wanted = if audiences.is_empty() { own.as_slice() } else { audiences };
         let common: Vec<String> = wanted.iter().filter(|a| meant.contains(a)).cloned().collect();
         if common.is_empty() {
-            return bad(format!("token audiences {} is invalid for the target audiences {}", quoted(meant), quoted(wanted)));
+            return bad(format!(
+                "token audiences {} is invalid for the target audiences {}",
+                quoted(meant),
+                quoted(wanted)
+            ));
         }
         let user = if legacy { self.legacy(&claims, token).await? } else { self.bound(&claims, now).await? };
         Ok(Some(Identity { user, audiences: common }))
@@ -167,13 +173,23 @@ impl Validator {
                 return bad(format!("ServiceAccount {namespace}/{account} has been deleted"));
             }
             if tree::text(&owner, "/metadata/uid") != uid {
-                return bad(format!("ServiceAccount UID ({}) does not match claim ({uid})", tree::text(&owner, "/metadata/uid")));
+                return bad(format!(
+                    "ServiceAccount UID ({}) does not match claim ({uid})",
+                    tree::text(&owner, "/metadata/uid")
+                ));
             }
         }
         Ok(account_user(namespace, account, uid))
     }
 
-    async fn alive(&self, plural: &str, what: &str, namespace: &str, bound: &Bound, now: i64) -> Result<(), AuthnError> {
+    async fn alive(
+        &self,
+        plural: &str,
+        what: &str,
+        namespace: &str,
+        bound: &Bound,
+        now: i64,
+    ) -> Result<(), AuthnError> {
         let Some(object) = self.find(plural, namespace, &bound.name).await else {
             return bad(format!("{what} {namespace}/{} has been deleted", bound.name));
         };

@@ -117,9 +117,7 @@ fn containers_named(names: &[&str]) -> String {
 
 impl<'a> Pod<'a> {
     fn containers(&self) -> impl Iterator<Item = &'a Value> {
-        ["/initContainers", "/containers", "/ephemeralContainers"]
-            .into_iter()
-            .flat_map(|l| list(self.spec, l))
+        ["/initContainers", "/containers", "/ephemeralContainers"].into_iter().flat_map(|l| list(self.spec, l))
     }
 
     fn where_container(&self, bad: impl Fn(&Value) -> bool) -> Vec<&'a str> {
@@ -149,10 +147,7 @@ impl<'a> Pod<'a> {
     }
 
     fn annotations(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
-        map(self.metadata, "/annotations")
-            .into_iter()
-            .flatten()
-            .map(|(k, v)| (k.as_str(), v.as_str().unwrap_or("")))
+        map(self.metadata, "/annotations").into_iter().flatten().map(|(k, v)| (k.as_str(), v.as_str().unwrap_or("")))
     }
 }
 
@@ -362,11 +357,8 @@ fn explicit_bad_seccomp(pod: &Pod<'_>) -> Option<Violation> {
     if setters.is_empty() {
         return None;
     }
-    let values: BTreeSet<&str> = std::iter::once(pod.spec)
-        .chain(pod.containers())
-        .filter(|o| bad_seccomp(o))
-        .filter_map(seccomp_kind)
-        .collect();
+    let values: BTreeSet<&str> =
+        std::iter::once(pod.spec).chain(pod.containers()).filter(|o| bad_seccomp(o)).filter_map(seccomp_kind).collect();
     violation(
         "seccompProfile",
         format!("{} must not set securityContext.seccompProfile.type to {}", setters.join(" and "), quote(&values)),
@@ -445,8 +437,7 @@ fn capabilities_restricted(pod: &Pod<'_>) -> Option<Violation> {
     if pod.is_windows() {
         return None;
     }
-    let drops_all =
-        |c: &Value| list(c, "/securityContext/capabilities/drop").iter().any(|d| d.as_str() == Some("ALL"));
+    let drops_all = |c: &Value| list(c, "/securityContext/capabilities/drop").iter().any(|d| d.as_str() == Some("ALL"));
     let keep = &["NET_BIND_SERVICE"];
     let keeping = pod.where_container(|c| !drops_all(c));
     let adding = pod.where_container(|c| added(c, keep).next().is_some());

@@ -96,7 +96,9 @@ impl PodSecurity {
             }
             let causes: Vec<field::Error> = errors
                 .into_iter()
-                .map(|(key, value, must)| field::Error::invalid(field::Path::of(&["metadata", "labels"]).key(&key), value, must))
+                .map(|(key, value, must)| {
+                    field::Error::invalid(field::Path::of(&["metadata", "labels"]).key(&key), value, must)
+                })
                 .collect();
             return Err(Status::invalid("", "Namespace", a.object_name(), causes));
         }

@@ -100,7 +100,9 @@ fn older_versions_ask_less() {
     assert_eq!(says(Level::Restricted, Some(23), &root), "runAsUser=0 (container \"c\" must not set runAsUser=0)");
     let probe = with(json!({"name": "c", "livenessProbe": {"httpGet": {"host": "x"}}}));
     assert_eq!(says(Level::Baseline, Some(33), &probe), "");
-    let caps = with(json!({"name": "c", "securityContext": {"capabilities": {"add": ["NET_RAW"]}, "allowPrivilegeEscalation": false, "runAsNonRoot": true}}));
+    let caps = with(
+        json!({"name": "c", "securityContext": {"capabilities": {"add": ["NET_RAW"]}, "allowPrivilegeEscalation": false, "runAsNonRoot": true}}),
+    );
     assert!(says(Level::Restricted, Some(18), &caps).contains("non-default capabilities"));
 }
 

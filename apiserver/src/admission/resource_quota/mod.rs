@@ -120,7 +120,9 @@ impl ResourceQuota {
         let (group, plural) = (a.resource.group.as_ref(), a.resource.plural.as_ref());
         let object = a.object().unwrap_or(super::chain::NOTHING);
         for _ in 0..ROUNDS {
-            let Some(raised) = raise(&quota, group, plural, object, asked).map_err(|why| a.forbidden(why))? else { return Ok(()) };
+            let Some(raised) = raise(&quota, group, plural, object, asked).map_err(|why| a.forbidden(why))? else {
+                return Ok(());
+            };
             match self.api.update(&server_user(), "", "resourcequotas", "status", raised).await {
                 Ok(_) => return Ok(()),
                 Err(status) if status.is_conflict() => {}
@@ -164,7 +166,12 @@ fn raise(quota: &Value, group: &str, plural: &str, object: &Value, asked: &List)
     let over = list::exceeding(&list::mask(&total, &list::names(&asked)), &hard);
     if !over.is_empty() {
         let of = |l: &List| list::describe(&list::mask(l, &over));
-        return Err(format!("exceeded quota: {name}, requested: {}, used: {}, limited: {}", of(&asked), of(&used), of(&hard)));
+        return Err(format!(
+            "exceeded quota: {name}, requested: {}, used: {}, limited: {}",
+            of(&asked),
+            of(&used),
+            of(&hard)
+        ));
     }
     let mut raised = quota.clone();
     *tree::field(&mut raised, &["status", "used"]) = list::write(&total);
@@ -220,7 +227,11 @@ mod tests {
 
     #[tokio::test]
     async fn usage_is_raised_and_the_last_bit_goes_once() {
-        let cluster = cluster(&json!({"pods": "2", "requests.cpu": "1"}), &json!({"pods": "0", "requests.cpu": "0"}), &json!(null));
+        let cluster = cluster(
+            &json!({"pods": "2", "requests.cpu": "1"}),
+            &json!({"pods": "0", "requests.cpu": "0"}),
+            &json!(null),
+        );
         assert_eq!(create(&cluster, "pods", pod(json!({"cpu": "600m"}))).await, Ok(()));
         assert_eq!(used(&cluster), json!({"pods": "1", "requests.cpu": "600m"}));
         assert!(create(&cluster, "pods", pod(json!({"cpu": "600m"}))).await.is_err());

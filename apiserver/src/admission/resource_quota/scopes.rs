@@ -58,7 +58,10 @@ fn selects(scope: &Scope<'_>, value: &str) -> bool {
 
 fn best_effort(pod: &Value) -> bool {
     let silent = |resources: &Value| {
-        ["/requests", "/limits"].iter().filter_map(|l| tree::map(resources, l)).all(|l| !l.contains_key("cpu") && !l.contains_key("memory"))
+        ["/requests", "/limits"]
+            .iter()
+            .filter_map(|l| tree::map(resources, l))
+            .all(|l| !l.contains_key("cpu") && !l.contains_key("memory"))
     };
     let containers = ["/spec/containers", "/spec/initContainers"].iter().flat_map(|l| tree::list(pod, l));
     let whole = pod.pointer("/spec/resources").is_none_or(silent);
@@ -67,8 +70,10 @@ fn best_effort(pod: &Value) -> bool {
 
 fn crosses_namespaces(pod: &Value) -> bool {
     ["podAffinity", "podAntiAffinity"].iter().any(|kind| {
-        let required = tree::list(pod, &format!("/spec/affinity/{kind}/requiredDuringSchedulingIgnoredDuringExecution"));
-        let preferred = tree::list(pod, &format!("/spec/affinity/{kind}/preferredDuringSchedulingIgnoredDuringExecution"));
+        let required =
+            tree::list(pod, &format!("/spec/affinity/{kind}/requiredDuringSchedulingIgnoredDuringExecution"));
+        let preferred =
+            tree::list(pod, &format!("/spec/affinity/{kind}/preferredDuringSchedulingIgnoredDuringExecution"));
         let terms = required.iter().chain(preferred.iter().filter_map(|p| p.get("podAffinityTerm")));
         terms.into_iter().any(|t| !tree::list(t, "/namespaces").is_empty() || tree::has(t, "/namespaceSelector"))
     })
@@ -82,10 +87,9 @@ mod tests {
     #[test]
     fn scopes_of_pods() {
         let best_effort = json!({"spec": {"containers": [{}]}});
-        let important = json!({"spec": {"priorityClassName": "high", "containers": [{"resources": {"requests": {"cpu": "1"}}}]}});
-        let selector = |operator: &str| {
-            json!({"spec": {"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": operator, "values": ["high"]}]}}})
-        };
+        let important =
+            json!({"spec": {"priorityClassName": "high", "containers": [{"resources": {"requests": {"cpu": "1"}}}]}});
+        let selector = |operator: &str| json!({"spec": {"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": operator, "values": ["high"]}]}}});
         let scope = |name: &str| json!({"spec": {"scopes": [name]}});
         for (quota, object, want) in [
             (scope("BestEffort"), &best_effort, true),

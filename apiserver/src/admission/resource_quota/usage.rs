@@ -77,7 +77,8 @@ fn services(object: &Value, used: &mut List) {
         "LoadBalancer" => {
             balancers = 1;
             let allocates = tree::maybe_flag(object, "/spec/allocateLoadBalancerNodePorts").unwrap_or(true);
-            let explicit = tree::list(object, "/spec/ports").iter().filter(|p| tree::int(p, "/nodePort").unwrap_or(0) > 0).count();
+            let explicit =
+                tree::list(object, "/spec/ports").iter().filter(|p| tree::int(p, "/nodePort").unwrap_or(0) > 0).count();
             node_ports = if allocates { ports } else { i64::try_from(explicit).unwrap_or(i64::MAX) };
         }
         _ => {}
@@ -126,19 +127,25 @@ pub(super) fn unspecified(group: &str, plural: &str, object: &Value, limited: &B
     if !group.is_empty() || plural != "pods" {
         return None;
     }
-    let whole = by_quota_name(&list::read(object, "/spec/resources/requests"), &list::read(object, "/spec/resources/limits"));
+    let whole =
+        by_quota_name(&list::read(object, "/spec/resources/requests"), &list::read(object, "/spec/resources/limits"));
     let must: Vec<&String> = limited.iter().filter(|n| MUST.contains(&n.as_str()) && !whole.contains_key(*n)).collect();
     let mut silent: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for containers in ["/spec/containers", "/spec/initContainers"] {
         for container in tree::list(object, containers) {
-            let said = by_quota_name(&list::read(container, "/resources/requests"), &list::read(container, "/resources/limits"));
+            let said = by_quota_name(
+                &list::read(container, "/resources/requests"),
+                &list::read(container, "/resources/limits"),
+            );
             for name in must.iter().filter(|n| !said.contains_key(**n)) {
                 silent.entry(name.as_str()).or_default().insert(tree::name_field(container));
             }
         }
     }
-    let parts: Vec<String> =
-        silent.iter().map(|(name, who)| format!("{name} for: {}", who.iter().copied().collect::<Vec<_>>().join(","))).collect();
+    let parts: Vec<String> = silent
+        .iter()
+        .map(|(name, who)| format!("{name} for: {}", who.iter().copied().collect::<Vec<_>>().join(",")))
+        .collect();
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
@@ -163,14 +170,22 @@ mod tests {
              fast.storageclass.storage.k8s.io/requests.storage=5Gi,persistentvolumeclaims=1,requests.storage=5Gi"
         );
         let balancer = json!({"spec": {"type": "LoadBalancer", "ports": [{"port": 1}, {"port": 2}]}});
-        assert_eq!(describe("services", &balancer), "count/services=1,services=1,services.loadbalancers=1,services.nodeports=2");
+        assert_eq!(
+            describe("services", &balancer),
+            "count/services=1,services=1,services.loadbalancers=1,services.nodeports=2"
+        );
         assert_eq!(list::describe(&of("apps", "deployments", &json!({}))), "count/deployments.apps=1");
     }
 
     #[test]
     fn silent_containers_are_named() {
-        let pod = json!({"spec": {"containers": [{"name": "b"}, {"name": "a", "resources": {"requests": {"cpu": "1"}}}]}});
-        let limited: BTreeSet<String> = ["requests.cpu".to_owned(), "limits.memory".to_owned(), "pods".to_owned()].into();
-        assert_eq!(unspecified("", "pods", &pod, &limited).as_deref(), Some("limits.memory for: a,b; requests.cpu for: b"));
+        let pod =
+            json!({"spec": {"containers": [{"name": "b"}, {"name": "a", "resources": {"requests": {"cpu": "1"}}}]}});
+        let limited: BTreeSet<String> =
+            ["requests.cpu".to_owned(), "limits.memory".to_owned(), "pods".to_owned()].into();
+        assert_eq!(
+            unspecified("", "pods", &pod, &limited).as_deref(),
+            Some("limits.memory for: a,b; requests.cpu for: b")
+        );
     }
 }

@@ -90,7 +90,13 @@ impl Caller {
         Ok(config)
     }
 
-    async fn exchange(&self, target: &Target, trust: Arc<rustls::ClientConfig>, path: &str, body: Bytes) -> Result<Vec<u8>, String> {
+    async fn exchange(
+        &self,
+        target: &Target,
+        trust: Arc<rustls::ClientConfig>,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Vec<u8>, String> {
         let key = format!("{}|{}|{:p}", target.address, target.server, Arc::as_ptr(&trust));
         let request = || {
             http::Request::post(path)
@@ -114,9 +120,15 @@ impl Caller {
         self.finish(key, connection, response).await
     }
 
-    async fn finish(&self, key: String, connection: Connection, response: http::Response<hyper::body::Incoming>) -> Result<Vec<u8>, String> {
+    async fn finish(
+        &self,
+        key: String,
+        connection: Connection,
+        response: http::Response<hyper::body::Incoming>,
+    ) -> Result<Vec<u8>, String> {
         let code = response.status();
-        let body = Limited::new(response.into_body(), ANSWER_LIMIT).collect().await.map_err(|e| e.to_string())?.to_bytes();
+        let body =
+            Limited::new(response.into_body(), ANSWER_LIMIT).collect().await.map_err(|e| e.to_string())?.to_bytes();
         let mut idle = self.idle.lock();
         if idle.len() > 256 {
             idle.clear();
@@ -127,7 +139,11 @@ impl Caller {
         }
         if !code.is_success() {
             let text = String::from_utf8_lossy(&body[..body.len().min(1024)]).trim().to_owned();
-            return Err(if text.is_empty() { format!("unexpected status {code}") } else { format!("an error on the server ({text:?}) has prevented the request from succeeding") });
+            return Err(if text.is_empty() {
+                format!("unexpected status {code}")
+            } else {
+                format!("an error on the server ({text:?}) has prevented the request from succeeding")
+            });
         }
         Ok(body.to_vec())
     }
@@ -137,8 +153,12 @@ async fn connect(target: &Target, trust: Arc<rustls::ClientConfig>) -> Result<Co
     let stream = TcpStream::connect(&target.address).await.map_err(|e| format!("dial tcp {}: {e}", target.address))?;
     let _ = stream.set_nodelay(true);
     let name = ServerName::try_from(target.server.clone()).map_err(|e| e.to_string())?;
-    let stream = TlsConnector::from(trust).connect(name, stream).await.map_err(|e| format!("tls: failed to verify certificate: {e}"))?;
-    let (connection, driver) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+    let stream = TlsConnector::from(trust)
+        .connect(name, stream)
+        .await
+        .map_err(|e| format!("tls: failed to verify certificate: {e}"))?;
+    let (connection, driver) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
     // Ends when the connection is dropped or closed by the other side.
     tokio::spawn(async move {
         if let Err(error) = driver.await {
@@ -183,7 +203,10 @@ fn target(client: &Value, reader: &dyn Reader) -> Result<Target, String> {
 
 fn by_url(url: &str) -> Result<Target, String> {
     let uri: http::Uri = url.parse().map_err(|e| format!("{url:?}: {e}"))?;
-    let host = uri.host().filter(|_| uri.scheme_str() == Some("https")).ok_or_else(|| format!("{url:?}: an https URL is needed"))?;
+    let host = uri
+        .host()
+        .filter(|_| uri.scheme_str() == Some("https"))
+        .ok_or_else(|| format!("{url:?}: an https URL is needed"))?;
     let port = uri.port_u16().unwrap_or(443);
     let path = if uri.path().is_empty() { "/" } else { uri.path() };
     let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
@@ -205,12 +228,19 @@ mod tests {
             "services",
             json!({"metadata": {"name": "hook", "namespace": "n"}, "spec": {"clusterIP": "10.0.0.7", "ports": [{"port": 443}]}}),
         );
-        let service = |port: i64| json!({"service": {"namespace": "n", "name": "hook", "path": "/check", "port": port}});
+        let service =
+            |port: i64| json!({"service": {"namespace": "n", "name": "hook", "path": "/check", "port": port}});
         let found = target(&service(443), &cluster).expect("found");
-        assert_eq!((found.address.as_str(), found.server.as_str(), found.path.as_str()), ("10.0.0.7:443", "hook.n.svc", "/check"));
+        assert_eq!(
+            (found.address.as_str(), found.server.as_str(), found.path.as_str()),
+            ("10.0.0.7:443", "hook.n.svc", "/check")
+        );
         assert_eq!(target(&service(8443), &cluster), Err("no service port 8443 found for service \"hook\"".into()));
         let url = target(&json!({"url": "https://127.0.0.1:9443/x"}), &cluster).expect("a URL");
-        assert_eq!((url.address.as_str(), url.server.as_str(), url.path.as_str()), ("127.0.0.1:9443", "127.0.0.1", "/x"));
+        assert_eq!(
+            (url.address.as_str(), url.server.as_str(), url.path.as_str()),
+            ("127.0.0.1:9443", "127.0.0.1", "/x")
+        );
         assert!(target(&json!({"url": "http://a/x"}), &cluster).is_err());
     }
 }

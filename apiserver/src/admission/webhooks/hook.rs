@@ -175,7 +175,9 @@ fn by_rules(spec: &Value, scene: &Scene<'_>) -> Option<Shown> {
 }
 
 fn covers(rule: &Value, row: &Resource, scene: &Scene<'_>) -> bool {
-    let any = |field: &str, value: &str| tree::list(rule, field).iter().filter_map(Value::as_str).any(|v| v == "*" || v == value);
+    let any = |field: &str, value: &str| {
+        tree::list(rule, field).iter().filter_map(Value::as_str).any(|v| v == "*" || v == value)
+    };
     let scope = match tree::text(rule, "/scope") {
         "Namespaced" => scene.namespaced,
         "Cluster" => !scene.namespaced,
@@ -185,7 +187,10 @@ fn covers(rule: &Value, row: &Resource, scene: &Scene<'_>) -> bool {
         && any("/operations", scene.operation.as_str())
         && any("/apiGroups", &row.group)
         && any("/apiVersions", &row.version)
-        && tree::list(rule, "/resources").iter().filter_map(Value::as_str).any(|r| names(r, &row.plural, scene.subresource))
+        && tree::list(rule, "/resources")
+            .iter()
+            .filter_map(Value::as_str)
+            .any(|r| names(r, &row.plural, scene.subresource))
 }
 
 /// Whether `pods`, `pods/*`, `*/status`, `*` or `*/*` names a resource or subresource.

@@ -163,7 +163,9 @@ impl MutatingWebhooks {
             return Ok(());
         }
         let Some(mut object) = a.object().cloned() else {
-            return Err(Status::internal(&format!("admission webhook {name:?} attempted to modify the object, which is not supported for this operation")));
+            return Err(Status::internal(&format!(
+                "admission webhook {name:?} attempted to modify the object, which is not supported for this operation"
+            )));
         };
         hook.to_shown(&mut object);
         patch.apply(&mut object).map_err(|e| Status::internal(&e.to_string()))?;

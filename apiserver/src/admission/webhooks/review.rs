@@ -62,7 +62,12 @@ pub(super) fn request(hook: &Hook, a: &Attributes<'_>) -> Value {
         "dryRun": a.dry_run,
         "options": a.options,
     });
-    for (field, value) in [("subResource", a.subresource), ("requestSubResource", a.subresource), ("name", name), ("namespace", a.namespace)] {
+    for (field, value) in [
+        ("subResource", a.subresource),
+        ("requestSubResource", a.subresource),
+        ("name", name),
+        ("namespace", a.namespace),
+    ] {
         if !value.is_empty() {
             request[field] = json!(value);
         }
@@ -99,7 +104,9 @@ pub(super) fn read(hook: &Hook, request: &Value, body: &[u8]) -> Result<Answer, 
         encoded => {
             let kind = tree::text(response, "/patchType");
             if kind != "JSONPatch" && hook.review_version() == "v1" {
-                return Err(format!("received invalid webhook response: unexpected response.patchType={kind:?}, expected \"JSONPatch\""));
+                return Err(format!(
+                    "received invalid webhook response: unexpected response.patchType={kind:?}, expected \"JSONPatch\""
+                ));
             }
             let bytes = base64::engine::general_purpose::STANDARD.decode(encoded).map_err(|e| e.to_string())?;
             Some(serde_json::from_slice(&bytes).map_err(|e| e.to_string())?)

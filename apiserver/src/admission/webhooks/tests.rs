@@ -21,7 +21,8 @@ struct Server {
 async fn serve(answers: Vec<Value>) -> Server {
     let pair = shared::cert::self_signed("localhost", &["127.0.0.1".parse().expect("ip")], &[]).expect("pair");
     let key = shared::cert::certified_key(pair.certificate.as_bytes(), pair.key.as_bytes()).expect("key");
-    let config = shared::cert::server_config(Arc::new(rustls::sign::SingleCertAndKey::from(key)), false).expect("config");
+    let config =
+        shared::cert::server_config(Arc::new(rustls::sign::SingleCertAndKey::from(key)), false).expect("config");
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind");
     let port = listener.local_addr().expect("address").port();
@@ -46,7 +47,9 @@ async fn serve(answers: Vec<Value>) -> Server {
                     let mut response = answers.lock().pop_front().unwrap_or_else(|| json!({"allowed": true}));
                     response["uid"] = review["request"]["uid"].clone();
                     log.lock().push(review);
-                    let answer = json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": response}).to_string();
+                    let answer =
+                        json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": response})
+                            .to_string();
                     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", answer.len());
                     if stream.write_all(format!("{head}{answer}").as_bytes()).await.is_err() {
                         return;
@@ -117,7 +120,10 @@ async fn a_patch_is_applied_and_the_question_is_complete() {
     assert_eq!(asked["apiVersion"], "admission.k8s.io/v1");
     assert_eq!(request["kind"], json!({"group": "", "version": "v1", "kind": "ConfigMap"}));
     assert_eq!(request["resource"], json!({"group": "", "version": "v1", "resource": "configmaps"}));
-    assert_eq!((&request["operation"], &request["namespace"], &request["name"]), (&json!("CREATE"), &json!("e"), &json!("x")));
+    assert_eq!(
+        (&request["operation"], &request["namespace"], &request["name"]),
+        (&json!("CREATE"), &json!("e"), &json!("x"))
+    );
     assert_eq!(request["userInfo"]["username"], "alice");
 }
 
@@ -135,8 +141,16 @@ async fn a_webhook_that_asks_for_it_is_asked_again() {
 #[tokio::test]
 async fn refusals_are_worded_as_upstream_words_them() {
     for (answer, code, message) in [
-        (json!({"allowed": false, "status": {"message": "no", "code": 403}}), 403, "admission webhook \"a.example.com\" denied the request: no"),
-        (json!({"allowed": false, "status": {"reason": "Why"}}), 400, "admission webhook \"a.example.com\" denied the request: Why"),
+        (
+            json!({"allowed": false, "status": {"message": "no", "code": 403}}),
+            403,
+            "admission webhook \"a.example.com\" denied the request: no",
+        ),
+        (
+            json!({"allowed": false, "status": {"reason": "Why"}}),
+            400,
+            "admission webhook \"a.example.com\" denied the request: Why",
+        ),
         (json!({"allowed": false}), 400, "admission webhook \"a.example.com\" denied the request without explanation"),
     ] {
         let server = serve(vec![answer]).await;
@@ -149,7 +163,10 @@ async fn refusals_are_worded_as_upstream_words_them() {
 async fn who_is_asked() {
     let table = [
         (json!({}), 1),
-        (json!({"rules": [{"operations": ["DELETE"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"]}]}), 0),
+        (
+            json!({"rules": [{"operations": ["DELETE"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"]}]}),
+            0,
+        ),
         (json!({"namespaceSelector": {"matchLabels": {"team": "a"}}}), 1),
         (json!({"namespaceSelector": {"matchLabels": {"team": "b"}}}), 0),
         (json!({"objectSelector": {"matchLabels": {"x": "y"}}}), 0),
@@ -176,7 +193,8 @@ async fn failures_follow_the_policy() {
     assert!(config_map().validate(&validating(&[server.hook(ignored)])).await.is_ok());
     // A certificate nobody vouched for.
     let other = serve(vec![]).await;
-    let foreign = json!({"clientConfig": {"url": format!("https://127.0.0.1:{}/x", other.port), "caBundle": server.bundle}});
+    let foreign =
+        json!({"clientConfig": {"url": format!("https://127.0.0.1:{}/x", other.port), "caBundle": server.bundle}});
     assert!(config_map().validate(&validating(&[server.hook(foreign)])).await.is_err());
 }
 

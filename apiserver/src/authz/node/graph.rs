@@ -115,8 +115,7 @@ impl Graph {
         let Some(object) = object else { return };
         let claim_name = tree::text(object, "/spec/claimRef/name");
         let claim_namespace = tree::text(object, "/spec/claimRef/namespace");
-        let claim = (!claim_name.is_empty())
-            .then(|| (Kind::Claim, claim_namespace.to_owned(), claim_name.to_owned()));
+        let claim = (!claim_name.is_empty()).then(|| (Kind::Claim, claim_namespace.to_owned(), claim_name.to_owned()));
         let secrets = volume_secrets(object, claim_namespace);
         for secret in &secrets {
             self.volume_secrets.entry(secret.clone()).or_default().insert(name.to_owned());
@@ -127,9 +126,7 @@ impl Graph {
     /// Whether a node needs an object.
     pub fn related(&self, node: &str, kind: Kind, namespace: &str, name: &str) -> bool {
         match kind {
-            Kind::Pod => {
-                self.pods.get(&(namespace.to_owned(), name.to_owned())).is_some_and(|p| p.node == node)
-            }
+            Kind::Pod => self.pods.get(&(namespace.to_owned(), name.to_owned())).is_some_and(|p| p.node == node),
             Kind::VolumeAttachment | Kind::ResourceSlice => {
                 self.direct.get(&(kind, name.to_owned())).is_some_and(|n| n == node)
             }
@@ -176,9 +173,13 @@ fn volume_secrets(volume: &Value, claim_namespace: &str) -> Vec<Vertex> {
     let mut found = Vec::new();
     let Some(spec) = volume.get("spec").and_then(Value::as_object) else { return found };
     for source in spec.values() {
-        for field in
-            ["secretRef", "controllerPublishSecretRef", "nodeStageSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef"]
-        {
+        for field in [
+            "secretRef",
+            "controllerPublishSecretRef",
+            "nodeStageSecretRef",
+            "nodePublishSecretRef",
+            "nodeExpandSecretRef",
+        ] {
             if let Some(name) = source.get(field).and_then(|r| r.get("name")).and_then(Value::as_str) {
                 let own = source.get(field).map_or("", |r| tree::text(r, "/namespace"));
                 let namespace = if own.is_empty() { claim_namespace } else { own };

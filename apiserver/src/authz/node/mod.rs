@@ -47,7 +47,7 @@ pub struct NodeAuthorizer {
 const LAG: Duration = Duration::from_secs(1);
 
 /// Resources the graph is made of.
-const SOURCES: [(&str, &str); 4] = [
+pub(super) const SOURCES: [(&str, &str); 4] = [
     ("", "pods"),
     ("", "persistentvolumes"),
     ("storage.k8s.io", "volumeattachments"),
@@ -57,7 +57,12 @@ const SOURCES: [(&str, &str); 4] = [
 impl NodeAuthorizer {
     /// An authoriser with the static rules every node has.
     pub fn new(rules: Vec<Rule>) -> NodeAuthorizer {
-        NodeAuthorizer { graph: RwLock::default(), seen: RwLock::new([u64::MAX; 4]), refreshed: Mutex::default(), rules }
+        NodeAuthorizer {
+            graph: RwLock::default(),
+            seen: RwLock::new([u64::MAX; 4]),
+            refreshed: Mutex::default(),
+            rules,
+        }
     }
 
     /// Catches up with the watch cache where it has moved on.
@@ -241,9 +246,7 @@ impl Ask<'_> {
         match self.verb() {
             "create" => allow(),
             "get" | "update" | "patch" | "delete" => self.named(Kind::ResourceSlice),
-            "watch" | "list" | "deletecollection" if self.selects("nodeName") => {
-                allow()
-            }
+            "watch" | "list" | "deletecollection" if self.selects("nodeName") => allow(),
             "watch" | "list" | "deletecollection" => {
                 no("can only list/watch/deletecollection resourceslices with nodeName field selector")
             }

@@ -131,7 +131,8 @@ mod tests {
 
     fn try_write(plural: &str, namespace: &str, new: &Value, allowed: bool) -> Result<(), String> {
         let rbac = Rbac::default();
-        let dns = json!({"rules": [{"apiGroups": [""], "resources": ["endpoints", "services"], "verbs": ["list", "watch"]}]});
+        let dns =
+            json!({"rules": [{"apiGroups": [""], "resources": ["endpoints", "services"], "verbs": ["list", "watch"]}]});
         rbac.observe("clusterroles", "", "system:kube-dns", Some(&dns));
         let user = alice();
         let write = Write { user: &user, plural, namespace, name: "x", new, old: None };

@@ -90,12 +90,7 @@ impl Binding {
         } else {
             ("RoleBinding", format!("{}/{}", self.name, self.namespace))
         };
-        format!(
-            "RBAC: allowed by {kind} {name:?} of {} {:?} to {}",
-            self.role.kind,
-            self.role.name,
-            subject.describe()
-        )
+        format!("RBAC: allowed by {kind} {name:?} of {} {:?} to {}", self.role.kind, self.role.name, subject.describe())
     }
 }
 

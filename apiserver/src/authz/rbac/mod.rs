@@ -134,7 +134,10 @@ mod tests {
         let rbac = sample();
         let (decision, reason) = ask(&rbac, user("eve", &["staff"]), "get", "x", "pods");
         assert_eq!(decision, Decision::Allow);
-        assert_eq!(reason, r#"RBAC: allowed by ClusterRoleBinding "everyone" of ClusterRole "reader" to Group "staff""#);
+        assert_eq!(
+            reason,
+            r#"RBAC: allowed by ClusterRoleBinding "everyone" of ClusterRole "reader" to Group "staff""#
+        );
         let bot = || user("system:serviceaccount:b:bot", &[]);
         let (decision, reason) = ask(&rbac, bot(), "get", "a", "pods");
         assert_eq!(decision, Decision::Allow);

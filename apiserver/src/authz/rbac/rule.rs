@@ -154,11 +154,7 @@ pub fn quoted_list<S: AsRef<str>>(list: &[S]) -> String {
 
 /// What of `wanted` no rule of `held` covers, as atoms.
 pub fn missing(held: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
-    wanted
-        .iter()
-        .flat_map(Rule::atoms)
-        .filter(|atom| !held.iter().any(|own| own.covers(atom)))
-        .collect()
+    wanted.iter().flat_map(Rule::atoms).filter(|atom| !held.iter().any(|own| own.covers(atom))).collect()
 }
 
 /// Merges rules on the same single resource (and name) by joining their verbs.
@@ -260,9 +256,8 @@ mod tests {
     #[test]
     fn covers_finds_what_is_missing() {
         let held = [rule("get list watch", "core", "pods", "", ""), rule("*", "apps", "*", "", "")];
-        let lacks = |wanted: Rule| -> Vec<String> {
-            compact(missing(&held, &[wanted])).iter().map(Rule::describe).collect()
-        };
+        let lacks =
+            |wanted: Rule| -> Vec<String> { compact(missing(&held, &[wanted])).iter().map(Rule::describe).collect() };
         assert!(lacks(rule("get", "core", "pods", "", "")).is_empty());
         assert!(lacks(rule("get", "core", "pods", "x", "")).is_empty());
         assert!(lacks(rule("delete", "apps", "deployments/scale", "", "")).is_empty());
@@ -273,10 +268,7 @@ mod tests {
                 r#"{APIGroups:[""], Resources:["services"], Verbs:["get" "create" "delete"]}"#
             ]
         );
-        assert_eq!(
-            lacks(rule("get", "", "", "", "/metrics")),
-            [r#"{NonResourceURLs:["/metrics"], Verbs:["get"]}"#]
-        );
+        assert_eq!(lacks(rule("get", "", "", "", "/metrics")), [r#"{NonResourceURLs:["/metrics"], Verbs:["get"]}"#]);
         let named = [rule("get", "core", "secrets", "a", "")];
         assert_eq!(missing(&named, &[rule("get", "core", "secrets", "", "")]).len(), 1);
         let scale = [rule("get", "core", "*/scale", "", "")];
