@@ -45,6 +45,9 @@ use tokio_util::task::TaskTracker;
 /// How long tasks get to end.
 const DRAIN: Duration = Duration::from_secs(5);
 
+/// How long the start waits for the runtime's first answer.
+const RUNTIME_PATIENCE: Duration = Duration::from_secs(5);
+
 /// Runs the kubelet until shutdown.
 ///
 /// # Errors
@@ -181,7 +184,7 @@ impl Kubelet {
             services,
             events,
             statuses: Arc::clone(&writer) as _,
-            node: ArcSwap::from_pointee(NodeState { facts, network_error }),
+            node: ArcSwap::from_pointee(NodeState { facts, network_error, ..NodeState::default() }),
             settings,
         });
         let workers = TaskTracker::new();
@@ -220,6 +223,7 @@ impl Kubelet {
         let cx = Arc::clone(self.manager.context());
         cx.events.node(EventType::Normal, "Starting", "Starting kubelet.");
         self.listen(tasks, shutdown).await?;
+        let _ = tokio::time::timeout(RUNTIME_PATIENCE, self.agent.prepare()).await;
         self.informers();
         tasks.spawn("status", Arc::clone(&self.writer).run(token.clone()));
         tasks.spawn("node", Arc::clone(&self.agent).run(token.clone()));

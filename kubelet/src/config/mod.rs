@@ -4,11 +4,10 @@
 //! the files it is told of.
 
 mod duration;
-mod flags;
 
 use crate::resources::ResourceConfig;
 use crate::settings::Settings;
-use anyhow::{Context, bail};
+use anyhow::bail;
 use duration::GoDuration;
 use k8s_openapi::api::core::v1::Taint;
 use serde::{Deserialize, Serialize};
@@ -16,13 +15,9 @@ use serde_json::Value;
 use shared::flags::FlagSet;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
-const KIND: &str = "KubeletConfiguration";
-/// Upstream's defaults.
-const DEFAULTS: &str = include_str!("defaults.json");
 /// Hard eviction thresholds when neither file nor flags name any.
 const EVICTION_HARD: [(&str, &str); 5] = [
     ("memory.available", "100Mi"),
@@ -128,7 +123,6 @@ pub struct KubeletConfiguration {
     pub fail_cgroup_v1: bool,
     #[serde(rename = "singleProcessOOMKill")]
     pub single_process_oom_kill: Option<bool>,
-    pub feature_gates: BTreeMap<String, bool>,
 }
 
 /// `authentication`.
@@ -207,7 +201,6 @@ pub struct CommandLine {
     pub node_labels: BTreeMap<String, String>,
     pub root_dir: PathBuf,
     pub cert_dir: PathBuf,
-    pub cloud_provider: String,
 }
 
 /// The whole configuration.
@@ -221,89 +214,37 @@ pub struct Config {
     pub command_line: CommandLine,
 }
 
-/// Reads flags and the file that they name.
+/// Reads flags and the files that they name.
 ///
 /// # Errors
-/// The file cannot be read or decoded, or a value is not usable.
+/// A file cannot be read or decoded, or a value is not usable.
 pub fn load(flags: &FlagSet) -> anyhow::Result<Config> {
-    let file = flags.string("config");
-    let mut document: Value = serde_json::from_str(DEFAULTS).context("defaults")?;
-    if file.is_empty() {
-        flags::legacy_defaults(&mut document);
-    } else {
-        let over = read(Path::new(&file))
-            .map_err(|e| anyhow::anyhow!("failed to load kubelet config file, path: {file}, error: {e:#}"))?;
-        merge(&mut document, over);
-    }
-    let folder = flags.string("config-dir");
-    if !folder.is_empty() {
-        for path in drop_ins(Path::new(&folder))? {
-            let over = read(&path)
-                .map_err(|e| anyhow::anyhow!("failed to load kubelet config file, path: {}, error: {e:#}", path.display()))?;
-            merge(&mut document, over);
-        }
-    }
-    flags::apply(flags, &mut document)?;
+    let settings = shared::config::kubelet(flags)?;
+    shared::metrics::set_feature_gates(settings.feature_gates(&flags.feature_gates())?);
+    let mut document = settings.0;
+    let kubelet = typed(document.clone())?;
+    document["evictionHard"] = serde_json::to_value(&kubelet.eviction_hard)?;
+    Ok(Config { kubelet, document, command_line: command_line(flags) })
+}
+
+fn typed(document: Value) -> anyhow::Result<KubeletConfiguration> {
     let mut kubelet: KubeletConfiguration =
-        serde_json::from_value(document.clone()).map_err(|e| anyhow::anyhow!("failed to decode kubelet configuration: {e}"))?;
+        serde_json::from_value(document).map_err(|e| anyhow::anyhow!("failed to decode kubelet configuration: {e}"))?;
     eviction_defaults(&mut kubelet);
     check(&kubelet)?;
-    document["evictionHard"] = serde_json::to_value(&kubelet.eviction_hard)?;
-    Ok(Config { kubelet, document, command_line: flags::command_line(flags) })
+    Ok(kubelet)
 }
 
-/// Drop-in files (`*.conf`) in the order of their names.
-fn drop_ins(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
-    let mut files: Vec<PathBuf> = entries.flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "conf")).collect();
-    files.sort();
-    Ok(files)
-}
-
-fn read(path: &Path) -> anyhow::Result<Value> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|e| anyhow::anyhow!("failed to read kubelet config file {:?}, error: {e}", path.display().to_string()))?;
-    decode(&text)
-}
-
-/// A configuration document; fields that upstream does not know are reported and left out of account.
-fn decode(text: &str) -> anyhow::Result<Value> {
-    if text.trim().is_empty() {
-        bail!("kubelet config file was empty");
-    }
-    let document: Value = serde_norway::from_str(text).map_err(|e| anyhow::anyhow!("failed to decode: {e}"))?;
-    let field = |name: &str| document.get(name).and_then(Value::as_str).unwrap_or_default();
-    let (version, kind) = (field("apiVersion"), field("kind"));
-    if kind.is_empty() {
-        bail!("failed to decode: Object 'Kind' is missing in '{}'", text.trim());
-    }
-    if version.is_empty() {
-        bail!("failed to decode: Object 'apiVersion' is missing in '{}'", text.trim());
-    }
-    if kind != KIND || version != API_VERSION {
-        bail!("failed to decode: no kind \"{kind}\" is registered for version \"{version}\" in scheme \"pkg/kubelet/apis/config/scheme/scheme.go:33\"");
-    }
-    for unknown in flags::unknown_fields(&document) {
-        tracing::warn!(err = %format!("strict decoding error: unknown field \"{unknown}\""), "Using lenient decoding as strict decoding failed");
-    }
-    Ok(document)
-}
-
-/// Lays `over` onto `base`; maps are merged, everything else is replaced. What is null or empty counts as not set.
-fn merge(base: &mut Value, over: Value) {
-    match (base, over) {
-        (Value::Object(base), Value::Object(over)) => {
-            for (key, value) in over {
-                // Thresholds are taken as a whole: naming one drops the defaults of the others.
-                let whole = key.starts_with("eviction");
-                match base.get_mut(&key) {
-                    Some(old) if old.is_object() && value.is_object() && !whole => merge(old, value),
-                    _ if value.is_null() || (value == "" && key != "resolvConf") => {}
-                    _ => drop(base.insert(key, value)),
-                }
-            }
-        }
-        (base, over) => *base = over,
+fn command_line(flags: &FlagSet) -> CommandLine {
+    let addresses = flags.string("node-ip");
+    CommandLine {
+        kubeconfig: flags.string("kubeconfig"),
+        bootstrap_kubeconfig: flags.string("bootstrap-kubeconfig"),
+        hostname_override: flags.string("hostname-override"),
+        node_ips: addresses.split(',').filter_map(|text| text.trim().parse().ok()).collect(),
+        node_labels: flags.map("node-labels"),
+        root_dir: flags.string("root-dir").into(),
+        cert_dir: flags.string("cert-dir").into(),
     }
 }
 
@@ -405,42 +346,37 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
-    fn with_file(text: &str) -> anyhow::Result<KubeletConfiguration> {
-        let mut document: Value = serde_json::from_str(DEFAULTS)?;
-        merge(&mut document, decode(text)?);
-        let mut kubelet: KubeletConfiguration = serde_json::from_value(document)?;
-        eviction_defaults(&mut kubelet);
-        check(&kubelet)?;
-        Ok(kubelet)
+    fn with(changes: Value) -> anyhow::Result<KubeletConfiguration> {
+        let mut document = shared::config::defaults("kubelet.config.k8s.io/v1beta1", "KubeletConfiguration");
+        for (name, value) in changes.as_object().into_iter().flatten() {
+            document[name] = value.clone();
+        }
+        typed(document)
     }
 
     #[test]
-    fn a_file_lies_over_the_defaults() {
-        let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nclusterDNS: [10.0.0.10]\n\
-                    syncFrequency: 30s\nauthentication: {x509: {clientCAFile: /ca}}\nunknown: 1\nresolvConf: ''\nevictionHard: {memory.available: 5%}\n";
-        let kubelet = with_file(text).expect("loads");
+    fn a_document_becomes_a_configuration() {
+        let kubelet = with(json!({"clusterDNS": ["10.0.0.10"], "syncFrequency": "30s", "resolvConf": "", "evictionHard": {"memory.available": "5%"}})).expect("loads");
         assert_eq!(kubelet.cluster_dns, ["10.0.0.10"]);
         assert_eq!(kubelet.sync_frequency.0.as_secs(), 30);
         assert_eq!((kubelet.port, kubelet.healthz_port, kubelet.max_pods), (10250, 10248, 110));
         assert!(kubelet.authentication.webhook.enabled && !kubelet.authentication.anonymous.enabled);
-        assert_eq!(kubelet.authentication.x509.client_ca_file, "/ca");
         assert_eq!(kubelet.resolv_conf, "");
         assert_eq!(kubelet.eviction_hard["memory.available"], "5%");
         assert_eq!(kubelet.eviction_hard["nodefs.available"], "0%");
+        assert_eq!(with(json!({})).expect("loads").eviction_hard["nodefs.available"], "10%");
     }
 
     #[test]
-    fn bad_files_are_refused() {
-        let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
-        for (text, part) in [
-            (String::new(), "was empty"),
-            ("a: [".to_owned(), "failed to decode"),
-            ("apiVersion: v1\nkind: Pod\n".to_owned(), "no kind \"Pod\" is registered for version \"v1\""),
-            (format!("{head}port: 0\n"), "port (--port) 0 must be between 1 and 65535"),
-            (format!("{head}syncFrequency: banana\n"), "banana"),
+    fn bad_values_are_refused() {
+        for (changes, part) in [
+            (json!({"port": 0}), "port (--port) 0 must be between 1 and 65535"),
+            (json!({"syncFrequency": "banana"}), "banana"),
+            (json!({"containerLogMaxFiles": 1}), "containerLogMaxFiles"),
         ] {
-            let error = with_file(&text).expect_err("refused").to_string();
+            let error = with(changes).expect_err("refused").to_string();
             assert!(error.contains(part), "{error}");
         }
     }

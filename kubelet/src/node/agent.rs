@@ -5,7 +5,7 @@ use super::object::{self, Identity, Runtime};
 use crate::events::EventType;
 use crate::pleg::Health;
 use crate::status::patch::{List, diff};
-use crate::workers::context::Context;
+use crate::workers::context::{Context, NodeState};
 use arc_swap::ArcSwapOption;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeStatus};
@@ -101,6 +101,7 @@ impl Agent {
             return;
         }
         self.node.store(Some(Arc::clone(node)));
+        self.tell_workers(|state| state.object = Some(Arc::clone(node)));
         let cidr = pod_cidr(node);
         if *self.pod_cidr.lock() != cidr {
             self.wake.notify_one();
@@ -112,13 +113,27 @@ impl Agent {
         let mut known = self.pressure.lock();
         if *known != pressure {
             *known = pressure;
+            self.tell_workers(|state| state.pressure = pressure);
             self.wake.notify_one();
         }
+    }
+
+    fn tell_workers(&self, change: impl Fn(&mut NodeState)) {
+        self.cx.node.rcu(|known| {
+            let mut state = NodeState::clone(known);
+            change(&mut state);
+            state
+        });
     }
 
     /// What runs short.
     pub fn pressure(&self) -> Pressure {
         *self.pressure.lock()
+    }
+
+    /// Asks the runtime for the first time, so that the pods' workers start with what is known.
+    pub async fn prepare(&self) {
+        self.ask_runtime(true).await;
     }
 
     /// Runs until shutdown.
@@ -130,7 +145,6 @@ impl Agent {
     }
 
     async fn live(&self) {
-        self.ask_runtime(true).await;
         if let Some(client) = &self.client
             && self.register
         {
@@ -190,10 +204,8 @@ impl Agent {
             known_version
         };
         let images = if with_images { runtime.list_images().await.ok() } else { None };
-        let mut node = (**self.cx.node.load()).clone();
-        if node.network_error != state.network_error {
-            node.network_error.clone_from(&state.network_error);
-            self.cx.node.store(Arc::new(node));
+        if self.cx.node.load().network_error != state.network_error {
+            self.tell_workers(|known| known.network_error.clone_from(&state.network_error));
         }
         let mut known = self.runtime.lock();
         let changed = known.0 != state;

@@ -15,6 +15,10 @@ use tokio_util::sync::CancellationToken;
 
 /// How often the runtime is listed.
 pub const RELIST_PERIOD: Duration = Duration::from_secs(1);
+/// Where something changed, more is about to: for a while the runtime is listed this often.
+const RELIST_SOON: Duration = Duration::from_millis(200);
+/// How many relists that lasts.
+const SOON: u32 = 10;
 /// With events the relist is only a safety net.
 const RELIST_WITH_EVENTS: Duration = Duration::from_secs(300);
 /// A relist older than this means that the runtime hangs.
@@ -80,11 +84,14 @@ pub async fn run(manager: Arc<Manager>, health: Arc<Health>, shutdown: Cancellat
     let mut last = HashMap::new();
     let mut events = None;
     let mut ticks = 0u64;
+    let mut soon = 0u32;
     loop {
         match picture(runtime.as_ref()).await {
             Ok(new) => {
                 health.beat();
-                for uid in changed(&last, &new) {
+                let changed = changed(&last, &new);
+                soon = if changed.is_empty() { soon.saturating_sub(1) } else { SOON };
+                for uid in changed {
                     manager.poke(&uid);
                 }
                 last = new;
@@ -96,7 +103,11 @@ pub async fn run(manager: Arc<Manager>, health: Arc<Health>, shutdown: Cancellat
             events = runtime.events().await.ok();
         }
         ticks += 1;
-        let period = if events.is_some() { RELIST_WITH_EVENTS } else { RELIST_PERIOD };
+        let period = match (events.is_some(), soon) {
+            (true, _) => RELIST_WITH_EVENTS,
+            (false, 0) => RELIST_PERIOD,
+            (false, _) => RELIST_SOON,
+        };
         let deadline = tokio::time::sleep(period.min(Duration::from_secs(60)));
         let mut deadline = std::pin::pin!(deadline);
         loop {

@@ -100,7 +100,10 @@ fn parse_interfaces(text: &str) -> Vec<Interface> {
         let at = |index: usize| fields.get(index).copied().unwrap_or(0);
         Some(Interface { name: name.trim().to_owned(), counters: [at(0), at(2), at(8), at(10)] })
     };
-    text.lines().skip(2).filter_map(parse).filter(|interface| interface.name != "lo").collect()
+    let mut all: Vec<Interface> = text.lines().skip(2).filter_map(parse).filter(|interface| interface.name != "lo").collect();
+    // The ends of pods' links are of less interest than the machine's own interfaces.
+    all.sort_by_key(|interface| interface.name.starts_with("veth"));
+    all
 }
 
 /// The most processes there can be, and how many there are.

@@ -52,6 +52,10 @@ pub struct NodeState {
     pub facts: PodFacts,
     /// Why the runtime's network is not ready, if it is not.
     pub network_error: Option<String>,
+    /// What runs short.
+    pub pressure: crate::node::conditions::Pressure,
+    /// The node as the API server has it, once it is known.
+    pub object: Option<Arc<k8s_openapi::api::core::v1::Node>>,
 }
 
 /// Doors of the other rooms.

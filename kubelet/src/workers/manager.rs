@@ -1,7 +1,9 @@
 //! The pod map: merges the sources, starts and informs workers, remembers mirror pods.
 
+use super::admission::{self, Measure, Refusal};
 use super::context::Context;
 use super::worker::{Mailbox, Worker};
+use crate::events::EventType;
 use crate::pods;
 use crate::sources::{Source, SourceSet};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -116,7 +118,12 @@ impl Manager {
         if self.shutdown.is_cancelled() {
             return;
         }
+        let refusal = if is_new(&pod) { self.refuse(&pod, &inner) } else { None };
         let mailbox = Arc::new(Mailbox::new(pod));
+        if let Some((reason, message)) = refusal {
+            self.cx.events.pod(&mailbox.pod(), "", EventType::Warning, &reason, &message);
+            mailbox.fail(&reason, &message, None);
+        }
         inner.workers.insert(uid.clone(), Arc::clone(&mailbox));
         drop(inner);
         let worker = Worker::new(Arc::clone(&self.cx), mailbox);
@@ -125,6 +132,28 @@ impl Manager {
             worker.run(shutdown).await;
             manager.ended(&uid);
         });
+    }
+
+    /// Whether this node can take the pod besides those that it has.
+    fn refuse(&self, pod: &Pod, inner: &Inner) -> Option<Refusal> {
+        let node = self.cx.node.load();
+        let others: Vec<Arc<Pod>> = inner
+            .workers
+            .iter()
+            .filter(|(uid, _)| {
+                let phase = inner.statuses.get(*uid).and_then(|status| status.phase.as_deref());
+                !matches!(phase, Some("Succeeded" | "Failed"))
+            })
+            .map(|(_, mailbox)| mailbox.pod())
+            .filter(|other| !pods::is_terminal(other))
+            .collect();
+        let measure = Measure {
+            node: node.object.as_deref(),
+            allocatable: &node.facts.allocatable,
+            others: &others,
+            pressure: node.pressure,
+        };
+        admission::refuse(pod, &measure)
     }
 
     fn ended(self: &Arc<Self>, uid: &str) {
@@ -234,4 +263,11 @@ impl Manager {
             .collect();
         (statics, inner.mirrors.values().cloned().collect())
     }
+}
+
+/// Not yet run anywhere: a pod that already runs here stays, whatever has changed.
+fn is_new(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    let begun = status.is_some_and(|status| status.container_statuses.is_some() || status.init_container_statuses.is_some());
+    !begun && !pods::is_terminal(pod) && pod.metadata.deletion_timestamp.is_none()
 }

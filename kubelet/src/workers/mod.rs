@@ -3,6 +3,7 @@
 //! [`plan`] decides and is pure; the driver executes one plan at a time, observes and plans again. Nothing outside
 //! of this room creates, starts or stops sandboxes and containers.
 
+pub mod admission;
 pub mod backoff;
 pub mod container;
 pub mod context;

@@ -224,7 +224,8 @@ impl Worker {
                 Some(RunningContainer { name: c.name.clone(), container_id: c.id.clone(), started_at })
             })
             .collect();
-        if !terminated {
+        // A pod that is being stopped keeps the probes it has left.
+        if !terminating && !terminated {
             cx.probes.observe(pod, &facts.pod_ips, &running);
         }
         let uid = self.uid.clone();
@@ -543,6 +544,8 @@ impl Worker {
         let (settings, uid) = (&self.cx.settings, &self.uid);
         let _ = tokio::fs::remove_dir_all(settings.pod_log_dir(pods::namespace(&pod), pods::name(&pod), uid)).await;
         let _ = tokio::fs::remove_dir_all(settings.pod_dir(uid)).await;
+        let links = settings.container_logs_dir.clone();
+        let _ = tokio::task::spawn_blocking(move || crate::pleg::logs::unlink_dangling(&links)).await;
         self.cx.statuses.forget(uid);
     }
 }

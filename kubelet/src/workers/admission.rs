@@ -1,0 +1,232 @@
+//! Whether this node takes a pod: a last look at what the scheduler decided, as pods may come around it and nodes
+//! change. Pure. Answers for upstream's `pkg/kubelet/lifecycle/predicate.go` and the eviction manager's admission.
+
+use crate::node::conditions::Pressure;
+use crate::pods;
+use crate::resources::{QosClass, qos_class};
+use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use proto::quantity::Quantity as Amount;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Why a pod is refused: the status' reason and message.
+pub type Refusal = (String, String);
+
+/// What a pod is measured against.
+pub struct Measure<'a> {
+    /// The node, if the API server's is known.
+    pub node: Option<&'a Node>,
+    /// What pods may use in all.
+    pub allocatable: &'a BTreeMap<String, Quantity>,
+    /// The pods that are here already.
+    pub others: &'a [Arc<Pod>],
+    /// What runs short.
+    pub pressure: Pressure,
+}
+
+/// Resources that a pod asks for, in thousandths of CPUs, else in units.
+fn requests(pod: &Pod) -> BTreeMap<String, i64> {
+    let Some(spec) = &pod.spec else { return BTreeMap::new() };
+    let of = |list: Option<&BTreeMap<String, Quantity>>| -> BTreeMap<String, i64> {
+        let parse = |(name, quantity): (&String, &Quantity)| {
+            let amount = quantity.0.parse::<Amount>().ok()?;
+            Some((name.clone(), if name == "cpu" { amount.milli_value() } else { amount.value() }))
+        };
+        list.into_iter().flatten().filter_map(parse).collect()
+    };
+    let add = |sum: &mut BTreeMap<String, i64>, more: &BTreeMap<String, i64>| {
+        for (name, value) in more {
+            *sum.entry(name.clone()).or_default() += value;
+        }
+    };
+    let most = |peak: &mut BTreeMap<String, i64>, other: &BTreeMap<String, i64>| {
+        for (name, value) in other {
+            let entry = peak.entry(name.clone()).or_default();
+            *entry = (*entry).max(*value);
+        }
+    };
+    let (mut running, mut peak) = (BTreeMap::new(), BTreeMap::new());
+    for container in spec.init_containers.iter().flatten() {
+        let own = of(container.resources.as_ref().and_then(|r| r.requests.as_ref()));
+        if super::plan::is_sidecar(container) {
+            add(&mut running, &own);
+            most(&mut peak, &running);
+        } else {
+            let mut during = running.clone();
+            add(&mut during, &own);
+            most(&mut peak, &during);
+        }
+    }
+    for container in &spec.containers {
+        add(&mut running, &of(container.resources.as_ref().and_then(|r| r.requests.as_ref())));
+    }
+    most(&mut running, &peak);
+    for (name, value) in of(spec.resources.as_ref().and_then(|r| r.requests.as_ref())) {
+        running.insert(name, value);
+    }
+    add(&mut running, &of(spec.overhead.as_ref()));
+    running
+}
+
+fn host_ports(pod: &Pod) -> BTreeSet<(i32, String)> {
+    let spec = pod.spec.iter().flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
+    let ports = spec.flat_map(|container| container.ports.iter().flatten());
+    let taken = ports.filter_map(|port| Some((port.host_port?, port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()))));
+    taken.filter(|(port, _)| *port > 0).collect()
+}
+
+fn meets(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+    let values = || requirement.values.iter().flatten();
+    let compare = |wanted: fn(i64, i64) -> bool| {
+        let limit = values().next().and_then(|text| text.parse().ok());
+        value.and_then(|text| text.parse().ok()).zip(limit).is_some_and(|(have, limit)| wanted(have, limit))
+    };
+    match requirement.operator.as_str() {
+        "In" => value.is_some_and(|value| values().any(|wanted| wanted == value)),
+        "NotIn" => value.is_none_or(|value| values().all(|wanted| wanted != value)),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => compare(|have, limit| have > limit),
+        "Lt" => compare(|have, limit| have < limit),
+        _ => false,
+    }
+}
+
+fn matches(term: &NodeSelectorTerm, node: &Node) -> bool {
+    let label = |key: &str| node.metadata.labels.as_ref().and_then(|labels| labels.get(key)).map(String::as_str);
+    let expressions = term.match_expressions.iter().flatten();
+    let fields = term.match_fields.iter().flatten();
+    if expressions.clone().next().is_none() && fields.clone().next().is_none() {
+        return false;
+    }
+    let name = node.metadata.name.as_deref();
+    expressions.into_iter().all(|e| meets(e, label(&e.key)))
+        && fields.into_iter().all(|f| f.key == "metadata.name" && meets(f, name))
+}
+
+fn fits_affinity(pod: &Pod, node: &Node) -> bool {
+    let Some(spec) = &pod.spec else { return true };
+    let labels = node.metadata.labels.clone().unwrap_or_default();
+    if !spec.node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value)) {
+        return false;
+    }
+    let required = spec
+        .affinity
+        .as_ref()
+        .and_then(|affinity| affinity.node_affinity.as_ref())
+        .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
+    required.is_none_or(|required| required.node_selector_terms.iter().any(|term| matches(term, node)))
+}
+
+/// None when the pod is taken.
+pub fn refuse(pod: &Pod, measure: &Measure<'_>) -> Option<Refusal> {
+    if let Some(refusal) = pressed(pod, measure.pressure) {
+        return Some(refusal);
+    }
+    let rejected = |reason: &str, text: String| Some((reason.to_owned(), format!("Pod was rejected: {text}")));
+    if let Some(node) = measure.node
+        && !fits_affinity(pod, node)
+    {
+        return rejected("NodeAffinity", "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector".to_owned());
+    }
+    let ports = host_ports(pod);
+    if measure.others.iter().any(|other| !ports.is_disjoint(&host_ports(other))) {
+        return rejected("NodePorts", "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports".to_owned());
+    }
+    let capacity = |name: &str| -> i64 {
+        let amount = measure.allocatable.get(name).and_then(|quantity| quantity.0.parse::<Amount>().ok());
+        amount.map_or(0, |amount| if name == "cpu" { amount.milli_value() } else { amount.value() })
+    };
+    let short = |name: &str, requested: i64, used: i64, capacity: i64| {
+        let text = format!("Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}");
+        rejected(&format!("OutOf{name}"), text)
+    };
+    let count = i64::try_from(measure.others.len()).unwrap_or(i64::MAX);
+    if count + 1 > capacity("pods") {
+        return short("pods", 1, count, capacity("pods"));
+    }
+    // Static pods are not the scheduler's; upstream makes room for critical ones, here they are simply taken.
+    if pods::is_critical(pod) {
+        return None;
+    }
+    let mut used: BTreeMap<String, i64> = BTreeMap::new();
+    for other in measure.others {
+        for (name, value) in requests(other) {
+            *used.entry(name).or_default() += value;
+        }
+    }
+    for (name, requested) in requests(pod) {
+        let known = matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
+        let used = used.get(&name).copied().unwrap_or(0);
+        if known && requested > 0 && requested + used > capacity(&name) {
+            return short(&name, requested, used, capacity(&name));
+        }
+    }
+    None
+}
+
+fn pressed(pod: &Pod, pressure: Pressure) -> Option<Refusal> {
+    let mut conditions = Vec::new();
+    for (holds, name) in [(pressure.memory, "MemoryPressure"), (pressure.disk, "DiskPressure"), (pressure.pid, "PIDPressure")] {
+        if holds {
+            conditions.push(name);
+        }
+    }
+    if conditions.is_empty() || pods::is_critical(pod) {
+        return None;
+    }
+    if conditions == ["MemoryPressure"] {
+        let key = "node.kubernetes.io/memory-pressure";
+        let tolerations = pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten());
+        let tolerates = tolerations.clone().any(|t| {
+            t.key.as_deref().is_none_or(|k| k == key) && t.effect.as_deref().is_none_or(|e| e == "NoSchedule")
+        });
+        if qos_class(pod) != QosClass::BestEffort || tolerates {
+            return None;
+        }
+    }
+    let text = format!("Pod was rejected: The node had condition: [{}]. ", conditions.join(" "));
+    Some(("Evicted".to_owned(), text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(spec: serde_json::Value) -> Arc<Pod> {
+        let mut spec = spec;
+        if spec.get("containers").is_none() {
+            spec["containers"] = json!([{"name": "c"}]);
+        }
+        Arc::new(serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).expect("pod"))
+    }
+
+    fn cpu(amount: &str) -> serde_json::Value {
+        json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": amount}}}]})
+    }
+
+    #[test]
+    fn a_pod_that_does_not_fit_is_refused_with_a_reason() {
+        let node: Node = serde_json::from_value(json!({"metadata": {"name": "n", "labels": {"disk": "ssd"}}})).expect("node");
+        let allocatable = BTreeMap::from([("cpu".to_owned(), Quantity("2".into())), ("pods".to_owned(), Quantity("3".into()))]);
+        let port = json!({"containers": [{"name": "c", "ports": [{"containerPort": 1, "hostPort": 80}]}]});
+        let others = [pod(cpu("1500m")), pod(port.clone())];
+        let measure = |pressure: Pressure| Measure { node: Some(&node), allocatable: &allocatable, others: &others, pressure };
+        let calm = measure(Pressure::default());
+        let reason = |spec: serde_json::Value| refuse(&pod(spec), &calm).map(|(reason, _)| reason);
+        assert_eq!(reason(json!({})), None);
+        assert_eq!(reason(cpu("500m")), None);
+        assert_eq!(
+            refuse(&pod(cpu("501m")), &calm),
+            Some(("OutOfcpu".into(), "Pod was rejected: Node didn't have enough resource: cpu, requested: 501, used: 1500, capacity: 2000".into()))
+        );
+        assert_eq!(reason(port).as_deref(), Some("NodePorts"));
+        assert_eq!(reason(json!({"nodeSelector": {"disk": "hdd"}})).as_deref(), Some("NodeAffinity"));
+        assert_eq!(reason(json!({"nodeSelector": {"disk": "ssd"}})), None);
+        let short = measure(Pressure { memory: true, ..Pressure::default() });
+        assert_eq!(refuse(&pod(json!({})), &short).map(|(reason, _)| reason).as_deref(), Some("Evicted"));
+        assert_eq!(refuse(&pod(cpu("1m")), &short), None);
+    }
+}
