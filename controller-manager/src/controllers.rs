@@ -16,6 +16,8 @@ pub const TABLE: &[Controller] = &[
     Controller::new("serviceaccount-controller", "serviceaccount", crate::service_account::start),
     Controller::new("garbage-collector-controller", "garbagecollector", crate::garbage_collector::start),
     Controller::new("daemonset-controller", "daemonset", crate::daemonset::start),
+    Controller::new("job-controller", "job", crate::job::start),
+    Controller::new("cronjob-controller", "cronjob", crate::cronjob::start),
     Controller::new("deployment-controller", "deployment", crate::deployment::start),
     Controller::new("replicaset-controller", "replicaset", crate::replicaset::start),
     Controller::new("statefulset-controller", "statefulset", crate::statefulset::start),
@@ -28,6 +30,10 @@ pub const TABLE: &[Controller] = &[
         crate::clusterrole_aggregation::start,
     ),
     Controller::new("root-ca-certificate-publisher-controller", "root-ca-cert-publisher", crate::root_ca::start),
+    Controller::new("resourcequota-controller", "resourcequota", crate::resource_quota::start),
+    Controller::new("disruption-controller", "disruption", crate::disruption::start),
+    Controller::new("ttl-controller", "ttl", crate::ttl::start),
+    Controller::new("ttl-after-finished-controller", "ttl-after-finished", crate::ttl_after_finished::start),
 ];
 
 #[cfg(test)]

@@ -8,19 +8,25 @@ pub mod engine;
 pub mod manager;
 
 pub mod clusterrole_aggregation;
+pub mod cronjob;
 pub mod daemonset;
 pub mod deployment;
+pub mod disruption;
 pub mod endpoints;
 pub mod endpointslice;
 pub mod garbage_collector;
+pub mod job;
 pub mod namespace;
 pub mod node_ipam;
 pub mod node_lifecycle;
 pub mod pod_gc;
 pub mod replicaset;
+pub mod resource_quota;
 pub mod root_ca;
 pub mod service_account;
 pub mod statefulset;
 pub mod taint_eviction;
+pub mod ttl;
+pub mod ttl_after_finished;
 
 pub use manager::run;

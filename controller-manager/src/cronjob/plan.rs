@@ -1,0 +1,348 @@
+//! When a cron job is due, whether it may start, and what becomes of its past jobs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+use k8s_openapi::api::batch::v1::{CronJob, CronJobSpec, CronJobStatus, Job};
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::json;
+
+use super::schedule::Schedule;
+use crate::engine::action::Action;
+use crate::engine::object;
+
+/// More missed times than this are not made up for but complained about.
+const TOO_MANY: usize = 100;
+/// Clocks need not agree to the last millisecond.
+const SLACK: Duration = Duration::from_millis(100);
+/// The annotation with the time a job was due.
+pub const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
+
+/// What the decision rests on.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// The cron job.
+    pub cron: Arc<CronJob>,
+    /// The jobs it owns.
+    pub jobs: Vec<Arc<Job>>,
+    /// The zone of schedules that name none.
+    pub local: TimeZone,
+}
+
+/// What to do.
+#[derive(Debug, Default)]
+pub struct Decision {
+    /// Events and deletions, first of all.
+    pub actions: Vec<Action>,
+    /// The job to start, and the time it was due.
+    pub start: Option<(Box<Job>, Timestamp)>,
+    /// The status without the job to start.
+    pub status: CronJobStatus,
+    /// When to look again.
+    pub again: Option<Duration>,
+}
+
+fn condition(job: &Job, kind: &str) -> bool {
+    job.status.iter().flat_map(|s| s.conditions.iter().flatten()).any(|c| c.type_ == kind && c.status == "True")
+}
+
+fn finished(job: &Job) -> Option<&'static str> {
+    ["Complete", "Failed"].into_iter().find(|k| condition(job, k))
+}
+
+/// Decide.
+#[must_use]
+pub fn plan(s: &Snapshot, now: Timestamp) -> Decision {
+    let Some(spec) = s.cron.spec.as_ref() else { return Decision::default() };
+    let mut d = Decision { status: s.cron.status.clone().unwrap_or_default(), ..Decision::default() };
+    let about = object::reference::<CronJob>(&s.cron.metadata);
+    follow_jobs(s, &about, &mut d);
+    clean_up(s, spec, &about, &mut d);
+    if !object::deleting(&s.cron.metadata) && spec.suspend != Some(true) {
+        start(s, spec, &about, now, &mut d);
+    }
+    d.status.active = d.status.active.take().filter(|a| !a.is_empty());
+    d
+}
+
+/// When the job was due.
+fn scheduled(job: &Job) -> Option<Timestamp> {
+    object::annotation(&job.metadata, SCHEDULED)?.parse().ok()
+}
+
+/// Keep the list of active jobs true.
+fn follow_jobs(s: &Snapshot, about: &ObjectReference, d: &mut Decision) {
+    let mut active = d.status.active.take().unwrap_or_default();
+    for job in &s.jobs {
+        let (name, uid) = (object::name(&job.metadata), object::uid(&job.metadata));
+        let listed = active.iter().position(|r| r.uid.as_deref() == Some(uid));
+        match (listed, finished(job)) {
+            // One that was just started and is not in the stored list yet is expected.
+            (None, None) if scheduled(job) > d.status.last_schedule_time.as_ref().map(|t| t.0) => {}
+            (None, None) => {
+                let text = format!("Saw a job that the controller did not create or forgot: {name}");
+                d.actions.push(Action::warning(about, "UnexpectedJob", text));
+            }
+            (Some(i), Some(end)) => {
+                active.remove(i);
+                let text = format!("Saw completed job: {name}, condition: {end}");
+                d.actions.push(Action::normal(about, "SawCompletedJob", text));
+            }
+            _ => {}
+        }
+        if finished(job) == Some("Complete") {
+            let ended = job.status.as_ref().and_then(|s| s.completion_time.clone());
+            if ended.as_ref().map(|t| t.0) > d.status.last_successful_time.as_ref().map(|t| t.0) {
+                d.status.last_successful_time = ended;
+            }
+        }
+    }
+    active.retain(|r| {
+        let there = s.jobs.iter().any(|j| r.uid.as_deref() == Some(object::uid(&j.metadata)));
+        if !there {
+            let text = format!("Active job went missing: {}", r.name.as_deref().unwrap_or_default());
+            d.actions.push(Action::normal(about, "MissingJob", text));
+        }
+        there
+    });
+    d.status.active = Some(active);
+}
+
+/// Delete the oldest finished jobs beyond the history limits.
+fn clean_up(s: &Snapshot, spec: &CronJobSpec, about: &ObjectReference, d: &mut Decision) {
+    for (end, limit) in [("Complete", spec.successful_jobs_history_limit), ("Failed", spec.failed_jobs_history_limit)] {
+        let Some(limit) = limit.and_then(|n| usize::try_from(n).ok()) else { continue };
+        let mut done: Vec<&Arc<Job>> = s.jobs.iter().filter(|j| finished(j) == Some(end)).collect();
+        done.sort_by_key(|j| {
+            let started = j.status.as_ref().and_then(|s| s.start_time.as_ref()).map(|t| t.0);
+            (started.is_none(), started, object::name(&j.metadata))
+        });
+        let excess = done.len().saturating_sub(limit);
+        for job in &done[..excess] {
+            d.actions.extend(delete(job, about, ": "));
+        }
+    }
+}
+
+fn delete(job: &Job, about: &ObjectReference, separator: &str) -> [Action; 2] {
+    let options = json!({"propagationPolicy": "Background", "preconditions": {"uid": job.metadata.uid}});
+    let text = format!("Deleted job{separator}{}", object::name(&job.metadata));
+    [Action::delete_with::<Job>(&job.metadata, options), Action::normal(about, "SuccessfulDelete", text)]
+}
+
+fn start(s: &Snapshot, spec: &CronJobSpec, about: &ObjectReference, now: Timestamp, d: &mut Decision) {
+    let zone = match spec.time_zone.as_deref() {
+        None => s.local.clone(),
+        Some(name) => match TimeZone::get(name) {
+            Ok(zone) => zone,
+            Err(e) => {
+                let text = format!("invalid timeZone: {name:?}: {e}");
+                d.actions.push(Action::warning(about, "UnknownTimeZone", text));
+                return;
+            }
+        },
+    };
+    let schedule = match Schedule::parse(&spec.schedule) {
+        Ok(schedule) => schedule,
+        Err(e) => {
+            let text = format!("unparseable schedule: {:?} : {e}", spec.schedule);
+            d.actions.push(Action::warning(about, "UnparseableSchedule", text));
+            return;
+        }
+    };
+    d.again = schedule.next(now, &zone).map(|next| Duration::try_from(next.duration_since(now)).unwrap_or_default() + SLACK);
+    let (due, missed) = most_recent(&s.cron, spec, &schedule, &zone, now);
+    if missed > TOO_MANY {
+        let text = format!(
+            "too many missed start times: {missed}. Set or decrease .spec.startingDeadlineSeconds or check clock skew"
+        );
+        d.actions.push(Action::warning(about, "TooManyMissedTimes", text));
+    }
+    let Some(due) = due else { return };
+    let too_late = spec.starting_deadline_seconds.is_some_and(|s| due.as_second() + s < now.as_second());
+    if too_late {
+        let text = format!("Missed scheduled time to start a job: {}", due.to_zoned(zone).strftime("%a, %d %b %Y %H:%M:%S %z"));
+        d.actions.push(Action::warning(about, "MissSchedule", text));
+        return;
+    }
+    let name = job_name(&s.cron, due);
+    let last = d.status.last_schedule_time.as_ref().map(|t| t.0);
+    let active = d.status.active.clone().unwrap_or_default();
+    if last == Some(due) || active.iter().any(|r| r.name.as_deref() == Some(name.as_str())) {
+        return;
+    }
+    match spec.concurrency_policy.as_deref() {
+        Some("Forbid") if !active.is_empty() => {
+            let text = "Not starting job because prior execution is running and concurrency policy is Forbid";
+            d.actions.push(Action::normal(about, "JobAlreadyActive", text.into()));
+            return;
+        }
+        Some("Replace") => {
+            for r in &active {
+                if let Some(job) = s.jobs.iter().find(|j| r.uid.as_deref() == Some(object::uid(&j.metadata))) {
+                    d.actions.extend(delete(job, about, " "));
+                }
+            }
+            d.status.active = None;
+        }
+        _ => {}
+    }
+    d.start = Some((Box::new(job(&s.cron, spec, name, due, &zone)), due));
+}
+
+/// The latest time that passed since the last start, and how many passed.
+fn most_recent(cron: &CronJob, spec: &CronJobSpec, schedule: &Schedule, zone: &TimeZone, now: Timestamp) -> (Option<Timestamp>, usize) {
+    let last = cron.status.as_ref().and_then(|s| s.last_schedule_time.as_ref()).map(|t| t.0);
+    let mut from = last.unwrap_or_else(|| object::created(&cron.metadata));
+    if let Some(deadline) = spec.starting_deadline_seconds
+        && let Ok(earliest) = Timestamp::from_second(now.as_second() - deadline)
+    {
+        from = from.max(earliest);
+    }
+    let Some(first) = schedule.next(from, zone).filter(|t| *t <= now) else { return (None, 0) };
+    let Some(second) = schedule.next(first, zone).filter(|t| *t <= now) else { return (Some(first), 1) };
+    // Long idle schedules are not walked through one by one: their distance gives a place near the end to walk from.
+    let step = (second.as_second() - first.as_second()).max(1);
+    let guess = usize::try_from((now.as_second() - first.as_second()) / step).unwrap_or(usize::MAX) + 1;
+    let mut at = second;
+    let mut missed = 2;
+    let limit = if guess > TOO_MANY * 2 { TOO_MANY * 2 } else { usize::MAX };
+    while let Some(next) = schedule.next(at, zone).filter(|t| *t <= now) {
+        at = next;
+        missed += 1;
+        if missed > limit {
+            // Only the latest matters; look for it in ever longer stretches before now.
+            let mut back = step;
+            while back < now.as_second() - at.as_second() {
+                let start = Timestamp::from_second(now.as_second() - back).unwrap_or(at);
+                if let Some(mut t) = schedule.next(start, zone).filter(|t| *t <= now) {
+                    while let Some(n) = schedule.next(t, zone).filter(|n| *n <= now) {
+                        t = n;
+                    }
+                    return (Some(t), guess);
+                }
+                back *= 2;
+            }
+        }
+    }
+    (Some(at), missed)
+}
+
+/// The name of the job for one time: the same however often it is tried.
+#[must_use]
+pub fn job_name(cron: &CronJob, due: Timestamp) -> String {
+    format!("{}-{}", object::name(&cron.metadata), due.as_second() / 60)
+}
+
+fn job(cron: &CronJob, spec: &CronJobSpec, name: String, due: Timestamp, zone: &TimeZone) -> Job {
+    let template = &spec.job_template;
+    let meta = template.metadata.clone().unwrap_or_default();
+    let mut annotations = meta.annotations.unwrap_or_default();
+    annotations.insert(SCHEDULED.into(), due.to_zoned(zone.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string().replace("+00:00", "Z"));
+    Job {
+        metadata: ObjectMeta {
+            name: Some(name),
+            namespace: cron.metadata.namespace.clone(),
+            labels: meta.labels,
+            annotations: Some(annotations),
+            creation_timestamp: Some(object::seconds(due)),
+            owner_references: Some(vec![object::controller_ref::<CronJob>(&cron.metadata)]),
+            ..ObjectMeta::default()
+        },
+        spec: template.spec.clone(),
+        status: None,
+    }
+}
+
+/// A job as the list of active jobs names it.
+#[must_use]
+pub fn active_reference(job: &Job) -> ObjectReference {
+    object::reference::<Job>(&job.metadata)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    fn cron(spec: Value, status: Value) -> Arc<CronJob> {
+        let mut v = json!({"metadata": {"name": "c", "namespace": "ns", "uid": "cron", "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"schedule": "*/10 * * * *", "jobTemplate": {"metadata": {"labels": {"a": "b"}}, "spec": {"template": {}}},
+                "successfulJobsHistoryLimit": 1, "failedJobsHistoryLimit": 1},
+            "status": status});
+        if let (Some(s), Value::Object(e)) = (v["spec"].as_object_mut(), spec) {
+            s.extend(e);
+        }
+        Arc::new(serde_json::from_value(v).expect("cron job"))
+    }
+
+    fn job(uid: &str, end: &str, started: &str) -> Arc<Job> {
+        let conditions = if end.is_empty() { json!([]) } else { json!([{"type": end, "status": "True"}]) };
+        Arc::new(serde_json::from_value(json!({"metadata": {"name": uid, "namespace": "ns", "uid": uid},
+            "status": {"startTime": started, "completionTime": started, "conditions": conditions}})).expect("job"))
+    }
+
+    fn decide(cron: Arc<CronJob>, jobs: Vec<Arc<Job>>, now: &str) -> Decision {
+        plan(&Snapshot { cron, jobs, local: TimeZone::UTC }, now.parse().expect("time"))
+    }
+
+    fn log(d: &Decision) -> Vec<String> {
+        let actions = d.actions.iter().map(|a| match a {
+            Action::Delete { path, .. } => format!("delete {}", path.rsplit('/').next().unwrap_or("")),
+            Action::Event { reason, .. } => (*reason).to_owned(),
+            other => format!("{other:?}"),
+        });
+        actions.chain(d.start.iter().map(|(j, _)| format!("start {}", object::name(&j.metadata)))).collect()
+    }
+
+    #[test]
+    fn starts_when_due() {
+        let active = json!({"lastScheduleTime": "2026-01-01T00:10:00Z", "active": [{"name": "run", "uid": "run"}]});
+        let run = || vec![job("run", "", "2026-01-01T00:10:00Z")];
+        let cases: Vec<(&str, Arc<CronJob>, Vec<Arc<Job>>, &str, Vec<&str>)> = vec![
+            ("not yet", cron(json!({}), json!({})), vec![], "2026-01-01T00:09:59Z", vec![]),
+            ("due", cron(json!({}), json!({})), vec![], "2026-01-01T00:10:00Z", vec!["start c-29453770"]),
+            ("only the latest of those missed", cron(json!({}), json!({})), vec![], "2026-01-01T00:35:00Z", vec!["start c-29453790"]),
+            ("suspended", cron(json!({"suspend": true}), json!({})), vec![], "2026-01-01T00:10:00Z", vec![]),
+            ("started already", cron(json!({}), active.clone()), run(), "2026-01-01T00:15:00Z", vec![]),
+            ("side by side", cron(json!({}), active.clone()), run(), "2026-01-01T00:20:00Z", vec!["start c-29453780"]),
+            ("not side by side", cron(json!({"concurrencyPolicy": "Forbid"}), active.clone()), run(), "2026-01-01T00:20:00Z", vec!["JobAlreadyActive"]),
+            ("instead", cron(json!({"concurrencyPolicy": "Replace"}), active), run(), "2026-01-01T00:20:00Z", vec!["delete run", "SuccessfulDelete", "start c-29453780"]),
+            ("deadline missed", cron(json!({"schedule": "0 * * * *", "startingDeadlineSeconds": 60}), json!({})), vec![], "2026-01-01T01:02:00Z", vec![]),
+            ("too many", cron(json!({"schedule": "* * * * *"}), json!({})), vec![], "2026-01-01T02:00:00Z", vec!["TooManyMissedTimes", "start c-29453880"]),
+            ("far too many", cron(json!({"schedule": "* * * * *"}), json!({})), vec![], "2027-01-01T00:00:30Z", vec!["TooManyMissedTimes", "start c-29979360"]),
+            ("a bad schedule", cron(json!({"schedule": "x"}), json!({})), vec![], "2026-01-01T01:00:00Z", vec!["UnparseableSchedule"]),
+            ("a bad zone", cron(json!({"timeZone": "No/Where"}), json!({})), vec![], "2026-01-01T01:00:00Z", vec!["UnknownTimeZone"]),
+        ];
+        for (name, cron, jobs, now, want) in cases {
+            assert_eq!(log(&decide(cron, jobs, now)), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn history_and_status() {
+        let status = json!({"lastScheduleTime": "2026-01-01T00:30:00Z", "active": [{"name": "b", "uid": "b"}, {"name": "gone", "uid": "gone"}]});
+        let jobs = vec![job("b", "Complete", "2026-01-01T00:20:00Z"), job("a", "Complete", "2026-01-01T00:10:00Z"), job("f", "Failed", "2026-01-01T00:00:00Z")];
+        let d = decide(cron(json!({}), status), jobs, "2026-01-01T00:31:00Z");
+        assert_eq!(log(&d), ["SawCompletedJob", "MissingJob", "delete a", "SuccessfulDelete"]);
+        assert_eq!(
+            serde_json::to_value(&d.status).expect("json"),
+            json!({"lastScheduleTime": "2026-01-01T00:30:00Z", "lastSuccessfulTime": "2026-01-01T00:20:00Z"})
+        );
+        assert_eq!(d.again, Some(Duration::from_millis(9 * 60_000 + 100)));
+    }
+
+    #[test]
+    fn the_job_made() {
+        let d = decide(cron(json!({"timeZone": "Asia/Tokyo"}), json!({})), vec![], "2026-01-01T00:10:00Z");
+        let (job, due) = d.start.expect("a job");
+        assert_eq!(due.to_string(), "2026-01-01T00:10:00Z");
+        let v = serde_json::to_value(&job).expect("json");
+        assert_eq!(v["metadata"]["labels"], json!({"a": "b"}));
+        assert_eq!(v["metadata"]["annotations"], json!({SCHEDULED: "2026-01-01T09:10:00+09:00"}));
+        assert_eq!(v["metadata"]["ownerReferences"][0]["kind"], "CronJob");
+    }
+}

@@ -1,0 +1,169 @@
+//! Keeps the status of pod disruption budgets.
+
+pub mod plan;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{Pod, ReplicationController};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::json;
+use shared::informer::{Event, Store};
+use shared::workqueue::Queue;
+
+use self::plan::{Scale, Snapshot};
+use crate::engine::action::{Action, PatchKind};
+use crate::engine::context::Context;
+use crate::engine::discovery::{Catalogue, discover};
+use crate::engine::executor::Executor;
+use crate::engine::object::{self, Key};
+use crate::engine::owned;
+use crate::engine::pods;
+use crate::engine::registry::Started;
+use crate::engine::rest::RestError;
+use crate::engine::worker::{self, Synced};
+
+/// A pod marked for disruption that is still there after this long was not disrupted.
+const STALE: Duration = Duration::from_mins(2);
+
+struct Budgets {
+    executor: Executor,
+    budgets: Store<PodDisruptionBudget>,
+    pods: Store<Pod>,
+    sets: Store<ReplicaSet>,
+    controllers: Store<ReplicationController>,
+    deployments: Store<Deployment>,
+    stateful: Store<StatefulSet>,
+}
+
+/// Wire the disruption controller.
+pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
+    Box::pin(async move {
+        let (budgets, pods) = (cx.informer::<PodDisruptionBudget>(), cx.pods());
+        let queue: Queue<Key> = Queue::new("disruption");
+        let stale: Queue<Key> = Queue::new("stale_pod_disruption");
+        let this = Arc::new(Budgets {
+            executor: cx.executor("disruption-controller", "controllermanager"),
+            budgets: budgets.store(),
+            pods: pods.store(),
+            sets: cx.owned::<ReplicaSet>().store(),
+            controllers: cx.owned::<ReplicationController>().store(),
+            deployments: cx.informer::<Deployment>().store(),
+            stateful: cx.informer::<StatefulSet>().store(),
+        });
+        let wake = queue.clone();
+        budgets.add_handler(move |event: &Event<PodDisruptionBudget>| wake.add(Key::of(&event.object().metadata)));
+        let (wake, all, look) = (queue.clone(), budgets.store(), stale.clone());
+        pods.add_handler(move |event: &Event<Pod>| {
+            let pod = event.object();
+            for budget in all.list_namespace(object::namespace(&pod.metadata)) {
+                let before = matches!(event, Event::Updated { old, .. } if plan::selects(&budget, old));
+                if before || plan::selects(&budget, pod) {
+                    wake.add(Key::of(&budget.metadata));
+                }
+            }
+            if marked(pod) && !matches!(event, Event::Deleted(_)) {
+                look.add_after(Key::of(&pod.metadata), STALE);
+            }
+        });
+        worker::run(cx, "disruption", 1, &queue, &this, |s, key| async move { s.sync(&key).await });
+        worker::run(cx, "disruption", 1, &stale, &this, |s, key| async move { s.clear_mark(&key).await });
+        Ok(Started::Yes)
+    })
+}
+
+/// Whether the pod is said to be about to be disrupted, and is not on its way out.
+fn marked(pod: &Pod) -> bool {
+    let marked = pods::condition(pod, "DisruptionTarget").is_some_and(|c| c.status == "True");
+    marked && !object::deleting(&pod.metadata) && !pods::finished(pod)
+}
+
+impl Budgets {
+    async fn sync(&self, key: &Key) -> Synced {
+        let Some(budget) = self.budgets.get(&key.namespace, &key.name) else { return Ok(None) };
+        let mut found = self.pods.list_namespace(&key.namespace);
+        found.retain(|p| plan::selects(&budget, p));
+        let about = object::reference::<PodDisruptionBudget>(&budget.metadata);
+        if found.is_empty() {
+            self.executor.events.say(&about, false, "NoPods", "No matching pods found".into());
+        }
+        let scales = self.scales(&found).await;
+        let decision = plan::plan(&Snapshot { budget: Arc::clone(&budget), pods: found, scales }, Timestamp::now());
+        if let Some(why) = decision.failure {
+            let text = format!("Failed to calculate the number of expected pods: {why}");
+            self.executor.events.say(&about, true, "CalculateExpectedPodCountFailed", text);
+        }
+        if let Some(status) = decision.status {
+            let mut copy = PodDisruptionBudget::clone(&budget);
+            copy.status = Some(status);
+            // Evictions write to the same status: on a conflict everything is counted anew.
+            let Action::Update { path, body } = Action::update_status(&copy) else { return Ok(None) };
+            self.executor.rest.put(&path, &body).await?;
+        }
+        Ok(decision.again)
+    }
+
+    /// The controllers of the pods and the replicas they are asked for.
+    async fn scales(&self, found: &[Arc<Pod>]) -> Result<HashMap<String, Scale>, String> {
+        let mut out = HashMap::new();
+        let mut catalogue: Option<Catalogue> = None;
+        for pod in found.iter().filter(|p| !pods::finished(p)) {
+            let namespace = object::namespace(&pod.metadata);
+            let Some(owner) = object::controller_of(&pod.metadata) else { continue };
+            let scale = if let Some(set) = owned::resolve(&self.sets, namespace, owner) {
+                let deployment = object::controller_of(&set.metadata).and_then(|r| owned::resolve(&self.deployments, namespace, r));
+                Some(match deployment {
+                    Some(d) => scale_of(object::uid(&d.metadata), d.spec.as_ref().and_then(|s| s.replicas)),
+                    None => scale_of(object::uid(&set.metadata), set.spec.as_ref().and_then(|s| s.replicas)),
+                })
+            } else if let Some(rc) = owned::resolve(&self.controllers, namespace, owner) {
+                Some(scale_of(object::uid(&rc.metadata), rc.spec.as_ref().and_then(|s| s.replicas)))
+            } else if let Some(ss) = owned::resolve(&self.stateful, namespace, owner) {
+                Some(scale_of(object::uid(&ss.metadata), ss.spec.as_ref().and_then(|s| s.replicas)))
+            } else {
+                if catalogue.is_none() {
+                    catalogue = Some(discover(&self.executor.rest).await.map_err(|e| e.to_string())?);
+                }
+                let served = catalogue.as_ref().and_then(|c| c.kind(&owner.api_version, &owner.kind));
+                match served {
+                    Some(served) => {
+                        let path = format!("{}/{}/scale", served.path(Some(namespace)), owner.name);
+                        match self.executor.rest.get(&path).await {
+                            Ok(v) => v["spec"]["replicas"].as_i64().map(|n| scale_of(&owner.uid, i32::try_from(n).ok())),
+                            Err(e) if e.not_found() => {
+                                let gr = served.group_resource();
+                                return Err(format!("{gr} does not implement the scale subresource"));
+                            }
+                            Err(e) => return Err(e.to_string()),
+                        }
+                    }
+                    None => None,
+                }
+            };
+            if let Some(scale) = scale {
+                out.insert(object::uid(&pod.metadata).to_owned(), scale);
+            }
+        }
+        Ok(out)
+    }
+
+    async fn clear_mark(&self, key: &Key) -> Synced {
+        let Some(pod) = self.pods.get(&key.namespace, &key.name).filter(|p| marked(p)) else { return Ok(None) };
+        let since = pods::condition(&pod, "DisruptionTarget").and_then(|c| c.last_transition_time.as_ref()).map_or(Timestamp::UNIX_EPOCH, |t| t.0);
+        let age = Duration::try_from(Timestamp::now().duration_since(since)).unwrap_or_default();
+        if age < STALE {
+            return Ok(Some(STALE - age));
+        }
+        let patch = json!({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [
+            {"type": "DisruptionTarget", "status": "False", "lastTransitionTime": object::seconds(Timestamp::now())}]}});
+        self.executor.one(Action::patch_status::<Pod>(&pod.metadata, PatchKind::Strategic, patch)).await.map(|()| None)
+    }
+}
+
+fn scale_of(uid: &str, replicas: Option<i32>) -> Scale {
+    Scale { uid: uid.to_owned(), replicas: replicas.unwrap_or(1) }
+}

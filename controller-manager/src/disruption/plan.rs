@@ -1,0 +1,217 @@
+//! How many pods of an application may be taken down now.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use k8s_openapi::jiff::Timestamp;
+
+use crate::deployment::strategy::scaled;
+use crate::engine::{object, pods};
+
+/// An eviction that was granted must be seen within this time, or it did not happen.
+const GRANTED_FOR: Duration = Duration::from_mins(2);
+const ALLOWED: &str = "DisruptionAllowed";
+
+/// The controller of a pod: its uid, and the replicas it is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scale {
+    /// Unique id.
+    pub uid: String,
+    /// Wanted replicas.
+    pub replicas: i32,
+}
+
+/// What the decision rests on.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// The budget.
+    pub budget: Arc<PodDisruptionBudget>,
+    /// The pods it selects.
+    pub pods: Vec<Arc<Pod>>,
+    /// The controllers of those pods, by pod uid; `Err` says why one has no known scale.
+    pub scales: Result<HashMap<String, Scale>, String>,
+}
+
+/// The status to store, if it changed, and when to look again.
+#[derive(Debug, Default)]
+pub struct Decision {
+    /// New status.
+    pub status: Option<PodDisruptionBudgetStatus>,
+    /// When a granted eviction expires.
+    pub again: Option<Duration>,
+    /// Why nothing could be computed.
+    pub failure: Option<String>,
+}
+
+/// Whether the budget is about a pod.
+#[must_use]
+pub fn selects(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
+    let selector = budget.spec.as_ref().and_then(|s| s.selector.as_ref());
+    selector.is_some_and(|s| object::matches_selector(s, pod.metadata.labels.as_ref()))
+}
+
+/// Decide.
+#[must_use]
+pub fn plan(s: &Snapshot, now: Timestamp) -> Decision {
+    let Some(spec) = s.budget.spec.as_ref() else { return Decision::default() };
+    let old = s.budget.status.clone().unwrap_or_default();
+    let counted: Vec<&Arc<Pod>> = s.pods.iter().filter(|p| !pods::finished(p)).collect();
+    let total = i32::try_from(counted.len()).unwrap_or(i32::MAX);
+    let by_scale = || -> Result<i32, String> {
+        let scales = s.scales.as_ref().map_err(Clone::clone)?;
+        let distinct: BTreeMap<&str, i32> = scales.values().map(|x| (x.uid.as_str(), x.replicas)).collect();
+        Ok(distinct.values().sum())
+    };
+    let expected = match (&spec.max_unavailable, &spec.min_available) {
+        (Some(max), _) => by_scale().map(|n| (n, (n - scaled(Some(max), n, true)).max(0))),
+        (None, Some(IntOrString::Int(min))) => Ok((total, *min)),
+        (None, Some(min)) => by_scale().map(|n| (n, scaled(Some(min), n, true))),
+        (None, None) => Ok((total, 0)),
+    };
+    let (expected, desired) = match expected {
+        Ok(found) => found,
+        Err(why) => return failed(s, old, why, now),
+    };
+    let (disrupted, again) = disrupted(&old, &counted, now);
+    let healthy = counted
+        .iter()
+        .filter(|p| !object::deleting(&p.metadata) && !disrupted.contains_key(object::name(&p.metadata)) && pods::ready(p))
+        .count();
+    let healthy = i32::try_from(healthy).unwrap_or(i32::MAX);
+    let allowed = if expected > 0 { (healthy - desired).max(0) } else { 0 };
+    let generation = s.budget.metadata.generation;
+    let condition = if allowed > 0 {
+        fresh("True", "SufficientPods", "", generation, now)
+    } else {
+        fresh("False", "InsufficientPods", "", generation, now)
+    };
+    let status = PodDisruptionBudgetStatus {
+        current_healthy: healthy,
+        desired_healthy: desired,
+        expected_pods: expected,
+        disruptions_allowed: allowed,
+        disrupted_pods: Some(disrupted).filter(|d| !d.is_empty()),
+        observed_generation: generation,
+        conditions: Some(with(old.conditions.clone().unwrap_or_default(), condition)),
+    };
+    Decision { status: Some(status).filter(|n| s.budget.status.as_ref() != Some(n)), again, failure: None }
+}
+
+/// When the scale is not known nothing may be taken down.
+fn failed(s: &Snapshot, old: PodDisruptionBudgetStatus, why: String, now: Timestamp) -> Decision {
+    let generation = s.budget.metadata.generation;
+    let condition = fresh("False", "SyncFailed", &why, generation, now);
+    let status = PodDisruptionBudgetStatus {
+        disruptions_allowed: 0,
+        observed_generation: generation,
+        conditions: Some(with(old.conditions.clone().unwrap_or_default(), condition)),
+        ..old
+    };
+    Decision { status: Some(status).filter(|n| s.budget.status.as_ref() != Some(n)), again: None, failure: Some(why) }
+}
+
+/// Evictions granted and not seen yet, and when the first of them expires.
+fn disrupted(
+    old: &PodDisruptionBudgetStatus,
+    counted: &[&Arc<Pod>],
+    now: Timestamp,
+) -> (BTreeMap<String, Time>, Option<Duration>) {
+    let mut keep = BTreeMap::new();
+    let mut again: Option<Duration> = None;
+    for (name, at) in old.disrupted_pods.iter().flatten() {
+        let there = counted.iter().any(|p| object::name(&p.metadata) == name && !object::deleting(&p.metadata));
+        let age = Duration::try_from(now.duration_since(at.0)).unwrap_or_default();
+        if there && age < GRANTED_FOR {
+            keep.insert(name.clone(), at.clone());
+            let left = GRANTED_FOR - age;
+            again = Some(again.map_or(left, |a| a.min(left)));
+        }
+    }
+    (keep, again)
+}
+
+fn fresh(status: &str, reason: &str, message: &str, generation: Option<i64>, now: Timestamp) -> Condition {
+    Condition {
+        type_: ALLOWED.into(),
+        status: status.into(),
+        reason: reason.into(),
+        message: message.into(),
+        observed_generation: generation,
+        last_transition_time: object::seconds(now),
+    }
+}
+
+fn with(mut conditions: Vec<Condition>, mut new: Condition) -> Vec<Condition> {
+    match conditions.iter_mut().find(|c| c.type_ == new.type_) {
+        Some(old) => {
+            if old.status == new.status {
+                new.last_transition_time = old.last_transition_time.clone();
+            }
+            *old = new;
+        }
+        None => conditions.push(new),
+    }
+    conditions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn now() -> Timestamp {
+        "2026-01-01T00:10:00Z".parse().expect("time")
+    }
+
+    fn pod(name: &str, ready: bool) -> Arc<Pod> {
+        let status = if ready { "True" } else { "False" };
+        Arc::new(serde_json::from_value(json!({"metadata": {"name": name, "uid": name},
+            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": status}]}})).expect("pod"))
+    }
+
+    fn decide(spec: Value, status: Value, pods: Vec<Arc<Pod>>, replicas: Option<i32>) -> (i32, i32, i32, i32, Decision) {
+        let scales = match replicas {
+            Some(n) => Ok(pods.iter().map(|p| (object::uid(&p.metadata).to_owned(), Scale { uid: "rs".into(), replicas: n })).collect()),
+            None => Err("found no controllers for pod \"a\"".to_owned()),
+        };
+        let budget = Arc::new(serde_json::from_value(json!({"metadata": {"generation": 1}, "spec": spec, "status": status})).expect("budget"));
+        let d = plan(&Snapshot { budget, pods, scales }, now());
+        let s = d.status.clone().unwrap_or_default();
+        (s.expected_pods, s.current_healthy, s.desired_healthy, s.disruptions_allowed, d)
+    }
+
+    #[test]
+    fn allowed_disruptions() {
+        let three = || vec![pod("a", true), pod("b", true), pod("c", false)];
+        let empty = json!({"currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0});
+        for (name, spec, replicas, want) in [
+            ("a number", json!({"minAvailable": 1}), None, (3, 2, 1, 1)),
+            ("a share of the scale", json!({"minAvailable": "50%"}), Some(4), (4, 2, 2, 0)),
+            ("at most so many", json!({"maxUnavailable": 2}), Some(3), (3, 2, 1, 1)),
+            ("at most a share", json!({"maxUnavailable": "34%"}), Some(3), (3, 2, 1, 1)),
+        ] {
+            let got = decide(spec, empty.clone(), three(), replicas);
+            assert_eq!((got.0, got.1, got.2, got.3), want, "{name}");
+        }
+        let got = decide(json!({"maxUnavailable": 1}), empty.clone(), three(), None);
+        assert_eq!(got.4.status.expect("status").conditions.expect("conditions")[0].reason, "SyncFailed");
+        assert!(got.4.failure.is_some());
+        let got = decide(json!({"minAvailable": 1}), empty, vec![], None);
+        assert_eq!(got.3, 0, "no pods, no disruptions");
+    }
+
+    #[test]
+    fn granted_evictions_count_until_seen() {
+        let status = json!({"currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0,
+            "disruptedPods": {"a": "2026-01-01T00:09:00Z", "b": "2026-01-01T00:07:00Z", "gone": "2026-01-01T00:09:59Z"}});
+        let got = decide(json!({"minAvailable": 0}), status, vec![pod("a", true), pod("b", true)], None);
+        assert_eq!(got.1, 1);
+        assert_eq!(got.4.status.expect("status").disrupted_pods.expect("pods").into_keys().collect::<Vec<_>>(), ["a"]);
+        assert_eq!(got.4.again, Some(Duration::from_mins(1)));
+    }
+}

@@ -1,0 +1,96 @@
+//! What a failed pod means for its job, by the job's pod failure policy.
+
+use k8s_openapi::api::batch::v1::{Job, PodFailurePolicyRule};
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::engine::object::Key;
+
+/// The verdict on one failed pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It counts towards the back-off limit.
+    Counts,
+    /// It does not count.
+    Ignored,
+    /// The whole job has failed, with this message.
+    FailsJob(String),
+}
+
+/// Apply the first rule that matches.
+#[must_use]
+pub fn judge(job: &Job, pod: &Pod) -> Verdict {
+    let Some(policy) = job.spec.as_ref().and_then(|s| s.pod_failure_policy.as_ref()) else { return Verdict::Counts };
+    for (index, rule) in policy.rules.iter().enumerate() {
+        let Some(what) = matches(rule, pod) else { continue };
+        let pod_name = Key::of(&pod.metadata);
+        return match rule.action.as_str() {
+            "Ignore" => Verdict::Ignored,
+            "FailJob" => Verdict::FailsJob(match what {
+                Match::ExitCode { container, code } => {
+                    format!("Container {container} for pod {pod_name} failed with exit code {code} matching FailJob rule at index {index}")
+                }
+                Match::Condition(kind) => {
+                    format!("Pod {pod_name} has condition {kind} matching FailJob rule at index {index}")
+                }
+            }),
+            _ => Verdict::Counts,
+        };
+    }
+    Verdict::Counts
+}
+
+enum Match {
+    ExitCode { container: String, code: i32 },
+    Condition(String),
+}
+
+fn matches(rule: &PodFailurePolicyRule, pod: &Pod) -> Option<Match> {
+    let status = pod.status.as_ref()?;
+    if let Some(on) = rule.on_exit_codes.as_ref() {
+        let all = status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten());
+        for c in all.filter(|c| on.container_name.as_ref().is_none_or(|n| *n == c.name)) {
+            let Some(code) = c.state.as_ref().and_then(|s| s.terminated.as_ref()).map(|t| t.exit_code) else { continue };
+            let listed = on.values.contains(&code);
+            let hit = if on.operator == "NotIn" { !listed } else { listed };
+            if code != 0 && hit {
+                return Some(Match::ExitCode { container: c.name.clone(), code });
+            }
+        }
+        return None;
+    }
+    let patterns = rule.on_pod_conditions.as_deref().unwrap_or_default();
+    let conditions = status.conditions.as_deref().unwrap_or_default();
+    conditions
+        .iter()
+        .find(|c| patterns.iter().any(|p| p.type_ == c.type_ && p.status.as_deref().unwrap_or("True") == c.status))
+        .map(|c| Match::Condition(c.type_.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn first_matching_rule() {
+        let job = |rules: Value| -> Job {
+            serde_json::from_value(json!({"spec": {"template": {}, "podFailurePolicy": {"rules": rules}}})).expect("job")
+        };
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns"}, "status": {
+            "conditions": [{"type": "DisruptionTarget", "status": "True"}],
+            "containerStatuses": [{"name": "main", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": 42}}}]}}))
+        .expect("pod");
+        let codes = |op: &str, v: Value, action: &str| json!({"action": action, "onExitCodes": {"operator": op, "values": v}});
+        let disrupted = json!({"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]});
+        let fails = Verdict::FailsJob("Container main for pod ns/p failed with exit code 42 matching FailJob rule at index 0".into());
+        for (rules, want) in [
+            (json!([codes("In", json!([42]), "FailJob")]), fails.clone()),
+            (json!([codes("NotIn", json!([1]), "FailJob")]), fails),
+            (json!([codes("In", json!([1]), "FailJob"), disrupted]), Verdict::Ignored),
+            (json!([codes("In", json!([42]), "Count"), disrupted]), Verdict::Counts),
+            (json!([]), Verdict::Counts),
+        ] {
+            assert_eq!(judge(&job(rules.clone()), &pod), want, "{rules}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Runs pods to completion.
+
+pub mod backoff;
+pub mod failure_policy;
+pub mod indexes;
+pub mod plan;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
+use parking_lot::Mutex;
+use shared::informer::{Event, Store};
+use shared::workqueue::Queue;
+
+use self::backoff::Record;
+use self::plan::Snapshot;
+use crate::engine::action::Action;
+use crate::engine::context::Context;
+use crate::engine::executor::Executor;
+use crate::engine::expect::Expectations;
+use crate::engine::object::{self, Key};
+use crate::engine::owned::{self, PodWatch};
+use crate::engine::registry::Started;
+use crate::engine::rest::RestError;
+use crate::engine::worker::{self, Synced};
+
+struct Jobs {
+    executor: Executor,
+    jobs: Store<Job>,
+    pods: Store<Pod>,
+    expectations: Arc<Expectations>,
+    failures: Mutex<HashMap<String, Record>>,
+    /// Pods that were let go although the cache still shows their finalizer.
+    released: Mutex<HashSet<String>>,
+}
+
+fn selects(job: &Job, pod: &Pod) -> bool {
+    let selector = job.spec.as_ref().and_then(|s| s.selector.as_ref());
+    selector.is_some_and(|s| !object::selector_is_empty(s) && object::matches_selector(s, pod.metadata.labels.as_ref()))
+}
+
+/// Wire the Job controller.
+pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
+    Box::pin(async move {
+        let (jobs, pods) = (cx.owned::<Job>(), cx.pods());
+        let queue: Queue<Key> = Queue::with_backoff("job", std::time::Duration::from_secs(1), std::time::Duration::from_mins(6));
+        let orphans: Queue<Key> = Queue::new("job_orphan_pod");
+        let expectations = Arc::new(Expectations::default());
+        let this = Arc::new(Jobs {
+            executor: cx.executor("job-controller", "job-controller"),
+            jobs: jobs.store(),
+            pods: pods.store(),
+            expectations: Arc::clone(&expectations),
+            failures: Mutex::default(),
+            released: Mutex::default(),
+        });
+        let (wake, watcher, lost) = (queue.clone(), Arc::clone(&this), orphans.clone());
+        jobs.add_handler(move |event: &Event<Job>| {
+            let job = event.object();
+            wake.add(Key::of(&job.metadata));
+            if plan::finished(job) || matches!(event, Event::Deleted(_)) {
+                // Pods that outlived their job would otherwise never lose its finalizer.
+                for pod in watcher.pods.by_index(crate::engine::context::BY_CONTROLLER, object::uid(&job.metadata)) {
+                    if plan::tracked(&pod) {
+                        lost.add(Key::of(&pod.metadata));
+                    }
+                }
+            }
+        });
+        let (watcher, lost) = (Arc::clone(&this), orphans.clone());
+        pods.add_handler(move |event: &Event<Pod>| {
+            let pod = event.object();
+            if matches!(event, Event::Deleted(_)) || !plan::tracked(pod) {
+                watcher.released.lock().remove(object::uid(&pod.metadata));
+            } else if watcher.unowned(pod) {
+                lost.add(Key::of(&pod.metadata));
+            }
+        });
+        PodWatch { store: jobs.store(), queue: queue.clone(), expectations, selects }.listen(&pods);
+        worker::run(cx, "job", cx.settings().workers.job, &queue, &this, |s, key| async move { s.sync(&key).await });
+        worker::run(cx, "job", 1, &orphans, &this, |s, key| async move { s.sync_orphan(&key).await });
+        Ok(Started::Yes)
+    })
+}
+
+impl Jobs {
+    /// Whether no running job looks after a tracked pod.
+    fn unowned(&self, pod: &Pod) -> bool {
+        let owner = object::controller_of(&pod.metadata);
+        let job = owner.and_then(|r| owned::resolve(&self.jobs, object::namespace(&pod.metadata), r));
+        job.is_none_or(|j| plan::finished(&j))
+    }
+
+    async fn sync_orphan(&self, key: &Key) -> Synced {
+        let Some(pod) = self.pods.get(&key.namespace, &key.name) else { return Ok(None) };
+        if !plan::tracked(&pod) || !self.unowned(&pod) {
+            return Ok(None);
+        }
+        match self.executor.one(plan::release(&pod)).await {
+            Err(e) if e.not_found() || e.invalid() || e.conflict() => Ok(None),
+            other => other.map(|()| None),
+        }
+    }
+
+    async fn sync(&self, key: &Key) -> Synced {
+        let Some(job) = self.jobs.get(&key.namespace, &key.name) else {
+            self.expectations.forget(key);
+            return Ok(None);
+        };
+        let uid = object::uid(&job.metadata).to_owned();
+        if plan::finished(&job) {
+            self.failures.lock().remove(&uid);
+            return Ok(None);
+        }
+        let settled = self.expectations.satisfied(key, Instant::now());
+        let candidates = owned::candidates(&self.pods, &key.namespace, &uid);
+        let pods = owned::settle(&self.executor.rest, &*job, |p: &Pod| selects(&job, p), candidates).await?;
+        let now = Timestamp::now();
+        let record = self.failures.lock().get(&uid).copied().unwrap_or_default();
+        let released = self.released.lock().clone();
+        let first = Snapshot { job, pods, released, settled, backoff: record.remaining(now) };
+        let mut decision = plan::plan(&first, now);
+        let mut record = record;
+        if !decision.finished.is_empty() {
+            // What just failed delays its own replacement.
+            record = record.with(decision.finished.iter().map(AsRef::as_ref));
+            let again = Snapshot { backoff: record.remaining(now), ..first };
+            decision = plan::plan(&again, now);
+            return self.carry_out(key, &again.job, decision, (uid, record)).await;
+        }
+        self.carry_out(key, &first.job, decision, (uid, record)).await
+    }
+
+    async fn carry_out(&self, key: &Key, job: &Job, decision: plan::Decision, (uid, record): (String, Record)) -> Synced {
+        let (letting_go, rest): (Vec<Action>, Vec<Action>) = decision.actions.into_iter().partition(|a| matches!(a, Action::Patch { .. }));
+        for action in letting_go {
+            let pod = match &action {
+                Action::Patch { body, .. } => body["metadata"]["uid"].as_str().unwrap_or_default().to_owned(),
+                _ => String::new(),
+            };
+            self.released.lock().insert(pod.clone());
+            match self.executor.one(action).await {
+                Err(e) if e.not_found() => {}
+                Err(e) => {
+                    self.released.lock().remove(&pod);
+                    return Err(e);
+                }
+                Ok(()) => {}
+            }
+        }
+        let outcome = self.executor.run(key, Some(&self.expectations), rest).await;
+        if let Some(status) = decision.status {
+            let mut copy = job.clone();
+            copy.status = Some(status);
+            // Counters must build on what is stored: on a conflict everything is decided anew.
+            let Action::Update { path, body } = Action::update_status(&copy) else { return Ok(None) };
+            self.executor.rest.put(&path, &body).await?;
+            if !decision.finished.is_empty() {
+                self.failures.lock().insert(uid, record);
+            }
+            for event in decision.events {
+                self.executor.one(event).await?;
+            }
+        }
+        outcome.into()
+    }
+}

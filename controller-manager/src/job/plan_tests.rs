@@ -1,0 +1,148 @@
+use super::*;
+use serde_json::{Value, json};
+
+fn now() -> Timestamp {
+    "2026-01-01T01:00:00Z".parse().expect("time")
+}
+
+fn job(spec: Value, status: Value) -> Arc<Job> {
+    let mut v = json!({"metadata": {"name": "j", "namespace": "ns", "uid": "job"},
+        "spec": {"parallelism": 2, "completions": 3, "backoffLimit": 1, "selector": {"matchLabels": {"j": "j"}},
+            "template": {"metadata": {"labels": {"j": "j"}}, "spec": {"restartPolicy": "Never", "containers": [{"name": "c"}]}}},
+        "status": status});
+    if let (Some(s), Value::Object(e)) = (v["spec"].as_object_mut(), spec) {
+        s.extend(e);
+    }
+    Arc::new(serde_json::from_value(v).expect("job"))
+}
+
+fn pod(uid: &str, phase: &str) -> Value {
+    json!({"metadata": {"name": uid, "namespace": "ns", "uid": uid, "labels": {"j": "j"}, "finalizers": [FINALIZER]}, "status": {"phase": phase}})
+}
+
+fn snapshot(job: Arc<Job>, pods: Vec<Value>) -> Snapshot {
+    Snapshot {
+        job,
+        pods: pods.into_iter().map(|p| Arc::new(serde_json::from_value(p).expect("pod"))).collect(),
+        released: HashSet::new(),
+        settled: true,
+        backoff: Duration::ZERO,
+    }
+}
+
+fn log(d: &Decision) -> Vec<String> {
+    d.actions
+        .iter()
+        .map(|a| match a {
+            Action::CreatePod { pod, .. } => format!("create {}", pod.metadata.generate_name.clone().unwrap_or_default()),
+            Action::DeletePod { name, .. } => format!("delete {name}"),
+            Action::Patch { path, .. } => format!("release {}", path.rsplit('/').next().unwrap_or("")),
+            Action::RequeueAfter(d) => format!("again in {}s", d.as_secs()),
+            other => format!("{other:?}"),
+        })
+        .collect()
+}
+
+fn status(d: &Decision) -> Value {
+    serde_json::to_value(&d.status).expect("json")
+}
+
+#[test]
+fn pods_are_made_up_to_parallelism_and_completions() {
+    let started = json!({"startTime": "2026-01-01T00:00:00Z", "uncountedTerminatedPods": {}});
+    let with = |n: i32| {
+        let mut s = started.clone();
+        s["succeeded"] = json!(n);
+        s
+    };
+    let cases: Vec<(&str, Arc<Job>, Vec<Value>, Vec<&str>)> = vec![
+        ("the first", job(json!({}), json!({})), vec![], vec!["create j-", "create j-"]),
+        ("one more", job(json!({}), started.clone()), vec![pod("a", "Running")], vec!["create j-"]),
+        ("as many as are left", job(json!({}), with(2)), vec![pod("a", "Running")], vec![]),
+        ("less parallel", job(json!({"parallelism": 1}), started.clone()), vec![pod("a", "Running"), pod("b", "Pending")], vec!["delete b"]),
+        ("suspended", job(json!({"suspend": true}), started.clone()), vec![pod("a", "Running")], vec!["delete a"]),
+        ("deadline ahead", job(json!({"activeDeadlineSeconds": 3700, "parallelism": 0}), started.clone()), vec![], vec!["again in 100s"]),
+        ("without a number of completions", job(json!({"completions": null}), with(1)), vec![pod("a", "Running")], vec![]),
+        ("managed by somebody else", job(json!({"managedBy": "acme.io/x"}), started), vec![], vec![]),
+    ];
+    for (name, job, pods, want) in cases {
+        assert_eq!(log(&plan(&snapshot(job, pods), now())), want, "{name}");
+    }
+}
+
+#[test]
+fn every_end_is_counted_once() {
+    let j = job(json!({}), json!({"startTime": "2026-01-01T00:00:00Z", "uncountedTerminatedPods": {}}));
+    let d = plan(&snapshot(j, vec![pod("a", "Succeeded"), pod("b", "Running")]), now());
+    assert_eq!(log(&d), ["create j-"]);
+    let first = status(&d);
+    assert_eq!(first["uncountedTerminatedPods"], json!({"succeeded": ["a"]}));
+    assert_eq!(first["succeeded"], Value::Null, "not before the list is stored");
+
+    let d = plan(&snapshot(job(json!({}), first.clone()), vec![pod("a", "Succeeded"), pod("b", "Running"), pod("c", "Running")]), now());
+    assert_eq!(log(&d), ["release a"]);
+
+    let mut s = snapshot(job(json!({}), first), vec![pod("a", "Succeeded"), pod("b", "Running"), pod("c", "Running")]);
+    s.released.insert("a".into());
+    let second = status(&plan(&s, now()));
+    assert_eq!((second["succeeded"].clone(), second["uncountedTerminatedPods"].clone()), (json!(1), json!({})));
+
+    let mut s = snapshot(job(json!({}), second), vec![pod("a", "Succeeded"), pod("b", "Running"), pod("c", "Running")]);
+    s.released.insert("a".into());
+    assert_eq!(plan(&s, now()).status, None, "a stale cache does not count it again");
+}
+
+#[test]
+fn completion_in_two_steps() {
+    let all = json!({"startTime": "2026-01-01T00:00:00Z", "succeeded": 3, "uncountedTerminatedPods": {}, "ready": 0, "terminating": 0});
+    let d = plan(&snapshot(job(json!({}), all), vec![]), now());
+    let target = status(&d);
+    assert_eq!(target["conditions"][0]["type"], "SuccessCriteriaMet");
+    assert_eq!(target["conditions"].as_array().map(Vec::len), Some(1));
+    let d = plan(&snapshot(job(json!({}), target), vec![]), now());
+    let end = status(&d);
+    assert_eq!(end["conditions"][1]["type"], "Complete");
+    assert_eq!(end["conditions"][1]["message"], "Reached expected number of succeeded pods");
+    assert_eq!(end["completionTime"], "2026-01-01T01:00:00Z");
+    assert!(matches!(d.events.as_slice(), [Action::Event { reason: "Completed", .. }]));
+    assert!(plan(&snapshot(job(json!({}), end), vec![]), now()).actions.is_empty());
+}
+
+#[test]
+fn failures_beyond_the_limit_end_the_job() {
+    let st = json!({"startTime": "2026-01-01T00:00:00Z", "failed": 1, "uncountedTerminatedPods": {}});
+    let d = plan(&snapshot(job(json!({}), st.clone()), vec![pod("a", "Failed"), pod("b", "Running")]), now());
+    assert_eq!(log(&d), ["delete b"]);
+    assert_eq!(status(&d)["conditions"][0]["reason"], "BackoffLimitExceeded");
+    let d = plan(&snapshot(job(json!({"activeDeadlineSeconds": 60}), st), vec![pod("b", "Running")]), now());
+    assert_eq!(status(&d)["conditions"][0]["message"], "Job was active longer than specified deadline");
+    let waiting = Snapshot { backoff: Duration::from_secs(7), ..snapshot(job(json!({}), json!({"startTime": "2026-01-01T00:00:00Z"})), vec![]) };
+    assert_eq!(log(&plan(&waiting, now())), ["again in 7s"]);
+}
+
+#[test]
+fn indexed_jobs() {
+    let spec = json!({"completionMode": "Indexed"});
+    let d = plan(&snapshot(job(spec.clone(), json!({"startTime": "2026-01-01T00:00:00Z", "completedIndexes": "1", "succeeded": 1})), vec![]), now());
+    assert_eq!(log(&d), ["create j-0-", "create j-2-"]);
+    let Some(Action::CreatePod { pod: made, .. }) = d.actions.first() else { panic!("no pod") };
+    let made = serde_json::to_value(made).expect("json");
+    assert_eq!(made["spec"]["hostname"], "j-0");
+    assert_eq!(made["spec"]["containers"][0]["env"][0]["valueFrom"]["fieldRef"]["fieldPath"], "metadata.labels['batch.kubernetes.io/job-completion-index']");
+    let mut a = pod("a", "Succeeded");
+    a["metadata"]["annotations"] = json!({indexes::INDEX: "0"});
+    let d = plan(&snapshot(job(spec, json!({"startTime": "2026-01-01T00:00:00Z", "completedIndexes": "1", "succeeded": 1})), vec![a]), now());
+    assert_eq!(status(&d)["completedIndexes"], "0,1");
+    assert_eq!(status(&d)["succeeded"], 2);
+}
+
+#[test]
+fn suspending_and_resuming() {
+    let d = plan(&snapshot(job(json!({"suspend": true}), json!({})), vec![]), now());
+    let st = status(&d);
+    assert_eq!(st["conditions"][0]["message"], "Job suspended");
+    assert_eq!(st["startTime"], Value::Null);
+    let d = plan(&snapshot(job(json!({}), st), vec![]), now());
+    assert_eq!(status(&d)["conditions"][0]["status"], "False");
+    assert!(matches!(d.events.as_slice(), [Action::Event { reason: "Resumed", .. }]));
+}

@@ -1,0 +1,221 @@
+//! Keeps the usage in the status of resource quotas true when objects go away.
+
+pub mod usage;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, Service};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;
+use k8s_openapi::jiff::Timestamp;
+use proto::quantity::{Format, Quantity};
+use shared::informer::{Event, Store};
+use shared::workqueue::Queue;
+
+use self::usage::Usage;
+use crate::engine::action::Action;
+use crate::engine::context::Context;
+use crate::engine::discovery::Served;
+use crate::engine::executor::Executor;
+use crate::engine::metadata::{Change, Hub};
+use crate::engine::object::{self, Key};
+use crate::engine::pods;
+use crate::engine::registry::Started;
+use crate::engine::rest::RestError;
+use crate::engine::worker::{self, Synced};
+
+const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+const PAGE: usize = 500;
+/// Resources of the core group that quotas name without `count/`.
+const PLAIN: [&str; 4] = ["configmaps", "secrets", "replicationcontrollers", "resourcequotas"];
+
+struct Quotas {
+    executor: Executor,
+    quotas: Store<ResourceQuota>,
+    pods: Store<Pod>,
+    services: Store<Service>,
+    claims: Store<PersistentVolumeClaim>,
+    hub: Hub,
+}
+
+/// Wire the resource quota controller.
+pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
+    Box::pin(async move {
+        let (quotas, pods) = (cx.informer::<ResourceQuota>(), cx.pods());
+        let (services, claims) = (cx.informer::<Service>(), cx.informer::<PersistentVolumeClaim>());
+        let queue: Queue<Key> = Queue::new("resourcequota_primary");
+        let this = Arc::new(Quotas {
+            executor: cx.executor("resourcequota-controller", "resourcequota-controller"),
+            quotas: quotas.store(),
+            pods: pods.store(),
+            services: services.store(),
+            claims: claims.store(),
+            hub: cx.hub().clone(),
+        });
+        let wake = queue.clone();
+        quotas.add_handler(move |event: &Event<ResourceQuota>| {
+            // Usage written by admission is no reason to count anew.
+            let changed = match event {
+                Event::Updated { old, new } => old.spec != new.spec || new.status.as_ref().is_none_or(|s| s.hard.is_none()),
+                _ => true,
+            };
+            if changed {
+                wake.add(Key::of(&event.object().metadata));
+            }
+        });
+        let replenish = replenisher(quotas.store(), queue.clone());
+        let again = replenish.clone();
+        pods.add_handler(move |event: &Event<Pod>| match event {
+            Event::Deleted(p) => again(object::namespace(&p.metadata)),
+            Event::Updated { old, new } if pods::finished(new) && !pods::finished(old) => again(object::namespace(&new.metadata)),
+            _ => {}
+        });
+        let again = replenish.clone();
+        services.add_handler(move |event: &Event<Service>| {
+            let kind = |s: &Service| s.spec.as_ref().and_then(|x| x.type_.clone());
+            match event {
+                Event::Deleted(s) => again(object::namespace(&s.metadata)),
+                Event::Updated { old, new } if kind(old) != kind(new) => again(object::namespace(&new.metadata)),
+                _ => {}
+            }
+        });
+        let again = replenish.clone();
+        claims.add_handler(move |event: &Event<PersistentVolumeClaim>| {
+            if let Event::Deleted(c) = event {
+                again(object::namespace(&c.metadata));
+            }
+        });
+        cx.hub().listen(move |_: &Served, change: &Change| {
+            if let Change::Deleted(meta) = change
+                && !meta.namespace.is_empty()
+            {
+                replenish(&meta.namespace);
+            }
+        });
+        worker::run(cx, "resourcequota", cx.settings().workers.resource_quota, &queue, &this, |s, key| async move { s.sync(&key).await });
+        let (all, wake) = (quotas.store(), queue.clone());
+        cx.every("resourcequota", cx.settings().quota_period, move || {
+            for quota in all.list() {
+                wake.add(Key::of(&quota.metadata));
+            }
+            std::future::ready(())
+        });
+        Ok(Started::Yes)
+    })
+}
+
+/// Wakes the quotas of a namespace in which something went away.
+fn replenisher(quotas: Store<ResourceQuota>, queue: Queue<Key>) -> impl Fn(&str) + Clone + Send + Sync + 'static {
+    move |namespace: &str| {
+        for quota in quotas.list_namespace(namespace) {
+            queue.add(Key::of(&quota.metadata));
+        }
+    }
+}
+
+impl Quotas {
+    async fn sync(&self, key: &Key) -> Synced {
+        let Some(quota) = self.quotas.get(&key.namespace, &key.name) else { return Ok(None) };
+        let Some(spec) = quota.spec.as_ref() else { return Ok(None) };
+        let hard = spec.hard.clone().unwrap_or_default();
+        let now = Timestamp::now();
+        let mut sum = Usage::new();
+        for pod in self.pods.list_namespace(&key.namespace).iter().filter(|p| usage::in_scope(spec, p)) {
+            usage::add(&mut sum, &usage::pod(pod, now));
+        }
+        if !usage::scoped(spec) {
+            for service in self.services.list_namespace(&key.namespace) {
+                usage::add(&mut sum, &usage::service(&service));
+            }
+            for claim in self.claims.list_namespace(&key.namespace) {
+                usage::add(&mut sum, &usage::claim(&claim));
+            }
+            for name in hard.keys() {
+                if let Some(n) = self.count(&key.namespace, name).await? {
+                    sum.insert(name.clone(), Quantity::from_int(n, Format::DecimalSI));
+                }
+            }
+        }
+        let status = status(&hard, &sum);
+        if quota.status.as_ref().is_some_and(|old| same(old, &status)) {
+            return Ok(None);
+        }
+        let mut copy = ResourceQuota::clone(&quota);
+        copy.status = Some(status);
+        // Admission writes to the same status: on a conflict everything is counted anew.
+        let Action::Update { path, body } = Action::update_status(&copy) else { return Ok(None) };
+        match self.executor.rest.put(&path, &body).await {
+            Err(e) if e.not_found() => Ok(None),
+            other => other.map(|_| None),
+        }
+    }
+
+    /// The number of objects of the resource that a quota name means; None for resources counted otherwise.
+    async fn count(&self, namespace: &str, name: &str) -> Result<Option<i64>, RestError> {
+        let (plural, group) = match name.strip_prefix("count/") {
+            Some(rest) => rest.split_once('.').unwrap_or((rest, "")),
+            None if PLAIN.contains(&name) => (name, ""),
+            None => return Ok(None),
+        };
+        if group.is_empty() && matches!(plural, "pods" | "services" | "persistentvolumeclaims") {
+            return Ok(None);
+        }
+        let catalogue = self.hub.catalogue();
+        let Some(served) = catalogue.preferred.iter().find(|s| s.group == group && s.plural == plural && s.namespaced) else {
+            return Ok(None);
+        };
+        let path = served.path(Some(namespace));
+        let (mut total, mut next) = (0, String::new());
+        loop {
+            let page = self.executor.rest.get_as(&format!("{path}?limit={PAGE}{next}"), METADATA).await?;
+            total += page["items"].as_array().map_or(0, Vec::len);
+            if let Some(left) = page["metadata"]["remainingItemCount"].as_u64() {
+                total += usize::try_from(left).unwrap_or(0);
+                break;
+            }
+            match page["metadata"]["continue"].as_str().filter(|c| !c.is_empty()) {
+                Some(token) => next = format!("&continue={token}"),
+                None => break,
+            }
+        }
+        Ok(i64::try_from(total).ok())
+    }
+}
+
+/// The status with the usage of the resources that are limited.
+#[must_use]
+pub fn status(hard: &BTreeMap<String, Stored>, sum: &Usage) -> ResourceQuotaStatus {
+    let used = hard.keys().map(|k| (k.clone(), Stored(sum.get(k).map_or_else(|| "0".to_owned(), Quantity::to_string))));
+    ResourceQuotaStatus { hard: Some(hard.clone()), used: Some(used.collect()) }
+}
+
+fn same(a: &ResourceQuotaStatus, b: &ResourceQuotaStatus) -> bool {
+    let eq = |a: Option<&BTreeMap<String, Stored>>, b: Option<&BTreeMap<String, Stored>>| {
+        let read = |m: Option<&BTreeMap<String, Stored>>| -> BTreeMap<String, Option<Quantity>> {
+            m.into_iter().flatten().map(|(k, q)| (k.clone(), Quantity::parse(&q.0).ok())).collect()
+        };
+        a.is_some() == b.is_some() && read(a) == read(b)
+    };
+    eq(a.hard.as_ref(), b.hard.as_ref()) && eq(a.used.as_ref(), b.used.as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_limited_resources_are_reported() {
+        let q = |s: &str| Stored(s.to_owned());
+        let hard = BTreeMap::from([("pods".to_owned(), q("10")), ("requests.cpu".to_owned(), q("4"))]);
+        let sum = Usage::from([
+            ("pods".to_owned(), Quantity::from_int(2, Format::DecimalSI)),
+            ("secrets".to_owned(), Quantity::from_int(3, Format::DecimalSI)),
+        ]);
+        let got = status(&hard, &sum);
+        assert_eq!(got.used, Some(BTreeMap::from([("pods".to_owned(), q("2")), ("requests.cpu".to_owned(), q("0"))])));
+        let mut other = got.clone();
+        other.used.get_or_insert_default().insert("requests.cpu".into(), q("0m"));
+        assert!(same(&got, &other), "compared by value");
+    }
+}
