@@ -278,3 +278,26 @@ fn memory(text: &str) -> Value {
     };
     Value::Array(text.split(';').filter_map(group).collect())
 }
+
+#[cfg(test)]
+#[allow(clippy::panic)]
+mod tests {
+    use super::*;
+    use crate::config::table::{Table, Type, parse_type};
+
+    #[test]
+    fn flags_and_fields_exist() {
+        let table = Table::new();
+        let flags = FlagSet::of("kubelet", &[]).expect("flags");
+        for (flag, path, _) in FLAGS {
+            assert!(flags.knows(flag), "{flag}");
+            let mut kind = Type::Struct("KubeletConfiguration");
+            for key in path.split('.') {
+                let Type::Struct(name) = kind else { panic!("{path} goes through something else") };
+                let owner = table.get(name).expect("struct");
+                let field = owner.fields.iter().find(|f| f.name == key);
+                kind = parse_type(field.unwrap_or_else(|| panic!("{path}: no {key}")).type_text);
+            }
+        }
+    }
+}

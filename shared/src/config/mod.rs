@@ -190,6 +190,15 @@ impl Settings {
         *at = value;
     }
 
+    /// The fields that differ from their defaults and that are not in `read`, which holds (whatever its values) the
+    /// fields that the component looks at: what to warn of as having no effect yet.
+    pub fn ignored(&self, read: &Value) -> Vec<String> {
+        let (version, kind) = (self.string("apiVersion"), self.string("kind"));
+        let mut paths = Vec::new();
+        ignored(&self.0, &defaults(&version, &kind), read, "", &mut paths);
+        paths
+    }
+
     /// A text.
     pub fn string(&self, path: &str) -> String {
         self.get(path).and_then(Value::as_str).unwrap_or("").to_owned()
@@ -232,5 +241,21 @@ impl Settings {
         let entries = self.get("featureGates").and_then(Value::as_object).into_iter().flatten();
         let set: BTreeMap<String, bool> = entries.filter_map(|(k, v)| Some((k.clone(), v.as_bool()?))).collect();
         Ok(flags.on_top_of(&FeatureGates::default().with(&set)?))
+    }
+}
+
+fn ignored(value: &Value, default: &Value, read: &Value, path: &str, out: &mut Vec<String>) {
+    let Value::Object(fields) = value else { return };
+    for (key, value) in fields {
+        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        let default = default.get(key).unwrap_or(&Value::Null);
+        if value == default || matches!(path.as_str(), "kind" | "apiVersion") {
+            continue;
+        }
+        match read.get(key) {
+            None => out.push(path),
+            Some(inner) if inner.is_object() && default.is_object() => ignored(value, default, inner, &path, out),
+            Some(_) => {}
+        }
     }
 }

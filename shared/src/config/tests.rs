@@ -199,3 +199,11 @@ fn gates_of_file_and_flags() {
     let gates = settings.feature_gates(&flags.feature_gates()).expect("gates");
     assert!(gates.enabled("ComponentFlagz") && !gates.enabled("ComponentStatusz"));
 }
+
+#[test]
+fn ignored_fields_are_named() {
+    let text = "maxPods: 5\ncpuManagerPolicy: static\nauthentication:\n  x509:\n    clientCAFile: /ca\n  webhook:\n    cacheTTL: 1s\n";
+    let settings = kubelet_text(text).expect("settings");
+    let read = json!({"maxPods": 0, "authentication": {"webhook": {"cacheTTL": 0}}});
+    assert_eq!(settings.ignored(&read), ["authentication.x509", "cpuManagerPolicy"]);
+}
