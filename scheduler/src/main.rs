@@ -1,1 +1,7 @@
-fn main() {}
+//! The kube-scheduler binary.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    shared::run::main("kube-scheduler", scheduler::run)
+}

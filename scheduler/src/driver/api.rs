@@ -1,0 +1,118 @@
+//! The API server, behind the [`Api`] port.
+
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use serde_json::{Value, json};
+use shared::informer::Store;
+
+use crate::framework::api::{Api, ApiError};
+use crate::model::PodInfo;
+
+/// How often a claim is looked at while its binding is awaited; looks go to the informer's store.
+const CLAIM_POLL: Duration = Duration::from_millis(250);
+
+/// Calls over one client.
+pub(super) struct KubeApi {
+    pub(super) client: kube::Client,
+    pub(super) claims: Store<PersistentVolumeClaim>,
+    pub(super) pods: Store<Pod>,
+}
+
+impl KubeApi {
+    fn pods(&self, pod: &PodInfo) -> kube::Api<Pod> {
+        kube::Api::namespaced(self.client.clone(), &pod.namespace)
+    }
+}
+
+fn failed(error: kube::Error) -> ApiError {
+    match error {
+        kube::Error::Api(status) => ApiError { code: status.code, message: status.message.clone() },
+        other => ApiError { code: 0, message: other.to_string() },
+    }
+}
+
+#[async_trait]
+impl Api for KubeApi {
+    async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), ApiError> {
+        let binding = json!({
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"namespace": &*pod.namespace, "name": &*pod.name, "uid": &*pod.uid},
+            "target": {"kind": "Node", "name": node},
+        });
+        let done: Result<Value, _> =
+            self.pods(pod).create_subresource("binding", &pod.name, &PostParams::default(), &binding).await;
+        done.map(drop).map_err(failed)
+    }
+
+    async fn patch_status(&self, pod: &PodInfo, mut patch: Value) -> Result<(), ApiError> {
+        // A pod of the same name made in between must not be touched.
+        patch["metadata"] = json!({"uid": &*pod.uid});
+        let done = self.pods(pod).patch_status(&pod.name, &PatchParams::default(), &Patch::Strategic(patch)).await;
+        done.map(drop).map_err(failed)
+    }
+
+    async fn delete(&self, pod: &PodInfo) -> Result<(), ApiError> {
+        let preconditions = Preconditions { uid: Some(pod.uid.to_string()), resource_version: None };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        self.pods(pod).delete(&pod.name, &params).await.map(drop).map_err(failed)
+    }
+
+    async fn update_claim(&self, claim: &PersistentVolumeClaim) -> Result<(), ApiError> {
+        let meta = &claim.metadata;
+        let namespace = meta.namespace.as_deref().unwrap_or_default();
+        let api: kube::Api<PersistentVolumeClaim> = kube::Api::namespaced(self.client.clone(), namespace);
+        let done = api.replace(meta.name.as_deref().unwrap_or_default(), &PostParams::default(), claim).await;
+        done.map(drop).map_err(failed)
+    }
+
+    async fn update_volume(&self, volume: &PersistentVolume) -> Result<(), ApiError> {
+        let api: kube::Api<PersistentVolume> = kube::Api::all(self.client.clone());
+        let name = volume.metadata.name.as_deref().unwrap_or_default();
+        api.replace(name, &PostParams::default(), volume).await.map(drop).map_err(failed)
+    }
+
+    async fn claims_bound(
+        &self,
+        pod: &PodInfo,
+        claims: &[String],
+        node: &str,
+        timeout: Duration,
+    ) -> Result<(), ApiError> {
+        let until = Instant::now() + timeout;
+        let fail = |message: String| Err(ApiError { code: 0, message });
+        loop {
+            if self.pods.get(&pod.namespace, &pod.name).is_none() {
+                return fail(format!("pod does not exist any more: pod {pod} not found"));
+            }
+            let mut waiting = None;
+            for name in claims {
+                let Some(claim) = self.claims.get(&pod.namespace, name) else {
+                    return fail(format!("failed to get PVC {}/{name}", pod.namespace));
+                };
+                let annotations = claim.metadata.annotations.as_ref();
+                let annotation = |key: &str| annotations.and_then(|a| a.get(key)).map(String::as_str);
+                if annotation("pv.kubernetes.io/bind-completed").is_some() {
+                    continue;
+                }
+                // The provisioner takes the annotation back when it cannot make the volume there.
+                let chosen = annotation("volume.kubernetes.io/selected-node");
+                if chosen.is_some_and(|n| n != node) {
+                    return fail(format!(
+                        "selectedNode annotation value {:?} not set to scheduled node {node:?}",
+                        chosen.unwrap_or_default()
+                    ));
+                }
+                waiting = Some(name);
+            }
+            let Some(waiting) = waiting else { return Ok(()) };
+            if Instant::now() >= until {
+                return fail(format!("timed out waiting for the condition on PVC {}/{waiting}", pod.namespace));
+            }
+            tokio::time::sleep(CLAIM_POLL).await;
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What all tasks of the scheduler share, and how informers feed it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use parking_lot::Mutex;
+use shared::informer::{Event, Informer, Object, Store};
+use tokio::sync::{Notify, oneshot};
+
+use super::stores::{Informers, Stores};
+use crate::framework::api::Api;
+use crate::framework::{Action, ClusterEvent, ObjectKind, Status};
+use crate::model::demand::Interner;
+use crate::model::{Cache, NodeBase, PodInfo};
+use crate::queue::{Profiles, Queue};
+
+/// See the module. Locks are taken one at a time and never held across an await.
+pub(super) struct Core {
+    pub(super) cache: Mutex<Cache>,
+    pub(super) queue: Mutex<Queue>,
+    /// Somebody may be popped.
+    pub(super) wake: Notify,
+    pub(super) profiles: Arc<Profiles>,
+    pub(super) stores: Stores,
+    pub(super) pods: Store<Pod>,
+    pub(super) api: Arc<dyn Api>,
+    interner: Mutex<Interner>,
+    /// Pods that wait for permission, and how to tell them.
+    waiting: Mutex<HashMap<Arc<str>, oneshot::Sender<Status>>>,
+}
+
+impl Core {
+    pub(super) fn new(
+        profiles: Arc<Profiles>,
+        queue: Queue,
+        stores: Stores,
+        pods: Store<Pod>,
+        api: Arc<dyn Api>,
+    ) -> Self {
+        Self {
+            cache: Mutex::new(Cache::new(None)),
+            queue: Mutex::new(queue),
+            wake: Notify::new(),
+            profiles,
+            stores,
+            pods,
+            api,
+            interner: Mutex::new(Interner::default()),
+            waiting: Mutex::new(HashMap::new()),
+        }
+    }
+
+    /// Reads a pod.
+    pub(super) fn read(&self, pod: &Pod) -> Arc<PodInfo> {
+        Arc::new(PodInfo::interned(pod, &mut self.interner.lock()))
+    }
+
+    /// Something happened that may help waiting pods.
+    pub(super) fn happened(&self, event: &ClusterEvent) {
+        self.on_queue(|q, now| q.happened(event, now));
+    }
+
+    /// Changes the queue and wakes the scheduling loop when that made a pod ready.
+    pub(super) fn on_queue(&self, change: impl FnOnce(&mut Queue, Instant) -> bool) {
+        if change(&mut self.queue.lock(), Instant::now()) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Makes a pod wait for permission.
+    pub(super) fn wait(&self, uid: &Arc<str>) -> oneshot::Receiver<Status> {
+        let (tell, told) = oneshot::channel();
+        self.waiting.lock().insert(Arc::clone(uid), tell);
+        told
+    }
+
+    /// Ends a pod's wait; `false` when it does not wait.
+    pub(super) fn answer(&self, uid: &str, status: Status) -> bool {
+        self.waiting.lock().remove(uid).is_some_and(|tell| tell.send(status).is_ok())
+    }
+
+    fn ours(&self, pod: &PodInfo) -> bool {
+        self.profiles.contains_key(&pod.scheduler_name)
+    }
+
+    fn pod_seen(&self, pod: &Pod) {
+        let new = self.read(pod);
+        if new.node_name.is_some() {
+            let mut cache = self.cache.lock();
+            // An assumed pod is news to nobody: the scheduler has counted it since it placed it.
+            let old = cache.pod(&new.uid).filter(|_| !cache.is_assumed(&new.uid)).cloned();
+            cache.add_pod(Arc::clone(&new));
+            drop(cache);
+            self.on_queue(|q, now| {
+                q.delete(&new.uid);
+                let event = ClusterEvent::AssignedPod { old, new: Some(new) };
+                q.happened(&event, now)
+            });
+        } else if self.ours(&new) && !self.cache.lock().is_assumed(&new.uid) {
+            self.on_queue(|q, now| q.update(new, now));
+        }
+    }
+
+    fn pod_gone(&self, pod: &Pod) {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        if shared::types::node_name(pod).is_empty() {
+            self.answer(uid, Status::unschedulable("pod was deleted"));
+            let gone = self.read(pod);
+            let promised = self.queue.lock().nominated().node_of(uid).is_some();
+            self.on_queue(|q, now| {
+                q.delete(uid);
+                promised && q.happened(&ClusterEvent::AssignedPod { old: Some(gone), new: None }, now)
+            });
+        } else {
+            let removed = self.cache.lock().remove_pod(uid);
+            let gone = removed.unwrap_or_else(|| self.read(pod));
+            self.happened(&ClusterEvent::AssignedPod { old: Some(gone), new: None });
+        }
+    }
+
+    fn node_seen(&self, node: &Node) {
+        let base = NodeBase::from_api(node);
+        let mut cache = self.cache.lock();
+        let old = cache.node(&base.name).map(|n| Arc::clone(&n.base));
+        let Some(new) = cache.set_node(base).map(|n| Arc::clone(&n.base)) else { return };
+        drop(cache);
+        self.happened(&ClusterEvent::Node { old, new });
+    }
+
+    fn node_gone(&self, node: &Node) {
+        self.cache.lock().remove_node(node.metadata.name.as_deref().unwrap_or_default());
+        self.happened(&ClusterEvent::NodeGone);
+    }
+
+    fn follow<K: Object>(self: &Arc<Self>, informer: &Informer<K>, kind: ObjectKind) {
+        let core = Arc::clone(self);
+        informer.add_handler(move |event| {
+            let action = match event {
+                Event::Added(_) => Action::Add,
+                Event::Updated { .. } => Action::Update,
+                Event::Deleted(_) => Action::Delete,
+            };
+            core.happened(&ClusterEvent::Object(kind, action));
+        });
+    }
+
+    /// Lets the informers feed the cache and the queue.
+    pub(super) fn listen(self: &Arc<Self>, informers: &Informers) {
+        let core = Arc::clone(self);
+        informers.nodes.add_handler(move |event| match event {
+            Event::Added(node) | Event::Updated { new: node, .. } => core.node_seen(node),
+            Event::Deleted(node) => core.node_gone(node),
+        });
+        let core = Arc::clone(self);
+        informers.pods.add_handler(move |event| match event {
+            Event::Added(pod) => core.pod_seen(pod),
+            Event::Updated { old, new } => {
+                if old.metadata.uid != new.metadata.uid {
+                    core.pod_gone(old);
+                }
+                core.pod_seen(new);
+            }
+            Event::Deleted(pod) => core.pod_gone(pod),
+        });
+        self.follow(&informers.volumes, ObjectKind::PersistentVolume);
+        self.follow(&informers.claims, ObjectKind::PersistentVolumeClaim);
+        self.follow(&informers.classes, ObjectKind::StorageClass);
+        self.follow(&informers.csi_nodes, ObjectKind::CsiNode);
+        self.follow(&informers.csi_drivers, ObjectKind::CsiDriver);
+        self.follow(&informers.namespaces, ObjectKind::Namespace);
+    }
+}

@@ -1,0 +1,283 @@
+//! The scheduling cycle, one pod at a time, and the binding cycles that follow it side by side.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use shared::events::Kind;
+use shared::run::TaskGroup;
+use tokio_util::sync::CancellationToken;
+
+use super::core::Core;
+use super::failure::Reporter;
+use crate::framework::plugin::Rescue;
+use crate::framework::{Code, Context, Cursor, CycleState, Failure, Placement, Profile, Status};
+use crate::metrics::{self, Attempt, Point};
+use crate::model::{PodInfo, Snapshot};
+use crate::queue::QueuedPod;
+
+/// How often back-offs are looked at.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The one task that decides.
+pub(super) struct Cycle {
+    pub(super) core: Arc<Core>,
+    pub(super) reporter: Arc<Reporter>,
+    pub(super) tasks: TaskGroup,
+    pub(super) cursor: Cursor,
+    pub(super) snapshot: Snapshot,
+}
+
+/// A binding on its way.
+struct Binding {
+    core: Arc<Core>,
+    reporter: Arc<Reporter>,
+    profile: Arc<Profile>,
+    state: CycleState,
+    queued: QueuedPod,
+    /// The pod with its node.
+    assumed: Arc<PodInfo>,
+    node: Arc<str>,
+    started: Instant,
+}
+
+impl Cycle {
+    /// Schedules until `stop`.
+    pub(super) async fn run(mut self, stop: CancellationToken) {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while !stop.is_cancelled() {
+            let next = self.core.queue.lock().pop(Instant::now());
+            if let Some(queued) = next {
+                self.attempt(queued);
+                // Bindings share these threads.
+                tokio::task::yield_now().await;
+                continue;
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.core.wake.notified() => {}
+                _ = tick.tick() => self.tick(),
+            }
+        }
+    }
+
+    fn tick(&self) {
+        let mut queue = self.core.queue.lock();
+        queue.tick(Instant::now());
+        metrics::pending(queue.lengths());
+        drop(queue);
+        metrics::cache(self.core.cache.lock().sizes());
+    }
+
+    fn attempt(&mut self, queued: QueuedPod) {
+        let started = Instant::now();
+        let pod = Arc::clone(&queued.pod);
+        let Some(profile) = self.core.profiles.get(&pod.scheduler_name).cloned() else {
+            self.core.queue.lock().done(&pod.uid);
+            return;
+        };
+        if pod.terminating {
+            let text = format!("skip schedule deleting pod: {pod}");
+            self.reporter.event(&profile.name, &pod, Kind::Warning, "FailedScheduling", "Scheduling", text);
+            self.core.queue.lock().done(&pod.uid);
+            return;
+        }
+        self.core.cache.lock().refresh(&mut self.snapshot);
+        let nominated = self.core.queue.lock().nominated();
+        let mut state = CycleState::default();
+        let cx = Context {
+            snapshot: &self.snapshot,
+            listers: &self.core.stores,
+            nominated: &nominated,
+            now: jiff::Timestamp::now(),
+        };
+        let decided = profile.schedule(cx, &mut state, &pod, &mut self.cursor, &mut rand::rng());
+        metrics::algorithm(started.elapsed());
+        match decided {
+            Ok(placement) => {
+                let assumed = Arc::new(pod.placed(placement.node.name()));
+                if let Err(status) = self.settle(cx, &profile, &mut state, &placement, &assumed) {
+                    metrics::attempt(&profile.name, outcome(&status), started.elapsed());
+                    self.reporter.failed(&profile, queued, Failure::Broken(status), None);
+                    return;
+                }
+                let (status, patience) = metrics::timed(Point::Permit, &profile.name, || {
+                    let (status, patience) = profile.permit(&mut state, &pod, placement.node.name());
+                    (patience, status)
+                })
+                .swap();
+                let binding = Binding {
+                    core: Arc::clone(&self.core),
+                    reporter: Arc::clone(&self.reporter),
+                    node: Arc::clone(placement.node.name()),
+                    profile,
+                    state,
+                    queued,
+                    assumed,
+                    started,
+                };
+                if !status.is_success() && status.code() != Code::Wait {
+                    binding.undo(status);
+                    return;
+                }
+                tracing::debug!(pod = %pod, node = %placement.node.name(), evaluated = placement.evaluated, feasible = placement.feasible, "Attempting to bind pod to node");
+                let waits = (status.code() == Code::Wait).then(|| self.core.wait(&pod.uid));
+                self.tasks.spawn("binding", binding.run(waits.map(|told| (told, patience))));
+            }
+            Err(Failure::Unfit(mut diagnosis)) => {
+                let mut rescue = None;
+                if profile.has_post_filter() {
+                    let (found, status) = metrics::timed(Point::PostFilter, &profile.name, || {
+                        profile.post_filter(cx, &state, &pod, &diagnosis.rejected)
+                    });
+                    diagnosis.post_filter = status.to_string();
+                    metrics::preemption(found.as_ref().filter(|r| r.nominate.is_some()).map(|r| r.victims.len()));
+                    rescue = found;
+                }
+                metrics::attempt(&profile.name, Attempt::Unschedulable, started.elapsed());
+                self.make_room(&profile, &pod, rescue.as_ref());
+                self.reporter.failed(&profile, queued, Failure::Unfit(diagnosis), rescue);
+            }
+            Err(failure) => {
+                let how = if matches!(failure, Failure::NoNodes) { Attempt::Unschedulable } else { Attempt::Error };
+                metrics::attempt(&profile.name, how, started.elapsed());
+                self.reporter.failed(&profile, queued, failure, None);
+            }
+        }
+    }
+
+    /// Takes the room in the cache, then lets plugins take theirs.
+    fn settle(
+        &self,
+        cx: Context<'_>,
+        profile: &Profile,
+        state: &mut CycleState,
+        placement: &Placement,
+        assumed: &Arc<PodInfo>,
+    ) -> Result<(), Status> {
+        if !self.core.cache.lock().assume(Arc::clone(assumed)) {
+            return Err(Status::error(format!("pod {}({assumed}) is in the cache, so can't be assumed", assumed.uid)));
+        }
+        self.core.queue.lock().nominate(assumed, None);
+        let status =
+            metrics::timed(Point::Reserve, &profile.name, || profile.reserve(cx, state, assumed, &placement.node));
+        if status.is_success() {
+            return Ok(());
+        }
+        self.core.cache.lock().forget(&assumed.uid);
+        Err(status)
+    }
+
+    /// Sends victims away, in the background.
+    fn make_room(&self, profile: &Profile, pod: &Arc<PodInfo>, rescue: Option<&Rescue>) {
+        let Some(rescue) = rescue else { return };
+        let Some(node) = rescue.nominate.clone() else { return };
+        for other in &rescue.demoted {
+            self.core.queue.lock().nominate(other, None);
+        }
+        let (core, reporter) = (Arc::clone(&self.core), Arc::clone(&self.reporter));
+        let (pod, profile, rescue) = (Arc::clone(pod), Arc::clone(&profile.name), rescue.clone());
+        self.tasks.spawn("preemption", async move {
+            for other in &rescue.demoted {
+                reporter.demote(other).await;
+            }
+            for victim in &rescue.victims {
+                if core.answer(&victim.uid, Status::unschedulable("preempted")) {
+                    continue;
+                }
+                if !reporter.evict(&profile, &pod, victim, &node).await {
+                    core.happened(&crate::framework::ClusterEvent::Everything("PreemptionFailed"));
+                }
+            }
+        });
+    }
+}
+
+trait Swap<A, B> {
+    fn swap(self) -> (B, A);
+}
+
+impl<A, B> Swap<A, B> for (A, B) {
+    fn swap(self) -> (B, A) {
+        (self.1, self.0)
+    }
+}
+
+fn outcome(status: &Status) -> Attempt {
+    if status.is_rejected() { Attempt::Unschedulable } else { Attempt::Error }
+}
+
+impl Binding {
+    async fn run(mut self, waits: Option<(tokio::sync::oneshot::Receiver<Status>, Duration)>) {
+        if let Some((told, patience)) = waits {
+            let since = Instant::now();
+            let status = match tokio::time::timeout(patience, told).await {
+                Ok(Ok(status)) => status,
+                _ => Status::unschedulable("timed out waiting on permit"),
+            };
+            self.core.answer(&self.assumed.uid, Status::SUCCESS);
+            metrics::permit_wait(status.code().name(), since.elapsed());
+            if !status.is_success() {
+                return self.undo(status);
+            }
+        }
+        let status = self.bind().await;
+        if !status.is_success() {
+            return self.undo(status);
+        }
+        self.core.cache.lock().finish_binding(&self.assumed.uid, Instant::now());
+        self.core.queue.lock().done(&self.assumed.uid);
+        let name = Arc::clone(&self.profile.name);
+        metrics::attempt(&name, Attempt::Scheduled, self.started.elapsed());
+        metrics::bound(self.queued.attempts, self.queued.first.map(|t| t.elapsed()).unwrap_or_default());
+        let text = format!("Successfully assigned {} to {}", self.assumed, self.node);
+        tracing::info!(pod = %self.assumed, node = %self.node, "Successfully bound pod to node");
+        self.reporter.event(&name, &self.assumed, Kind::Normal, "Scheduled", "Binding", text);
+        self.profile.post_bind(&self.state, &self.assumed, &self.node);
+        // Notes may hold what somebody else waits for.
+        self.state = CycleState::default();
+    }
+
+    async fn bind(&self) -> Status {
+        let (api, pod, node) = (&*self.core.api, &*self.assumed, &*self.node);
+        let said = |kind: &str, name: &'static str, status: &Status| {
+            let text = format!("running {kind} plugin {name:?}: {status}");
+            Status::new(status.code(), text).by(name)
+        };
+        let begun = Instant::now();
+        for (name, plugin) in self.profile.pre_binders() {
+            if plugin.applies(&self.state, pod) {
+                let status = plugin.pre_bind(api, &self.state, pod, node).await;
+                if !status.is_success() {
+                    metrics::observe_point(Point::PreBind, &self.profile.name, status.code().name(), begun.elapsed());
+                    return said("PreBind", name, &status);
+                }
+            }
+        }
+        metrics::observe_point(Point::PreBind, &self.profile.name, "Success", begun.elapsed());
+        let begun = Instant::now();
+        let mut status = Status::SKIP;
+        for (name, plugin) in self.profile.binders() {
+            status = plugin.bind(api, &self.state, pod, node).await;
+            if status.is_skip() {
+                continue;
+            }
+            if !status.is_success() {
+                status = said("Bind", name, &status);
+            }
+            break;
+        }
+        metrics::observe_point(Point::Bind, &self.profile.name, status.code().name(), begun.elapsed());
+        status
+    }
+
+    /// The pod does not get the node after all.
+    fn undo(mut self, status: Status) {
+        self.profile.unreserve(&mut self.state, &self.assumed, &self.node);
+        self.core.cache.lock().forget(&self.assumed.uid);
+        let freed = crate::framework::ClusterEvent::AssignedPod { old: Some(Arc::clone(&self.assumed)), new: None };
+        self.core.happened(&freed);
+        metrics::attempt(&self.profile.name, outcome(&status), self.started.elapsed());
+        self.reporter.failed(&self.profile, self.queued, Failure::Broken(status), None);
+    }
+}

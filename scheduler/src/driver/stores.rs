@@ -1,0 +1,226 @@
+//! Objects that plugins look up, from the informers' stores; and which informers there are.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{
+    Container, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass};
+use shared::informer::{Factory, Informer, Scope, Store};
+
+use crate::framework::Listers;
+use crate::model::selector::Labels;
+use crate::model::{PodInfo, Selector};
+
+const BY_CLASS: &str = "class";
+
+/// One informer per kind.
+pub(super) struct Informers {
+    pub(super) pods: Informer<Pod>,
+    pub(super) nodes: Informer<Node>,
+    pub(super) volumes: Informer<PersistentVolume>,
+    pub(super) claims: Informer<PersistentVolumeClaim>,
+    pub(super) classes: Informer<StorageClass>,
+    pub(super) csi_nodes: Informer<CSINode>,
+    pub(super) csi_drivers: Informer<CSIDriver>,
+    pub(super) namespaces: Informer<Namespace>,
+    budgets: Informer<PodDisruptionBudget>,
+    services: Informer<Service>,
+    controllers: Informer<ReplicationController>,
+    replica_sets: Informer<ReplicaSet>,
+    stateful_sets: Informer<StatefulSet>,
+}
+
+impl Informers {
+    pub(super) fn new(factory: &Factory) -> Self {
+        let unfinished = "status.phase!=Succeeded,status.phase!=Failed".to_owned();
+        let it = Self {
+            pods: factory.informer_in(Scope { fields: Some(unfinished), ..Scope::default() }),
+            nodes: factory.informer(),
+            volumes: factory.informer(),
+            claims: factory.informer(),
+            classes: factory.informer(),
+            csi_nodes: factory.informer(),
+            csi_drivers: factory.informer(),
+            namespaces: factory.informer(),
+            budgets: factory.informer(),
+            services: factory.informer(),
+            controllers: factory.informer(),
+            replica_sets: factory.informer(),
+            stateful_sets: factory.informer(),
+        };
+        it.pods.set_transform(strip_pod);
+        it.nodes.set_transform(strip_node);
+        it.volumes.add_index(BY_CLASS, |v| vec![class_of(v)]);
+        it.controllers.set_transform(|rc| {
+            rc.status = None;
+            if let Some(spec) = &mut rc.spec {
+                spec.template = None;
+            }
+        });
+        it.replica_sets.set_transform(|rs| {
+            rs.status = None;
+            if let Some(spec) = &mut rs.spec {
+                spec.template = None;
+            }
+        });
+        it.stateful_sets.set_transform(|set| {
+            set.status = None;
+            if let Some(spec) = &mut set.spec {
+                spec.template = Default::default();
+                spec.volume_claim_templates = None;
+            }
+        });
+        it
+    }
+
+    pub(super) fn stores(&self) -> Stores {
+        Stores {
+            volumes: self.volumes.store(),
+            claims: self.claims.store(),
+            classes: self.classes.store(),
+            csi_nodes: self.csi_nodes.store(),
+            namespaces: self.namespaces.store(),
+            budgets: self.budgets.store(),
+            services: self.services.store(),
+            controllers: self.controllers.store(),
+            replica_sets: self.replica_sets.store(),
+            stateful_sets: self.stateful_sets.store(),
+        }
+    }
+}
+
+fn class_of(v: &PersistentVolume) -> String {
+    v.spec.as_ref().and_then(|s| s.storage_class_name.clone()).unwrap_or_default()
+}
+
+/// Drops what placing a pod never asks for.
+fn strip_pod(pod: &mut Pod) {
+    fn strip(c: &mut Container) {
+        *c = Container {
+            name: std::mem::take(&mut c.name),
+            image: c.image.take(),
+            ports: c.ports.take(),
+            resources: c.resources.take(),
+            restart_policy: c.restart_policy.take(),
+            ..Container::default()
+        };
+    }
+    pod.metadata.annotations = None;
+    if let Some(spec) = &mut pod.spec {
+        spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()).for_each(strip);
+        spec.ephemeral_containers = None;
+        spec.security_context = None;
+        if let Some(volumes) = &mut spec.volumes {
+            volumes.retain(|v| {
+                v.projected.is_none() && v.config_map.is_none() && v.secret.is_none() && v.empty_dir.is_none()
+            });
+        }
+    }
+    if let Some(status) = &mut pod.status {
+        for s in
+            status.container_statuses.iter_mut().flatten().chain(status.init_container_statuses.iter_mut().flatten())
+        {
+            s.last_state = None;
+            s.state = None;
+            s.volume_mounts = None;
+        }
+        status.ephemeral_container_statuses = None;
+    }
+}
+
+fn strip_node(node: &mut Node) {
+    node.metadata.annotations = None;
+    if let Some(status) = &mut node.status {
+        status.conditions = None;
+        status.node_info = None;
+        status.volumes_attached = None;
+        status.volumes_in_use = None;
+    }
+}
+
+/// The stores that plugins read.
+pub(super) struct Stores {
+    volumes: Store<PersistentVolume>,
+    pub(super) claims: Store<PersistentVolumeClaim>,
+    classes: Store<StorageClass>,
+    csi_nodes: Store<CSINode>,
+    namespaces: Store<Namespace>,
+    budgets: Store<PodDisruptionBudget>,
+    services: Store<Service>,
+    controllers: Store<ReplicationController>,
+    replica_sets: Store<ReplicaSet>,
+    stateful_sets: Store<StatefulSet>,
+}
+
+impl Listers for Stores {
+    fn claim(&self, namespace: &str, name: &str) -> Option<Arc<PersistentVolumeClaim>> {
+        self.claims.get(namespace, name)
+    }
+
+    fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>> {
+        self.volumes.get("", name)
+    }
+
+    fn volumes_of_class(&self, class: &str) -> Vec<Arc<PersistentVolume>> {
+        self.volumes.by_index(BY_CLASS, class)
+    }
+
+    fn storage_class(&self, name: &str) -> Option<Arc<StorageClass>> {
+        self.classes.get("", name)
+    }
+
+    fn csi_node(&self, name: &str) -> Option<Arc<CSINode>> {
+        self.csi_nodes.get("", name)
+    }
+
+    fn namespace_labels(&self, name: &str) -> Option<Labels> {
+        self.namespaces.get("", name).and_then(|n| n.metadata.labels.clone())
+    }
+
+    fn namespaces(&self, selector: &Selector) -> Vec<String> {
+        let none = Labels::new();
+        let all = self.namespaces.list();
+        let matching = all.iter().filter(|n| selector.matches(n.metadata.labels.as_ref().unwrap_or(&none)));
+        matching.filter_map(|n| n.metadata.name.clone()).collect()
+    }
+
+    fn budgets(&self, namespace: &str) -> Vec<Arc<PodDisruptionBudget>> {
+        self.budgets.list_namespace(namespace)
+    }
+
+    fn spread_selector(&self, pod: &PodInfo) -> Selector {
+        let mut all = Vec::new();
+        let from_map = |map: &Labels| Selector::from_map(map).0.unwrap_or_default();
+        if !pod.labels.is_empty() {
+            for service in self.services.list_namespace(&pod.namespace) {
+                if let Some(selector) = service.spec.as_ref().and_then(|s| s.selector.as_ref())
+                    && Selector::from_map(selector).matches(&pod.labels)
+                {
+                    all.extend(from_map(selector));
+                }
+            }
+        }
+        if let Some((kind, name)) = &pod.controller {
+            let read = |s: &_| Selector::from_api(Some(s)).0.unwrap_or_default();
+            match kind.as_str() {
+                "ReplicationController" => {
+                    let owner = self.controllers.get(&pod.namespace, name);
+                    all.extend(owner.iter().filter_map(|o| o.spec.as_ref()?.selector.as_ref()).flat_map(from_map));
+                }
+                "ReplicaSet" => {
+                    let owner = self.replica_sets.get(&pod.namespace, name);
+                    all.extend(owner.iter().filter_map(|o| Some(&o.spec.as_ref()?.selector)).flat_map(read));
+                }
+                "StatefulSet" => {
+                    let owner = self.stateful_sets.get(&pod.namespace, name);
+                    all.extend(owner.iter().filter_map(|o| Some(&o.spec.as_ref()?.selector)).flat_map(read));
+                }
+                _ => {}
+            }
+        }
+        Selector(Some(all))
+    }
+}
