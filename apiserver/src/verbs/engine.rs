@@ -173,10 +173,13 @@ impl Engine {
                 }
             }
         };
-        if revision > 0 {
-            meta::set_text(&mut object, "resourceVersion", &revision.to_string());
+        // What is returned is what the store holds.
+        let bytes = codec::encode(storage, &object).map_err(|e| Status::internal(&e.to_string()))?;
+        let mut stored = codec::decode(storage, &bytes, revision).map_err(|e| Status::internal(&e.to_string()))?;
+        if revision == 0 {
+            meta::set_text(&mut stored, "resourceVersion", "");
         }
-        Ok(self.to_served(t.row, object))
+        Ok(self.to_served(t.row, stored))
     }
 
     /// Changes an object. True when it was created instead. `unset_revision_wins` is for patches, whose result always
@@ -232,6 +235,9 @@ impl Engine {
         }
         let allocation = self.services.before_update(self, storage, &mut new, &old, t.options.dry_run).await?;
         self.judge(t, Operation::Update, Some(&mut new), Some(&old)).await?;
+        meta::set_text(&mut new, "resourceVersion", meta::text(&old, "resourceVersion"));
+        // A write that changes nothing but the times of its owners changes nothing.
+        proto::merge::apply::keep_timestamps(&mut new, &old);
         meta::metadata(&mut new).remove("resourceVersion");
         let bytes = codec::encode(storage, &new).map_err(|e| Status::internal(&e.to_string()))?;
         let deletable = meta::is_deletable(&new) && !strategy.holds.is_some_and(|f| f(&new));

@@ -3,7 +3,6 @@
 //! In comes a [`Request`], out goes a [`Reply`] or a `Status`; what happens between is the same for every kind. Knows
 //! neither sockets nor TLS. One file per verb; [`engine`] is the write pipeline they share.
 
-pub mod defaults;
 pub mod delete;
 pub mod engine;
 pub mod get;

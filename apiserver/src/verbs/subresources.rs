@@ -88,7 +88,7 @@ async fn token(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Res
     let expected = Expected::kind("authentication.k8s.io", "v1", "TokenRequest");
     let mut object = negotiate::decode(&r.content_type, &r.body, &expected, options.field_validation)?.object;
     if let Some(s) = schema::kind("authentication.k8s.io", "v1", "TokenRequest") {
-        super::defaults::apply(s, &mut object);
+        proto::defaulting::apply(s, &mut object);
     }
     let there = meta::text(&object, "name");
     if !there.is_empty() && there != r.info.name {

@@ -23,7 +23,7 @@ pub fn body(r: &Request, row: &'static Resource, options: &WriteOptions) -> Resu
 /// Fills in defaults.
 pub fn default(row: &Resource, object: &mut Value) -> Result<(), Status> {
     let schema = codec::served_schema(row).map_err(|e| Status::internal(&e.to_string()))?;
-    super::defaults::apply(schema, object);
+    proto::defaulting::apply(schema, object);
     Ok(())
 }
 

@@ -83,7 +83,7 @@ pub async fn evict(engine: &Arc<Engine>, r: &Request, row: &'static Resource) ->
     let options = WriteOptions::read(&r.query, OptionsKind::Create, &r.user_agent)?;
     let mut eviction = negotiate::decode(&r.content_type, &r.body, &Expected::kind("policy", "v1", "Eviction"), options.field_validation)?.object;
     if let Some(s) = schema::kind("policy", "v1", "Eviction") {
-        crate::verbs::defaults::apply(s, &mut eviction);
+        proto::defaulting::apply(s, &mut eviction);
     }
     let (namespace, name) = (&r.info.namespace, &r.info.name);
     if meta::text(&eviction, "name") != name {
