@@ -11,6 +11,7 @@ pub mod authn;
 pub mod authz;
 pub mod bootstrap;
 pub mod cache;
+pub mod connect;
 pub mod discovery;
 pub mod negotiate;
 pub mod openapi;

@@ -1,0 +1,76 @@
+//! Where a node's kubelet is, and how it is trusted (`--kubelet-*` flags).
+
+use std::sync::Arc;
+
+use proto::Value;
+use rustls::ClientConfig;
+use shared::cert::{self, PemPair};
+use shared::flags::FlagSet;
+use shared::status::Status;
+
+use super::transport::{Origin, untrusting};
+use crate::api::Api;
+
+/// The kubelets' side of the command line.
+pub(super) struct Kubelets {
+    tls: Arc<ClientConfig>,
+    preferred: Vec<String>,
+    default_port: u16,
+}
+
+impl Kubelets {
+    pub(super) fn new(flags: &FlagSet) -> anyhow::Result<Self> {
+        let (authority, certificate, key) = (
+            flags.string("kubelet-certificate-authority"),
+            flags.string("kubelet-client-certificate"),
+            flags.string("kubelet-client-key"),
+        );
+        let pair = match (certificate.as_str(), key.as_str()) {
+            ("", _) | (_, "") => None,
+            (certificate, key) => Some(PemPair {
+                certificate: String::from_utf8(cert::read(certificate)?)?,
+                key: String::from_utf8(cert::read(key)?)?,
+            }),
+        };
+        let tls = match authority.as_str() {
+            // As upstream: without an authority, kubelets are not verified.
+            "" => untrusting(pair.as_ref())?,
+            authority => cert::client_config(cert::root_store(&cert::read(authority)?)?, pair.as_ref())?,
+        };
+        Ok(Self {
+            tls: Arc::new(tls),
+            preferred: flags.list("kubelet-preferred-address-types"),
+            default_port: u16::try_from(flags.integer("kubelet-port")).unwrap_or(10250),
+        })
+    }
+
+    /// The kubelet of a node.
+    pub(super) async fn of(&self, api: &Api, node: &str) -> Result<Origin, Status> {
+        let node = api.get("", "nodes", "", node).await?;
+        self.locate(&node)
+    }
+
+    /// The kubelet that a node object describes.
+    pub(super) fn locate(&self, node: &Value) -> Result<Origin, Status> {
+        let port = node.pointer("/status/daemonEndpoints/kubeletEndpoint/Port").and_then(Value::as_u64);
+        let port = port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0).unwrap_or(self.default_port);
+        Ok(Origin { host: self.address(node)?, port, tls: Some(Arc::clone(&self.tls)) })
+    }
+
+    /// The node's address of the most preferred type that it has.
+    pub(super) fn address(&self, node: &Value) -> Result<String, Status> {
+        let addresses: Vec<(&str, &str)> = node
+            .pointer("/status/addresses")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(|address| Some((address["type"].as_str()?, address["address"].as_str()?)))
+            .collect();
+        for wanted in &self.preferred {
+            if let Some((_, address)) = addresses.iter().find(|(kind, _)| kind == wanted) {
+                return Ok((*address).to_owned());
+            }
+        }
+        Err(Status::unknown(&format!("no preferred addresses found; known addresses: {addresses:?}")))
+    }
+}

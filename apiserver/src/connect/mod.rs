@@ -1,0 +1,70 @@
+//! Requests that end at a kubelet, a pod or a service instead of in etcd: logs, exec, attach, port-forward, proxy.
+//!
+//! In: a request that access has let pass. Out: a response whose bytes come from elsewhere, or a connection that has
+//! switched protocols and is carried from then on. Old clients speak SPDY/3.1, which passes through unchanged; new
+//! ones speak WebSocket, which is translated ([`translate`]) or unpacked ([`tunnel`]). Objects are only read here.
+
+mod kubelet;
+mod pods;
+mod proxy;
+mod spdy;
+mod translate;
+mod transport;
+mod tunnel;
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use shared::flags::FlagSet;
+use shared::status::Status;
+
+use crate::api::{Api, RequestInfo};
+use kubelet::Kubelets;
+
+/// The room's door.
+pub struct Connect {
+    api: Api,
+    kubelets: Kubelets,
+}
+
+/// What all handlers of one request need.
+struct Call<'a> {
+    request: &'a HttpRequest,
+    info: &'a RequestInfo,
+    payload: web::Payload,
+}
+
+impl Connect {
+    /// Reads the certificates for kubelets.
+    ///
+    /// # Errors
+    /// A file that cannot be used.
+    pub fn new(flags: &FlagSet, api: Api) -> anyhow::Result<Self> {
+        Ok(Self { api, kubelets: Kubelets::new(flags)? })
+    }
+
+    /// Whether a request belongs here.
+    pub fn takes(info: &RequestInfo) -> bool {
+        if !info.is_resource || !info.api_group.is_empty() || info.name.is_empty() {
+            return false;
+        }
+        match info.resource.as_str() {
+            "pods" => matches!(info.subresource.as_str(), "exec" | "attach" | "portforward" | "proxy" | "log"),
+            "services" | "nodes" => info.subresource == "proxy",
+            _ => false,
+        }
+    }
+
+    /// Serves one.
+    ///
+    /// # Errors
+    /// The object does not allow it, or what stands behind it cannot be reached.
+    pub async fn handle(&self, request: &HttpRequest, payload: web::Payload, info: &RequestInfo) -> Result<HttpResponse, Status> {
+        let call = Call { request, info, payload };
+        match (info.resource.as_str(), info.subresource.as_str()) {
+            ("pods", "log") => self.log(call).await,
+            ("pods", "exec") => self.stream(call, pods::Kind::Exec).await,
+            ("pods", "attach") => self.stream(call, pods::Kind::Attach).await,
+            ("pods", "portforward") => self.stream(call, pods::Kind::PortForward).await,
+            _ => self.proxy(call).await,
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! Logs, exec, attach and port-forward of pods, all of which the pod's kubelet serves.
+
+use actix_web::http::StatusCode;
+use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
+use actix_web::{HttpRequest, HttpResponse};
+use proto::Value;
+use shared::status::{Status, field};
+use shared::upgrade::{self, Dialed, RequestHead, ResponseHead};
+
+use super::transport::{BoxStream, Origin, collect, forwarded};
+use super::translate::{self, Streams};
+use super::{Call, Connect, tunnel};
+use crate::verbs::query::Query;
+
+/// Of a kubelet's refusal, so much is passed on.
+const REFUSAL: usize = 2 << 10;
+
+/// Which of the streaming subresources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Exec,
+    Attach,
+    PortForward,
+}
+
+impl Connect {
+    async fn pod(&self, call: &Call<'_>) -> Result<Value, Status> {
+        self.api.get("", "pods", &call.info.namespace, &call.info.name).await
+    }
+
+    /// `pods/log`.
+    pub(super) async fn log(&self, call: Call<'_>) -> Result<HttpResponse, Status> {
+        let query = Query::parse(call.request.query_string());
+        let parameters = log_parameters(&query, &call.info.name)?;
+        let pod = self.pod(&call).await?;
+        let container = container(&pod, query.get("container").unwrap_or_default())?;
+        let node = text(&pod, "/spec/nodeName");
+        if node.is_empty() {
+            return Ok(HttpResponse::Ok().content_type("text/plain").finish());
+        }
+        let kubelet = self.kubelets.of(&self.api, node).await?;
+        let path = format!("/containerLogs/{}/{}/{container}{parameters}", call.info.namespace, call.info.name);
+        let response = kubelet.send("GET", &path, &HeaderMap::new(), None).await;
+        let response = response.map_err(|error| Status::unknown(&format!("Get \"https://{}{path}\": {error}", kubelet.authority())))?;
+        match response.status().as_u16() {
+            200..=206 => Ok(response),
+            code => {
+                let said = collect(response, REFUSAL).await;
+                Err(refusal(code, String::from_utf8_lossy(&said).trim(), &call.info.name))
+            }
+        }
+    }
+
+    /// `pods/exec`, `pods/attach`, `pods/portforward`.
+    pub(super) async fn stream(&self, call: Call<'_>, kind: Kind) -> Result<HttpResponse, Status> {
+        let query = Query::parse(call.request.query_string());
+        let pod = self.pod(&call).await?;
+        let path = kubelet_path(&call, kind, &query, &pod)?;
+        let node = text(&pod, "/spec/nodeName");
+        if node.is_empty() {
+            return Err(Status::bad_request(&format!("pod {} does not have a host assigned", call.info.name)));
+        }
+        let Some(protocol) = upgrade::protocol(call.request) else {
+            return Err(Status::bad_request("Upgrade request required"));
+        };
+        let kubelet = self.kubelets.of(&self.api, node).await?;
+        let offered = if protocol.eq_ignore_ascii_case("websocket") { subprotocols(call.request) } else { Vec::new() };
+        let offers = |name: &str| offered.iter().any(|offer| offer == name);
+        if kind != Kind::PortForward && offers(translate::SUBPROTOCOL) {
+            return translated(call, &kubelet, path, streams(&query)).await;
+        }
+        if kind == Kind::PortForward && offers(tunnel::SUBPROTOCOL) {
+            return tunnelled(call, &kubelet, path).await;
+        }
+        let head = RequestHead {
+            method: call.request.method().to_string(),
+            path_and_query: path,
+            headers: forwarded(&upgrade::headers(call.request), true),
+        };
+        relayed(call, &kubelet, head).await
+    }
+}
+
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The client's own bytes go to the other side, and back.
+pub(super) async fn relayed(call: Call<'_>, origin: &Origin, head: RequestHead) -> Result<HttpResponse, Status> {
+    match switched(origin, head).await? {
+        Dialed::Refused(head, body) => Ok(passed_on(&head, body)),
+        Dialed::Switched(head, backend) => {
+            let (response, client) = upgrade::accept(call.request, call.payload, &head);
+            actix_web::rt::spawn(upgrade::relay(client, backend));
+            Ok(response)
+        }
+    }
+}
+
+async fn translated(call: Call<'_>, kubelet: &Origin, path: String, streams: Streams) -> Result<HttpResponse, Status> {
+    match switched(kubelet, spdy_request("POST", path, translate::STREAM_PROTOCOL)).await? {
+        Dialed::Refused(head, body) => Ok(passed_on(&head, body)),
+        Dialed::Switched(_, backend) => {
+            let head = websocket_answer(call.request, translate::SUBPROTOCOL)?;
+            let (response, client) = upgrade::accept(call.request, call.payload, &head);
+            actix_web::rt::spawn(translate::translate(client, backend, streams));
+            Ok(response)
+        }
+    }
+}
+
+async fn tunnelled(call: Call<'_>, kubelet: &Origin, path: String) -> Result<HttpResponse, Status> {
+    match switched(kubelet, spdy_request("POST", path, tunnel::STREAM_PROTOCOL)).await? {
+        Dialed::Refused(head, body) => Ok(passed_on(&head, body)),
+        Dialed::Switched(_, backend) => {
+            let head = websocket_answer(call.request, tunnel::SUBPROTOCOL)?;
+            let (response, client) = upgrade::accept(call.request, call.payload, &head);
+            actix_web::rt::spawn(tunnel::tunnel(client, backend));
+            Ok(response)
+        }
+    }
+}
+
+async fn switched(origin: &Origin, head: RequestHead) -> Result<Dialed<BoxStream>, Status> {
+    origin.switch(head).await.map_err(|error| Status::unknown(&format!("error dialing backend: {error}")))
+}
+
+/// Why the other side does not switch, in its own words.
+fn passed_on(head: &ResponseHead, body: bytes::Bytes) -> HttpResponse {
+    let mut response = HttpResponse::build(head.status);
+    if let Some(kind) = head.headers.get("content-type") {
+        response.insert_header(("content-type", kind.clone()));
+    }
+    response.body(body)
+}
+
+fn spdy_request(method: &str, path_and_query: String, protocol: &'static str) -> RequestHead {
+    let mut headers = HeaderMap::new();
+    let pairs = [("connection", "Upgrade"), ("upgrade", "SPDY/3.1"), ("x-stream-protocol-version", protocol), ("content-length", "0")];
+    for (name, value) in pairs {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    RequestHead { method: method.to_owned(), path_and_query, headers }
+}
+
+fn subprotocols(request: &HttpRequest) -> Vec<String> {
+    let values = request.headers().get_all("sec-websocket-protocol").filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(|name| name.trim().to_owned()).collect()
+}
+
+/// The server's half of a WebSocket handshake (RFC 6455 section 4.2.2).
+fn websocket_answer(request: &HttpRequest, subprotocol: &'static str) -> Result<ResponseHead, Status> {
+    let key = request.headers().get("sec-websocket-key").ok_or_else(|| Status::bad_request("missing Sec-WebSocket-Key"))?;
+    let accept = tungstenite::handshake::derive_accept_key(key.as_bytes());
+    let accept = HeaderValue::from_str(&accept).map_err(|error| Status::internal(&error.to_string()))?;
+    let mut headers = HeaderMap::new();
+    headers.insert(HeaderName::from_static("sec-websocket-accept"), accept);
+    headers.insert(HeaderName::from_static("sec-websocket-protocol"), HeaderValue::from_static(subprotocol));
+    Ok(ResponseHead { status: StatusCode::SWITCHING_PROTOCOLS, headers })
+}
+
+/// What a client asked for; attach's defaults are those of exec.
+fn streams(query: &Query) -> Streams {
+    let flag = |name: &str, default| query.get(name).map_or(default, |_| query.flag(name));
+    Streams { stdin: flag("stdin", false), stdout: flag("stdout", true), stderr: flag("stderr", true), tty: flag("tty", false) }
+}
+
+fn kubelet_path(call: &Call<'_>, kind: Kind, query: &Query, pod: &Value) -> Result<String, Status> {
+    let (namespace, name) = (&call.info.namespace, &call.info.name);
+    if kind == Kind::PortForward {
+        let ports: Vec<String> = query.all("ports").iter().flat_map(|ports| ports.split(',')).map(|port| format!("port={}", encode(port))).collect();
+        return Ok(format!("/portForward/{namespace}/{name}{}", joined(&ports)));
+    }
+    let container = container(pod, query.get("container").unwrap_or_default())?;
+    let phase = text(pod, "/status/phase");
+    if kind == Kind::Exec && matches!(phase, "Succeeded" | "Failed") {
+        return Err(Status::bad_request(&format!("cannot exec into a container in a completed pod; current phase is {phase}")));
+    }
+    let streams = streams(query);
+    if !(streams.stdin || streams.stdout || streams.stderr) {
+        return Err(Status::bad_request("you must specify at least 1 of stdin, stdout, stderr"));
+    }
+    let mut parameters: Vec<String> = query.all("command").iter().map(|word| format!("command={}", encode(word))).collect();
+    if kind == Kind::Exec && parameters.is_empty() {
+        return Err(Status::bad_request("you must specify a command for the container"));
+    }
+    // With a terminal there is one output stream.
+    let flags = [("input", streams.stdin), ("output", streams.stdout), ("error", streams.stderr && !streams.tty), ("tty", streams.tty)];
+    parameters.extend(flags.iter().filter(|(_, wanted)| *wanted).map(|(name, _)| format!("{name}=1")));
+    let verb = if kind == Kind::Exec { "exec" } else { "attach" };
+    Ok(format!("/{verb}/{namespace}/{name}/{container}{}", joined(&parameters)))
+}
+
+fn joined(parameters: &[String]) -> String {
+    if parameters.is_empty() { String::new() } else { format!("?{}", parameters.join("&")) }
+}
+
+/// Percent-encoding of a query value.
+pub(super) fn encode(value: &str) -> String {
+    let mut out = String::with_capacity(value.len());
+    for byte in value.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+/// The container that is meant; a pod with several needs a name.
+fn container(pod: &Value, wanted: &str) -> Result<String, Status> {
+    let names = |field: &str| -> Vec<String> {
+        let list = pod.pointer(&format!("/spec/{field}")).and_then(Value::as_array);
+        list.into_iter().flatten().filter_map(|c| c["name"].as_str().map(str::to_owned)).collect()
+    };
+    let (main, init, ephemeral) = (names("containers"), names("initContainers"), names("ephemeralContainers"));
+    let pod_name = text(pod, "/metadata/name");
+    if wanted.is_empty() {
+        if let ([only], []) = (main.as_slice(), init.as_slice()) {
+            return Ok(only.clone());
+        }
+        if main.is_empty() {
+            return Err(Status::bad_request(&format!("a container name must be specified for pod {pod_name}")));
+        }
+        let mut message = format!("a container name must be specified for pod {pod_name}, choose one of: [{}]", main.join(" "));
+        if !init.is_empty() {
+            message.push_str(&format!(" or one of the init containers: [{}]", init.join(" ")));
+        }
+        if !ephemeral.is_empty() {
+            message.push_str(&format!(" or one of the ephemeral containers: [{}]", ephemeral.join(" ")));
+        }
+        return Err(Status::bad_request(&message));
+    }
+    if [&main, &init, &ephemeral].into_iter().flatten().any(|name| name == wanted) {
+        return Ok(wanted.to_owned());
+    }
+    Err(Status::bad_request(&format!("container {wanted} is not valid for pod {pod_name}")))
+}
+
+/// The kubelet's query for a log request, with upstream's validation of `PodLogOptions`.
+fn log_parameters(query: &Query, pod: &str) -> Result<String, Status> {
+    let mut errors = Vec::new();
+    let mut parameters = Vec::new();
+    for name in ["follow", "previous", "timestamps"] {
+        if query.flag(name) {
+            parameters.push(format!("{name}=true"));
+        }
+    }
+    for (name, least, words) in [
+        ("tailLines", 0, "must be greater than or equal to 0"),
+        ("limitBytes", 1, "must be greater than 0"),
+        ("sinceSeconds", 1, "must be greater than 0"),
+    ] {
+        let Some(value) = query.int(name)? else { continue };
+        if value < least {
+            errors.push(field::Error::invalid(field::Path::new(name), value, words));
+        }
+        parameters.push(format!("{name}={value}"));
+    }
+    if let Some(time) = query.get("sinceTime") {
+        if query.get("sinceSeconds").is_some() {
+            errors.push(field::Error::forbidden(field::Path::new(""), "at most one of `sinceTime` or `sinceSeconds` may be specified"));
+        }
+        parameters.push(format!("sinceTime={}", encode(time)));
+    }
+    if let Some(stream) = query.get("stream") {
+        parameters.push(format!("stream={}", encode(stream)));
+    }
+    if !errors.is_empty() {
+        return Err(Status::invalid("", "PodLogOptions", pod, errors));
+    }
+    Ok(joined(&parameters))
+}
+
+/// A kubelet's refusal as the API's error.
+fn refusal(code: u16, said: &str, pod: &str) -> Status {
+    match code {
+        500 => Status::internal(said),
+        400 => Status::bad_request(said),
+        404 => Status::failure(404, "NotFound", format!("the server could not find the requested resource ( pods/log {pod})")),
+        _ => Status::failure(code, "", said),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn which_container_is_meant() {
+        let one = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a"}]}});
+        let two = json!({"metadata": {"name": "p"}, "spec": {
+            "containers": [{"name": "a"}, {"name": "b"}], "initContainers": [{"name": "i"}]}});
+        let table = [
+            (&one, "", Ok("a")),
+            (&one, "x", Err("container x is not valid for pod p")),
+            (&two, "b", Ok("b")),
+            (&two, "i", Ok("i")),
+            (&two, "", Err("a container name must be specified for pod p, choose one of: [a b] or one of the init containers: [i]")),
+        ];
+        for (pod, wanted, expected) in table {
+            let found = container(pod, wanted).map_err(|status| status.message.clone());
+            assert_eq!(found.as_deref().map_err(String::as_str), expected, "{wanted}");
+        }
+    }
+
+    #[test]
+    fn log_options_are_checked_and_passed_on() {
+        let read = |query: &str| log_parameters(&Query::parse(query), "p").map_err(|status| status.message.clone());
+        assert_eq!(read("container=a&follow=true&tailLines=5&sinceTime=2026-01-01T00:00:00Z"), Ok("?follow=true&tailLines=5&sinceTime=2026-01-01T00%3A00%3A00Z".to_owned()));
+        assert_eq!(read(""), Ok(String::new()));
+        let error = read("tailLines=-1").expect_err("negative");
+        assert_eq!(error, "PodLogOptions \"p\" is invalid: tailLines: Invalid value: -1: must be greater than or equal to 0");
+        assert!(read("sinceSeconds=5&sinceTime=2026-01-01T00:00:00Z").is_err());
+    }
+}

@@ -1,0 +1,222 @@
+//! `pods/proxy`, `services/proxy` and `nodes/proxy`: any request, to an address that the object names. The name in the
+//! path may carry a scheme and a port: `https:web:8443`.
+
+use std::sync::Arc;
+
+use actix_web::HttpResponse;
+use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
+use proto::Value;
+use rand::seq::IndexedRandom as _;
+use shared::status::Status;
+use shared::upgrade::{self, RequestHead};
+
+use super::transport::{Origin, forwarded, untrusting};
+use super::{Call, Connect, pods};
+
+/// `[scheme:]name[:port]`.
+#[derive(Debug, PartialEq, Eq)]
+struct Name<'a> {
+    scheme: &'a str,
+    name: &'a str,
+    port: &'a str,
+}
+
+impl<'a> Name<'a> {
+    fn parse(text: &'a str) -> Option<Self> {
+        let parts: Vec<&str> = text.split(':').collect();
+        match parts.as_slice() {
+            [name] => Some(Self { scheme: "", name, port: "" }),
+            [name, port] => Some(Self { scheme: "", name, port }),
+            [scheme @ ("" | "http" | "https"), name, port] => Some(Self { scheme, name, port }),
+            _ => None,
+        }
+    }
+}
+
+impl Connect {
+    /// Proxies one request.
+    pub(super) async fn proxy(&self, call: Call<'_>) -> Result<HttpResponse, Status> {
+        let invalid = || Status::bad_request(&format!("invalid {} request {:?}", call.info.resource.trim_end_matches('s'), call.info.name));
+        let name = Name::parse(&call.info.name).filter(|name| !name.name.is_empty()).ok_or_else(invalid)?;
+        let origin = match call.info.resource.as_str() {
+            "pods" => self.pod_origin(&call, &name).await?,
+            "services" => self.service_origin(&call, &name).await?,
+            _ => self.node_origin(&name).await?,
+        };
+        let uri = call.request.uri();
+        let (prefix, rest) = split(uri.path(), !call.info.namespace.is_empty());
+        let method = call.request.method().as_str();
+        let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+        if rest.is_empty() && matches!(method, "GET" | "HEAD") {
+            let location = format!("{prefix}/{query}");
+            return Ok(HttpResponse::MovedPermanently().insert_header((LOCATION, location)).finish());
+        }
+        let target = if rest.is_empty() { format!("/{query}") } else { format!("{rest}{query}") };
+        if upgrade::protocol(call.request).is_some() {
+            let headers = forwarded(&upgrade::headers(call.request), true);
+            let head = RequestHead { method: method.to_owned(), path_and_query: target, headers };
+            return pods::relayed(call, &origin, head).await;
+        }
+        let mut headers = forwarded(call.request.headers(), false);
+        add_forwarded(&mut headers, &call);
+        let method = method.to_owned();
+        let body = (!matches!(method.as_str(), "GET" | "HEAD")).then_some(call.payload);
+        let answered = origin.send(&method, &target, &headers, body).await;
+        let mut response = answered.map_err(|error| Status::service_unavailable(&format!("error trying to reach service: {error}")))?;
+        relocate(&mut response, prefix, &origin);
+        Ok(response)
+    }
+
+    async fn pod_origin(&self, call: &Call<'_>, name: &Name<'_>) -> Result<Origin, Status> {
+        let pod = self.api.get("", "pods", &call.info.namespace, name.name).await?;
+        let ip = pod.pointer("/status/podIP").and_then(Value::as_str).unwrap_or_default();
+        if ip.is_empty() {
+            return Err(Status::bad_request("address not allowed"));
+        }
+        origin(name.scheme, ip, pod_port(&pod, name.port)?)
+    }
+
+    async fn service_origin(&self, call: &Call<'_>, name: &Name<'_>) -> Result<Origin, Status> {
+        let service = self.api.get("", "services", &call.info.namespace, name.name).await?;
+        let port_name = service_port(&service, name)?;
+        let none = || Status::service_unavailable(&format!("no endpoints available for service {:?}", name.name));
+        let endpoints = self.api.get("", "endpoints", &call.info.namespace, name.name).await;
+        let endpoints = endpoints.map_err(|status| if status.is_not_found() { none() } else { status })?;
+        let ready = addresses(&endpoints, &port_name);
+        let (ip, port) = ready.choose(&mut rand::rng()).ok_or_else(none)?;
+        origin(name.scheme, ip, *port)
+    }
+
+    async fn node_origin(&self, name: &Name<'_>) -> Result<Origin, Status> {
+        let node = self.api.get("", "nodes", "", name.name).await?;
+        let kubelet = self.kubelets.locate(&node)?;
+        if name.port.is_empty() || name.port == kubelet.port.to_string() {
+            return Ok(kubelet);
+        }
+        let port = name.port.parse().map_err(|_| Status::bad_request(&format!("invalid node request {:?}", name.name)))?;
+        origin(name.scheme, &kubelet.host, port)
+    }
+}
+
+fn origin(scheme: &str, host: &str, port: u16) -> Result<Origin, Status> {
+    let tls = match scheme {
+        "https" => Some(Arc::new(untrusting(None).map_err(|error| Status::internal(&error.to_string()))?)),
+        _ => None,
+    };
+    Ok(Origin { host: host.to_owned(), port, tls })
+}
+
+/// The port of a pod: the number, a named one, or the first there is.
+fn pod_port(pod: &Value, wanted: &str) -> Result<u16, Status> {
+    if let Ok(port) = wanted.parse() {
+        return Ok(port);
+    }
+    let containers = pod.pointer("/spec/containers").and_then(Value::as_array).into_iter().flatten();
+    let mut ports = containers.flat_map(|container| container["ports"].as_array().into_iter().flatten());
+    let found = ports.find(|port| wanted.is_empty() || port["name"] == wanted);
+    let number = found.and_then(|port| port["containerPort"].as_u64()).and_then(|port| u16::try_from(port).ok());
+    match number {
+        Some(port) => Ok(port),
+        None if wanted.is_empty() => Ok(80),
+        None => Err(Status::bad_request(&format!("invalid port name {wanted:?}"))),
+    }
+}
+
+/// The name of the service's port that is meant by a name, a number, or nothing when there is only one.
+fn service_port(service: &Value, name: &Name<'_>) -> Result<String, Status> {
+    let ports = service.pointer("/spec/ports").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let found = ports.iter().find(|port| match name.port {
+        "" => ports.len() == 1,
+        wanted => port["name"] == wanted || port["port"].as_u64().is_some_and(|number| number.to_string() == wanted),
+    });
+    let missing = || Status::service_unavailable(&format!("no service port {:?} found for service {:?}", name.port, name.name));
+    Ok(found.ok_or_else(missing)?["name"].as_str().unwrap_or_default().to_owned())
+}
+
+fn addresses(endpoints: &Value, port_name: &str) -> Vec<(String, u16)> {
+    let mut found = Vec::new();
+    for subset in endpoints["subsets"].as_array().into_iter().flatten() {
+        let mut ports = subset["ports"].as_array().into_iter().flatten();
+        let port = ports.find(|port| port["name"].as_str().unwrap_or_default() == port_name);
+        let Some(port) = port.and_then(|port| u16::try_from(port["port"].as_u64()?).ok()) else { continue };
+        let ips = subset["addresses"].as_array().into_iter().flatten().filter_map(|address| address["ip"].as_str());
+        found.extend(ips.map(|ip| (ip.to_owned(), port)));
+    }
+    found
+}
+
+/// The part of a path up to `/proxy`, and what comes after it.
+fn split(path: &str, namespaced: bool) -> (&str, &str) {
+    // "/api/v1/namespaces/NS/pods/NAME/proxy" or "/api/v1/nodes/NAME/proxy"
+    let slashes = if namespaced { 7 } else { 5 };
+    match path.match_indices('/').nth(slashes) {
+        Some((at, _)) => path.split_at(at),
+        None => (path, ""),
+    }
+}
+
+fn add_forwarded(headers: &mut HeaderMap, call: &Call<'_>) {
+    let host = call.request.headers().get("host").and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let pairs = [("x-forwarded-uri", call.request.uri().path()), ("x-forwarded-host", host), ("x-forwarded-proto", "https")];
+    for (name, value) in pairs {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            headers.insert(HeaderName::from_static(name), value);
+        }
+    }
+}
+
+/// Redirects of the other side lead through the proxy again.
+fn relocate(response: &mut HttpResponse, prefix: &str, origin: &Origin) {
+    let Some(location) = response.headers().get(LOCATION).and_then(|value| value.to_str().ok()) else { return };
+    let scheme = if origin.tls.is_some() { "https" } else { "http" };
+    let inside = location.strip_prefix(&format!("{scheme}://{}", origin.authority())).unwrap_or(location);
+    if !inside.starts_with('/') {
+        return;
+    }
+    if let Ok(value) = HeaderValue::from_str(&format!("{prefix}{inside}")) {
+        response.headers_mut().insert(LOCATION, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn names_carry_schemes_and_ports() {
+        let table = [
+            ("web", Some(("", "web", ""))),
+            ("web:80", Some(("", "web", "80"))),
+            ("https:web:", Some(("https", "web", ""))),
+            ("http:web:http", Some(("http", "web", "http"))),
+            ("ftp:web:21", None),
+            ("a:b:c:d", None),
+        ];
+        for (text, expected) in table {
+            let found = Name::parse(text);
+            assert_eq!(found, expected.map(|(scheme, name, port)| Name { scheme, name, port }), "{text}");
+        }
+    }
+
+    #[test]
+    fn paths_are_split_behind_proxy() {
+        assert_eq!(split("/api/v1/namespaces/n/pods/p/proxy/a/b", true), ("/api/v1/namespaces/n/pods/p/proxy", "/a/b"));
+        assert_eq!(split("/api/v1/namespaces/n/pods/p/proxy", true), ("/api/v1/namespaces/n/pods/p/proxy", ""));
+        assert_eq!(split("/api/v1/nodes/n/proxy/", false), ("/api/v1/nodes/n/proxy", "/"));
+    }
+
+    #[test]
+    fn a_service_leads_to_its_ready_endpoints() {
+        let service = json!({"spec": {"ports": [{"name": "http", "port": 80}, {"name": "admin", "port": 81}]}});
+        let port = |port| service_port(&service, &Name { scheme: "", name: "web", port }).map_err(|status| status.message.clone());
+        assert_eq!(port("81"), Ok("admin".to_owned()));
+        assert_eq!(port("http"), Ok("http".to_owned()));
+        assert_eq!(port("82"), Err("no service port \"82\" found for service \"web\"".to_owned()));
+        assert!(port("").is_err(), "two ports and no name");
+        let endpoints = json!({"subsets": [{"addresses": [{"ip": "10.0.0.1"}], "notReadyAddresses": [{"ip": "10.0.0.2"}],
+            "ports": [{"name": "http", "port": 8080}]}]});
+        assert_eq!(addresses(&endpoints, "http"), [("10.0.0.1".to_owned(), 8080)]);
+        assert!(addresses(&endpoints, "admin").is_empty());
+    }
+}

@@ -1,0 +1,182 @@
+//! One connection per request to whatever stands behind the API server, and HTTP over it. Headers are carried by
+//! their bytes: the server's and the client's HTTP libraries have header types of their own.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix_web::http::StatusCode;
+use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
+use actix_web::{HttpResponse, web};
+use bytes::Bytes;
+use futures::StreamExt as _;
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::Frame;
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
+use rustls::{DigitallySignedStruct, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use shared::cert::{self, CertError, PemPair};
+use shared::upgrade::{Dialed, RequestHead, dial};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+const CONNECT: Duration = Duration::from_secs(10);
+/// How long the other side may take to answer a request to upgrade.
+const SWITCH: Duration = Duration::from_secs(30);
+/// Headers that concern one connection only (RFC 9110 section 7.6.1).
+const HOP_BY_HOP: [&str; 8] =
+    ["connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"];
+/// Headers that are between the client and us.
+const OURS: [&str; 3] = ["authorization", "host", "x-ironclad-upgrade"];
+
+/// A server behind the API server.
+#[derive(Clone)]
+pub(super) struct Origin {
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// TLS settings; none for plain HTTP.
+    pub(super) tls: Option<Arc<ClientConfig>>,
+}
+
+pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+pub(super) type BoxStream = Pin<Box<dyn Stream>>;
+
+impl Origin {
+    /// `host:port`, with brackets where the host is an IPv6 address.
+    pub(super) fn authority(&self) -> String {
+        if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
+    }
+
+    async fn open(&self) -> io::Result<BoxStream> {
+        let connect = TcpStream::connect((self.host.as_str(), self.port));
+        let timeout = |_| io::Error::new(io::ErrorKind::TimedOut, "i/o timeout");
+        let reached = tokio::time::timeout(CONNECT, connect).await.map_err(timeout).flatten();
+        let socket = reached.map_err(|error| io::Error::new(error.kind(), format!("dial tcp {}: connect: {}", self.authority(), go_words(&error))))?;
+        socket.set_nodelay(true)?;
+        let Some(tls) = &self.tls else { return Ok(Box::pin(socket)) };
+        let name = ServerName::try_from(self.host.clone()).map_err(io::Error::other)?;
+        let secured = TlsConnector::from(Arc::clone(tls)).connect(name, socket);
+        Ok(Box::pin(tokio::time::timeout(CONNECT, secured).await.map_err(timeout).flatten()?))
+    }
+
+    /// Asks to switch protocols.
+    pub(super) async fn switch(&self, mut head: RequestHead) -> io::Result<Dialed<BoxStream>> {
+        let stream = self.open().await?;
+        let host = HeaderValue::from_str(&self.authority()).map_err(io::Error::other)?;
+        head.headers.insert(HeaderName::from_static("host"), host);
+        let timeout = |_| io::Error::new(io::ErrorKind::TimedOut, "i/o timeout");
+        tokio::time::timeout(SWITCH, dial(stream, &head)).await.map_err(timeout).flatten()
+    }
+
+    /// Sends a request and returns the answer, its body still flowing.
+    pub(super) async fn send(&self, method: &str, path_and_query: &str, headers: &HeaderMap, body: Option<web::Payload>) -> io::Result<HttpResponse> {
+        let stream = self.open().await?;
+        let mut request = hyper::Request::builder().method(method).uri(path_and_query).header("host", self.authority());
+        for (name, value) in headers {
+            request = request.header(name.as_str(), value.as_bytes());
+        }
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+        actix_web::rt::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "A proxied connection broke");
+            }
+        });
+        let chunks = body.map(web::Payload::into_inner);
+        let chunks = futures::stream::iter(chunks).flatten();
+        let frames = chunks.map(|chunk| chunk.map(Frame::data).map_err(|error| io::Error::other(error.to_string())));
+        let request = request.body(StreamBody::new(frames)).map_err(io::Error::other)?;
+        let answer = sender.send_request(request).await.map_err(io::Error::other)?;
+        let mut response = HttpResponse::build(StatusCode::from_u16(answer.status().as_u16()).map_err(io::Error::other)?);
+        for (name, value) in answer.headers().iter().filter(|(name, _)| !HOP_BY_HOP.contains(&name.as_str())) {
+            let name = HeaderName::from_bytes(name.as_str().as_bytes()).map_err(io::Error::other)?;
+            response.append_header((name, HeaderValue::from_bytes(value.as_bytes()).map_err(io::Error::other)?));
+        }
+        let data = answer.into_body().into_data_stream();
+        // The connection lives as long as somebody reads.
+        let body = data.map(move |chunk| {
+            let _open = &sender;
+            chunk.map_err(|error| io::Error::other(error.to_string()))
+        });
+        Ok(response.streaming::<_, io::Error>(body))
+    }
+}
+
+/// The kernel's word for what went wrong, as Go spells it.
+fn go_words(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        io::ErrorKind::HostUnreachable => "no route to host".to_owned(),
+        io::ErrorKind::NetworkUnreachable => "network is unreachable".to_owned(),
+        io::ErrorKind::ConnectionReset => "connection reset by peer".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// The client's headers without those that are not for the other side.
+pub(super) fn forwarded(headers: &HeaderMap, upgrade: bool) -> HeaderMap {
+    let mut kept = HeaderMap::new();
+    for (name, value) in headers {
+        let name_text = name.as_str();
+        let hop = HOP_BY_HOP.contains(&name_text) && !(upgrade && matches!(name_text, "connection" | "upgrade"));
+        if !hop && !OURS.contains(&name_text) && !name_text.starts_with("impersonate-") {
+            kept.append(name.clone(), value.clone());
+        }
+    }
+    kept
+}
+
+/// TLS without verification: for kubelets when no authority is given, and for pods behind `https:` proxies, whose
+/// certificates nobody could know.
+pub(super) fn untrusting(pair: Option<&PemPair>) -> Result<ClientConfig, CertError> {
+    let mut config = cert::client_config(rustls::RootCertStore::empty(), pair)?;
+    config.dangerous().set_certificate_verifier(Arc::new(Anyone));
+    Ok(config)
+}
+
+#[derive(Debug)]
+struct Anyone;
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(&self, message: &[u8], cert: &CertificateDer<'_>, dss: &DigitallySignedStruct) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, dss, &cert::provider().signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(&self, message: &[u8], cert: &CertificateDer<'_>, dss: &DigitallySignedStruct) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &cert::provider().signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        cert::provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Reads a small answer completely.
+pub(super) async fn collect(response: HttpResponse, limit: usize) -> Bytes {
+    let mut body = Vec::new();
+    let mut stream = std::pin::pin!(response.into_body());
+    while let Some(Ok(chunk)) = futures::future::poll_fn(|cx| actix_web::body::MessageBody::poll_next(stream.as_mut(), cx)).await {
+        body.extend_from_slice(&chunk);
+        if body.len() >= limit {
+            body.truncate(limit);
+            break;
+        }
+    }
+    Bytes::from(body)
+}

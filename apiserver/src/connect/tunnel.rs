@@ -1,0 +1,88 @@
+//! Port-forward for WebSocket clients: the messages carry a SPDY connection's bytes, which go to the kubelet
+//! unchanged (KEP-4006, `SPDY/3.1+portforward.k8s.io`).
+
+use bytes::BytesMut;
+use futures::{SinkExt as _, StreamExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio_tungstenite::WebSocketStream;
+use tungstenite::Message;
+use tungstenite::protocol::{Role, WebSocketConfig};
+
+/// The subprotocol that asks for a tunnel.
+pub const SUBPROTOCOL: &str = "SPDY/3.1+portforward.k8s.io";
+/// The kubelet's name for what is inside.
+pub const STREAM_PROTOCOL: &str = "portforward.k8s.io";
+
+const CHUNK: usize = 32 << 10;
+const LONGEST_MESSAGE: usize = 4 << 20;
+
+/// Carries bytes both ways until either side ends.
+pub async fn tunnel<C, K>(client: C, kubelet: K)
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+    K: AsyncRead + AsyncWrite + Unpin,
+{
+    let config = WebSocketConfig::default().max_message_size(Some(LONGEST_MESSAGE)).max_frame_size(Some(LONGEST_MESSAGE));
+    let socket = WebSocketStream::from_raw_socket(client, Role::Server, Some(config)).await;
+    if let Err(error) = carry(socket, kubelet).await {
+        tracing::debug!(%error, "A port-forward connection broke");
+    }
+}
+
+async fn carry<C, K>(socket: WebSocketStream<C>, kubelet: K) -> Result<(), tungstenite::Error>
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+    K: AsyncRead + AsyncWrite + Unpin,
+{
+    let (mut read, mut write) = tokio::io::split(kubelet);
+    let (mut sink, mut stream) = socket.split();
+    let back = async {
+        let mut buffer = BytesMut::with_capacity(CHUNK);
+        while read.read_buf(&mut buffer).await? > 0 {
+            sink.send(Message::Binary(buffer.split().freeze())).await?;
+            buffer.reserve(CHUNK);
+        }
+        sink.send(Message::Close(None)).await
+    };
+    let there = async {
+        while let Some(message) = stream.next().await {
+            match message? {
+                Message::Close(_) => break,
+                Message::Binary(bytes) => {
+                    write.write_all(&bytes).await?;
+                    write.flush().await?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    };
+    tokio::select! {
+        ended = back => ended,
+        ended = there => ended,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    #[tokio::test]
+    async fn bytes_pass_unchanged() {
+        let (client, ours) = tokio::io::duplex(1024);
+        let (kubelet, mut theirs) = tokio::io::duplex(1024);
+        let carried = tokio::spawn(tunnel(ours, kubelet));
+        let mut client = WebSocketStream::from_raw_socket(client, Role::Client, None).await;
+        client.send(Message::Binary(Bytes::from_static(b"there"))).await.expect("open");
+        let mut there = [0; 5];
+        theirs.read_exact(&mut there).await.expect("open");
+        assert_eq!(&there, b"there");
+        theirs.write_all(b"back").await.expect("open");
+        assert_eq!(client.next().await.expect("open").expect("a message"), Message::Binary(Bytes::from_static(b"back")));
+        drop(theirs);
+        assert!(matches!(client.next().await, Some(Ok(Message::Close(_)))));
+        drop(client);
+        carried.await.expect("it ends");
+    }
+}
