@@ -104,21 +104,17 @@ pub(crate) fn is_omitted(field: &Field, value: &Value) -> bool {
 /// Brings one object (not its children) to canonical form: unset fields that Go writes are added, set fields that
 /// Go leaves out are removed.
 pub(crate) fn fill(message: &Message, map: &mut Map<String, Value>) {
+    let omitted = |name: &str, value: &Value| message.field(name).is_some_and(|field| is_omitted(field, value));
+    if map.iter().any(|(name, value)| omitted(name, value)) {
+        map.retain(|name, value| !omitted(name, value));
+    }
     for field in message.fields.iter() {
-        match map.get(field.json.as_ref()) {
-            Some(Value::Null) | None => match value(&of(field)) {
-                Some(zero) => {
-                    map.insert(field.json.to_string(), zero);
-                }
-                None => {
-                    map.remove(field.json.as_ref());
-                }
-            },
-            Some(present) => {
-                if is_omitted(field, present) {
-                    map.remove(field.json.as_ref());
-                }
-            }
+        let unset = of(field);
+        if matches!(unset, Zero::Omitted) || map.get(field.json.as_ref()).is_some_and(|v| !v.is_null()) {
+            continue;
+        }
+        if let Some(zero) = value(&unset) {
+            map.insert(field.json.to_string(), zero);
         }
     }
 }

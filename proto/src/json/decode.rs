@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Number, Value};
 
+use super::cursor::Cursor;
 use super::text::{schema_props, time};
 use super::{DecodeError, Decoded, MAX_TREE_DEPTH, Strictness, scan};
 use crate::schema::{Card, Field, Kind, Message};
@@ -29,11 +30,11 @@ fn decode_from(schema: &Message, bytes: &[u8], strict: Strictness, yaml: bool) -
     scan::check(bytes).map_err(DecodeError::Syntax)?;
     let mut d = Decoder::new(bytes, strict != Strictness::Ignore);
     d.yaml = yaml;
-    let map = match d.peek() {
+    let map = match d.text.peek() {
         b'{' => d.object(schema, Map::new(), 0)?,
         b'n' => Map::new(),
         _ => {
-            let what = d.what();
+            let what = d.text.what();
             return Err(d.wrong(what, &format!("{}.{}", schema.go_package, schema.go_name())));
         }
     };
@@ -63,21 +64,21 @@ pub fn type_meta(bytes: &[u8]) -> Result<(String, String), String> {
     scan::check(bytes)?;
     let mut d = Decoder::new(bytes, false);
     let (mut api_version, mut kind) = (String::new(), String::new());
-    match d.peek() {
+    match d.text.peek() {
         b'{' => {}
         b'n' => return Ok((api_version, kind)),
         _ => {
             return Err(format!(
                 "json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \
                  \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
-                d.what()
+                d.text.what()
             ));
         }
     }
     let mut failed = None;
-    let mut more = d.open(b'}');
+    let mut more = d.text.open(b'}');
     while more {
-        let key = d.key();
+        let key = d.text.key();
         let target = if key.eq_ignore_ascii_case("apiVersion") {
             Some(("apiVersion", &mut api_version))
         } else if key.eq_ignore_ascii_case("kind") {
@@ -85,17 +86,17 @@ pub fn type_meta(bytes: &[u8]) -> Result<(String, String), String> {
         } else {
             None
         };
-        match (target, d.peek()) {
-            (Some((_, slot)), b'"') => *slot = d.string().into_owned(),
+        match (target, d.text.peek()) {
+            (Some((_, slot)), b'"') => *slot = d.text.string().into_owned(),
             (Some((name, _)), c) if c != b'n' => {
                 failed.get_or_insert_with(|| {
-                    format!("json: cannot unmarshal {} into Go struct field .{name} of type string", d.what())
+                    format!("json: cannot unmarshal {} into Go struct field .{name} of type string", d.text.what())
                 });
-                d.skip();
+                d.text.skip();
             }
-            _ => d.skip(),
+            _ => d.text.skip(),
         }
-        more = d.next(b'}');
+        more = d.text.next(b'}');
     }
     failed.map_or(Ok((api_version, kind)), Err)
 }
@@ -106,8 +107,7 @@ enum Segment<'s> {
 }
 
 struct Decoder<'a, 's> {
-    data: &'a [u8],
-    pos: usize,
+    text: Cursor<'a>,
     /// Unknown and duplicate fields are reported.
     report: bool,
     /// Words of YAML 1.1 are understood.
@@ -142,9 +142,8 @@ fn may_be_nil(field: &Field) -> bool {
 
 impl<'a, 's> Decoder<'a, 's> {
     fn new(data: &'a [u8], report: bool) -> Self {
-        let mut decoder = Self {
-            data,
-            pos: 0,
+        Self {
+            text: Cursor::new(data),
             report,
             yaml: false,
             path: vec![],
@@ -152,121 +151,7 @@ impl<'a, 's> Decoder<'a, 's> {
             owner: "",
             reports: vec![],
             first: None,
-        };
-        decoder.blank();
-        decoder
-    }
-
-    fn blank(&mut self) {
-        while matches!(self.data.get(self.pos), Some(b' ' | b'\t' | b'\r' | b'\n')) {
-            self.pos += 1;
         }
-    }
-
-    fn peek(&self) -> u8 {
-        self.data.get(self.pos).copied().unwrap_or(0)
-    }
-
-    /// Enters an array or object; false when it is empty.
-    fn open(&mut self, end: u8) -> bool {
-        self.pos += 1;
-        self.blank();
-        if self.peek() == end {
-            self.pos += 1;
-            return false;
-        }
-        self.pos < self.data.len()
-    }
-
-    /// After an element; false at the end of the array or object.
-    fn next(&mut self, end: u8) -> bool {
-        self.blank();
-        let more = self.peek() != end && self.pos < self.data.len();
-        self.pos += 1;
-        self.blank();
-        more
-    }
-
-    fn key(&mut self) -> Cow<'a, str> {
-        let key = self.string();
-        self.blank();
-        self.pos += 1;
-        self.blank();
-        key
-    }
-
-    /// Kind of the value that comes, as Go names it.
-    fn what(&self) -> &'static str {
-        match self.peek() {
-            b'{' => "object",
-            b'[' => "array",
-            b'"' => "string",
-            b't' | b'f' => "bool",
-            b'n' => "null",
-            _ => "number",
-        }
-    }
-
-    fn string_end(&self, mut at: usize) -> usize {
-        while let Some(&b) = self.data.get(at) {
-            match b {
-                b'"' => break,
-                b'\\' => at += 2,
-                _ => at += 1,
-            }
-        }
-        at.min(self.data.len())
-    }
-
-    fn string(&mut self) -> Cow<'a, str> {
-        let start = self.pos + 1;
-        let end = self.string_end(start);
-        self.pos = end + 1;
-        let raw = self.data.get(start..end).unwrap_or_default();
-        if raw.contains(&b'\\') { Cow::Owned(unescape(raw)) } else { String::from_utf8_lossy(raw) }
-    }
-
-    fn token(&mut self) -> &'a str {
-        let start = self.pos;
-        while !matches!(self.data.get(self.pos), None | Some(b',' | b']' | b'}' | b' ' | b'\t' | b'\r' | b'\n')) {
-            self.pos += 1;
-        }
-        std::str::from_utf8(&self.data[start..self.pos]).unwrap_or_default()
-    }
-
-    fn skip(&mut self) {
-        let mut depth = 0_usize;
-        loop {
-            match self.peek() {
-                b'"' => self.pos = self.string_end(self.pos + 1) + 1,
-                b'{' | b'[' => {
-                    depth += 1;
-                    self.pos += 1;
-                }
-                b'}' | b']' => {
-                    depth = depth.saturating_sub(1);
-                    self.pos += 1;
-                }
-                b',' | b':' | b' ' | b'\t' | b'\r' | b'\n' => self.pos += 1,
-                _ => {
-                    while !matches!(
-                        self.data.get(self.pos),
-                        None | Some(b',' | b':' | b']' | b'}' | b' ' | b'\t' | b'\r' | b'\n')
-                    ) {
-                        self.pos += 1;
-                    }
-                }
-            }
-            if depth == 0 || self.pos >= self.data.len() {
-                return;
-            }
-        }
-    }
-
-    fn raw(&mut self) -> &'a [u8] {
-        let start = self.pos;
-        self.skip();
-        self.data.get(start..self.pos.min(self.data.len())).unwrap_or_default()
     }
 
     fn wrong(&self, what: &str, go_type: &str) -> DecodeError {
@@ -312,7 +197,7 @@ impl<'a, 's> Decoder<'a, 's> {
 
     fn deeper(&self, depth: usize) -> Outcome<usize> {
         if depth >= MAX_TREE_DEPTH {
-            let bracket = char::from(self.peek());
+            let bracket = char::from(self.text.peek());
             return Err(DecodeError::Syntax(format!("invalid character '{bracket}' exceeded max depth")));
         }
         Ok(depth + 1)
@@ -327,9 +212,9 @@ impl<'a, 's> Decoder<'a, 's> {
         let depth = self.deeper(depth)?;
         let outer = std::mem::replace(&mut self.owner, schema.go_name());
         let mut seen: Vec<usize> = Vec::new();
-        let mut more = self.open(b'}');
+        let mut more = self.text.open(b'}');
         while more {
-            let key = self.key();
+            let key = self.text.key();
             if let Some(index) = schema.field_index(&key) {
                 if self.report {
                     if seen.contains(&index) {
@@ -358,9 +243,9 @@ impl<'a, 's> Decoder<'a, 's> {
                 map.insert(key.into_owned(), value);
             } else {
                 self.strict("unknown", &key);
-                self.skip();
+                self.text.skip();
             }
-            more = self.next(b'}');
+            more = self.text.next(b'}');
         }
         self.owner = outer;
         zero::fill(schema, &mut map);
@@ -368,21 +253,21 @@ impl<'a, 's> Decoder<'a, 's> {
     }
 
     fn field(&mut self, field: &'s Field, old: Option<Value>, depth: usize) -> Outcome<Option<Value>> {
-        if self.peek() == b'n' {
-            self.skip();
+        if self.text.peek() == b'n' {
+            self.text.skip();
             if field.nullable {
                 return Ok(Some(Value::Null));
             }
             return Ok(if may_be_nil(field) { None } else { old });
         }
-        match (field.card, self.peek()) {
+        match (field.card, self.text.peek()) {
             (Card::Single, _) => self.single(&field.kind, &field.go_type, old, depth),
             (Card::Repeated, b'[') => self.list(&field.kind, &field.go_type, depth).map(Some),
             (Card::Map, b'{') => self.map(field, old, depth).map(Some),
             _ => {
-                let what = self.what();
+                let what = self.text.what();
                 self.soft(what, &field.go_type);
-                self.skip();
+                self.text.skip();
                 Ok(None)
             }
         }
@@ -392,13 +277,13 @@ impl<'a, 's> Decoder<'a, 's> {
         let depth = self.deeper(depth)?;
         let go = element_type(go, kind);
         let mut list = Vec::new();
-        let mut more = self.open(b']');
+        let mut more = self.text.open(b']');
         while more {
             self.path.push(Segment::Index(list.len()));
             let value = self.element(kind, &go, depth)?;
             self.path.pop();
             list.push(value);
-            more = self.next(b']');
+            more = self.text.next(b']');
         }
         Ok(Value::Array(list))
     }
@@ -410,9 +295,9 @@ impl<'a, 's> Decoder<'a, 's> {
             Some(Value::Object(map)) => map,
             _ => Map::new(),
         };
-        let mut more = self.open(b'}');
+        let mut more = self.text.open(b'}');
         while more {
-            let key = self.key();
+            let key = self.text.key();
             if self.report {
                 if map.contains_key(key.as_ref()) {
                     self.strict("duplicate", &key);
@@ -424,14 +309,14 @@ impl<'a, 's> Decoder<'a, 's> {
                 self.path.pop();
             }
             map.insert(key.into_owned(), value);
-            more = self.next(b'}');
+            more = self.text.next(b'}');
         }
         Ok(Value::Object(map))
     }
 
     fn element(&mut self, kind: &'s Kind, go: &str, depth: usize) -> Outcome<Value> {
-        if self.peek() == b'n' {
-            self.skip();
+        if self.text.peek() == b'n' {
+            self.text.skip();
             return Ok(zero::element(kind));
         }
         Ok(self.single(kind, go, None, depth)?.unwrap_or_else(|| zero::element(kind)))
@@ -439,24 +324,24 @@ impl<'a, 's> Decoder<'a, 's> {
 
     /// A value that is not null. None leaves the field at zero, after an error was noted.
     fn single(&mut self, kind: &'s Kind, go: &str, old: Option<Value>, depth: usize) -> Outcome<Option<Value>> {
-        let first = self.peek();
+        let first = self.text.peek();
         let matched = match (kind, first) {
             (Kind::Bool, b't' | b'f') => {
-                self.skip();
+                self.text.skip();
                 Some(Value::Bool(first == b't'))
             }
-            (Kind::String, b'"') => Some(Value::String(self.string().into_owned())),
+            (Kind::String, b'"') => Some(Value::String(self.text.string().into_owned())),
             (Kind::Int32 | Kind::Int64 | Kind::Double, b'-' | b'0'..=b'9') => return Ok(self.number(kind, go)),
             (Kind::Bool | Kind::Int32 | Kind::Int64, b'"') if self.yaml => {
-                let start = self.pos;
-                let word = yaml_word(kind, &self.string());
+                let start = self.text.pos;
+                let word = yaml_word(kind, &self.text.string());
                 if word.is_none() {
-                    self.pos = start;
+                    self.text.pos = start;
                 }
                 word
             }
             (Kind::Bytes, b'"') => {
-                let text = self.string();
+                let text = self.text.string();
                 match scalar::decode_base64(&text) {
                     Ok(bytes) => Some(Value::String(scalar::encode_base64(&bytes))),
                     Err(error) => {
@@ -480,15 +365,15 @@ impl<'a, 's> Decoder<'a, 's> {
             _ => return self.special(kind, depth).map(Some),
         };
         if matched.is_none() {
-            let what = self.what();
+            let what = self.text.what();
             self.soft(what, go);
-            self.skip();
+            self.text.skip();
         }
         Ok(matched)
     }
 
     fn number(&mut self, kind: &Kind, go: &str) -> Option<Value> {
-        let token = self.token();
+        let token = self.text.token();
         let number = match kind {
             Kind::Int32 => token.parse::<i32>().ok().map(Number::from),
             Kind::Int64 => token.parse::<i64>().ok().map(Number::from),
@@ -504,26 +389,26 @@ impl<'a, 's> Decoder<'a, 's> {
     fn special(&mut self, kind: &'s Kind, depth: usize) -> Outcome<Value> {
         match kind {
             Kind::Quantity => {
-                let raw = self.raw();
+                let raw = self.text.raw();
                 let raw = raw.strip_prefix(b"\"").and_then(|r| r.strip_suffix(b"\"")).unwrap_or(raw);
                 let text = String::from_utf8_lossy(raw);
                 let canonical = quantity::canonicalize(text.trim()).map_err(|e| DecodeError::Type(e.to_string()))?;
                 Ok(Value::String(canonical.into_owned()))
             }
-            Kind::IntOrString => match self.peek() {
-                b'"' => Ok(Value::String(self.string().into_owned())),
+            Kind::IntOrString => match self.text.peek() {
+                b'"' => Ok(Value::String(self.text.string().into_owned())),
                 b'-' | b'0'..=b'9' => {
-                    let token = self.token();
+                    let token = self.text.token();
                     let number = token.parse::<i32>();
                     number.map(Value::from).map_err(|_| self.wrong(&format!("number {token}"), "int32"))
                 }
-                _ => Err(self.wrong(self.what(), "int32")),
+                _ => Err(self.wrong(self.text.what(), "int32")),
             },
             Kind::Time | Kind::MicroTime | Kind::Duration => {
-                if self.peek() != b'"' {
-                    return Err(self.wrong(self.what(), "string"));
+                if self.text.peek() != b'"' {
+                    return Err(self.wrong(self.text.what(), "string"));
                 }
-                let text = self.string();
+                let text = self.text.string();
                 match kind {
                     Kind::Time => time(&text, false),
                     Kind::MicroTime => time(&text, true),
@@ -531,9 +416,9 @@ impl<'a, 's> Decoder<'a, 's> {
                 }
                 .map_err(DecodeError::Type)
             }
-            Kind::SchemaOrBool if matches!(self.peek(), b't' | b'f') => {
-                let value = self.peek() == b't';
-                self.skip();
+            Kind::SchemaOrBool if matches!(self.text.peek(), b't' | b'f') => {
+                let value = self.text.peek() == b't';
+                self.text.skip();
                 Ok(Value::Bool(value))
             }
             Kind::SchemaOrBool | Kind::SchemaOrArray | Kind::SchemaOrStrings => self.schema_or(kind, depth),
@@ -543,29 +428,29 @@ impl<'a, 's> Decoder<'a, 's> {
 
     fn schema_or(&mut self, kind: &'s Kind, depth: usize) -> Outcome<Value> {
         static STRINGS: Kind = Kind::String;
-        match (kind, self.peek()) {
+        match (kind, self.text.peek()) {
             (_, b'{') => self.quietly(|d| d.object(schema_props(), Map::new(), depth).map(Value::Object)),
             (Kind::SchemaOrArray, b'[') => self.quietly(|d| {
                 let depth = d.deeper(depth)?;
                 let mut list = Vec::new();
-                let mut more = d.open(b']');
+                let mut more = d.text.open(b']');
                 while more {
-                    list.push(match d.peek() {
+                    list.push(match d.text.peek() {
                         b'{' => Value::Object(d.object(schema_props(), Map::new(), depth)?),
                         b'n' => {
-                            d.skip();
+                            d.text.skip();
                             Value::Object(Map::new())
                         }
-                        _ => return Err(d.wrong(d.what(), "v1.JSONSchemaProps")),
+                        _ => return Err(d.wrong(d.text.what(), "v1.JSONSchemaProps")),
                     });
-                    more = d.next(b']');
+                    more = d.text.next(b']');
                 }
                 Ok(Value::Array(list))
             }),
             (Kind::SchemaOrStrings, b'[') => self.list(&STRINGS, "[]string", depth),
             (Kind::SchemaOrBool, _) => Err(DecodeError::Type("boolean or JSON schema expected".to_owned())),
             _ => {
-                self.skip();
+                self.text.skip();
                 Ok(Value::Null)
             }
         }
@@ -580,13 +465,13 @@ impl<'a, 's> Decoder<'a, 's> {
     }
 
     fn any(&mut self, depth: usize) -> Outcome<Value> {
-        Ok(match self.peek() {
+        Ok(match self.text.peek() {
             b'{' => {
                 let depth = self.deeper(depth)?;
                 let mut map = Map::new();
-                let mut more = self.open(b'}');
+                let mut more = self.text.open(b'}');
                 while more {
-                    let key = self.key();
+                    let key = self.text.key();
                     if self.report {
                         if map.contains_key(key.as_ref()) {
                             self.strict("duplicate", &key);
@@ -598,37 +483,37 @@ impl<'a, 's> Decoder<'a, 's> {
                         self.path.pop();
                     }
                     map.insert(key.into_owned(), value);
-                    more = self.next(b'}');
+                    more = self.text.next(b'}');
                 }
                 Value::Object(map)
             }
             b'[' => {
                 let depth = self.deeper(depth)?;
                 let mut list = Vec::new();
-                let mut more = self.open(b']');
+                let mut more = self.text.open(b']');
                 while more {
                     self.path.push(Segment::Index(list.len()));
                     list.push(self.any(depth)?);
                     self.path.pop();
-                    more = self.next(b']');
+                    more = self.text.next(b']');
                 }
                 Value::Array(list)
             }
-            b'"' => Value::String(self.string().into_owned()),
+            b'"' => Value::String(self.text.string().into_owned()),
             b't' => {
-                self.skip();
+                self.text.skip();
                 Value::Bool(true)
             }
             b'f' => {
-                self.skip();
+                self.text.skip();
                 Value::Bool(false)
             }
             b'n' => {
-                self.skip();
+                self.text.skip();
                 Value::Null
             }
             _ => {
-                let token = self.token();
+                let token = self.text.token();
                 let number = token.parse::<i64>().ok().map(Number::from).or_else(|| parse_float(token));
                 Value::Number(number.ok_or_else(|| self.wrong(&format!("number {token}"), "float64"))?)
             }
@@ -657,45 +542,4 @@ fn yaml_word(kind: &Kind, word: &str) -> Option<Value> {
         };
     }
     word.strip_prefix('0').and_then(|octal| i32::from_str_radix(octal, 8).ok()).map(Value::from)
-}
-
-fn unescape(raw: &[u8]) -> String {
-    let hex = |at: usize| -> Option<u32> {
-        let digits = raw.get(at..at + 4)?;
-        u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
-    };
-    let mut out: Vec<u8> = Vec::with_capacity(raw.len());
-    let mut i = 0;
-    while let Some(&b) = raw.get(i) {
-        if b != b'\\' {
-            out.push(b);
-            i += 1;
-            continue;
-        }
-        let escape = raw.get(i + 1).copied().unwrap_or(b'\\');
-        i += 2;
-        let byte = match escape {
-            b'b' => 8,
-            b'f' => 12,
-            b'n' => b'\n',
-            b'r' => b'\r',
-            b't' => b'\t',
-            b'u' => {
-                let mut code = hex(i).unwrap_or(0xfffd);
-                i += 4;
-                if (0xd800..0xdc00).contains(&code) && raw.get(i..i + 2) == Some(b"\\u") {
-                    if let Some(low) = hex(i + 2).filter(|low| (0xdc00..0xe000).contains(low)) {
-                        code = 0x1_0000 + ((code - 0xd800) << 10) + (low - 0xdc00);
-                        i += 6;
-                    }
-                }
-                let c = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
-                out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
-                continue;
-            }
-            other => other,
-        };
-        out.push(byte);
-    }
-    String::from_utf8(out).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
 }

@@ -4,6 +4,7 @@
 //! texts, strict reports of unknown and duplicate fields, fields in the order of the Go struct. Decoded trees are
 //! canonical: exactly what Go would print. Recursion is bounded by [`MAX_TREE_DEPTH`].
 
+mod cursor;
 mod decode;
 mod encode;
 mod scan;

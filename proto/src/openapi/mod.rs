@@ -20,7 +20,10 @@ use crate::resources;
 pub use operations::returns_deleted;
 pub use v2::document as v2;
 
-/// Media type of [`v2_protobuf`].
+/// Media type of [`v2_protobuf`] as clients ask for it.
+pub const V2_PROTOBUF_ACCEPT: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+
+/// Media type of [`v2_protobuf`] in the answer.
 pub const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
 /// `openapi.v2.Document` in protobuf.
