@@ -243,6 +243,15 @@ pub fn client_config(roots: RootCertStore, pair: Option<&PemPair>) -> Result<rus
     })
 }
 
+/// [`client_config`] with a pair that may change while connections come and go.
+pub fn client_config_reloading(
+    roots: RootCertStore,
+    pair: Arc<ReloadingKey>,
+) -> Result<rustls::ClientConfig, CertError> {
+    let builder = rustls::ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+    Ok(builder.with_root_certificates(roots).with_client_cert_resolver(pair))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

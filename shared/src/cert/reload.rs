@@ -1,4 +1,4 @@
-//! A serving pair that is read again when its files change.
+//! A pair that is read again when its files change, for either end of a connection.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,6 +6,8 @@ use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use rustls::SignatureScheme;
+use rustls::client::ResolvesClientCert;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio::time::Instant;
@@ -21,7 +23,7 @@ struct Files {
     looked: Instant,
 }
 
-/// Serves the current pair; looks at the files at most every ten seconds, on a handshake.
+/// Presents the current pair; looks at the files at most every ten seconds, on a handshake.
 pub struct ReloadingKey {
     current: ArcSwap<CertifiedKey>,
     files: Option<Mutex<Files>>,
@@ -88,5 +90,55 @@ impl ResolvesServerCert for ReloadingKey {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.look();
         Some(self.current.load_full())
+    }
+}
+
+impl ResolvesClientCert for ReloadingKey {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.look();
+        Some(self.current.load_full())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::self_signed;
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn changed_files_are_taken_over_and_bad_ones_are_not() {
+        let folder = std::env::temp_dir().join(format!("reload-{}", uuid::Uuid::new_v4()));
+        std::fs::create_dir_all(&folder).expect("folder");
+        let (certificate, key) = (folder.join("tls.crt"), folder.join("tls.key"));
+        let mut age = 100;
+        let mut put = |pair: &PemPair| {
+            // Modification times must differ, however fast this runs.
+            age -= 10;
+            for (path, text) in [(&certificate, &pair.certificate), (&key, &pair.key)] {
+                std::fs::write(path, text).expect("write");
+                let file = std::fs::File::options().write(true).open(path).expect("open");
+                file.set_modified(SystemTime::now() - std::time::Duration::from_secs(age)).expect("time");
+            }
+        };
+        put(&self_signed("a", &[], &[]).expect("pair"));
+        let reloading = ReloadingKey::from_files(&certificate, &key).expect("loads");
+        let leaf = || reloading.current.load().cert.first().cloned();
+        let first = leaf();
+        put(&self_signed("b", &[], &[]).expect("pair"));
+        reloading.look();
+        assert_eq!(leaf(), first, "too early to look");
+        tokio::time::advance(LOOK_EVERY * 2).await;
+        reloading.look();
+        let second = leaf();
+        assert_ne!(second, first);
+        put(&PemPair { certificate: "nonsense".into(), key: "nonsense".into() });
+        tokio::time::advance(LOOK_EVERY * 2).await;
+        reloading.look();
+        assert_eq!(leaf(), second, "the good pair stays");
+        std::fs::remove_dir_all(folder).expect("clean");
     }
 }

@@ -17,6 +17,10 @@ pub(super) struct Parsed {
     pub(super) yaml: bool,
 }
 
+const NO_TYPE: &str = "couldn't get version/kind; json parse error: ";
+const TYPE_META: &str =
+    r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
+
 /// JSON or YAML to a tree; later duplicates win and are reported.
 pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, ConfigError> {
     let yaml = bytes.iter().find(|b| !b.is_ascii_whitespace()) != Some(&b'{');
@@ -31,7 +35,17 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, ConfigError> {
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     let seed = Tree { path: "", duplicates: &mut duplicates };
     let value = seed.deserialize(&mut deserializer).and_then(|v| deserializer.end().map(|()| v));
-    let value = value.map_err(|e| ConfigError::Syntax(e.to_string()))?;
+    let value = value.map_err(|e| {
+        // The schema-free decoder words syntax errors as Go does.
+        let why = proto::json::decode_any(json).err().map_or_else(|| e.to_string(), |e| e.to_string());
+        ConfigError::Syntax(format!("{NO_TYPE}{why}"))
+    })?;
+    if !matches!(value, Value::Object(_) | Value::Null) {
+        let what = json_word(&value, false);
+        return Err(ConfigError::Syntax(format!(
+            "{NO_TYPE}json: cannot unmarshal {what} into Go value of type {TYPE_META}"
+        )));
+    }
     let strict = if yaml && !duplicates.is_empty() {
         let lines: Vec<String> = duplicates.iter().map(|path| repeated_key(bytes, path)).collect();
         vec![format!("yaml: unmarshal errors:\n{}", lines.join("\n"))]

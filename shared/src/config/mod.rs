@@ -43,7 +43,7 @@ pub enum ConfigError {
         path: String,
     },
     /// Neither JSON nor YAML.
-    #[error("couldn't get version/kind; json parse error: {0}")]
+    #[error("{0}")]
     Syntax(String),
     /// No kind.
     #[error("Object 'Kind' is missing in '{0}'")]

@@ -77,6 +77,16 @@ fn refusals_read_as_upstream() {
             kubelet("clusterDNS: a\n"),
             "json: cannot unmarshal string into Go struct field KubeletConfiguration.clusterDNS of type []string",
         ),
+        (
+            "KubeletConfiguration",
+            r#"{"kind":"#.to_owned(),
+            "couldn't get version/kind; json parse error: unexpected end of JSON input",
+        ),
+        (
+            "KubeletConfiguration",
+            "text".to_owned(),
+            r#"couldn't get version/kind; json parse error: json: cannot unmarshal string into Go value of type struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#,
+        ),
         ("KubeletConfiguration", "{}".to_owned(), "Object 'Kind' is missing in '{}'"),
         (
             "KubeletConfiguration",

@@ -38,6 +38,10 @@ fn filter(verbosity: u32, vmodule: &str) -> Targets {
         _ => LevelFilter::TRACE,
     };
     let mut targets = Targets::new().with_default(others);
+    if verbosity < 8 {
+        // Logs every refused connection on its own; whoever asked says so in context.
+        targets = targets.with_target("kube_client", LevelFilter::OFF);
+    }
     for name in OURS {
         targets = targets.with_target(name, level(verbosity));
     }

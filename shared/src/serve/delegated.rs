@@ -108,7 +108,11 @@ impl DelegatedOptions {
             crate::client::new(&options).await.map(Some).map_err(|e| ServeError::Setup(format!("{e:#}")))
         };
         let authentication = reviews("authentication-kubeconfig").await?;
-        let access_review = reviews("authorization-kubeconfig").await?;
+        let same = flags.string("authentication-kubeconfig") == flags.string("authorization-kubeconfig");
+        let access_review = match &authentication {
+            Some(client) if same => Some(client.clone()),
+            _ => reviews("authorization-kubeconfig").await?,
+        };
         let ca = flags.string("requestheader-client-ca-file");
         let read = |path: &str| crate::cert::read(path).map(|b| String::from_utf8_lossy(&b).into_owned());
         let skip_lookup = flags.boolean("authentication-skip-lookup");
