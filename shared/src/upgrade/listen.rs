@@ -50,7 +50,7 @@ pub struct Listening {
 pub fn serve<F, I, S, B>(
     listening: Listening,
     listener: TcpListener,
-    mut tls: ServerConfig,
+    tls: ServerConfig,
     connected: fn(&TlsStream<TcpStream>, &mut Extensions),
     factory: F,
 ) -> io::Result<Server>
@@ -65,7 +65,6 @@ where
     <S::Service as Service<Request>>::Future: 'static,
     B: MessageBody + 'static,
 {
-    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let drain = listening.drain.as_secs();
     let (workers, connections) = (listening.workers, listening.connections);

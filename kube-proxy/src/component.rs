@@ -1,0 +1,303 @@
+//! The process: configuration, connection, informers, ports, and the proxier in the middle.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use hyper::StatusCode;
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use serde_json::Value;
+use shared::client;
+use shared::flags::FlagSet;
+use shared::informer::{Event, Factory, Informer, Object, Scope};
+use shared::run::{Shutdown, TaskGroup};
+use tokio::sync::Notify;
+
+use crate::backend::Backend;
+use crate::detect::LocalDetector;
+use crate::health::{CheckPorts, Health};
+use crate::http::{Page, bind, serve};
+use crate::iptables::{self, Iptables};
+use crate::kernel;
+use crate::metrics;
+use crate::nftables::{self, Nftables};
+use crate::plan::{Desired, Family};
+use crate::proxier::{FamilyProxy, Proxier, Stores};
+use crate::settings::{LocalMode, Mode, NodePortAddresses, Settings, from_flags, parse};
+
+/// Services of other proxies and headless ones are not even sent to us.
+const NOT_OURS: &str = "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name";
+/// How long the node object may take to say what a mode needs to know.
+const NODE_PATIENCE: Duration = Duration::from_secs(300);
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// Runs kube-proxy until shutdown.
+///
+/// # Errors
+/// An unusable configuration, a port that is taken, or an API server that cannot be addressed.
+pub async fn run(flags: FlagSet, shutdown: Shutdown) -> Result<()> {
+    let configuration = configuration(&flags)?;
+    let write_to = flags.string("write-config-to");
+    if !write_to.is_empty() {
+        std::fs::write(&write_to, serde_norway::to_string(&configuration)?).context("writing the configuration")?;
+        return Ok(());
+    }
+    let settings = parse(configuration, flags.string("master"), &hostname())?;
+    if flags.boolean("cleanup") {
+        return clean_up(&settings).await;
+    }
+    if let Some(value) = settings.oom_score_adj {
+        kernel::set_oom_score_adj(value);
+    }
+    kernel::tune_conntrack(&settings.conntrack);
+    if settings.localhost_node_ports {
+        kernel::allow_localhost_node_ports();
+    }
+    if flags.boolean("init-only") {
+        return Ok(());
+    }
+    flags.warn_unread();
+    proxy(settings, shutdown).await
+}
+
+/// The file's content when there is a `--config`, else what the flags say. As upstream, a file makes other flags
+/// void, except for the node's name.
+fn configuration(flags: &FlagSet) -> Result<Value> {
+    let path = flags.string("config");
+    if path.is_empty() {
+        return Ok(from_flags(flags));
+    }
+    let mut configuration = shared::config::load(&path, "KubeProxyConfiguration")?;
+    if flags.is_set("hostname-override") {
+        configuration["hostnameOverride"] = flags.string("hostname-override").into();
+    }
+    Ok(configuration)
+}
+
+async fn proxy(settings: Settings, shutdown: Shutdown) -> Result<()> {
+    let tasks = TaskGroup::new();
+    let client = client::new(&client::Options {
+        kubeconfig: settings.kubeconfig.clone(),
+        master: settings.master.clone(),
+        qps: settings.qps,
+        burst: settings.burst,
+        user_agent: client::user_agent("kube-proxy"),
+    })
+    .await?;
+    let health = Health::new(settings.sync_period);
+    open_ports(&settings, &health, &tasks, &shutdown).await?;
+
+    let factory = Factory::new(client, tasks.clone(), shutdown.clone());
+    let ours = Scope { labels: Some(NOT_OURS.to_owned()), ..Scope::default() };
+    let this = Scope { fields: Some(format!("metadata.name={}", settings.node_name)), ..Scope::default() };
+    let services = factory.informer_in::<Service>(ours.clone());
+    let slices = factory.informer_in::<EndpointSlice>(ours);
+    let nodes = factory.informer_in::<Node>(this);
+    slim(&services, &slices, &nodes);
+
+    let families: Vec<Family> = [Family::V4, Family::V6].into_iter().filter(|family| kernel::has_family(*family)).collect();
+    let changed = Arc::new(Notify::new());
+    notify(&services, &changed, &health, &families, metrics::service_changed);
+    notify(&slices, &changed, &health, &families, metrics::endpoint_changed);
+    watch_node(&nodes, &changed, &health);
+    factory.start();
+    if !factory.wait_synced().await {
+        return Ok(());
+    }
+    let Some(node) = node_facts(&settings, &nodes, &shutdown).await? else { return Ok(()) };
+    let families = families.iter().map(|family| FamilyProxy {
+        family: *family,
+        backend: backend(&settings, *family, &node),
+        applied: Arc::new(Desired::default()),
+    });
+    let proxier = Proxier {
+        families: families.collect(),
+        stores: Stores { services: services.store(), slices: slices.store(), nodes: nodes.store() },
+        node_name: settings.node_name.clone(),
+        check_ports: CheckPorts::new(health.clone(), settings.bind_address, shutdown.token().child_token()),
+        health,
+        changed,
+        sync_period: settings.sync_period,
+        min_sync_period: settings.min_sync_period,
+    };
+    proxier.run(tasks.clone(), shutdown).await;
+    tasks.drain(DRAIN).await;
+    Ok(())
+}
+
+/// What the modes need to know of the node object.
+#[derive(Clone, Debug, Default)]
+struct NodeNetworks {
+    addresses: Vec<IpNet>,
+    pods: Vec<IpNet>,
+}
+
+fn networks(node: &Node) -> NodeNetworks {
+    let addresses = node.status.as_ref().and_then(|status| status.addresses.as_ref()).into_iter().flatten();
+    let internal = addresses.filter(|address| address.type_ == "InternalIP");
+    let spec = node.spec.as_ref();
+    let pods = spec.and_then(|spec| spec.pod_cidrs.as_ref()).into_iter().flatten();
+    NodeNetworks {
+        addresses: internal.filter_map(|address| address.address.parse::<std::net::IpAddr>().ok()).map(IpNet::from).collect(),
+        pods: pods.filter_map(|cidr| cidr.parse().ok()).collect(),
+    }
+}
+
+/// Waits for what the configured modes need; `None` when the process is to end first.
+async fn node_facts(settings: &Settings, nodes: &Informer<Node>, shutdown: &Shutdown) -> Result<Option<NodeNetworks>> {
+    let needs_pods = settings.local == LocalMode::NodeCidr;
+    let needs_addresses = settings.node_port_addresses == NodePortAddresses::Primary;
+    let enough = |found: &NodeNetworks| !(needs_pods && found.pods.is_empty() || needs_addresses && found.addresses.is_empty());
+    let (sender, mut receiver) = tokio::sync::watch::channel(NodeNetworks::default());
+    nodes.add_handler(move |event| {
+        sender.send_replace(networks(event.object()));
+    });
+    tokio::select! {
+        () = shutdown.wait() => Ok(None),
+        found = receiver.wait_for(enough) => Ok(found.ok().map(|found| found.clone())),
+        () = tokio::time::sleep(NODE_PATIENCE) => bail!("timeout waiting for PodCIDR allocation on node {}", settings.node_name),
+    }
+}
+
+fn backend(settings: &Settings, family: Family, node: &NodeNetworks) -> Box<dyn Backend> {
+    let detector = match &settings.local {
+        LocalMode::ClusterCidr(networks) if networks.is_empty() => LocalDetector::None,
+        LocalMode::ClusterCidr(networks) => LocalDetector::Networks(networks.clone()),
+        LocalMode::NodeCidr => LocalDetector::Networks(node.pods.clone()),
+        LocalMode::Bridge(name) => LocalDetector::Bridge(name.clone()),
+        LocalMode::Prefix(prefix) => LocalDetector::Prefix(prefix.clone()),
+    };
+    let node_port_addresses = match &settings.node_port_addresses {
+        NodePortAddresses::All => Vec::new(),
+        NodePortAddresses::Primary => node.addresses.clone(),
+        NodePortAddresses::Networks(networks) => networks.clone(),
+    };
+    match settings.mode {
+        Mode::Iptables => Box::new(Iptables::new(iptables::Options {
+            family,
+            masquerade_all: settings.masquerade_all,
+            masquerade_mark: settings.masquerade_mark,
+            detector,
+            node_port_addresses,
+            localhost_node_ports: settings.localhost_node_ports,
+        })),
+        Mode::Nftables => Box::new(Nftables::new(nftables::Options {
+            family,
+            masquerade_all: settings.masquerade_all,
+            masquerade_mark: settings.masquerade_mark,
+            detector,
+            node_port_addresses,
+        })),
+    }
+}
+
+/// `--cleanup`: takes away what any mode left, in both families.
+async fn clean_up(settings: &Settings) -> Result<()> {
+    let mut failed = false;
+    for family in [Family::V4, Family::V6].into_iter().filter(|family| kernel::has_family(*family)) {
+        for mode in [Mode::Iptables, Mode::Nftables] {
+            let settings = Settings { mode, ..settings.clone() };
+            let mut backend = backend(&settings, family, &NodeNetworks::default());
+            if let Err(error) = backend.clean_up().await {
+                failed = true;
+                tracing::error!(mode = backend.name(), %error, "Failed to clean up");
+            }
+        }
+    }
+    if failed {
+        bail!("encountered an error while tearing down rules");
+    }
+    Ok(())
+}
+
+/// Drops what rules are not made from.
+fn slim(services: &Informer<Service>, slices: &Informer<EndpointSlice>, nodes: &Informer<Node>) {
+    services.set_transform(|service| service.metadata.annotations = None);
+    slices.set_transform(|slice| {
+        slice.metadata.annotations = None;
+        slice.endpoints.iter_mut().for_each(|endpoint| endpoint.target_ref = None);
+    });
+    nodes.set_transform(|node| {
+        node.metadata.annotations = None;
+        if let Some(status) = &mut node.status {
+            status.images = None;
+        }
+    });
+}
+
+fn notify<K: Object>(informer: &Informer<K>, changed: &Arc<Notify>, health: &Health, families: &[Family], count: fn()) {
+    let (changed, health, families) = (Arc::clone(changed), health.clone(), families.to_vec());
+    informer.add_handler(move |_| {
+        count();
+        families.iter().for_each(|family| metrics::queued(*family));
+        health.queued(families.iter().copied());
+        changed.notify_one();
+    });
+}
+
+fn watch_node(nodes: &Informer<Node>, changed: &Arc<Notify>, health: &Health) {
+    let (changed, health) = (Arc::clone(changed), health.clone());
+    nodes.add_handler(move |event| {
+        let node = event.object();
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
+        let going = node.metadata.deletion_timestamp.is_some()
+            || taints.into_iter().any(|taint| taint.key == "ToBeDeletedByClusterAutoscaler");
+        health.set_eligible(!going && !matches!(event, Event::Deleted(_)));
+        let relabelled = match event {
+            Event::Updated { old, new } => old.metadata.labels != new.metadata.labels,
+            Event::Added(_) | Event::Deleted(_) => true,
+        };
+        if relabelled {
+            changed.notify_one();
+        }
+    });
+}
+
+async fn open_ports(settings: &Settings, health: &Health, tasks: &TaskGroup, shutdown: &Shutdown) -> Result<()> {
+    if let Some(address) = settings.healthz {
+        let health = health.clone();
+        if let Some(listener) = listen(settings, address, "healthz").await? {
+            tasks.spawn("healthz", serve(listener, shutdown.token().clone(), move |path| health.page(path)));
+        }
+    }
+    if let Some(address) = settings.metrics {
+        let page = diagnostics(settings);
+        if let Some(listener) = listen(settings, address, "metrics").await? {
+            tasks.spawn("metrics", serve(listener, shutdown.token().clone(), page));
+        }
+    }
+    Ok(())
+}
+
+async fn listen(settings: &Settings, address: std::net::SocketAddr, what: &str) -> Result<Option<tokio::net::TcpListener>> {
+    match bind(address).await {
+        Ok(listener) => Ok(Some(listener)),
+        Err(error) if settings.bind_hard_fail => Err(error).with_context(|| format!("cannot serve {what} on {address}")),
+        Err(error) => {
+            tracing::error!(%address, %error, "Failed to serve {what}");
+            Ok(None)
+        }
+    }
+}
+
+/// The pages of the metrics port.
+fn diagnostics(settings: &Settings) -> impl Fn(&str) -> Page + Send + Sync + use<> {
+    let mode = match settings.mode {
+        Mode::Iptables => "iptables",
+        Mode::Nftables => "nftables",
+    };
+    let configuration = serde_json::json!({"kubeproxy.config.k8s.io": settings.configuration}).to_string();
+    move |path| match path {
+        "/metrics" => Page { content_type: "text/plain; version=0.0.4; charset=utf-8", ..Page::text(shared::metrics::gather()) },
+        "/proxyMode" => Page::text(mode),
+        "/healthz" => Page::text("ok"),
+        "/configz" => Page::json(StatusCode::OK, configuration.clone()),
+        _ => Page::not_found(),
+    }
+}
+
+fn hostname() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default()
+}

@@ -1,0 +1,116 @@
+//! Plain HTTP for the proxy's read-only ports: health, metrics and the health-check ports of services. Listeners come
+//! and go with services, so they are tasks of the runtime and no servers with threads of their own.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+/// Connections to one port at the same time; more wait.
+const CONNECTIONS: usize = 64;
+/// A client must have sent its request by then.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// An answer.
+pub struct Page {
+    /// HTTP status.
+    pub status: StatusCode,
+    /// Media type.
+    pub content_type: &'static str,
+    /// Further headers.
+    pub headers: Vec<(&'static str, String)>,
+    /// Content.
+    pub body: String,
+}
+
+impl Page {
+    /// A text with status 200.
+    #[must_use]
+    pub fn text(body: impl Into<String>) -> Self {
+        Self { status: StatusCode::OK, content_type: "text/plain; charset=utf-8", headers: Vec::new(), body: body.into() }
+    }
+
+    /// A JSON document.
+    #[must_use]
+    pub fn json(status: StatusCode, body: String) -> Self {
+        Self { status, content_type: "application/json", headers: Vec::new(), body }
+    }
+
+    /// What Go's mux answers for unknown paths.
+    #[must_use]
+    pub fn not_found() -> Self {
+        Self { status: StatusCode::NOT_FOUND, ..Self::text("404 page not found\n") }
+    }
+
+    fn into_response(self) -> Response<Full<Bytes>> {
+        let mut response = Response::new(Full::new(Bytes::from(self.body)));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.content_type));
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        for (name, value) in self.headers {
+            if let Ok(value) = HeaderValue::from_str(&value) {
+                headers.insert(HeaderName::from_static(name), value);
+            }
+        }
+        response
+    }
+}
+
+/// Binds an address.
+///
+/// # Errors
+/// The address is taken or not ours.
+pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    TcpListener::bind(address).await
+}
+
+/// Answers requests, by path, until `stop`.
+pub async fn serve<F>(listener: TcpListener, stop: CancellationToken, answer: F)
+where
+    F: Fn(&str) -> Page + Send + Sync + 'static,
+{
+    let answer = Arc::new(answer);
+    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        let accept = async {
+            let slot = Arc::clone(&slots).acquire_owned().await;
+            (listener.accept().await, slot)
+        };
+        let (accepted, slot) = tokio::select! {
+            () = stop.cancelled() => return,
+            accepted = accept => accepted,
+            Some(_) = connections.join_next() => continue,
+        };
+        let Ok((stream, _)) = accepted else {
+            // Out of file descriptors, most likely: let some close.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let answer = Arc::clone(&answer);
+        connections.spawn(async move {
+            let service = service_fn(move |request: Request<Incoming>| {
+                let page = answer(request.uri().path());
+                async move { Ok::<_, Infallible>(page.into_response()) }
+            });
+            let mut builder = http1::Builder::new();
+            builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+            // A client that breaks off concerns nobody else.
+            builder.serve_connection(TokioIo::new(stream), service).await.ok();
+            drop(slot);
+        });
+    }
+}

@@ -1,0 +1,66 @@
+//! The few kernel settings that a proxy needs, below `/proc`. A setting that cannot be written is reported and left:
+//! in a network namespace without rights to it, the rules work all the same.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::plan::Family;
+use crate::settings::Conntrack;
+
+fn write(path: &str, value: &str) {
+    if fs::read_to_string(path).is_ok_and(|current| current.trim() == value) {
+        return;
+    }
+    match fs::write(path, value) {
+        Ok(()) => tracing::info!(path, value, "Setting kernel parameter"),
+        Err(error) => tracing::warn!(path, value, %error, "Failed to set kernel parameter"),
+    }
+}
+
+/// Lets node ports answer on 127.0.0.1 (iptables mode, IPv4 only).
+pub fn allow_localhost_node_ports() {
+    write("/proc/sys/net/ipv4/conf/all/route_localnet", "1");
+}
+
+/// Applies the `conntrack` part of the configuration.
+pub fn tune_conntrack(conntrack: &Conntrack) {
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
+    let wanted = conntrack.max_per_core.saturating_mul(cpus).max(if conntrack.max_per_core == 0 { 0 } else { conntrack.min });
+    if wanted > 0 {
+        write("/proc/sys/net/netfilter/nf_conntrack_max", &wanted.to_string());
+    }
+    if conntrack.tcp_be_liberal {
+        write("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal", "1");
+    }
+    let times = [
+        ("tcp_timeout_established", conntrack.tcp_established),
+        ("tcp_timeout_close_wait", conntrack.tcp_close_wait),
+        ("udp_timeout", conntrack.udp),
+        ("udp_timeout_stream", conntrack.udp_stream),
+    ];
+    for (name, time) in times {
+        if let Some(time) = time {
+            set_seconds(name, time);
+        }
+    }
+}
+
+fn set_seconds(name: &str, time: Duration) {
+    write(&format!("/proc/sys/net/netfilter/nf_conntrack_{name}"), &time.as_secs().to_string());
+}
+
+/// Makes the kernel's out-of-memory killer spare us, or not.
+pub fn set_oom_score_adj(value: i64) {
+    if let Err(error) = fs::write("/proc/self/oom_score_adj", value.to_string()) {
+        tracing::debug!(value, %error, "Failed to apply OOMScore");
+    }
+}
+
+/// Whether this kernel has the family at all.
+#[must_use]
+pub fn has_family(family: Family) -> bool {
+    match family {
+        Family::V4 => true,
+        Family::V6 => fs::read_to_string("/proc/net/if_inet6").is_ok_and(|interfaces| !interfaces.trim().is_empty()),
+    }
+}

@@ -1,0 +1,85 @@
+//! The proxy's own metrics, by upstream's names.
+
+use std::time::Duration;
+
+use prometheus::{CounterVec, GaugeVec, HistogramVec};
+use shared::metrics::{counter, exponential, gauge, histogram};
+
+use crate::plan::Family;
+
+fn label(family: Family) -> &'static str {
+    family.address_type()
+}
+
+fn sync_duration() -> HistogramVec {
+    histogram(
+        "kubeproxy_sync_proxy_rules_duration_seconds",
+        "SyncProxyRules latency in seconds",
+        &["ip_family"],
+        exponential(0.001, 2.0, 15),
+    )
+}
+
+fn last_sync() -> GaugeVec {
+    gauge(
+        "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
+        "The last time proxy rules were successfully synced",
+        &["ip_family"],
+    )
+}
+
+fn last_queued() -> GaugeVec {
+    gauge(
+        "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
+        "The last time a sync of proxy rules was queued",
+        &["ip_family"],
+    )
+}
+
+fn changes(what: &str) -> CounterVec {
+    counter(&format!("kubeproxy_sync_proxy_rules_{what}_changes_total"), &format!("Cumulative proxy rules {what} changes"), &[])
+}
+
+fn failures(mode: &str) -> CounterVec {
+    let name = match mode {
+        "nftables" => "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
+        _ => "kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
+    };
+    counter(name, "Cumulative proxy rule sync failures", &["ip_family"])
+}
+
+fn now() -> f64 {
+    jiff::Timestamp::now().as_duration().as_secs_f64()
+}
+
+/// A sync has ended well.
+pub fn synced(family: Family, took: Duration) {
+    sync_duration().with_label_values(&[label(family)]).observe(took.as_secs_f64());
+    last_sync().with_label_values(&[label(family)]).set(now());
+}
+
+/// A sync has failed.
+pub fn failed(mode: &str, family: Family) {
+    failures(mode).with_label_values(&[label(family)]).inc();
+}
+
+/// A change waits to be written.
+pub fn queued(family: Family) {
+    last_queued().with_label_values(&[label(family)]).set(now());
+}
+
+/// A Service changed.
+pub fn service_changed() {
+    changes("service").with_label_values::<&str>(&[]).inc();
+}
+
+/// An `EndpointSlice` changed.
+pub fn endpoint_changed() {
+    changes("endpoint").with_label_values::<&str>(&[]).inc();
+}
+
+/// Somebody asked for our health.
+pub fn count_probe(path: &str, code: u16) {
+    let name = if path == "/livez" { "kubeproxy_proxy_livez_total" } else { "kubeproxy_proxy_healthz_total" };
+    counter(name, "Cumulative proxy health checks by HTTP status", &["code"]).with_label_values(&[&code.to_string()]).inc();
+}
