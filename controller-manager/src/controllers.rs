@@ -4,6 +4,8 @@ use crate::engine::registry::Controller;
 
 /// In the order in which they start.
 pub const TABLE: &[Controller] = &[
+    // First, as the others' identities rest on it.
+    Controller::new("serviceaccount-token-controller", "serviceaccount-token", crate::service_account_token::start),
     Controller::new("endpoints-controller", "endpoint", crate::endpoints::start),
     Controller::new("endpointslice-controller", "endpointslice", crate::endpointslice::start),
     Controller::new(
@@ -34,6 +36,14 @@ pub const TABLE: &[Controller] = &[
     Controller::new("disruption-controller", "disruption", crate::disruption::start),
     Controller::new("ttl-controller", "ttl", crate::ttl::start),
     Controller::new("ttl-after-finished-controller", "ttl-after-finished", crate::ttl_after_finished::start),
+    Controller::new("certificatesigningrequest-signing-controller", "csrsigning", crate::csr::start_signing),
+    Controller::new("certificatesigningrequest-approving-controller", "csrapproving", crate::csr::start_approving),
+    Controller::new("certificatesigningrequest-cleaner-controller", "csrcleaner", crate::csr::start_cleaning),
+    Controller::new("persistentvolumeclaim-protection-controller", "pvc-protection", crate::protection::start_claims),
+    Controller::new("persistentvolume-protection-controller", "pv-protection", crate::protection::start_volumes),
+    Controller::new("endpointslice-mirroring-controller", "endpointslicemirroring", crate::endpointslice_mirroring::start),
+    Controller::off("bootstrap-signer-controller", "bootstrapsigner", crate::bootstrap::start_signer),
+    Controller::off("token-cleaner-controller", "tokencleaner", crate::bootstrap::start_cleaner),
 ];
 
 #[cfg(test)]

@@ -1,0 +1,230 @@
+//! A certificate authority from two PEM files.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ED25519, PKCS_RSA_SHA256, SignatureAlgorithm, SigningKey};
+use rustls_pki_types::PrivateKeyDer;
+use x509_parser::prelude::{FromDer, ParsedExtension, X509Certificate};
+
+use super::der;
+use super::request::{Request, RequestError, usages};
+
+/// Certificates are dated back by this much, for clocks that are behind.
+const BACKDATE: Duration = Duration::from_mins(5);
+
+/// Why a key pair cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthorityError {
+    /// The files.
+    #[error("{0}")]
+    File(String),
+    /// The key.
+    #[error("error parsing private key: {0}")]
+    Key(String),
+    /// The certificate.
+    #[error("error parsing CA cert: {0}")]
+    Certificate(String),
+}
+
+/// A private key in any of the usual PEM forms.
+pub fn key_pair(pem: &[u8]) -> Result<KeyPair, AuthorityError> {
+    let key = shared::cert::private_key(pem).map_err(|e| AuthorityError::Key(e.to_string()))?;
+    let version = der::integer(&[0]);
+    let pkcs8 = match &key {
+        PrivateKeyDer::Pkcs8(k) => k.secret_pkcs8_der().to_vec(),
+        PrivateKeyDer::Pkcs1(k) => {
+            let algorithm = der::sequence(&[&der::oid(&[1, 2, 840, 113_549, 1, 1, 1]), &der::tlv(0x05, &[])]);
+            der::sequence(&[&version, &algorithm, &der::tlv(0x04, k.secret_pkcs1_der())])
+        }
+        PrivateKeyDer::Sec1(k) => {
+            let raw = k.secret_sec1_der();
+            let p256 = der::oid(&[1, 2, 840, 10_045, 3, 1, 7]);
+            let p384 = der::oid(&[1, 3, 132, 0, 34]);
+            // The curve is named inside; P-384 keys are the longer ones.
+            let curve = if raw.windows(p384.len()).any(|w| w == p384) { p384 } else { p256 };
+            let algorithm = der::sequence(&[&der::oid(&[1, 2, 840, 10_045, 2, 1]), &curve]);
+            der::sequence(&[&version, &algorithm, &der::tlv(0x04, raw)])
+        }
+        _ => return Err(AuthorityError::Key("unknown form".into())),
+    };
+    let der = PrivateKeyDer::Pkcs8(pkcs8.into());
+    let kinds: [&'static SignatureAlgorithm; 4] = [&PKCS_ECDSA_P256_SHA256, &PKCS_ECDSA_P384_SHA384, &PKCS_ED25519, &PKCS_RSA_SHA256];
+    let mut last = String::new();
+    for kind in kinds {
+        match KeyPair::from_der_and_sign_algo(&der, kind) {
+            Ok(pair) => return Ok(pair),
+            Err(e) => last = e.to_string(),
+        }
+    }
+    Err(AuthorityError::Key(last))
+}
+
+/// The signature algorithm that goes with a key, as certificates name it.
+fn algorithm(key: &KeyPair) -> Vec<u8> {
+    let kind = key.algorithm();
+    if kind == &PKCS_RSA_SHA256 {
+        der::sequence(&[&der::oid(&[1, 2, 840, 113_549, 1, 1, 11]), &der::tlv(0x05, &[])])
+    } else if kind == &PKCS_ECDSA_P384_SHA384 {
+        der::sequence(&[&der::oid(&[1, 2, 840, 10_045, 4, 3, 3])])
+    } else if kind == &PKCS_ED25519 {
+        der::sequence(&[&der::oid(&[1, 3, 101, 112])])
+    } else {
+        der::sequence(&[&der::oid(&[1, 2, 840, 10_045, 4, 3, 2])])
+    }
+}
+
+/// A key pair that signs.
+#[derive(Debug)]
+pub struct Authority {
+    key: KeyPair,
+    subject: Vec<u8>,
+    key_id: Option<Vec<u8>>,
+    not_after: i64,
+}
+
+impl Authority {
+    /// From PEM texts.
+    pub fn new(certificate: &[u8], key: &[u8]) -> Result<Self, AuthorityError> {
+        let bad = |e: &dyn std::fmt::Display| AuthorityError::Certificate(e.to_string());
+        let certificates = shared::cert::certificates(certificate).map_err(|e| bad(&e))?;
+        let first = certificates.first().ok_or_else(|| bad(&"no certificate in the file"))?;
+        let (_, parsed) = X509Certificate::from_der(first).map_err(|e| bad(&e))?;
+        let key_id = parsed.extensions().iter().find_map(|e| match e.parsed_extension() {
+            ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0.to_vec()),
+            _ => None,
+        });
+        Ok(Self {
+            key: key_pair(key)?,
+            subject: parsed.subject().as_raw().to_vec(),
+            key_id,
+            not_after: parsed.validity().not_after.timestamp(),
+        })
+    }
+
+    /// From files.
+    pub async fn load(certificate: &str, key: &str) -> Result<Self, AuthorityError> {
+        let read = |path: String| async move {
+            tokio::fs::read(&path).await.map_err(|e| AuthorityError::File(format!("open {path}: {e}")))
+        };
+        Self::new(&read(certificate.to_owned()).await?, &read(key.to_owned()).await?)
+    }
+
+    /// A certificate for a request, PEM. `ttl` is cut to what the authority itself has left.
+    pub fn sign(&self, request: &Request, wanted: &[String], ttl: Duration, now: Timestamp) -> Result<String, RequestError> {
+        let (bits, extended) = usages(wanted)?;
+        let fail = |e: &dyn std::fmt::Display| RequestError::Parse(e.to_string());
+        let start = now.as_second() - i64::try_from(BACKDATE.as_secs()).unwrap_or(0);
+        let end = (start + i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX / 2)).min(self.not_after);
+        let at = |s: i64| Timestamp::from_second(s).map(der::time).map_err(|e| fail(&e));
+        let mut serial = rand::random::<[u8; 16]>();
+        serial[0] &= 0x7f;
+        let mut extensions = Vec::new();
+        let mut extension = |id: &[u64], critical: bool, value: &[u8]| {
+            let id = der::oid(id);
+            let value = der::tlv(0x04, value);
+            let flag = der::tlv(0x01, &[0xff]);
+            extensions.push(if critical { der::sequence(&[&id, &flag, &value]) } else { der::sequence(&[&id, &value]) });
+        };
+        if !bits.is_empty() {
+            extension(&[2, 5, 29, 15], true, &der::named_bits(&bits));
+        }
+        if !extended.is_empty() {
+            extension(&[2, 5, 29, 37], false, &der::tlv(0x30, &extended.concat()));
+        }
+        extension(&[2, 5, 29, 19], true, &der::sequence(&[]));
+        if let Some(id) = &self.key_id {
+            extension(&[2, 5, 29, 35], false, &der::sequence(&[&der::tlv(0x80, id)]));
+        }
+        if !request.names.is_empty() {
+            let nameless = request.subject == [0x30, 0];
+            extension(&[2, 5, 29, 17], nameless, &request.names);
+        }
+        let algorithm = algorithm(&self.key);
+        let body = der::sequence(&[
+            &der::tlv(0xa0, &der::integer(&[2])),
+            &der::integer(&serial),
+            &algorithm,
+            &self.subject,
+            &der::sequence(&[&at(start)?, &at(end)?]),
+            &request.subject,
+            &request.public_key,
+            &der::tlv(0xa3, &der::tlv(0x30, &extensions.concat())),
+        ]);
+        let signature = self.key.sign(&body).map_err(|e| fail(&e))?;
+        Ok(pem("CERTIFICATE", &der::sequence(&[&body, &algorithm, &der::bits(&signature)])))
+    }
+}
+
+/// A PEM block.
+fn pem(label: &str, der: &[u8]) -> String {
+    use base64::Engine as _;
+    let text = base64::engine::general_purpose::STANDARD.encode(der);
+    let lines: Vec<&str> = text.as_bytes().chunks(64).filter_map(|c| std::str::from_utf8(c).ok()).collect();
+    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::request::{self, KUBELET_CLIENT, KUBELET_SERVING};
+    use super::*;
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa};
+
+    fn ca() -> (String, KeyPair) {
+        let key = KeyPair::generate().expect("key");
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "test-ca");
+        (params.self_signed(&key).expect("ca").pem(), key)
+    }
+
+    fn list(usages: &[&str]) -> Vec<String> {
+        usages.iter().map(|u| (*u).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_kubelets_certificate() {
+        let (ca_pem, ca_key) = ca();
+        let authority = Authority::new(ca_pem.as_bytes(), ca_key.serialize_pem().as_bytes()).expect("authority");
+        let csr = shared::cert::signing_request("system:node:n1", &["system:nodes"], &[], &[]).expect("request");
+        let request = request::parse(csr.request.as_bytes()).expect("parsed");
+        let usages = list(&["digital signature", "client auth"]);
+        assert_eq!(request.check(KUBELET_CLIENT, &usages), Ok(()));
+        assert!(request.check(KUBELET_SERVING, &usages).is_err(), "no address");
+        let now = Timestamp::now();
+        let signed = authority.sign(&request, &usages, Duration::from_hours(1), now).expect("certificate");
+        let (_, block) = x509_parser::pem::parse_x509_pem(signed.as_bytes()).expect("pem");
+        let certificate = block.parse_x509().expect("certificate");
+        assert_eq!(certificate.subject().to_string(), "O=system:nodes, CN=system:node:n1");
+        assert_eq!(certificate.issuer().to_string(), "CN=test-ca");
+        assert_eq!(certificate.validity().not_after.timestamp(), now.as_second() - 300 + 3600);
+        let (_, ca_block) = x509_parser::pem::parse_x509_pem(ca_pem.as_bytes()).expect("pem");
+        let ca_certificate = ca_block.parse_x509().expect("ca");
+        assert!(certificate.verify_signature(Some(ca_certificate.public_key())).is_ok());
+        assert!(certificate.extended_key_usage().expect("usages").expect("usages").value.client_auth);
+        assert!(!certificate.is_ca());
+    }
+
+    #[test]
+    fn what_signers_refuse() {
+        let parse = |cn: &str, orgs: &[&str], names: &[String]| {
+            request::parse(shared::cert::signing_request(cn, orgs, names, &[]).expect("request").request.as_bytes()).expect("parsed")
+        };
+        let client = list(&["digital signature", "client auth"]);
+        let serving = list(&["digital signature", "server auth", "key encipherment"]);
+        let host = ["n1".to_owned()];
+        for (name, request, signer, usages, good) in [
+            ("serving", parse("system:node:n1", &["system:nodes"], &host), KUBELET_SERVING, &serving, true),
+            ("wrong usages", parse("system:node:n1", &["system:nodes"], &host), KUBELET_SERVING, &client, false),
+            ("wrong organization", parse("system:node:n1", &["system:masters"], &[]), KUBELET_CLIENT, &client, false),
+            ("wrong name", parse("admin", &["system:nodes"], &[]), KUBELET_CLIENT, &client, false),
+            ("names in a client certificate", parse("system:node:n1", &["system:nodes"], &host), KUBELET_CLIENT, &client, false),
+            ("any client", parse("jane", &["dev"], &[]), request::APISERVER_CLIENT, &client, true),
+            ("a server is no client", parse("jane", &["dev"], &[]), request::APISERVER_CLIENT, &serving, false),
+        ] {
+            assert_eq!(request.check(signer, usages).is_ok(), good, "{name}");
+        }
+        assert_eq!(request::parse(b"junk"), Err(RequestError::Pem));
+        assert!(usages(&list(&["fly"])).is_err());
+    }
+}

@@ -1,0 +1,192 @@
+//! A certificate request, and what each signer demands of it.
+
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::cri_attributes::ParsedCriAttribute;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer, ParsedExtension};
+
+use super::der;
+
+/// The signers of this controller.
+pub const APISERVER_CLIENT: &str = "kubernetes.io/kube-apiserver-client";
+/// For kubelets' client certificates.
+pub const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+/// For kubelets' serving certificates.
+pub const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
+/// For whatever else was signed before signers had names.
+pub const LEGACY: &str = "kubernetes.io/legacy-unknown";
+
+/// Why a request cannot be signed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// Not a PEM block of a request.
+    #[error("PEM block type must be CERTIFICATE REQUEST")]
+    Pem,
+    /// The block cannot be read, or does not prove possession of its key.
+    #[error("unable to parse csr: {0}")]
+    Parse(String),
+    /// The signer's rules.
+    #[error("{0}")]
+    Rule(&'static str),
+    /// A usage outside the API's list.
+    #[error("unrecognized usage values: [{0:?}]")]
+    Usage(String),
+}
+
+/// What a request asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// Subject, as encoded.
+    pub subject: Vec<u8>,
+    /// Public key, as encoded.
+    pub public_key: Vec<u8>,
+    /// Subject alternative names, as encoded; empty without.
+    pub names: Vec<u8>,
+    /// Common name.
+    pub common_name: String,
+    /// Organizations.
+    pub organizations: Vec<String>,
+    /// Alternative names: DNS and IP.
+    pub hosts: usize,
+    /// Alternative names: mail.
+    pub mails: usize,
+    /// Alternative names: URI.
+    pub uris: usize,
+}
+
+/// Read the PEM text in `spec.request`.
+pub fn parse(pem: &[u8]) -> Result<Request, RequestError> {
+    let (_, block) = x509_parser::pem::parse_x509_pem(pem).map_err(|_| RequestError::Pem)?;
+    if block.label != "CERTIFICATE REQUEST" {
+        return Err(RequestError::Pem);
+    }
+    let bad = |e: &dyn std::fmt::Display| RequestError::Parse(e.to_string());
+    let (_, csr) = X509CertificationRequest::from_der(&block.contents).map_err(|e| bad(&e))?;
+    csr.verify_signature().map_err(|e| bad(&e))?;
+    let info = &csr.certification_request_info;
+    let text = |a: &x509_parser::x509::AttributeTypeAndValue<'_>| a.as_str().unwrap_or_default().to_owned();
+    let mut out = Request {
+        subject: info.subject.as_raw().to_vec(),
+        public_key: info.subject_pki.raw.to_vec(),
+        common_name: info.subject.iter_common_name().next().map(&text).unwrap_or_default(),
+        organizations: info.subject.iter_organization().map(&text).collect(),
+        ..Request::default()
+    };
+    for attribute in info.iter_attributes() {
+        let ParsedCriAttribute::ExtensionRequest(requested) = attribute.parsed_attribute() else { continue };
+        for extension in &requested.extensions {
+            let ParsedExtension::SubjectAlternativeName(san) = extension.parsed_extension() else { continue };
+            out.names = extension.value.to_vec();
+            for name in &san.general_names {
+                match name {
+                    GeneralName::DNSName(_) | GeneralName::IPAddress(_) => out.hosts += 1,
+                    GeneralName::RFC822Name(_) => out.mails += 1,
+                    GeneralName::URI(_) => out.uris += 1,
+                    _ => {}
+                }
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// Whether the usages are all of `required`, with or without those in `optional`.
+fn exactly(usages: &[String], required: &[&str], optional: &[&str]) -> bool {
+    let has = |u: &str| usages.iter().any(|x| x == u);
+    required.iter().all(|u| has(u)) && usages.iter().all(|u| required.contains(&u.as_str()) || optional.contains(&u.as_str()))
+}
+
+impl Request {
+    /// What a kubelet's client certificate must look like.
+    pub fn check_kubelet_client(&self, usages: &[String]) -> Result<(), RequestError> {
+        self.check_node()?;
+        if self.hosts > 0 || self.mails > 0 || self.uris > 0 {
+            return Err(RequestError::Rule("DNS, IP, email and URI subjectAltNames are not allowed"));
+        }
+        if !exactly(usages, &["digital signature", "client auth"], &["key encipherment"]) {
+            return Err(RequestError::Rule("usages did not match [digital signature, client auth, key encipherment]"));
+        }
+        Ok(())
+    }
+
+    /// What a kubelet's serving certificate must look like.
+    pub fn check_kubelet_serving(&self, usages: &[String]) -> Result<(), RequestError> {
+        self.check_node()?;
+        if self.hosts == 0 {
+            return Err(RequestError::Rule("DNS or IP subjectAltName is required"));
+        }
+        if self.mails > 0 {
+            return Err(RequestError::Rule("Email subjectAltNames are not allowed"));
+        }
+        if self.uris > 0 {
+            return Err(RequestError::Rule("URI subjectAltNames are not allowed"));
+        }
+        if !exactly(usages, &["digital signature", "server auth"], &["key encipherment"]) {
+            return Err(RequestError::Rule("usages did not match [digital signature, server auth, key encipherment]"));
+        }
+        Ok(())
+    }
+
+    fn check_node(&self) -> Result<(), RequestError> {
+        if self.organizations != ["system:nodes"] {
+            return Err(RequestError::Rule("subject organization is not system:nodes"));
+        }
+        if !self.common_name.starts_with("system:node:") {
+            return Err(RequestError::Rule("subject common name does not begin with system:node:"));
+        }
+        Ok(())
+    }
+
+    /// What a signer demands.
+    pub fn check(&self, signer: &str, usages: &[String]) -> Result<(), RequestError> {
+        match signer {
+            KUBELET_CLIENT => self.check_kubelet_client(usages),
+            KUBELET_SERVING => self.check_kubelet_serving(usages),
+            APISERVER_CLIENT => {
+                if exactly(usages, &["client auth"], &["digital signature", "key encipherment"]) {
+                    Ok(())
+                } else {
+                    Err(RequestError::Rule("usages did not match [client auth, digital signature, key encipherment]"))
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The key usage bits and the extended key usages, as encoded.
+pub fn usages(list: &[String]) -> Result<(Vec<u8>, Vec<Vec<u8>>), RequestError> {
+    let (mut bits, mut extended) = (Vec::new(), Vec::new());
+    let purpose = |n: u64| der::oid(&[1, 3, 6, 1, 5, 5, 7, 3, n]);
+    for usage in list {
+        match usage.as_str() {
+            "signing" | "digital signature" => bits.push(0),
+            "content commitment" => bits.push(1),
+            "key encipherment" => bits.push(2),
+            "data encipherment" => bits.push(3),
+            "key agreement" => bits.push(4),
+            "cert sign" => bits.push(5),
+            "crl sign" => bits.push(6),
+            "encipher only" => bits.push(7),
+            "decipher only" => bits.push(8),
+            "any" => extended.push(der::oid(&[2, 5, 29, 37, 0])),
+            "server auth" => extended.push(purpose(1)),
+            "client auth" => extended.push(purpose(2)),
+            "code signing" => extended.push(purpose(3)),
+            "email protection" | "s/mime" => extended.push(purpose(4)),
+            "ipsec end system" => extended.push(purpose(5)),
+            "ipsec tunnel" => extended.push(purpose(6)),
+            "ipsec user" => extended.push(purpose(7)),
+            "timestamping" => extended.push(purpose(8)),
+            "ocsp signing" => extended.push(purpose(9)),
+            "microsoft sgc" => extended.push(der::oid(&[1, 3, 6, 1, 4, 1, 311, 10, 3, 3])),
+            "netscape sgc" => extended.push(der::oid(&[2, 16, 840, 1, 113_730, 4, 1])),
+            other => return Err(RequestError::Usage(other.to_owned())),
+        }
+    }
+    bits.sort_unstable();
+    bits.dedup();
+    extended.sort();
+    extended.dedup();
+    Ok((bits, extended))
+}

@@ -1,0 +1,94 @@
+//! Mirrors Endpoints of services without a selector into EndpointSlices.
+
+pub mod plan;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::{Endpoints, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use shared::informer::{Event, Store};
+use shared::workqueue::Queue;
+
+use self::plan::CONTROLLER;
+use crate::endpointslice::plan::{MANAGED_BY, SERVICE_NAME};
+use crate::endpointslice::tracker::Tracker;
+use crate::endpointslice::{BY_SERVICE, write_slices};
+use crate::engine::context::Context;
+use crate::engine::executor::Executor;
+use crate::engine::object::{self, Key};
+use crate::engine::owned;
+use crate::engine::registry::Started;
+use crate::engine::rest::RestError;
+use crate::engine::worker::{self, Synced};
+
+const STALE_RETRY: Duration = Duration::from_secs(1);
+
+struct Mirror {
+    executor: Executor,
+    endpoints: Store<Endpoints>,
+    services: Store<Service>,
+    slices: Store<EndpointSlice>,
+    tracker: Tracker,
+    limit: usize,
+}
+
+/// Wire endpoint slice mirroring.
+pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
+    Box::pin(async move {
+        let (endpoints, services, slices) = (cx.informer::<Endpoints>(), cx.informer::<Service>(), cx.slices());
+        let queue: Queue<Key> = Queue::new("endpoint_slice_mirroring");
+        let this = Arc::new(Mirror {
+            executor: cx.executor("endpointslicemirroring-controller", "endpoint-slice-mirroring-controller"),
+            endpoints: endpoints.store(),
+            services: services.store(),
+            slices: slices.store(),
+            tracker: Tracker::default(),
+            limit: cx.settings().mirroring_max_endpoints,
+        });
+        let (wake, batch) = (queue.clone(), cx.settings().mirroring_batch);
+        endpoints.add_handler(move |event: &Event<Endpoints>| {
+            let key = Key::of(&event.object().metadata);
+            if batch.is_zero() { wake.add(key) } else { wake.add_after(key, batch) }
+        });
+        owned::watch(&services, &queue);
+        let (wake, watcher) = (queue.clone(), Arc::clone(&this));
+        slices.add_handler(move |event: &Event<EndpointSlice>| {
+            let meta = &event.object().metadata;
+            if object::label(meta, MANAGED_BY) == Some(CONTROLLER)
+                && let Some(name) = object::label(meta, SERVICE_NAME)
+            {
+                let key = Key::new(object::namespace(meta), name);
+                if matches!(event, Event::Deleted(_)) {
+                    watcher.tracker.gone(&key, object::uid(meta));
+                }
+                wake.add(key);
+            }
+        });
+        worker::run(cx, "endpointslice-mirroring", cx.settings().workers.mirroring, &queue, &this, |s, key| async move { s.sync(&key).await });
+        Ok(Started::Yes)
+    })
+}
+
+impl Mirror {
+    async fn sync(&self, key: &Key) -> Synced {
+        let service = self.services.get(&key.namespace, &key.name);
+        let endpoints = self.endpoints.get(&key.namespace, &key.name).filter(|e| plan::wanted(e, service.as_deref()));
+        let mut slices = self.slices.by_index(BY_SERVICE, &key.to_string());
+        slices.retain(|s| object::label(&s.metadata, MANAGED_BY) == Some(CONTROLLER) && !object::deleting(&s.metadata));
+        slices.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        if endpoints.is_none() && slices.is_empty() {
+            self.tracker.forget(key);
+            return Ok(None);
+        }
+        if self.tracker.stale(key, &slices) {
+            return Ok(Some(STALE_RETRY));
+        }
+        let actions = plan::plan(endpoints.as_deref(), &slices, self.limit);
+        match write_slices(&self.executor, &self.tracker, key, &slices, actions).await {
+            Err(e) if e.namespace_terminating() => Ok(None),
+            other => other.map(|()| None),
+        }
+    }
+}

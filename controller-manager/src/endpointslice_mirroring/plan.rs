@@ -1,0 +1,173 @@
+//! EndpointSlices for Endpoints that somebody maintains by hand.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{EndpointAddress, EndpointSubset, Endpoints, Service};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::endpointslice::plan::{MANAGED_BY, SERVICE_NAME};
+use crate::engine::action::Action;
+use crate::engine::services::TRIGGER;
+use crate::engine::{object, pods};
+
+/// This controller's mark on slices.
+pub const CONTROLLER: &str = "endpointslicemirroring-controller.k8s.io";
+/// The label that says not to mirror.
+pub const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
+const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// Whether this Endpoints object is to be mirrored, given its service.
+#[must_use]
+pub fn wanted(endpoints: &Endpoints, service: Option<&Service>) -> bool {
+    let skip = object::label(&endpoints.metadata, SKIP) == Some("true");
+    let election = object::annotation(&endpoints.metadata, LEADER).is_some();
+    let by_hand = service.is_some_and(|s| s.spec.as_ref().and_then(|x| x.selector.as_ref()).is_none());
+    !skip && !election && by_hand && !object::deleting(&endpoints.metadata)
+}
+
+/// The writes that make the slices mirror the object; with None they all go.
+#[must_use]
+pub fn plan(endpoints: Option<&Endpoints>, slices: &[Arc<EndpointSlice>], limit: usize) -> Vec<Action> {
+    let Some(endpoints) = endpoints else {
+        return slices.iter().map(|s| Action::delete::<EndpointSlice>(&s.metadata)).collect();
+    };
+    let mut desired: Vec<EndpointSlice> = Vec::new();
+    for subset in endpoints.subsets.iter().flatten() {
+        desired.extend(mirror(endpoints, subset, limit));
+    }
+    let mut actions = Vec::new();
+    let mut left: Vec<&Arc<EndpointSlice>> = slices.iter().collect();
+    let mut missing = Vec::new();
+    for slice in desired {
+        // Equal ones stay, then those for the same ports and family are changed.
+        match left.iter().position(|s| same(s, &slice)) {
+            Some(i) => drop(left.remove(i)),
+            None => missing.push(slice),
+        }
+    }
+    for slice in missing {
+        let fits = left.iter().position(|s| s.address_type == slice.address_type);
+        actions.push(match fits {
+            Some(i) => {
+                let old = left.remove(i);
+                let mut copy = EndpointSlice::clone(old);
+                copy.endpoints = slice.endpoints;
+                copy.ports = slice.ports;
+                copy.metadata.labels = slice.metadata.labels;
+                copy.metadata.annotations = slice.metadata.annotations;
+                Action::update(&copy)
+            }
+            None => Action::create(&slice),
+        });
+    }
+    actions.extend(left.into_iter().map(|s| Action::delete::<EndpointSlice>(&s.metadata)));
+    actions
+}
+
+fn same(a: &EndpointSlice, b: &EndpointSlice) -> bool {
+    a.address_type == b.address_type
+        && a.endpoints == b.endpoints
+        && a.ports == b.ports
+        && a.metadata.labels == b.metadata.labels
+        && a.metadata.annotations == b.metadata.annotations
+}
+
+fn mirror(endpoints: &Endpoints, subset: &EndpointSubset, limit: usize) -> Vec<EndpointSlice> {
+    let ports: Vec<EndpointPort> = subset
+        .ports
+        .iter()
+        .flatten()
+        .map(|p| EndpointPort {
+            name: Some(p.name.clone().unwrap_or_default()),
+            port: Some(p.port),
+            protocol: Some(p.protocol.clone().unwrap_or_else(|| "TCP".into())),
+            app_protocol: p.app_protocol.clone(),
+        })
+        .collect();
+    let ready = subset.addresses.iter().flatten().map(|a| (a, true));
+    let unready = subset.not_ready_addresses.iter().flatten().map(|a| (a, false));
+    let mut by_family: BTreeMap<&str, Vec<Endpoint>> = BTreeMap::new();
+    for (address, ready) in ready.chain(unready).take(limit) {
+        let family = if address.ip.contains(':') { "IPv6" } else { "IPv4" };
+        by_family.entry(family).or_default().push(endpoint(address, ready));
+    }
+    by_family
+        .into_iter()
+        .map(|(family, list)| EndpointSlice {
+            metadata: metadata(endpoints),
+            address_type: family.to_owned(),
+            endpoints: list,
+            ports: Some(ports.clone()).filter(|p| !p.is_empty()),
+        })
+        .collect()
+}
+
+fn endpoint(a: &EndpointAddress, ready: bool) -> Endpoint {
+    Endpoint {
+        addresses: vec![a.ip.clone()],
+        conditions: Some(EndpointConditions { ready: Some(ready), ..EndpointConditions::default() }),
+        hostname: a.hostname.clone().filter(|h| !h.is_empty()),
+        node_name: a.node_name.clone(),
+        target_ref: a.target_ref.clone(),
+        ..Endpoint::default()
+    }
+}
+
+fn metadata(endpoints: &Endpoints) -> ObjectMeta {
+    let meta = &endpoints.metadata;
+    let mut labels = meta.labels.clone().unwrap_or_default();
+    labels.insert(SERVICE_NAME.into(), object::name(meta).to_owned());
+    labels.insert(MANAGED_BY.into(), CONTROLLER.into());
+    let mut annotations = meta.annotations.clone().unwrap_or_default();
+    annotations.retain(|k, _| k != LAST_APPLIED && k != TRIGGER);
+    ObjectMeta {
+        generate_name: Some(pods::name_prefix(object::name(meta))),
+        namespace: meta.namespace.clone(),
+        labels: Some(labels),
+        annotations: Some(annotations).filter(|a| !a.is_empty()),
+        owner_references: Some(vec![object::controller_ref::<Endpoints>(meta)]),
+        ..ObjectMeta::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn endpoints(subsets: Value) -> Endpoints {
+        serde_json::from_value(json!({"metadata": {"name": "db", "namespace": "ns", "uid": "e", "labels": {"l": "1"}}, "subsets": subsets})).expect("endpoints")
+    }
+
+    #[test]
+    fn mirrored_changed_and_removed() {
+        let e = endpoints(json!([{"addresses": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}], "notReadyAddresses": [{"ip": "10.0.0.2"}], "ports": [{"port": 3306}]}]));
+        let made: Vec<Arc<EndpointSlice>> = plan(Some(&e), &[], 1000)
+            .into_iter()
+            .map(|a| match a {
+                Action::Create { body, .. } => Arc::new(serde_json::from_value(body).expect("slice")),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(made.iter().map(|s| (s.address_type.as_str(), s.endpoints.len())).collect::<Vec<_>>(), [("IPv4", 2), ("IPv6", 1)]);
+        assert!(plan(Some(&e), &made, 1000).is_empty());
+        let less = endpoints(json!([{"addresses": [{"ip": "10.0.0.1"}], "ports": [{"port": 3306}]}]));
+        assert!(matches!(plan(Some(&less), &made, 1000).as_slice(), [Action::Update { .. }, Action::Delete { .. }]));
+        assert_eq!(plan(None, &made, 1000).len(), 2);
+    }
+
+    #[test]
+    fn what_is_mirrored() {
+        let service = |selector: Value| -> Service { serde_json::from_value(json!({"spec": {"selector": selector}})).expect("service") };
+        let e = endpoints(json!([]));
+        assert!(wanted(&e, Some(&service(Value::Null))));
+        assert!(!wanted(&e, Some(&service(json!({"a": "b"})))));
+        assert!(!wanted(&e, None));
+        let mut skipped = e;
+        skipped.metadata.labels.get_or_insert_default().insert(SKIP.into(), "true".into());
+        assert!(!wanted(&skipped, Some(&service(Value::Null))));
+    }
+}

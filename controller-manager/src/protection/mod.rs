@@ -1,0 +1,176 @@
+//! Keeps volumes and claims that are in use from vanishing: a finalizer goes on, and comes off when nobody uses them.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use serde::Serialize;
+use shared::informer::{Event, Object, Store};
+use shared::workqueue::Queue;
+
+use crate::engine::action::Action;
+use crate::engine::context::Context;
+use crate::engine::executor::Executor;
+use crate::engine::object::{self, Key};
+use crate::engine::owned;
+use crate::engine::pods;
+use crate::engine::registry::Started;
+use crate::engine::rest::RestError;
+use crate::engine::worker::{self, Synced};
+
+const CLAIM: &str = "kubernetes.io/pvc-protection";
+const VOLUME: &str = "kubernetes.io/pv-protection";
+
+/// The write that puts a finalizer on, or takes it off when the object may go.
+#[must_use]
+pub fn plan<K>(object: &K, finalizer: &str, in_use: bool) -> Option<Action>
+where
+    K: Object + Serialize,
+{
+    let meta = object.meta();
+    let has = meta.finalizers.iter().flatten().any(|f| f == finalizer);
+    let change: fn(&mut ObjectMeta, &str) = match (object::deleting(meta), has) {
+        (true, true) if !in_use => |m, f| {
+            if let Some(list) = m.finalizers.as_mut() {
+                list.retain(|x| x != f);
+            }
+        },
+        (false, false) => |m, f| m.finalizers.get_or_insert_default().push(f.to_owned()),
+        _ => return None,
+    };
+    let mut copy = object.clone();
+    change(copy.meta_mut(), finalizer);
+    Some(Action::update(&copy))
+}
+
+/// The claims a pod names.
+fn claims_of(pod: &Pod) -> impl Iterator<Item = String> + '_ {
+    pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter_map(|v| {
+        let named = v.persistent_volume_claim.as_ref().map(|c| c.claim_name.clone());
+        named.or_else(|| v.ephemeral.as_ref().map(|_| format!("{}-{}", object::name(&pod.metadata), v.name)))
+    })
+}
+
+/// Whether a pod still uses a claim: it was given a node and has not ended.
+fn uses(pod: &Pod, claim: &str) -> bool {
+    !pods::node(pod).is_empty() && !pods::finished(pod) && claims_of(pod).any(|c| c == claim)
+}
+
+struct Claims {
+    executor: Executor,
+    claims: Store<PersistentVolumeClaim>,
+    pods: Store<Pod>,
+}
+
+/// Wire the protection of claims.
+pub fn start_claims(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
+    Box::pin(async move {
+        let (claims, pods) = (cx.informer::<PersistentVolumeClaim>(), cx.pods());
+        let queue: Queue<Key> = Queue::new("pvcprotection");
+        let this = Arc::new(Claims {
+            executor: cx.executor("pvc-protection-controller", "persistentvolumeclaim-protection-controller"),
+            claims: claims.store(),
+            pods: pods.store(),
+        });
+        owned::watch(&claims, &queue);
+        let wake = queue.clone();
+        pods.add_handler(move |event: &Event<Pod>| {
+            let pod = event.object();
+            let ended = matches!(event, Event::Deleted(_)) || pods::finished(pod);
+            if ended || matches!(event, Event::Added(_)) {
+                for claim in claims_of(pod) {
+                    wake.add(Key::new(object::namespace(&pod.metadata), claim));
+                }
+            }
+        });
+        worker::run(cx, "pvc-protection", 1, &queue, &this, |s, key| async move { s.sync(&key).await });
+        Ok(Started::Yes)
+    })
+}
+
+impl Claims {
+    async fn sync(&self, key: &Key) -> Synced {
+        let Some(claim) = self.claims.get(&key.namespace, &key.name) else { return Ok(None) };
+        let cached = || self.pods.list_namespace(&key.namespace).iter().any(|p| uses(p, &key.name));
+        let Some(action) = plan(&*claim, CLAIM, object::deleting(&claim.metadata) && cached()) else { return Ok(None) };
+        if object::deleting(&claim.metadata) {
+            // The last word before something is lost is the server's.
+            let path = Pod::url_path(&(), Some(&key.namespace));
+            let live = self.executor.rest.get(&path).await?;
+            let pods: Vec<Pod> = serde_json::from_value(live["items"].clone()).map_err(RestError::other)?;
+            if pods.iter().any(|p| uses(p, &key.name)) {
+                return Ok(None);
+            }
+        }
+        match self.executor.one(action).await {
+            Err(e) if e.not_found() => Ok(None),
+            other => other.map(|()| None),
+        }
+    }
+}
+
+struct Volumes {
+    executor: Executor,
+    volumes: Store<PersistentVolume>,
+}
+
+/// Wire the protection of volumes.
+pub fn start_volumes(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
+    Box::pin(async move {
+        let volumes = cx.informer::<PersistentVolume>();
+        let queue: Queue<Key> = Queue::new("pvprotection");
+        let this = Arc::new(Volumes {
+            executor: cx.executor("pv-protection-controller", "persistentvolume-protection-controller"),
+            volumes: volumes.store(),
+        });
+        owned::watch(&volumes, &queue);
+        worker::run(cx, "pv-protection", 1, &queue, &this, |s, key| async move {
+            let Some(volume) = s.volumes.get("", &key.name) else { return Ok(None) };
+            let bound = volume.status.as_ref().and_then(|x| x.phase.as_deref()) == Some("Bound");
+            let Some(action) = plan(&*volume, VOLUME, bound) else { return Ok(None) };
+            match s.executor.one(action).await {
+                Err(e) if e.not_found() => Ok(None),
+                other => other.map(|()| None),
+            }
+        });
+        Ok(Started::Yes)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn finalizers_come_and_go() {
+        let claim = |deleting: bool, finalizers: &[&str]| -> PersistentVolumeClaim {
+            let at = deleting.then_some("2026-01-01T00:00:00Z");
+            serde_json::from_value(json!({"metadata": {"name": "c", "namespace": "ns", "deletionTimestamp": at, "finalizers": finalizers}})).expect("claim")
+        };
+        let after = |c: &PersistentVolumeClaim, used: bool| match plan(c, CLAIM, used) {
+            Some(Action::Update { body, .. }) => Some(body["metadata"]["finalizers"].clone()),
+            _ => None,
+        };
+        assert_eq!(after(&claim(false, &[]), false), Some(json!([CLAIM])));
+        assert_eq!(after(&claim(false, &[CLAIM]), false), None);
+        assert_eq!(after(&claim(true, &[CLAIM, "x"]), true), None);
+        assert_eq!(after(&claim(true, &[CLAIM, "x"]), false), Some(json!(["x"])));
+        assert_eq!(after(&claim(true, &["x"]), false), None);
+    }
+
+    #[test]
+    fn who_uses_a_claim() {
+        let pod = |node: &str, phase: &str| -> Pod {
+            serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {"nodeName": node, "containers": [], "volumes": [
+                {"name": "v", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "e", "ephemeral": {}}]}, "status": {"phase": phase}}))
+            .expect("pod")
+        };
+        assert!(uses(&pod("n", "Running"), "c"));
+        assert!(uses(&pod("n", "Running"), "p-e"));
+        assert!(!uses(&pod("n", "Succeeded"), "c"));
+        assert!(!uses(&pod("", "Pending"), "c"), "not scheduled yet");
+    }
+}
