@@ -13,6 +13,7 @@ use crate::access::Access;
 use crate::api::{Api, Context, Permits};
 use crate::bootstrap;
 use crate::cache::{CacheReader, Hub};
+use crate::connect::Connect;
 use crate::registry::core::kubernetes_service::Reconciler;
 use crate::registry::core::node_ports::PortRange;
 use crate::registry::core::service::Services;
@@ -135,13 +136,14 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
 
     let health = Health { store, milestones: milestones.clone(), bootstrap: progress };
     let address = format!("{}:{}", addresses.advertise, addresses.port);
-    let server = Server::new(engine.clone(), Some(access), health, address);
+    let connect = Connect::new(&flags, api.clone())?;
+    let server = Server::new(engine.clone(), Some(access), connect, health, address);
     let names: Vec<String> = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
         .map(str::to_owned)
         .into_iter()
         .chain(engine.services.ranges.iter().map(|r| ip_allocator::first(r).to_string()))
         .collect();
-    let (handle, serving) = listen::serve(listener, &flags, &addresses, &names, server)?;
+    let (handle, serving) = listen::serve(listener, &flags, &addresses, &names, server, &shutdown)?;
     flags.warn_unread();
     tracing::info!(address = %addresses.bind, port = addresses.port, "Serving securely");
     let mut serving = tokio::spawn(serving);

@@ -18,12 +18,21 @@ pub const BODY_TYPES: [&str; 3] = ["application/json", "application/yaml", "appl
 /// The 406 for what was asked.
 pub fn not_acceptable(why: &NotAcceptable) -> Status {
     match why {
-        NotAcceptable::Format => Status::failure(
-            406,
-            "NotAcceptable",
-            "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, application/vnd.kubernetes.protobuf, \
-             application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch",
-        ),
+        NotAcceptable::Format => unavailable(&[
+            BODY_TYPES[0],
+            BODY_TYPES[1],
+            BODY_TYPES[2],
+            "application/json;stream=watch",
+            "application/vnd.kubernetes.protobuf;stream=watch",
+        ]),
         NotAcceptable::Shape => Status::not_acceptable(&BODY_TYPES),
     }
+}
+
+/// The 406 of the generic handler, with what there is.
+pub fn unavailable(offered: &[&str]) -> Status {
+    let text = format!("406: Not Acceptable\n\nAvailable representations: {}", offered.join(", "));
+    let mut status = Status::failure(406, "NotAcceptable", text);
+    status.details = Some(shared::status::Details::default());
+    status
 }

@@ -17,6 +17,7 @@ use super::info::request_info;
 use super::paths;
 use crate::access::{Access, Head};
 use crate::api::RequestInfo;
+use crate::connect::Connect;
 use crate::registry;
 use crate::verbs::engine::Engine;
 use crate::verbs::query::Query;
@@ -35,6 +36,8 @@ pub struct Server {
     pub engine: Arc<Engine>,
     /// The access chain; without one everybody is a master (tests).
     pub access: Option<Arc<Access>>,
+    /// Logs, exec, port-forward, proxies.
+    pub connect: Connect,
     /// Health checks.
     pub health: Health,
     /// `host:port` that discovery names.
@@ -51,7 +54,7 @@ struct Counters {
 
 impl Server {
     /// Puts the parts together.
-    pub fn new(engine: Arc<Engine>, access: Option<Arc<Access>>, health: Health, address: String) -> Self {
+    pub fn new(engine: Arc<Engine>, access: Option<Arc<Access>>, connect: Connect, health: Health, address: String) -> Self {
         let labels = ["verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component", "code"];
         let timing = ["verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component"];
         let long = ["verb", "group", "version", "resource", "subresource", "scope", "component"];
@@ -68,7 +71,7 @@ impl Server {
             long_running: metrics::gauge("apiserver_longrunning_requests", "Gauge of all active long-running requests.", &long),
             objects: metrics::gauge("apiserver_storage_objects", "Number of stored objects at the time of last check.", &["resource"]),
         };
-        Self { engine, access, health, address, counters }
+        Self { engine, access, connect, health, address, counters }
     }
 
     /// The text of `/metrics`.
@@ -186,6 +189,15 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
             ..shared::authn::UserInfo::default()
         },
     };
+    if Connect::takes(&info) {
+        let response = match verbs::route(&info, req.method().as_str()) {
+            Ok(_) => server.connect.handle(&req, payload, &info).await,
+            Err(status) => Err(status),
+        };
+        let code = response.as_ref().map_or_else(|s| s.code, |r| r.status().as_u16());
+        server.count(&info, false, code, since);
+        return response.unwrap_or_else(|status| answer::failure(&status, &shape));
+    }
     let outcome = async {
         let body = if matches!(req.method().as_str(), "POST" | "PUT" | "PATCH" | "DELETE") { read_body(payload).await? } else { Bytes::new() };
         let request = Request {

@@ -1,17 +1,18 @@
 //! Listening: certificates, TLS settings, the HTTP server and its end.
 
-use std::any::Any;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix_tls::accept::rustls_0_23::TlsStream;
 use actix_web::dev::{Extensions, ServerHandle};
-use actix_web::rt::net::TcpStream;
-use actix_web::{App, HttpServer, web};
+use actix_web::{App, web};
 use shared::cert::{self, CertError, ReloadingKey};
 use shared::flags::FlagSet;
+use shared::run::Shutdown;
+use shared::upgrade::{self, Listening};
+use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
 
 use super::handler::{Peer, Server, handle};
 
@@ -100,11 +101,9 @@ pub fn bind(addresses: &Addresses) -> Result<TcpListener, Error> {
     TcpListener::bind(address).map_err(|source| Error::Bind { address, source })
 }
 
-fn remember_peer(connection: &dyn Any, data: &mut Extensions) {
-    if let Some(tls) = connection.downcast_ref::<TlsStream<TcpStream>>() {
-        let chain = tls.get_ref().1.peer_certificates().unwrap_or_default();
-        data.insert(Peer(Arc::new(chain.iter().map(|c| c.clone().into_owned()).collect())));
-    }
+fn remember_peer(connection: &TlsStream<TcpStream>, data: &mut Extensions) {
+    let chain = connection.get_ref().1.peer_certificates().unwrap_or_default();
+    data.insert(Peer(Arc::new(chain.iter().map(|c| c.clone().into_owned()).collect())));
 }
 
 /// Starts serving; the handle stops it, the future ends with it.
@@ -114,20 +113,20 @@ pub fn serve(
     addresses: &Addresses,
     names: &[String],
     server: Server,
+    shutdown: &Shutdown,
 ) -> Result<(ServerHandle, impl Future<Output = std::io::Result<()>> + use<>), Error> {
     let tls = cert::server_config(Arc::new(key(flags, addresses, names)?), true)?;
     let data = web::Data::new(server);
-    let http = HttpServer::new(move || App::new().app_data(data.clone()).default_service(web::to(handle)))
-        .on_connect(remember_peer)
-        .workers(WORKERS)
-        .disable_signals()
-        .keep_alive(Duration::from_secs(180))
-        .client_request_timeout(Duration::from_secs(30))
-        .client_disconnect_timeout(Duration::from_secs(1))
-        .h1_allow_half_closed(false)
-        .max_connections(16_384)
-        .shutdown_timeout(10)
-        .listen_rustls_0_23(listener, tls)?
-        .run();
+    let listening = Listening {
+        name: "kube-apiserver",
+        workers: WORKERS,
+        connections: 16_384,
+        keep_alive: Duration::from_secs(180),
+        head_deadline: Duration::from_secs(30),
+        drain: Duration::from_secs(10),
+        shutdown: shutdown.clone(),
+    };
+    let app = move || App::new().app_data(data.clone()).default_service(web::to(handle));
+    let http = upgrade::serve(listening, listener, tls, remember_peer, app)?;
     Ok((http.handle(), http))
 }

@@ -62,6 +62,14 @@ fn json(tree: &Value, shape: &Shape) -> HttpResponse {
     answer::reply(Reply::json(body), shape)
 }
 
+/// Media type of key sets.
+const JWKS: &str = "application/jwk-set+json";
+
+/// Whether the client takes a media type that is offered alone.
+fn takes(shape: &Shape, offered: &str) -> bool {
+    shape.accept.as_deref().is_none_or(|a| a.trim().is_empty() || a.split(',').any(|c| matches!(c.split(';').next().unwrap_or("").trim(), "*/*" | "application/*") || c.trim() == offered))
+}
+
 fn published(content_type: &str, body: Vec<u8>, shape: &Shape) -> HttpResponse {
     use actix_web::http::header::{CACHE_CONTROL, HeaderValue};
     let mut response = answer::reply(Reply::new(200, content_type, body), shape);
@@ -83,7 +91,7 @@ pub(super) async fn serve(server: &Server, info: &RequestInfo, method: &str, que
     }
     if !matches!(method, "GET" | "HEAD") {
         return match segments.as_slice() {
-            ["api" | "apis", ..] => answer::failure(&Status::generic_method_not_allowed(), shape),
+            ["api" | "apis" | "version", ..] => answer::failure(&Status::generic_method_not_allowed(), shape),
             _ => answer::not_found(shape),
         };
     }
@@ -111,8 +119,9 @@ pub(super) async fn serve(server: &Server, info: &RequestInfo, method: &str, que
         ["openapi", "v2"] => crate::openapi::v2(shape.accept.as_deref()).map_or_else(|| answer::not_found(shape), |r| answer::reply(r, shape)),
         ["openapi", "v3"] => answer::reply(crate::openapi::index(), shape),
         ["openapi", "v3", rest @ ..] => crate::openapi::v3(rest, shape.accept.as_deref()).map_or_else(|| answer::not_found(shape), |r| answer::reply(r, shape)),
+        ["openid", "v1", "jwks"] if !takes(shape, JWKS) => answer::failure(&negotiate::unavailable(&[JWKS]), shape),
         ["openid", "v1", "jwks"] => match server.access.as_ref().map(|a| a.jwks()) {
-            Some(body) => published("application/jwk-set+json", body, shape),
+            Some(body) => published(JWKS, body, shape),
             None => answer::not_found(shape),
         },
         [".well-known", "openid-configuration"] => match server.access.as_ref().and_then(|a| a.openid_configuration()) {

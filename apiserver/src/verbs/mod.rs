@@ -107,18 +107,33 @@ pub fn accepted(r: &Request, watch: bool) -> Result<Accepted, Status> {
 /// Runs a request for a resource.
 pub async fn dispatch(engine: &Arc<Engine>, r: Request) -> Result<Reply, Status> {
     let route = route(&r.info, &r.method)?;
+    let deprecated = deprecation(route.row);
+    let reply = perform(engine, &r, &route).await?;
+    Ok(reply.warn(deprecated.map(str::to_owned).into_iter().collect()))
+}
+
+/// What clients of an old resource are told.
+fn deprecation(row: &Resource) -> Option<&'static str> {
+    match (&*row.group, &*row.plural) {
+        ("", "endpoints") => Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
+        ("", "componentstatuses") => Some("v1 ComponentStatus is deprecated in v1.19+"),
+        _ => None,
+    }
+}
+
+async fn perform(engine: &Arc<Engine>, r: &Request, route: &Route) -> Result<Reply, Status> {
     if route.subresource.is_some() {
-        return subresources::dispatch(engine, &r, &route).await;
+        return subresources::dispatch(engine, r, route).await;
     }
     match r.info.verb.as_str() {
-        "get" => get::get(engine, &r, route.row).await,
-        "list" => list::list(engine, &r, route.row).await,
-        "watch" => watch::watch(engine, &r, route.row).await,
-        "create" => write::create(engine, &r, route.row).await,
-        "update" => write::update(engine, &r, route.row, "").await,
-        "patch" => patch::patch(engine, &r, route.row, "").await,
-        "delete" => delete::delete(engine, &r, route.row).await,
-        "deletecollection" => delete::delete_collection(engine, &r, route.row).await,
+        "get" => get::get(engine, r, route.row).await,
+        "list" => list::list(engine, r, route.row).await,
+        "watch" => watch::watch(engine, r, route.row).await,
+        "create" => write::create(engine, r, route.row).await,
+        "update" => write::update(engine, r, route.row, "").await,
+        "patch" => patch::patch(engine, r, route.row, "").await,
+        "delete" => delete::delete(engine, r, route.row).await,
+        "deletecollection" => delete::delete_collection(engine, r, route.row).await,
         _ => Err(Status::generic_method_not_allowed()),
     }
 }

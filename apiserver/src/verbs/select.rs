@@ -23,7 +23,7 @@ impl Selection {
         let bad = |e: String| Status::bad_request(&e);
         let labels = match query.get("labelSelector") {
             None | Some("") => Selector::everything(),
-            Some(text) => Selector::parse(text).map_err(|e| bad(format!("unable to parse requirement: {e}")))?,
+            Some(text) => Selector::parse(text).map_err(|e| bad(e.to_string()))?,
         };
         let parsed = FieldSelector::parse(query.get("fieldSelector").unwrap_or("")).map_err(|e| bad(e.to_string()))?;
         let mut terms = Vec::new();
