@@ -1,9 +1,11 @@
 //! From the command line to the chain.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use shared::authn::{Authenticator, AuthnError, GroupAdder, OrAnonymous, RequestHeader, Union, X509};
 use shared::flags::FlagSet;
+use shared::run::Shutdown;
 
 use super::{Access, Limits, Reviews};
 use crate::admission;
@@ -12,6 +14,9 @@ use crate::authn::{BootstrapTokens, StaticTokens, TokenAuthenticator, TokenFileE
 use crate::authz::{Authorization, Mode};
 use crate::bootstrap;
 use crate::tokens::{self, Issuer, ServiceAccounts, Validator};
+
+/// How often CA files are looked at.
+const LOOK: Duration = Duration::from_secs(60);
 
 /// Why the chain cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -101,11 +106,33 @@ fn authenticator(cx: &Context, tokens: &Tokens, anonymous: bool) -> Result<Arc<d
     }
     let client_ca = flags.string("client-ca-file");
     if !client_ca.is_empty() {
-        members.push(Arc::new(X509::new(&shared::cert::read(&client_ca)?).map_err(Error::Authority)?));
+        let pem = shared::cert::read(&client_ca)?;
+        let certificates = Arc::new(X509::new(&pem).map_err(Error::Authority)?);
+        members.push(certificates.clone());
+        cx.tasks.spawn("client-ca", follow_authority(client_ca, pem, certificates, cx.shutdown.clone()));
     }
     members.push(Arc::new(tokens.clone()));
     let known = GroupAdder(Union::new(members));
     if anonymous { Ok(Arc::new(OrAnonymous(known))) } else { Ok(Arc::new(known)) }
+}
+
+/// Takes over a CA file that has changed.
+async fn follow_authority(path: String, mut known: Vec<u8>, certificates: Arc<X509>, shutdown: Shutdown) {
+    loop {
+        tokio::select! {
+            () = shutdown.wait() => return,
+            () = tokio::time::sleep(LOOK) => {}
+        }
+        let Ok(pem) = shared::cert::read(&path) else { continue };
+        if pem == known {
+            continue;
+        }
+        match certificates.replace(&pem) {
+            Ok(()) => tracing::info!(path, "Loaded a new client CA bundle"),
+            Err(error) => tracing::error!(path, %error, "The client CA bundle is unusable, the old one stays"),
+        }
+        known = pem;
+    }
 }
 
 impl Access {

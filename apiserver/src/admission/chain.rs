@@ -24,6 +24,7 @@ use super::pod_node_selector::PodNodeSelector;
 use super::pod_security::PodSecurity;
 use super::pod_tolerations::PodTolerationRestriction;
 use super::pod_topology_labels::PodTopologyLabels;
+use super::policies::ValidatingPolicies;
 use super::priority::Priority;
 use super::resource_quota::ResourceQuota;
 use super::runtime_class::RuntimeClass;
@@ -147,6 +148,7 @@ fn make(name: &str, deps: &Deps<'_>, caller: &Arc<Caller>) -> Option<Shared> {
         "ServiceAccount" => Arc::new(ServiceAccount { reader: reader(), api: api() }),
         "StorageObjectInUseProtection" => Arc::new(StorageObjectInUseProtection),
         "TaintNodesByCondition" => Arc::new(TaintNodesByCondition),
+        "ValidatingAdmissionPolicy" => Arc::new(ValidatingPolicies { reader: reader() }),
         "ValidatingAdmissionWebhook" => Arc::new(ValidatingWebhooks::new(reader(), caller.clone(), authorization())),
         _ => return None,
     })
@@ -176,6 +178,11 @@ fn sources(plugin: &str) -> &'static [(&'static str, &'static str)] {
         "DefaultIngressClass" => &[("networking.k8s.io", "ingressclasses")],
         "PodTopologyLabels" => &[("", "nodes")],
         "MutatingAdmissionWebhook" => &[(WEBHOOKS, "mutatingwebhookconfigurations"), ("", "namespaces")],
+        "ValidatingAdmissionPolicy" => &[
+            (WEBHOOKS, "validatingadmissionpolicies"),
+            (WEBHOOKS, "validatingadmissionpolicybindings"),
+            ("", "namespaces"),
+        ],
         "ValidatingAdmissionWebhook" => &[(WEBHOOKS, "validatingwebhookconfigurations"), ("", "namespaces")],
         _ => &[],
     }
@@ -343,6 +350,7 @@ mod tests {
                 "CertificateSigning",
                 "ClusterTrustBundleAttest",
                 "CertificateSubjectRestriction",
+                "ValidatingAdmissionPolicy",
                 "ValidatingAdmissionWebhook",
                 "ResourceQuota"
             ]

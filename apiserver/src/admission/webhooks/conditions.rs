@@ -1,12 +1,12 @@
 //! `matchConditions`: expressions that must all be true of a request before a webhook is asked about it.
 
-use cel::{Context, Program};
 use serde_json::Value;
 
+use super::super::expressions::{self, Scope};
 use super::hook::Hook;
 use crate::access::tree;
 
-/// Whether all conditions are true. One that is false wins over one that fails.
+/// Whether all conditions are true.
 pub(super) fn hold(hook: &Hook, request: &Value) -> Result<bool, String> {
     check(tree::list(hook.spec(), "/matchConditions"), request)
 }
@@ -15,29 +15,9 @@ fn check(conditions: &[Value], request: &Value) -> Result<bool, String> {
     if conditions.is_empty() {
         return Ok(true);
     }
-    let mut context = Context::default();
-    let null = Value::Null;
-    for (name, value) in [("request", request), ("object", &request["object"]), ("oldObject", &request["oldObject"])] {
-        let value = if value.is_null() { &null } else { value };
-        context.add_variable(name, value).map_err(|e| e.to_string())?;
-    }
-    let mut failure = None;
-    for condition in conditions {
-        match evaluate(tree::text(condition, "/expression"), &context) {
-            Ok(true) => {}
-            Ok(false) => return Ok(false),
-            Err(why) => failure = failure.or(Some(format!("match condition {:?}: {why}", tree::name_field(condition)))),
-        }
-    }
-    failure.map_or(Ok(true), Err)
-}
-
-fn evaluate(expression: &str, context: &Context<'_, '_>) -> Result<bool, String> {
-    let program = Program::compile(expression).map_err(|e| e.to_string())?;
-    match program.execute(context).map_err(|e| e.to_string())? {
-        cel::Value::Bool(answer) => Ok(answer),
-        _ => Err("must evaluate to bool".to_owned()),
-    }
+    let scope =
+        Scope::new(&[("request", request), ("object", &request["object"]), ("oldObject", &request["oldObject"])]);
+    expressions::hold(conditions, &scope)
 }
 
 #[cfg(test)]

@@ -13,12 +13,13 @@ use proto::merge::json_patch::Patch;
 use serde_json::Value;
 use shared::status::Status;
 
+use super::matching::Scene;
 use super::{Attributes, Operation, Plugin};
 use crate::access::tree;
 use crate::api::Reader;
 use crate::authz::Authorization;
 pub use caller::Caller;
-use hook::{Hook, Scene};
+use hook::Hook;
 use review::Answer;
 
 const GROUP: &str = "admissionregistration.k8s.io";
@@ -167,9 +168,9 @@ impl MutatingWebhooks {
                 "admission webhook {name:?} attempted to modify the object, which is not supported for this operation"
             )));
         };
-        hook.to_shown(&mut object);
+        hook.shown.present(&mut object);
         patch.apply(&mut object).map_err(|e| Status::internal(&e.to_string()))?;
-        hook.from_shown(&mut object);
+        hook.shown.restore(&mut object);
         if let Some(slot) = a.object.as_deref_mut() {
             *slot = object;
         }

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use serde_json::{Value, json};
 use shared::status::Status;
 
-use super::super::Attributes;
+use super::super::{Attributes, matching};
 use super::hook::Hook;
 use crate::access::tree;
 
@@ -20,58 +20,10 @@ pub(super) struct Answer {
     pub(super) annotations: BTreeMap<String, String>,
 }
 
-fn gvk(api_version: &str, kind: &str) -> Value {
-    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    json!({"group": group, "version": version, "kind": kind})
-}
-
 /// The `request` of the review.
 pub(super) fn request(hook: &Hook, a: &Attributes<'_>) -> Value {
-    let shown = |object: Option<&Value>| {
-        let mut object = object.cloned().unwrap_or_default();
-        hook.to_shown(&mut object);
-        object
-    };
-    let (object, old) = (shown(a.object()), shown(a.old_object));
-    let s = &hook.shown;
-    let own = [&object, &old].into_iter().find(|o| !tree::text(o, "/kind").is_empty());
-    let kind = match own {
-        // A subresource may have a kind of its own.
-        Some(o) => gvk(tree::text(o, "/apiVersion"), tree::text(o, "/kind")),
-        None => json!({"group": s.group, "version": s.version, "kind": s.kind}),
-    };
-    let resource = json!({"group": s.group, "version": s.version, "resource": s.plural});
-    let mut request_kind = kind.clone();
-    if tree::text(&kind, "/kind") == s.kind {
-        request_kind = json!({"group": a.resource.group, "version": a.resource.version, "kind": a.resource.kind});
-    }
-    let name = match (a.name, a.object()) {
-        ("", Some(object)) => tree::name(object),
-        (name, _) => name,
-    };
-    let mut request = json!({
-        "uid": uuid::Uuid::new_v4().to_string(),
-        "kind": kind,
-        "resource": resource,
-        "requestKind": request_kind,
-        "requestResource": {"group": a.resource.group, "version": a.resource.version, "resource": a.resource.plural},
-        "operation": a.operation.as_str(),
-        "userInfo": a.user,
-        "object": object,
-        "oldObject": old,
-        "dryRun": a.dry_run,
-        "options": a.options,
-    });
-    for (field, value) in [
-        ("subResource", a.subresource),
-        ("requestSubResource", a.subresource),
-        ("name", name),
-        ("namespace", a.namespace),
-    ] {
-        if !value.is_empty() {
-            request[field] = json!(value);
-        }
-    }
+    let mut request = matching::request(&hook.shown, a);
+    request["uid"] = json!(uuid::Uuid::new_v4().to_string());
     request
 }
 
