@@ -212,21 +212,21 @@ mod tests {
     /// Discovery is a set of kinds, too: what it says must encode as them.
     fn through_schema(mut value: Value) -> Value {
         let text = |name: &str| value[name].as_str().unwrap_or("v1").to_owned();
-        let schema = crate::schema::kind_of(&text("apiVersion"), &text("kind")).unwrap();
+        let schema = crate::schema::kind_of(&text("apiVersion"), &text("kind")).expect("present");
         crate::json::canonicalize(schema, &mut value);
         let mut out = Vec::new();
         crate::json::encode(schema, &value, &mut out);
-        serde_json::from_slice(&out).unwrap()
+        serde_json::from_slice(&out).expect("present")
     }
 
     #[test]
     fn documents_are_upstreams() {
-        let facts: Value = serde_json::from_str(include_str!("../testdata/discovery.json")).unwrap();
+        let facts: Value = serde_json::from_str(include_str!("../testdata/discovery.json")).expect("present");
         let groups = groups(resources::all());
-        for (path, want) in facts["aggregated"].as_object().unwrap() {
+        for (path, want) in facts["aggregated"].as_object().expect("present") {
             assert_eq!(&through_schema(aggregated(&groups, path == "/api", "v2")), want, "{path}");
         }
-        for (path, want) in facts["legacy"].as_object().unwrap() {
+        for (path, want) in facts["legacy"].as_object().expect("present") {
             let parts: Vec<&str> = path.split('/').skip(1).collect();
             let got = match parts.as_slice() {
                 ["api"] => Some(api_versions("192.0.2.10:26443")),
@@ -236,7 +236,7 @@ mod tests {
                 ["apis", group, version] => resource_list(&groups, group, version),
                 _ => None,
             };
-            assert_eq!(&through_schema(got.unwrap()), want, "{path}");
+            assert_eq!(&through_schema(got.expect("present")), want, "{path}");
         }
     }
 }

@@ -195,8 +195,8 @@ mod tests {
     fn yaml_reads_as_json_does() {
         let text = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\n  labels: {1: a, true: b}\nspec:\n  hostNetwork: yes\n  \
                     containers:\n  - name: c\n    args: [\"yes\", on]\n  volumes:\n  - name: v\n    configMap: {defaultMode: 0644}\n";
-        let pod = kind("", "v1", "Pod").unwrap();
-        let value = decode(pod, text.as_bytes(), Strictness::Strict).unwrap().value;
+        let pod = kind("", "v1", "Pod").expect("present");
+        let value = decode(pod, text.as_bytes(), Strictness::Strict).expect("present").value;
         assert_eq!(value["metadata"]["labels"], serde_json::json!({"1": "a", "true": "b"}));
         assert_eq!(value["spec"]["hostNetwork"], true);
         assert_eq!(value["spec"]["containers"][0]["args"], serde_json::json!(["yes", "on"]));
@@ -205,10 +205,10 @@ mod tests {
 
     #[test]
     fn errors_have_lines() {
-        let error = to_json(b"a: [").unwrap_err().to_string();
+        let error = to_json(b"a: [").expect_err("bad").to_string();
         assert!(error.starts_with("yaml: line "), "{error}");
         assert!(to_json(b"a: b: c").is_err());
-        assert_eq!(to_json(b"").unwrap(), b"null");
+        assert_eq!(to_json(b"").expect("present"), b"null");
         assert!(to_json("[".repeat(5000).as_bytes()).is_err());
     }
 }

@@ -13,15 +13,12 @@ fn comparable(value: &Value) -> Value {
                 joined.extend(one.clone());
                 return comparable(&Value::Object(joined));
             }
-            map.iter()
-                .filter(|(k, v)| {
-                    !(matches!(k.as_str(), "description" | "info")
-                        && !v.get("type").is_some_and(Value::is_string)
-                        && !v.get("$ref").is_some_and(Value::is_string)
-                        && !v.get("allOf").is_some())
-                })
-                .map(|(k, v)| (k.clone(), comparable(v)))
-                .collect()
+            let prose = |k: &str, v: &Value| match k {
+                "description" => v.is_string(),
+                "info" => v.get("title").is_some(),
+                _ => false,
+            };
+            map.iter().filter(|(k, v)| !prose(k, v)).map(|(k, v)| (k.clone(), comparable(v))).collect()
         }
         Value::Array(list) => list.iter().map(comparable).collect(),
         other => other.clone(),

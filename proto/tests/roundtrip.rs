@@ -142,7 +142,8 @@ fn every_kind_survives_json_protobuf_json() {
             let generated = object(schema, &mut seeded(seed * 1000 + kind.len() as u64), 0, false);
             let body = serde_json::to_vec(&generated).expect("JSON");
             let decoded = json::decode(schema, &body, json::Strictness::Strict)
-                .unwrap_or_else(|e| panic!("{group}/{version} {kind} seed {seed}: {e}"));
+                .map_err(|e| format!("{group}/{version} {kind} seed {seed}: {e}"))
+                .expect("decodes");
             let text = encoded(schema, &decoded.value);
             let again = json::decode(schema, text.as_bytes(), json::Strictness::Strict).expect("again").value;
             assert_eq!(again, decoded.value, "{kind} seed {seed}: JSON");
@@ -188,7 +189,8 @@ fn yaml_survives_too() {
         json::canonicalize(schema, &mut value);
         let text = yaml::encode(schema, &value);
         let back = yaml::decode(schema, text.as_bytes(), json::Strictness::Strict)
-            .unwrap_or_else(|e| panic!("{kind}: {e}\n{text}"));
+            .map_err(|e| format!("{kind}: {e}\n{text}"))
+            .expect("reads back");
         assert_eq!(encoded(schema, &back.value), encoded(schema, &value), "{kind}");
     }
 }

@@ -26,10 +26,10 @@ pub(super) fn replication_controller(controller: &mut Object) {
 }
 
 fn set_labels(object: &mut Object, labels: Value) {
-    if let Some(metadata) = child_or_new(object, "metadata") {
-        if is_empty(metadata, "labels") {
-            metadata.insert("labels".to_owned(), labels);
-        }
+    if let Some(metadata) = child_or_new(object, "metadata")
+        && is_empty(metadata, "labels")
+    {
+        metadata.insert("labels".to_owned(), labels);
     }
 }
 
@@ -68,10 +68,10 @@ pub(super) fn stateful_set(spec: &mut Object) {
             strategy.insert("type".to_owned(), Value::from("RollingUpdate"));
             if_nil(strategy, "rollingUpdate", Object::new());
         }
-        if text(strategy, "type") == "RollingUpdate" {
-            if let Some(Value::Object(update)) = strategy.get_mut("rollingUpdate") {
-                if_nil(update, "partition", 0);
-            }
+        if text(strategy, "type") == "RollingUpdate"
+            && let Some(Value::Object(update)) = strategy.get_mut("rollingUpdate")
+        {
+            if_nil(update, "partition", 0);
         }
     }
     if let Some(policy) = child_or_new(spec, "persistentVolumeClaimRetentionPolicy") {

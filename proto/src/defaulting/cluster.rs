@@ -246,9 +246,10 @@ pub(super) fn definition(definition: &mut Object) {
         .filter(|v| v.get("storage") == Some(&Value::Bool(true)))
         .filter_map(|v| v.get("name").cloned())
         .collect();
-    if let Some(status) = child_or_new(definition, "status") {
-        if is_empty(status, "storedVersions") && !stored.is_empty() {
-            status.insert("storedVersions".to_owned(), Value::Array(stored));
-        }
+    if let Some(status) = child_or_new(definition, "status")
+        && is_empty(status, "storedVersions")
+        && !stored.is_empty()
+    {
+        status.insert("storedVersions".to_owned(), Value::Array(stored));
     }
 }

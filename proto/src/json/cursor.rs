@@ -152,11 +152,12 @@ fn unescape(raw: &[u8]) -> String {
             b'u' => {
                 let mut code = hex(i).unwrap_or(0xfffd);
                 i += 4;
-                if (0xd800..0xdc00).contains(&code) && raw.get(i..i + 2) == Some(b"\\u") {
-                    if let Some(low) = hex(i + 2).filter(|low| (0xdc00..0xe000).contains(low)) {
-                        code = 0x1_0000 + ((code - 0xd800) << 10) + (low - 0xdc00);
-                        i += 6;
-                    }
+                if (0xd800..0xdc00).contains(&code)
+                    && raw.get(i..i + 2) == Some(b"\\u")
+                    && let Some(low) = hex(i + 2).filter(|low| (0xdc00..0xe000).contains(low))
+                {
+                    code = 0x1_0000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+                    i += 6;
                 }
                 let c = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
                 out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());

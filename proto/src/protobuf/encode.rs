@@ -120,11 +120,8 @@ fn write_special(kind: &Kind, value: &Value, depth: usize, out: &mut Vec<u8>) {
             let nanos = text.and_then(|t| scalar::parse_duration(t).ok()).unwrap_or_default();
             wire::number(1, nanos, out);
         }
-        Kind::RawExtension | Kind::FieldsV1 | Kind::Json => {
-            if !value.is_null() {
-                wire::nested(1, out, |out| encode_any(value, out));
-            }
-        }
+        Kind::RawExtension | Kind::FieldsV1 | Kind::Json if value.is_null() => {}
+        Kind::RawExtension | Kind::FieldsV1 | Kind::Json => wire::nested(1, out, |out| encode_any(value, out)),
         Kind::StringList => {
             for item in value.as_array().into_iter().flatten() {
                 wire::bytes(1, item.as_str().unwrap_or_default().as_bytes(), out);

@@ -187,7 +187,7 @@ fn single(
     if !field.pointer && (field.omit_empty || field.omit_zero) {
         let unset = match (&field.kind, wire) {
             (Kind::String | Kind::Bytes | Kind::StringList | Kind::Time | Kind::MicroTime, Wire::Bytes(b)) => {
-                b.is_empty() && !(matches!(field.kind, Kind::Time | Kind::MicroTime) && !field.omit_zero)
+                b.is_empty() && (field.omit_zero || !matches!(field.kind, Kind::Time | Kind::MicroTime))
             }
             (Kind::Bool | Kind::Int64, Wire::Varint(v)) => v == 0,
             #[allow(clippy::cast_possible_truncation)]
