@@ -12,7 +12,6 @@ pub mod authz;
 pub mod bootstrap;
 pub mod cache;
 pub mod connect;
-pub mod discovery;
 pub mod negotiate;
 pub mod openapi;
 pub mod printers;

@@ -28,5 +28,11 @@ pub mod job {
         for (key, value) in labels {
             spec["template"]["metadata"]["labels"][key] = value;
         }
+        // A job without labels shows those of its pods.
+        let of_pods = spec["template"]["metadata"]["labels"].clone();
+        let own = &mut object["metadata"]["labels"];
+        if own.as_object().is_none_or(serde_json::Map::is_empty) {
+            *own = of_pods;
+        }
     }
 }

@@ -3,6 +3,8 @@
 //! Data and small pure functions; the pipelines in `verbs` run them. Nothing here talks HTTP. The allocators under
 //! `core` are the only parts that touch storage.
 
+mod apiextensions;
+mod apps;
 pub mod batch;
 pub mod certificates;
 pub mod conversion;

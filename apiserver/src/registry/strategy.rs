@@ -8,7 +8,7 @@ use proto::resources::Resource;
 use serde_json::Map;
 use shared::authn::UserInfo;
 
-use super::{batch, certificates, core};
+use super::{apiextensions, apps, batch, certificates, core};
 
 /// When `metadata.generation` goes up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +39,6 @@ pub struct Strategy {
     pub unconditional_update: bool,
     /// Status given at creation is kept.
     pub keeps_status_on_create: bool,
-    /// DELETE answers with the object even when it is gone at once.
-    pub returns_deleted: bool,
     /// Runs after defaults and mutating admission, before validation.
     pub prepare_create: Option<fn(&mut Value, &StrategyCx<'_>)>,
     /// The same for a PUT or PATCH of the main resource; second is the stored object.
@@ -62,7 +60,6 @@ const PLAIN: Strategy = Strategy {
     create_on_update: false,
     unconditional_update: true,
     keeps_status_on_create: false,
-    returns_deleted: false,
     prepare_create: None,
     prepare_update: None,
     prepare_status: None,
@@ -76,7 +73,6 @@ const WITH_GENERATION: Strategy = Strategy { generation: Generation::Spec, ..PLA
 const CONDITIONAL: Strategy = Strategy { unconditional_update: false, ..PLAIN };
 const CONDITIONAL_GENERATION: Strategy = Strategy { unconditional_update: false, ..WITH_GENERATION };
 const CREATES_ON_PUT: Strategy = Strategy { create_on_update: true, ..PLAIN };
-const RETURNED: Strategy = Strategy { returns_deleted: true, ..PLAIN };
 
 static PLAIN_ROW: Strategy = PLAIN;
 
@@ -86,7 +82,6 @@ static ROWS: &[(&str, &str, Strategy)] = &[
         "",
         "pods",
         Strategy {
-            returns_deleted: true,
             prepare_create: Some(core::pod::prepare_create),
             prepare_update: Some(core::pod::prepare_update),
             prepare_status: Some(core::pod::prepare_status),
@@ -98,7 +93,6 @@ static ROWS: &[(&str, &str, Strategy)] = &[
         "",
         "namespaces",
         Strategy {
-            returns_deleted: true,
             prepare_create: Some(core::namespace::prepare_create),
             prepare_update: Some(core::namespace::prepare_update),
             holds: Some(core::namespace::is_held),
@@ -107,20 +101,22 @@ static ROWS: &[(&str, &str, Strategy)] = &[
         },
     ),
     ("", "nodes", Strategy { keeps_status_on_create: true, ..PLAIN }),
-    ("", "services", Strategy { create_on_update: true, returns_deleted: true, ..PLAIN }),
+    ("", "services", Strategy { create_on_update: true, ..PLAIN }),
     ("", "endpoints", CREATES_ON_PUT),
     ("", "events", Strategy { expires: true, ..CREATES_ON_PUT }),
     ("", "limitranges", CREATES_ON_PUT),
-    ("", "podtemplates", Strategy { returns_deleted: true, ..WITH_GENERATION }),
-    ("", "resourcequotas", RETURNED),
-    ("", "serviceaccounts", RETURNED),
+    ("", "podtemplates", WITH_GENERATION),
     ("", "secrets", Strategy { prepare_update: Some(core::secret::prepare_update), ..PLAIN }),
-    ("", "persistentvolumes", Strategy { returns_deleted: true, prepare_create: Some(core::volume::prepare_create), ..PLAIN }),
-    ("", "persistentvolumeclaims", Strategy { returns_deleted: true, prepare_create: Some(core::volume::prepare_create), ..PLAIN }),
+    ("", "persistentvolumes", Strategy { prepare_create: Some(core::volume::prepare_create_volume), ..PLAIN }),
+    ("", "persistentvolumeclaims", Strategy { prepare_create: Some(core::volume::prepare_create), ..PLAIN }),
     ("", "replicationcontrollers", WITH_GENERATION),
     ("apps", "deployments", Strategy { generation: Generation::SpecAndAnnotations, ..PLAIN }),
     ("apps", "replicasets", WITH_GENERATION),
-    ("apps", "daemonsets", WITH_GENERATION),
+    (
+        "apps",
+        "daemonsets",
+        Strategy { prepare_create: Some(apps::daemon_set::prepare_create), prepare_update: Some(apps::daemon_set::prepare_update), ..WITH_GENERATION },
+    ),
     ("apps", "statefulsets", WITH_GENERATION),
     ("batch", "jobs", Strategy { prepare_create: Some(batch::job::prepare_create), ..WITH_GENERATION }),
     ("batch", "cronjobs", WITH_GENERATION),
@@ -149,16 +145,19 @@ static ROWS: &[(&str, &str, Strategy)] = &[
     ("admissionregistration.k8s.io", "validatingadmissionpolicybindings", CONDITIONAL_GENERATION),
     ("flowcontrol.apiserver.k8s.io", "flowschemas", CONDITIONAL_GENERATION),
     ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations", CONDITIONAL_GENERATION),
-    ("apiextensions.k8s.io", "customresourcedefinitions", CONDITIONAL_GENERATION),
+    (
+        "apiextensions.k8s.io",
+        "customresourcedefinitions",
+        Strategy { prepare_create: Some(apiextensions::prepare_create), ..CONDITIONAL_GENERATION },
+    ),
     ("apiregistration.k8s.io", "apiservices", CONDITIONAL),
     ("node.k8s.io", "runtimeclasses", CONDITIONAL),
     ("scheduling.k8s.io", "priorityclasses", WITH_GENERATION),
     ("resource.k8s.io", "deviceclasses", WITH_GENERATION),
     ("resource.k8s.io", "resourceslices", WITH_GENERATION),
-    ("storage.k8s.io", "csidrivers", Strategy { returns_deleted: true, ..CONDITIONAL }),
-    ("storage.k8s.io", "csinodes", Strategy { returns_deleted: true, ..CONDITIONAL }),
-    ("storage.k8s.io", "storageclasses", RETURNED),
-    ("storage.k8s.io", "volumeattachments", Strategy { returns_deleted: true, ..CONDITIONAL }),
+    ("storage.k8s.io", "csidrivers", CONDITIONAL),
+    ("storage.k8s.io", "csinodes", CONDITIONAL),
+    ("storage.k8s.io", "volumeattachments", CONDITIONAL),
     ("storage.k8s.io", "csistoragecapacities", CONDITIONAL),
 ];
 

@@ -2,16 +2,24 @@
 
 use actix_web::HttpResponse;
 use proto::Value;
+use proto::discovery;
 use shared::status::Status;
 
 use super::answer::{self, Shape};
 use super::handler::Server;
 use super::health::Endpoint;
 use crate::api::RequestInfo;
-use crate::discovery;
 use crate::negotiate;
+use crate::openapi;
 use crate::verbs::Reply;
 use crate::verbs::query::Query;
+
+/// Media type of the aggregated form.
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+fn groups() -> Vec<discovery::Group<'static>> {
+    discovery::groups(proto::resources::all())
+}
 
 /// A discovery document in the accepted form.
 fn document(tree: Option<Value>, kind: &str, query: &Query, shape: &Shape) -> HttpResponse {
@@ -33,10 +41,10 @@ fn aggregated(core: bool, shape: &Shape) -> Option<HttpResponse> {
         c.starts_with("application/json;") && c.contains("g=apidiscovery.k8s.io") && c.contains("as=APIGroupDiscoveryList")
     })?;
     let version = if clause.contains("v=v2beta1") { "v2beta1" } else { "v2" };
-    let tree = discovery::aggregated(core, version);
+    let tree = discovery::aggregated(&groups(), core, version);
     let schema = proto::schema::kind("apidiscovery.k8s.io", version, "APIGroupDiscoveryList");
     let body = negotiate::envelope(negotiate::Format::Json, false, schema, &tree);
-    let content_type = discovery::AGGREGATED.replace("v=v2;", &format!("v={version};"));
+    let content_type = AGGREGATED.replace("v=v2;", &format!("v={version};"));
     let mut response = answer::reply(Reply::new(200, &content_type, body), shape);
     response.headers_mut().insert(actix_web::http::header::VARY, actix_web::http::header::HeaderValue::from_static("Accept"));
     Some(response)
@@ -60,6 +68,33 @@ fn json(tree: &Value, shape: &Shape) -> HttpResponse {
     let mut body = serde_json::to_vec_pretty(tree).unwrap_or_default();
     body.truncate(body.trim_ascii_end().len());
     answer::reply(Reply::json(body), shape)
+}
+
+/// An OpenAPI document, made on a thread of its own: it takes a while.
+async fn schema_document(
+    make: impl FnOnce() -> Option<Result<openapi::Document, Status>> + Send + 'static,
+    hash: Option<&str>,
+    shape: &Shape,
+) -> HttpResponse {
+    use actix_web::http::header::{CACHE_CONTROL, ETAG, HeaderValue, VARY};
+    let document = match actix_web::web::block(make).await {
+        Ok(Some(Ok(d))) => d,
+        Ok(Some(Err(status))) => return answer::failure(&status, shape),
+        Ok(None) => return answer::not_found(shape),
+        Err(e) => return answer::failure(&Status::internal(&e.to_string()), shape),
+    };
+    let named = hash.is_some_and(|h| document.etag.trim_matches('"') == h);
+    let mut response = answer::reply(Reply::new(200, document.content_type, document.body), shape);
+    let headers = response.headers_mut();
+    headers.insert(VARY, HeaderValue::from_static("Accept-Encoding, Accept"));
+    if let Ok(etag) = HeaderValue::from_str(&document.etag) {
+        headers.insert(ETAG, etag);
+    }
+    if named {
+        // The address names the content.
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
+    }
+    response
 }
 
 /// Media type of key sets.
@@ -103,22 +138,28 @@ pub(super) async fn serve(server: &Server, info: &RequestInfo, method: &str, que
             Some(r) => r,
             None => document(Some(discovery::api_versions(&server.address)), "APIVersions", query, shape),
         },
-        ["api", version] => document(discovery::resource_list("", version), "APIResourceList", query, shape),
+        ["api", version] => document(discovery::resource_list(&groups(), "", version), "APIResourceList", query, shape),
         ["apis"] => match aggregated(false, shape) {
             Some(r) => r,
-            None => document(Some(discovery::group_list()), "APIGroupList", query, shape),
+            None => document(Some(discovery::api_group_list(&groups())), "APIGroupList", query, shape),
         },
-        ["apis", group] => document(discovery::group(group), "APIGroup", query, shape),
+        ["apis", group] => document(discovery::api_group(&groups(), group), "APIGroup", query, shape),
         ["apis", group, version] => {
-            let tree = discovery::resource_list(group, version);
+            let tree = discovery::resource_list(&groups(), group, version);
             if tree.is_none() && crate::registry::group_exists(group) {
                 return answer::failure(&Status::generic_not_found(), shape);
             }
             document(tree, "APIResourceList", query, shape)
         }
-        ["openapi", "v2"] => crate::openapi::v2(shape.accept.as_deref()).map_or_else(|| answer::not_found(shape), |r| answer::reply(r, shape)),
-        ["openapi", "v3"] => answer::reply(crate::openapi::index(), shape),
-        ["openapi", "v3", rest @ ..] => crate::openapi::v3(rest, shape.accept.as_deref()).map_or_else(|| answer::not_found(shape), |r| answer::reply(r, shape)),
+        ["openapi", "v2"] => {
+            let accept = shape.accept.clone();
+            schema_document(move || Some(openapi::v2(accept.as_deref())), None, shape).await
+        }
+        ["openapi", "v3"] => schema_document(|| Some(Ok(openapi::index())), None, shape).await,
+        ["openapi", "v3", rest @ ..] => {
+            let (path, accept) = (rest.join("/"), shape.accept.clone());
+            schema_document(move || openapi::v3(&path, accept.as_deref()), query.get("hash"), shape).await
+        }
         ["openid", "v1", "jwks"] if !takes(shape, JWKS) => answer::failure(&negotiate::unavailable(&[JWKS]), shape),
         ["openid", "v1", "jwks"] => match server.access.as_ref().map(|a| a.jwks()) {
             Some(body) => published(JWKS, body, shape),

@@ -17,7 +17,6 @@ use super::{Reply, Request, accepted, namespace_of, reply_object};
 use crate::negotiate::accept::{Format, body_format};
 use crate::negotiate::{self, BODY_TYPES};
 use crate::registry::meta::{self, Propagation};
-use crate::registry::strategy;
 
 /// Reads the options from the body or, without one, from the query.
 pub fn options(content_type: &str, body: &[u8], query: &Query) -> Result<DeleteOptions, Status> {
@@ -147,7 +146,7 @@ pub async fn delete(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -
 
 /// What a delete answers with: the object while it is there or where clients expect it, a report otherwise.
 fn outcome(engine: &Engine, r: &Request, row: &'static Resource, deleted: Deleted) -> Result<Reply, Status> {
-    if !deleted.gone || strategy::of(row).returns_deleted {
+    if !deleted.gone || proto::openapi::returns_deleted(row) {
         return reply_object(engine, r, row, 200, &engine.to_served(row, deleted.object));
     }
     let accepted = accepted(r, false)?;

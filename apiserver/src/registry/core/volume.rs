@@ -9,3 +9,8 @@ use crate::registry::strategy::StrategyCx;
 pub(in crate::registry) fn prepare_create(object: &mut Value, _: &StrategyCx<'_>) {
     object["status"] = json!({"phase": "Pending"});
 }
+
+/// A volume also says since when.
+pub(in crate::registry) fn prepare_create_volume(object: &mut Value, _: &StrategyCx<'_>) {
+    object["status"] = json!({"phase": "Pending", "lastPhaseTransitionTime": crate::registry::meta::now()});
+}
