@@ -77,6 +77,7 @@ fn row(section: &'static str, line: &'static str) -> Row {
     let mut cells = line.splitn(4, '\t');
     let mut cell = || cells.next().unwrap_or("");
     let (name, type_name, marks, default) = (cell(), cell(), cell(), cell());
+    let (marks, shorthand) = marks.split_once('=').unwrap_or((marks, ""));
     Row {
         section,
         name,
@@ -91,7 +92,7 @@ fn row(section: &'static str, line: &'static str) -> Row {
         deprecated: marks.contains('d'),
         hidden: marks.contains('h'),
         optional: marks.contains('o'),
-        shorthand: marks.split_once('=').and_then(|(_, s)| s.chars().next()),
+        shorthand: shorthand.chars().next(),
     }
 }
 

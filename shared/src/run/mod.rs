@@ -127,8 +127,21 @@ fn ended_early(component: &str, stop: &Stop) -> ExitCode {
 }
 
 fn failed(error: &anyhow::Error) -> ExitCode {
-    tracing::error!(err = format!("{error:#}"), "command failed");
+    tracing::error!(err = story(error), "command failed");
     ExitCode::FAILURE
+}
+
+/// The error and its causes, each said once: some errors repeat their cause in their own text.
+fn story(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// The process-wide signal task; it outlives everything by design.
@@ -175,6 +188,12 @@ pub fn release_memory() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn causes_are_said_once() {
+        let inner = anyhow::anyhow!("no such file").context("reading x: no such file").context("starting");
+        assert_eq!(story(&inner), "starting: reading x: no such file");
+    }
 
     #[tokio::test]
     async fn shutdown_reaches_children_only_downwards() {
