@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::v2::Parts;
 use crate::protobuf::wire::{bytes, nested, number};
 
 type Out = Vec<u8>;
@@ -61,32 +62,39 @@ fn extensions(field: u32, value: &Value, out: &mut Out) {
 }
 
 /// The whole document.
-pub(super) fn document(tree: &Value) -> Vec<u8> {
+pub(super) fn document(parts: &Parts) -> Vec<u8> {
+    let head = &parts.head;
     let mut out = Vec::with_capacity(1024 * 1024);
-    text(1, tree.get("swagger"), &mut out);
-    if let Some(info) = tree.get("info") {
+    text(1, head.get("swagger"), &mut out);
+    if let Some(info) = head.get("info") {
         nested(2, &mut out, |out| {
             text(1, info.get("title"), out);
             text(2, info.get("version"), out);
         });
     }
-    if let Some(paths) = tree.get("paths") {
-        nested(8, &mut out, |out| {
-            for (path, item) in members(paths) {
-                pair(2, path, out, |out| path_item(item, out));
-            }
-        });
-    }
-    pairs(9, tree.get("definitions"), &mut out, schema);
-    pairs(10, tree.get("parameters"), &mut out, parameter);
-    for requirement in tree.get("security").and_then(Value::as_array).into_iter().flatten() {
+    nested(8, &mut out, |out| {
+        for (path, item) in parts.paths() {
+            pair(2, path, out, |out| path_item(&item, out));
+        }
+    });
+    nested(9, &mut out, |out| {
+        for (name, definition) in parts.definitions() {
+            pair(1, name, out, |out| schema(&definition, out));
+        }
+    });
+    nested(10, &mut out, |out| {
+        for (name, item) in &parts.parameters {
+            pair(1, name, out, |out| parameter(item, out));
+        }
+    });
+    for requirement in head.get("security").and_then(Value::as_array).into_iter().flatten() {
         nested(12, &mut out, |out| {
             for (name, scopes) in members(requirement) {
                 pair(1, name, out, |out| texts(1, Some(scopes), out));
             }
         });
     }
-    pairs(13, tree.get("securityDefinitions"), &mut out, |item, out| {
+    pairs(13, head.get("securityDefinitions"), &mut out, |item, out| {
         nested(2, out, |out| {
             text(1, item.get("type"), out);
             text(2, item.get("name"), out);

@@ -29,7 +29,30 @@ pub const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0
 /// `openapi.v2.Document` in protobuf.
 #[must_use]
 pub fn v2_protobuf() -> Vec<u8> {
-    gnostic::document(&v2::tree())
+    gnostic::document(&v2::Parts::new())
+}
+
+/// Appends a member to the object that is being written.
+fn member(name: &str, value: &Value, out: &mut Vec<u8>) {
+    if !out.ends_with(b"{") {
+        out.push(b',');
+    }
+    crate::json::encode_text(name, out);
+    out.push(b':');
+    crate::json::encode_any(value, out);
+}
+
+/// Appends a member that is itself an object, one member at a time.
+fn members<'m>(name: &str, items: impl Iterator<Item = (&'m str, Value)>, out: &mut Vec<u8>) {
+    if !out.ends_with(b"{") {
+        out.push(b',');
+    }
+    crate::json::encode_text(name, out);
+    out.extend_from_slice(b":{");
+    for (name, item) in items {
+        member(name, &item, out);
+    }
+    out.push(b'}');
 }
 
 /// Paths under `/openapi/v3/` that have a document.

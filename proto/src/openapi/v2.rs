@@ -140,35 +140,56 @@ fn head() -> Map<String, Value> {
     }
 }
 
-/// The document as a tree.
-pub(super) fn tree() -> Value {
-    let paths = all_paths();
-    let names: BTreeSet<String> = operations::mentioned(&paths);
-    let mut document = head();
-    let items: Map<String, Value> = paths.into_iter().map(|path| (path.path.clone(), item(path))).collect();
-    document.insert("paths".to_owned(), Value::Object(items));
-    let definitions: Map<String, Value> =
-        names.into_iter().map(|name| (name.clone(), types::schema(&name, Dialect::V2))).collect();
-    document.insert("definitions".to_owned(), Value::Object(definitions));
-    let mut shared: Map<String, Value> = SHARED
-        .iter()
-        .map(|(full, kind)| {
-            let place = if matches!(*full, "namespace-vgWSWtn3" | "path-z6Ciiujn") { In::Path } else { In::Query };
-            ((*full).to_owned(), plain(bare(full), place, kind))
-        })
-        .collect();
-    for (name, kind, required) in [(DELETE_BODY, "DeleteOptions", false), (PATCH_BODY, "Patch", true)] {
-        shared.insert(name.to_owned(), body_parameter(&Body::Named(format!("{}{kind}", types::META)), required));
+/// The document in pieces, so that it never stands in memory as one tree.
+pub(super) struct Parts {
+    /// Members that are small.
+    pub head: Map<String, Value>,
+    /// Shared parameters.
+    pub parameters: Map<String, Value>,
+    paths: Vec<Path>,
+    names: BTreeSet<String>,
+}
+
+impl Parts {
+    pub(super) fn new() -> Self {
+        let paths = all_paths();
+        let names = operations::mentioned(&paths);
+        let mut parameters: Map<String, Value> = SHARED
+            .iter()
+            .map(|(full, kind)| {
+                let place = if matches!(*full, "namespace-vgWSWtn3" | "path-z6Ciiujn") { In::Path } else { In::Query };
+                ((*full).to_owned(), plain(bare(full), place, kind))
+            })
+            .collect();
+        for (name, kind, required) in [(DELETE_BODY, "DeleteOptions", false), (PATCH_BODY, "Patch", true)] {
+            let body = Body::Named(format!("{}{kind}", types::META));
+            parameters.insert(name.to_owned(), body_parameter(&body, required));
+        }
+        Self { head: head(), parameters, paths, names }
     }
-    document.insert("parameters".to_owned(), Value::Object(shared));
-    Value::Object(document)
+
+    pub(super) fn paths(&self) -> impl Iterator<Item = (&str, Value)> {
+        self.paths.iter().map(|path| (path.path.as_str(), item(path.clone())))
+    }
+
+    pub(super) fn definitions(&self) -> impl Iterator<Item = (&str, Value)> {
+        self.names.iter().map(|name| (name.as_str(), types::schema(name, Dialect::V2)))
+    }
 }
 
 /// The document as JSON.
 #[must_use]
 pub fn document() -> Vec<u8> {
+    let parts = Parts::new();
     let mut out = Vec::with_capacity(1024 * 1024);
-    crate::json::encode_any(&tree(), &mut out);
+    out.push(b'{');
+    for (name, value) in &parts.head {
+        super::member(name, value, &mut out);
+    }
+    super::member("parameters", &Value::Object(parts.parameters.clone()), &mut out);
+    super::members("paths", parts.paths(), &mut out);
+    super::members("definitions", parts.definitions(), &mut out);
+    out.push(b'}');
     out
 }
 

@@ -34,47 +34,34 @@ fn paths(path: &str) -> Option<Vec<Path>> {
     Some(operations::version(group, version))
 }
 
-fn member(name: &str, value: &Value, first: &mut bool, out: &mut Vec<u8>) {
-    if !std::mem::take(first) {
-        out.push(b',');
-    }
-    crate::json::encode_any(&Value::from(name), out);
-    out.push(b':');
-    crate::json::encode_any(value, out);
-}
-
 /// Writes the document piece by piece.
 pub(super) fn document(path: &str) -> Option<Vec<u8>> {
     let paths = paths(path)?;
     let names: BTreeSet<String> = operations::mentioned(&paths);
     let mut out = Vec::with_capacity(64 * 1024);
     let info = json!({"title": "Kubernetes", "version": format!("v{}", env!("CARGO_PKG_VERSION"))});
-    out.extend_from_slice(b"{\"openapi\":\"3.0.0\",\"info\":");
-    crate::json::encode_any(&info, &mut out);
-    out.extend_from_slice(b",\"paths\":{");
-    let mut first = true;
-    for mut path in paths {
-        let shared = path.hoist();
-        let mut item: Map<String, Value> =
-            path.operations.iter().map(|o| (o.method.to_owned(), operation(o))).collect();
-        if !shared.is_empty() {
-            item.insert("parameters".to_owned(), shared.iter().map(parameter).collect());
-        }
-        member(&path.path, &Value::Object(item), &mut first, &mut out);
-    }
-    out.extend_from_slice(b"},\"components\":{");
+    out.push(b'{');
+    super::member("openapi", &json!("3.0.0"), &mut out);
+    super::member("info", &info, &mut out);
+    super::members("paths", paths.iter().map(|path| (path.path.as_str(), item(path.clone()))), &mut out);
+    out.extend_from_slice(b",\"components\":{");
+    let security = json!({"BearerToken": {"type": "apiKey", "name": "authorization", "in": "header"}});
+    super::member("securitySchemes", &security, &mut out);
     if !names.is_empty() {
-        out.extend_from_slice(b"\"schemas\":{");
-        let mut first = true;
-        for name in &names {
-            member(name, &types::schema(name, Dialect::V3), &mut first, &mut out);
-        }
-        out.extend_from_slice(b"},");
+        let schemas = names.iter().map(|name| (name.as_str(), types::schema(name, Dialect::V3)));
+        super::members("schemas", schemas, &mut out);
     }
-    out.extend_from_slice(
-        b"\"securitySchemes\":{\"BearerToken\":{\"type\":\"apiKey\",\"name\":\"authorization\",\"in\":\"header\"}}}}",
-    );
+    out.extend_from_slice(b"}}");
     Some(out)
+}
+
+fn item(mut path: Path) -> Value {
+    let shared = path.hoist();
+    let mut item: Map<String, Value> = path.operations.iter().map(|o| (o.method.to_owned(), operation(o))).collect();
+    if !shared.is_empty() {
+        item.insert("parameters".to_owned(), shared.iter().map(parameter).collect());
+    }
+    Value::Object(item)
 }
 
 fn parameter(parameter: &Parameter) -> Value {
