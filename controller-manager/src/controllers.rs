@@ -39,9 +39,16 @@ pub const TABLE: &[Controller] = &[
     Controller::new("certificatesigningrequest-signing-controller", "csrsigning", crate::csr::start_signing),
     Controller::new("certificatesigningrequest-approving-controller", "csrapproving", crate::csr::start_approving),
     Controller::new("certificatesigningrequest-cleaner-controller", "csrcleaner", crate::csr::start_cleaning),
+    Controller::new("persistentvolume-binder-controller", "persistentvolume-binder", crate::volume_binder::start),
+    Controller::new("ephemeral-volume-controller", "ephemeral-volume", crate::ephemeral_volume::start),
+    Controller::new("service-cidr-controller", "", crate::service_cidr::start),
     Controller::new("persistentvolumeclaim-protection-controller", "pvc-protection", crate::protection::start_claims),
     Controller::new("persistentvolume-protection-controller", "pv-protection", crate::protection::start_volumes),
-    Controller::new("endpointslice-mirroring-controller", "endpointslicemirroring", crate::endpointslice_mirroring::start),
+    Controller::new(
+        "endpointslice-mirroring-controller",
+        "endpointslicemirroring",
+        crate::endpointslice_mirroring::start,
+    ),
     Controller::off("bootstrap-signer-controller", "bootstrapsigner", crate::bootstrap::start_signer),
     Controller::off("token-cleaner-controller", "tokencleaner", crate::bootstrap::start_cleaner),
 ];

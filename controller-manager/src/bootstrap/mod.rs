@@ -40,14 +40,17 @@ pub fn start_cleaner(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> 
     Box::pin(async move {
         let secrets = secrets(cx);
         let queue: Queue<Key> = Queue::new("token_cleaner");
-        let this = Arc::new(Cleaner { executor: cx.executor("token-cleaner", "token-cleaner"), secrets: secrets.store() });
+        let this =
+            Arc::new(Cleaner { executor: cx.executor("token-cleaner", "token-cleaner"), secrets: secrets.store() });
         let wake = queue.clone();
         secrets.add_handler(move |event: &Event<Secret>| wake.add(Key::of(&event.object().metadata)));
         worker::run(cx, "token-cleaner", 1, &queue, &this, |s, key| async move {
             let Some(secret) = s.secrets.get(&key.namespace, &key.name) else { return Ok(None) };
             match plan::left(&secret, Timestamp::now()) {
                 None => Ok(None),
-                Some(d) if d.is_zero() => s.executor.one(Action::delete::<Secret>(&secret.metadata)).await.map(|()| None),
+                Some(d) if d.is_zero() => {
+                    s.executor.one(Action::delete::<Secret>(&secret.metadata)).await.map(|()| None)
+                }
                 Some(d) => Ok(Some(d)),
             }
         });

@@ -35,7 +35,8 @@ fn signing(secret: &Secret, now: Timestamp) -> Option<(&str, &str)> {
     let (id, key) = (field(secret, "token-id")?, field(secret, "token-secret")?);
     let named = object::name(&secret.metadata) == format!("bootstrap-token-{id}");
     let alive = left(secret, now).is_none_or(|d| !d.is_zero());
-    (named && alive && !object::deleting(&secret.metadata) && field(secret, "usage-bootstrap-signing") == Some("true")).then_some((id, key))
+    (named && alive && !object::deleting(&secret.metadata) && field(secret, "usage-bootstrap-signing") == Some("true"))
+        .then_some((id, key))
 }
 
 /// HMAC with SHA-256.
@@ -88,17 +89,22 @@ mod tests {
 
     #[test]
     fn known_hmac() {
-        let hex: String = hmac(b"key", b"The quick brown fox jumps over the lazy dog").iter().map(|b| format!("{b:02x}")).collect();
+        let hex: String =
+            hmac(b"key", b"The quick brown fox jumps over the lazy dog").iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(hex, "f7bc83f430538424b13298e6aa6fb143ef4d59a14946175997479dbc2d1a3cd8");
     }
 
     #[test]
     fn signatures_come_and_go() {
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("time");
-        let map: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "cluster-info", "namespace": "kube-public"},
-            "data": {"kubeconfig": "k", "jws-kubeconfig-old": "x"}})).expect("map");
+        let map: ConfigMap =
+            serde_json::from_value(json!({"metadata": {"name": "cluster-info", "namespace": "kube-public"},
+            "data": {"kubeconfig": "k", "jws-kubeconfig-old": "x"}}))
+            .expect("map");
         let (good, dead) = (secret("abcdef", "2026-01-02T00:00:00Z"), secret("zzzzzz", "2025-01-02T00:00:00Z"));
-        let Some(Action::Update { body, .. }) = sign(&map, &[good.clone(), dead.clone()], now) else { panic!("no update") };
+        let Some(Action::Update { body, .. }) = sign(&map, &[good.clone(), dead.clone()], now) else {
+            panic!("no update")
+        };
         let data = body["data"].as_object().expect("data");
         assert_eq!(data.keys().collect::<Vec<_>>(), ["jws-kubeconfig-abcdef", "kubeconfig"]);
         let signed: ConfigMap = serde_json::from_value(body).expect("map");

@@ -40,7 +40,9 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         });
         owned::watch(&crons, &queue);
         owned::watch_children(&jobs, crons.store(), queue.clone(), |_: &CronJob, _: &Job| false);
-        worker::run(cx, "cronjob", cx.settings().workers.cron_job, &queue, &this, |s, key| async move { s.sync(&key).await });
+        worker::run(cx, "cronjob", cx.settings().workers.cron_job, &queue, &this, |s, key| async move {
+            s.sync(&key).await
+        });
         Ok(Started::Yes)
     })
 }
@@ -64,9 +66,11 @@ impl CronJobs {
                 Err(e) if e.namespace_terminating() => return Ok(decision.again),
                 Err(e) if e.already_exists() => {
                     // Started before its status could be stored, or another's job: either way it is not started again.
-                    let there = self.executor.rest.get(&crate::engine::action::object_path::<Job>(&job.metadata)).await?;
+                    let there =
+                        self.executor.rest.get(&crate::engine::action::object_path::<Job>(&job.metadata)).await?;
                     let there: Job = serde_json::from_value(there).map_err(RestError::other)?;
-                    let ours = object::controller_of(&there.metadata).is_some_and(|r| Some(&r.uid) == snapshot.cron.metadata.uid.as_ref());
+                    let ours = object::controller_of(&there.metadata)
+                        .is_some_and(|r| Some(&r.uid) == snapshot.cron.metadata.uid.as_ref());
                     if !ours {
                         return Ok(decision.again);
                     }
@@ -82,7 +86,9 @@ impl CronJobs {
             status.active.get_or_insert_default().push(plan::active_reference(&made));
             status.last_schedule_time = Some(object::seconds(due));
         }
-        if snapshot.cron.status.as_ref() != Some(&status) && (snapshot.cron.status.is_some() || status != Default::default()) {
+        if snapshot.cron.status.as_ref() != Some(&status)
+            && (snapshot.cron.status.is_some() || status != Default::default())
+        {
             let mut copy = CronJob::clone(&snapshot.cron);
             copy.status = Some(status);
             self.executor.one(Action::update_status(&copy)).await?;

@@ -153,7 +153,8 @@ fn start(s: &Snapshot, spec: &CronJobSpec, about: &ObjectReference, now: Timesta
             return;
         }
     };
-    d.again = schedule.next(now, &zone).map(|next| Duration::try_from(next.duration_since(now)).unwrap_or_default() + SLACK);
+    d.again =
+        schedule.next(now, &zone).map(|next| Duration::try_from(next.duration_since(now)).unwrap_or_default() + SLACK);
     let (due, missed) = most_recent(&s.cron, spec, &schedule, &zone, now);
     if missed > TOO_MANY {
         let text = format!(
@@ -164,7 +165,10 @@ fn start(s: &Snapshot, spec: &CronJobSpec, about: &ObjectReference, now: Timesta
     let Some(due) = due else { return };
     let too_late = spec.starting_deadline_seconds.is_some_and(|s| due.as_second() + s < now.as_second());
     if too_late {
-        let text = format!("Missed scheduled time to start a job: {}", due.to_zoned(zone).strftime("%a, %d %b %Y %H:%M:%S %z"));
+        let text = format!(
+            "Missed scheduled time to start a job: {}",
+            due.to_zoned(zone).strftime("%a, %d %b %Y %H:%M:%S %z")
+        );
         d.actions.push(Action::warning(about, "MissSchedule", text));
         return;
     }
@@ -194,7 +198,13 @@ fn start(s: &Snapshot, spec: &CronJobSpec, about: &ObjectReference, now: Timesta
 }
 
 /// The latest time that passed since the last start, and how many passed.
-fn most_recent(cron: &CronJob, spec: &CronJobSpec, schedule: &Schedule, zone: &TimeZone, now: Timestamp) -> (Option<Timestamp>, usize) {
+fn most_recent(
+    cron: &CronJob,
+    spec: &CronJobSpec,
+    schedule: &Schedule,
+    zone: &TimeZone,
+    now: Timestamp,
+) -> (Option<Timestamp>, usize) {
     let last = cron.status.as_ref().and_then(|s| s.last_schedule_time.as_ref()).map(|t| t.0);
     let mut from = last.unwrap_or_else(|| object::created(&cron.metadata));
     if let Some(deadline) = spec.starting_deadline_seconds
@@ -241,7 +251,10 @@ fn job(cron: &CronJob, spec: &CronJobSpec, name: String, due: Timestamp, zone: &
     let template = &spec.job_template;
     let meta = template.metadata.clone().unwrap_or_default();
     let mut annotations = meta.annotations.unwrap_or_default();
-    annotations.insert(SCHEDULED.into(), due.to_zoned(zone.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string().replace("+00:00", "Z"));
+    annotations.insert(
+        SCHEDULED.into(),
+        due.to_zoned(zone.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string().replace("+00:00", "Z"),
+    );
     Job {
         metadata: ObjectMeta {
             name: Some(name),
@@ -281,8 +294,11 @@ mod tests {
 
     fn job(uid: &str, end: &str, started: &str) -> Arc<Job> {
         let conditions = if end.is_empty() { json!([]) } else { json!([{"type": end, "status": "True"}]) };
-        Arc::new(serde_json::from_value(json!({"metadata": {"name": uid, "namespace": "ns", "uid": uid},
-            "status": {"startTime": started, "completionTime": started, "conditions": conditions}})).expect("job"))
+        Arc::new(
+            serde_json::from_value(json!({"metadata": {"name": uid, "namespace": "ns", "uid": uid},
+            "status": {"startTime": started, "completionTime": started, "conditions": conditions}}))
+            .expect("job"),
+        )
     }
 
     fn decide(cron: Arc<CronJob>, jobs: Vec<Arc<Job>>, now: &str) -> Decision {
@@ -305,17 +321,65 @@ mod tests {
         let cases: Vec<(&str, Arc<CronJob>, Vec<Arc<Job>>, &str, Vec<&str>)> = vec![
             ("not yet", cron(json!({}), json!({})), vec![], "2026-01-01T00:09:59Z", vec![]),
             ("due", cron(json!({}), json!({})), vec![], "2026-01-01T00:10:00Z", vec!["start c-29453770"]),
-            ("only the latest of those missed", cron(json!({}), json!({})), vec![], "2026-01-01T00:35:00Z", vec!["start c-29453790"]),
+            (
+                "only the latest of those missed",
+                cron(json!({}), json!({})),
+                vec![],
+                "2026-01-01T00:35:00Z",
+                vec!["start c-29453790"],
+            ),
             ("suspended", cron(json!({"suspend": true}), json!({})), vec![], "2026-01-01T00:10:00Z", vec![]),
             ("started already", cron(json!({}), active.clone()), run(), "2026-01-01T00:15:00Z", vec![]),
             ("side by side", cron(json!({}), active.clone()), run(), "2026-01-01T00:20:00Z", vec!["start c-29453780"]),
-            ("not side by side", cron(json!({"concurrencyPolicy": "Forbid"}), active.clone()), run(), "2026-01-01T00:20:00Z", vec!["JobAlreadyActive"]),
-            ("instead", cron(json!({"concurrencyPolicy": "Replace"}), active), run(), "2026-01-01T00:20:00Z", vec!["delete run", "SuccessfulDelete", "start c-29453780"]),
-            ("deadline missed", cron(json!({"schedule": "0 * * * *", "startingDeadlineSeconds": 60}), json!({})), vec![], "2026-01-01T01:02:00Z", vec![]),
-            ("too many", cron(json!({"schedule": "* * * * *"}), json!({})), vec![], "2026-01-01T02:00:00Z", vec!["TooManyMissedTimes", "start c-29453880"]),
-            ("far too many", cron(json!({"schedule": "* * * * *"}), json!({})), vec![], "2027-01-01T00:00:30Z", vec!["TooManyMissedTimes", "start c-29979360"]),
-            ("a bad schedule", cron(json!({"schedule": "x"}), json!({})), vec![], "2026-01-01T01:00:00Z", vec!["UnparseableSchedule"]),
-            ("a bad zone", cron(json!({"timeZone": "No/Where"}), json!({})), vec![], "2026-01-01T01:00:00Z", vec!["UnknownTimeZone"]),
+            (
+                "not side by side",
+                cron(json!({"concurrencyPolicy": "Forbid"}), active.clone()),
+                run(),
+                "2026-01-01T00:20:00Z",
+                vec!["JobAlreadyActive"],
+            ),
+            (
+                "instead",
+                cron(json!({"concurrencyPolicy": "Replace"}), active),
+                run(),
+                "2026-01-01T00:20:00Z",
+                vec!["delete run", "SuccessfulDelete", "start c-29453780"],
+            ),
+            (
+                "deadline missed",
+                cron(json!({"schedule": "0 * * * *", "startingDeadlineSeconds": 60}), json!({})),
+                vec![],
+                "2026-01-01T01:02:00Z",
+                vec![],
+            ),
+            (
+                "too many",
+                cron(json!({"schedule": "* * * * *"}), json!({})),
+                vec![],
+                "2026-01-01T02:00:00Z",
+                vec!["TooManyMissedTimes", "start c-29453880"],
+            ),
+            (
+                "far too many",
+                cron(json!({"schedule": "* * * * *"}), json!({})),
+                vec![],
+                "2027-01-01T00:00:30Z",
+                vec!["TooManyMissedTimes", "start c-29979360"],
+            ),
+            (
+                "a bad schedule",
+                cron(json!({"schedule": "x"}), json!({})),
+                vec![],
+                "2026-01-01T01:00:00Z",
+                vec!["UnparseableSchedule"],
+            ),
+            (
+                "a bad zone",
+                cron(json!({"timeZone": "No/Where"}), json!({})),
+                vec![],
+                "2026-01-01T01:00:00Z",
+                vec!["UnknownTimeZone"],
+            ),
         ];
         for (name, cron, jobs, now, want) in cases {
             assert_eq!(log(&decide(cron, jobs, now)), want, "{name}");
@@ -325,7 +389,11 @@ mod tests {
     #[test]
     fn history_and_status() {
         let status = json!({"lastScheduleTime": "2026-01-01T00:30:00Z", "active": [{"name": "b", "uid": "b"}, {"name": "gone", "uid": "gone"}]});
-        let jobs = vec![job("b", "Complete", "2026-01-01T00:20:00Z"), job("a", "Complete", "2026-01-01T00:10:00Z"), job("f", "Failed", "2026-01-01T00:00:00Z")];
+        let jobs = vec![
+            job("b", "Complete", "2026-01-01T00:20:00Z"),
+            job("a", "Complete", "2026-01-01T00:10:00Z"),
+            job("f", "Failed", "2026-01-01T00:00:00Z"),
+        ];
         let d = decide(cron(json!({}), status), jobs, "2026-01-01T00:31:00Z");
         assert_eq!(log(&d), ["SawCompletedJob", "MissingJob", "delete a", "SuccessfulDelete"]);
         assert_eq!(

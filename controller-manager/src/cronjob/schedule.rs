@@ -147,7 +147,11 @@ fn field(text: &str, min: i64, max: i64, names: &[&str], first_name: i64) -> Res
             let named = names.iter().position(|n| n.eq_ignore_ascii_case(t));
             match named {
                 Some(i) => Ok(i64::try_from(i).unwrap_or(0) + first_name),
-                None => t.parse().map_err(|_| ScheduleError(format!("failed to parse int from {t}: strconv.Atoi: parsing \"{t}\": invalid syntax"))),
+                None => t.parse().map_err(|_| {
+                    ScheduleError(format!(
+                        "failed to parse int from {t}: strconv.Atoi: parsing \"{t}\": invalid syntax"
+                    ))
+                }),
             }
         };
         let (from, mut to) = match range {
@@ -178,7 +182,10 @@ fn field(text: &str, min: i64, max: i64, names: &[&str], first_name: i64) -> Res
         if from > to {
             return Err(ScheduleError(format!("beginning of range ({from}) beyond end of range ({to}): {part}")));
         }
-        let step = usize::try_from(step).ok().filter(|s| *s > 0).ok_or_else(|| ScheduleError(format!("step of range should be a positive number: {part}")))?;
+        let step = usize::try_from(step)
+            .ok()
+            .filter(|s| *s > 0)
+            .ok_or_else(|| ScheduleError(format!("step of range should be a positive number: {part}")))?;
         for n in (from..=to).step_by(step) {
             out.bits |= 1 << n;
         }
@@ -220,7 +227,11 @@ mod tests {
         let daily = Schedule::parse("30 2 * * *").expect("schedule");
         let after = |t: &str| daily.next(t.parse().expect("time"), &zone).map(|t| t.to_string());
         assert_eq!(after("2026-01-01T00:00:00Z").as_deref(), Some("2026-01-01T01:30:00Z"));
-        assert_eq!(after("2026-03-28T20:00:00Z").as_deref(), Some("2026-03-30T00:30:00Z"), "02:30 is skipped that night");
+        assert_eq!(
+            after("2026-03-28T20:00:00Z").as_deref(),
+            Some("2026-03-30T00:30:00Z"),
+            "02:30 is skipped that night"
+        );
     }
 
     #[test]

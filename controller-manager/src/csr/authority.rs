@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ED25519, PKCS_RSA_SHA256, SignatureAlgorithm, SigningKey};
+use rcgen::{
+    KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ED25519, PKCS_RSA_SHA256, SignatureAlgorithm,
+    SigningKey,
+};
 use rustls_pki_types::PrivateKeyDer;
 use x509_parser::prelude::{FromDer, ParsedExtension, X509Certificate};
 
@@ -49,7 +52,8 @@ pub fn key_pair(pem: &[u8]) -> Result<KeyPair, AuthorityError> {
         _ => return Err(AuthorityError::Key("unknown form".into())),
     };
     let der = PrivateKeyDer::Pkcs8(pkcs8.into());
-    let kinds: [&'static SignatureAlgorithm; 4] = [&PKCS_ECDSA_P256_SHA256, &PKCS_ECDSA_P384_SHA384, &PKCS_ED25519, &PKCS_RSA_SHA256];
+    let kinds: [&'static SignatureAlgorithm; 4] =
+        [&PKCS_ECDSA_P256_SHA256, &PKCS_ECDSA_P384_SHA384, &PKCS_ED25519, &PKCS_RSA_SHA256];
     let mut last = String::new();
     for kind in kinds {
         match KeyPair::from_der_and_sign_algo(&der, kind) {
@@ -111,7 +115,13 @@ impl Authority {
     }
 
     /// A certificate for a request, PEM. `ttl` is cut to what the authority itself has left.
-    pub fn sign(&self, request: &Request, wanted: &[String], ttl: Duration, now: Timestamp) -> Result<String, RequestError> {
+    pub fn sign(
+        &self,
+        request: &Request,
+        wanted: &[String],
+        ttl: Duration,
+        now: Timestamp,
+    ) -> Result<String, RequestError> {
         let (bits, extended) = usages(wanted)?;
         let fail = |e: &dyn std::fmt::Display| RequestError::Parse(e.to_string());
         let start = now.as_second() - i64::try_from(BACKDATE.as_secs()).unwrap_or(0);
@@ -124,7 +134,11 @@ impl Authority {
             let id = der::oid(id);
             let value = der::tlv(0x04, value);
             let flag = der::tlv(0x01, &[0xff]);
-            extensions.push(if critical { der::sequence(&[&id, &flag, &value]) } else { der::sequence(&[&id, &value]) });
+            extensions.push(if critical {
+                der::sequence(&[&id, &flag, &value])
+            } else {
+                der::sequence(&[&id, &value])
+            });
         };
         if !bits.is_empty() {
             extension(&[2, 5, 29, 15], true, &der::named_bits(&bits));
@@ -208,7 +222,8 @@ mod tests {
     #[test]
     fn what_signers_refuse() {
         let parse = |cn: &str, orgs: &[&str], names: &[String]| {
-            request::parse(shared::cert::signing_request(cn, orgs, names, &[]).expect("request").request.as_bytes()).expect("parsed")
+            request::parse(shared::cert::signing_request(cn, orgs, names, &[]).expect("request").request.as_bytes())
+                .expect("parsed")
         };
         let client = list(&["digital signature", "client auth"]);
         let serving = list(&["digital signature", "server auth", "key encipherment"]);
@@ -218,7 +233,13 @@ mod tests {
             ("wrong usages", parse("system:node:n1", &["system:nodes"], &host), KUBELET_SERVING, &client, false),
             ("wrong organization", parse("system:node:n1", &["system:masters"], &[]), KUBELET_CLIENT, &client, false),
             ("wrong name", parse("admin", &["system:nodes"], &[]), KUBELET_CLIENT, &client, false),
-            ("names in a client certificate", parse("system:node:n1", &["system:nodes"], &host), KUBELET_CLIENT, &client, false),
+            (
+                "names in a client certificate",
+                parse("system:node:n1", &["system:nodes"], &host),
+                KUBELET_CLIENT,
+                &client,
+                false,
+            ),
             ("any client", parse("jane", &["dev"], &[]), request::APISERVER_CLIENT, &client, true),
             ("a server is no client", parse("jane", &["dev"], &[]), request::APISERVER_CLIENT, &serving, false),
         ] {

@@ -71,7 +71,8 @@ struct Approver {
 pub fn start_approving(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     Box::pin(async move {
         let requests = cx.informer::<Csr>();
-        let queue: Queue<Key> = Queue::with_backoff("certificate_csrapproving", Duration::from_millis(200), Duration::from_secs(1000));
+        let queue: Queue<Key> =
+            Queue::with_backoff("certificate_csrapproving", Duration::from_millis(200), Duration::from_secs(1000));
         let this = Arc::new(Approver { executor: cx.executor(ACCOUNT, ACCOUNT), requests: requests.store() });
         watch(&requests, &queue);
         worker::run(cx, "csrapproving", 1, &queue, &this, |s, key| async move { s.sync(&key).await });
@@ -93,7 +94,10 @@ impl Approver {
         let own = csr.spec.username.as_deref() == Some(parsed.common_name.as_str());
         let mut tries = vec![("nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview.")];
         if own {
-            tries.insert(0, ("selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview."));
+            tries.insert(
+                0,
+                ("selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview."),
+            );
         }
         for (subresource, message) in tries {
             if self.allowed(&csr, subresource).await? {
@@ -102,7 +106,11 @@ impl Approver {
                 return self.executor.one(Action::update_sub(&copy, "approval")).await.map(|()| None);
             }
         }
-        Err(RestError::other(format!("recognized csr {:?} as {:?} but subject access review was not approved", key.name, ["selfnodeclient", "nodeclient"])))
+        Err(RestError::other(format!(
+            "recognized csr {:?} as {:?} but subject access review was not approved",
+            key.name,
+            ["selfnodeclient", "nodeclient"]
+        )))
     }
 
     async fn allowed(&self, csr: &Csr, subresource: &str) -> Result<bool, RestError> {
@@ -158,7 +166,8 @@ pub fn start_signing(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> 
             return Ok(Started::Skipped);
         }
         let requests = cx.informer::<Csr>();
-        let queue: Queue<Key> = Queue::with_backoff("certificate_csrsigning", Duration::from_millis(200), Duration::from_secs(1000));
+        let queue: Queue<Key> =
+            Queue::with_backoff("certificate_csrsigning", Duration::from_millis(200), Duration::from_secs(1000));
         let this = Arc::new(Signer {
             executor: cx.executor(ACCOUNT, ACCOUNT),
             requests: requests.store(),
@@ -178,7 +187,9 @@ impl Signer {
         if !approved || condition(&csr, "Failed").is_some() || issued(&csr) {
             return Ok(None);
         }
-        let Some((signer, authority)) = self.authorities.iter().find(|(name, _)| *name == csr.spec.signer_name) else { return Ok(None) };
+        let Some((signer, authority)) = self.authorities.iter().find(|(name, _)| *name == csr.spec.signer_name) else {
+            return Ok(None);
+        };
         let mut copy = Csr::clone(&csr);
         let wanted = csr.spec.usages.clone().unwrap_or_default();
         let asked = csr.spec.expiration_seconds.and_then(|s| u64::try_from(s).ok()).map(Duration::from_secs);
@@ -262,7 +273,12 @@ mod tests {
             ("denied lately", "2025-12-01T00:00:00Z", with("Denied", "2026-01-01T23:30:00Z", Value::Null), false),
             ("denied long ago", "2025-12-01T00:00:00Z", with("Denied", "2026-01-01T22:30:00Z", Value::Null), true),
             ("issued", "2025-12-01T00:00:00Z", with("Approved", "2026-01-01T22:30:00Z", json!("eA==")), true),
-            ("approved, not issued", "2025-12-01T00:00:00Z", with("Approved", "2026-01-01T22:30:00Z", Value::Null), false),
+            (
+                "approved, not issued",
+                "2025-12-01T00:00:00Z",
+                with("Approved", "2026-01-01T22:30:00Z", Value::Null),
+                false,
+            ),
         ] {
             let csr: Csr = serde_json::from_value(json!({"metadata": {"name": "c", "creationTimestamp": created},
                 "spec": {"request": "", "signerName": KUBELET_CLIENT}, "status": status}))

@@ -93,7 +93,8 @@ pub fn parse(pem: &[u8]) -> Result<Request, RequestError> {
 /// Whether the usages are all of `required`, with or without those in `optional`.
 fn exactly(usages: &[String], required: &[&str], optional: &[&str]) -> bool {
     let has = |u: &str| usages.iter().any(|x| x == u);
-    required.iter().all(|u| has(u)) && usages.iter().all(|u| required.contains(&u.as_str()) || optional.contains(&u.as_str()))
+    required.iter().all(|u| has(u))
+        && usages.iter().all(|u| required.contains(&u.as_str()) || optional.contains(&u.as_str()))
 }
 
 impl Request {

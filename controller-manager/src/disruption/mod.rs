@@ -115,7 +115,8 @@ impl Budgets {
             let namespace = object::namespace(&pod.metadata);
             let Some(owner) = object::controller_of(&pod.metadata) else { continue };
             let scale = if let Some(set) = owned::resolve(&self.sets, namespace, owner) {
-                let deployment = object::controller_of(&set.metadata).and_then(|r| owned::resolve(&self.deployments, namespace, r));
+                let deployment =
+                    object::controller_of(&set.metadata).and_then(|r| owned::resolve(&self.deployments, namespace, r));
                 Some(match deployment {
                     Some(d) => scale_of(object::uid(&d.metadata), d.spec.as_ref().and_then(|s| s.replicas)),
                     None => scale_of(object::uid(&set.metadata), set.spec.as_ref().and_then(|s| s.replicas)),
@@ -133,7 +134,9 @@ impl Budgets {
                     Some(served) => {
                         let path = format!("{}/{}/scale", served.path(Some(namespace)), owner.name);
                         match self.executor.rest.get(&path).await {
-                            Ok(v) => v["spec"]["replicas"].as_i64().map(|n| scale_of(&owner.uid, i32::try_from(n).ok())),
+                            Ok(v) => {
+                                v["spec"]["replicas"].as_i64().map(|n| scale_of(&owner.uid, i32::try_from(n).ok()))
+                            }
                             Err(e) if e.not_found() => {
                                 let gr = served.group_resource();
                                 return Err(format!("{gr} does not implement the scale subresource"));
@@ -153,7 +156,9 @@ impl Budgets {
 
     async fn clear_mark(&self, key: &Key) -> Synced {
         let Some(pod) = self.pods.get(&key.namespace, &key.name).filter(|p| marked(p)) else { return Ok(None) };
-        let since = pods::condition(&pod, "DisruptionTarget").and_then(|c| c.last_transition_time.as_ref()).map_or(Timestamp::UNIX_EPOCH, |t| t.0);
+        let since = pods::condition(&pod, "DisruptionTarget")
+            .and_then(|c| c.last_transition_time.as_ref())
+            .map_or(Timestamp::UNIX_EPOCH, |t| t.0);
         let age = Duration::try_from(Timestamp::now().duration_since(since)).unwrap_or_default();
         if age < STALE {
             return Ok(Some(STALE - age));

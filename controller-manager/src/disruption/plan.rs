@@ -80,7 +80,9 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Decision {
     let (disrupted, again) = disrupted(&old, &counted, now);
     let healthy = counted
         .iter()
-        .filter(|p| !object::deleting(&p.metadata) && !disrupted.contains_key(object::name(&p.metadata)) && pods::ready(p))
+        .filter(|p| {
+            !object::deleting(&p.metadata) && !disrupted.contains_key(object::name(&p.metadata)) && pods::ready(p)
+        })
         .count();
     let healthy = i32::try_from(healthy).unwrap_or(i32::MAX);
     let allowed = if expected > 0 { (healthy - desired).max(0) } else { 0 };
@@ -170,16 +172,30 @@ mod tests {
 
     fn pod(name: &str, ready: bool) -> Arc<Pod> {
         let status = if ready { "True" } else { "False" };
-        Arc::new(serde_json::from_value(json!({"metadata": {"name": name, "uid": name},
-            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": status}]}})).expect("pod"))
+        Arc::new(
+            serde_json::from_value(json!({"metadata": {"name": name, "uid": name},
+            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": status}]}}))
+            .expect("pod"),
+        )
     }
 
-    fn decide(spec: Value, status: Value, pods: Vec<Arc<Pod>>, replicas: Option<i32>) -> (i32, i32, i32, i32, Decision) {
+    fn decide(
+        spec: Value,
+        status: Value,
+        pods: Vec<Arc<Pod>>,
+        replicas: Option<i32>,
+    ) -> (i32, i32, i32, i32, Decision) {
         let scales = match replicas {
-            Some(n) => Ok(pods.iter().map(|p| (object::uid(&p.metadata).to_owned(), Scale { uid: "rs".into(), replicas: n })).collect()),
+            Some(n) => Ok(pods
+                .iter()
+                .map(|p| (object::uid(&p.metadata).to_owned(), Scale { uid: "rs".into(), replicas: n }))
+                .collect()),
             None => Err("found no controllers for pod \"a\"".to_owned()),
         };
-        let budget = Arc::new(serde_json::from_value(json!({"metadata": {"generation": 1}, "spec": spec, "status": status})).expect("budget"));
+        let budget = Arc::new(
+            serde_json::from_value(json!({"metadata": {"generation": 1}, "spec": spec, "status": status}))
+                .expect("budget"),
+        );
         let d = plan(&Snapshot { budget, pods, scales }, now());
         let s = d.status.clone().unwrap_or_default();
         (s.expected_pods, s.current_healthy, s.desired_healthy, s.disruptions_allowed, d)

@@ -66,7 +66,14 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 wake.add(key);
             }
         });
-        worker::run(cx, "endpointslice-mirroring", cx.settings().workers.mirroring, &queue, &this, |s, key| async move { s.sync(&key).await });
+        worker::run(
+            cx,
+            "endpointslice-mirroring",
+            cx.settings().workers.mirroring,
+            &queue,
+            &this,
+            |s, key| async move { s.sync(&key).await },
+        );
         Ok(Started::Yes)
     })
 }

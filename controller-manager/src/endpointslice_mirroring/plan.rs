@@ -144,7 +144,9 @@ mod tests {
 
     #[test]
     fn mirrored_changed_and_removed() {
-        let e = endpoints(json!([{"addresses": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}], "notReadyAddresses": [{"ip": "10.0.0.2"}], "ports": [{"port": 3306}]}]));
+        let e = endpoints(
+            json!([{"addresses": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}], "notReadyAddresses": [{"ip": "10.0.0.2"}], "ports": [{"port": 3306}]}]),
+        );
         let made: Vec<Arc<EndpointSlice>> = plan(Some(&e), &[], 1000)
             .into_iter()
             .map(|a| match a {
@@ -152,7 +154,10 @@ mod tests {
                 other => panic!("{other:?}"),
             })
             .collect();
-        assert_eq!(made.iter().map(|s| (s.address_type.as_str(), s.endpoints.len())).collect::<Vec<_>>(), [("IPv4", 2), ("IPv6", 1)]);
+        assert_eq!(
+            made.iter().map(|s| (s.address_type.as_str(), s.endpoints.len())).collect::<Vec<_>>(),
+            [("IPv4", 2), ("IPv6", 1)]
+        );
         assert!(plan(Some(&e), &made, 1000).is_empty());
         let less = endpoints(json!([{"addresses": [{"ip": "10.0.0.1"}], "ports": [{"port": 3306}]}]));
         assert!(matches!(plan(Some(&less), &made, 1000).as_slice(), [Action::Update { .. }, Action::Delete { .. }]));
@@ -161,7 +166,9 @@ mod tests {
 
     #[test]
     fn what_is_mirrored() {
-        let service = |selector: Value| -> Service { serde_json::from_value(json!({"spec": {"selector": selector}})).expect("service") };
+        let service = |selector: Value| -> Service {
+            serde_json::from_value(json!({"spec": {"selector": selector}})).expect("service")
+        };
         let e = endpoints(json!([]));
         assert!(wanted(&e, Some(&service(Value::Null))));
         assert!(!wanted(&e, Some(&service(json!({"a": "b"})))));

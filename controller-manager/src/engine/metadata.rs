@@ -29,6 +29,8 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// Discovery also runs again after this long, for aggregated servers that change without saying so.
 const REDISCOVER: Duration = Duration::from_mins(5);
 const RETRY: Duration = Duration::from_secs(1);
+/// A resource that could not be listed so often is not waited for.
+const GIVE_UP: u32 = 5;
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// The metadata that matters.
@@ -252,15 +254,22 @@ impl Hub {
 
     async fn watch(&self, cx: &Context, served: &Served) {
         let mut pause = RETRY;
+        let mut failures = 0;
         loop {
             match self.list(cx, served).await {
                 Ok(version) => {
-                    pause = RETRY;
+                    (pause, failures) = (RETRY, 0);
                     self.shared.synced.lock().insert((served.group.clone(), served.plural.clone()));
                     self.stream(cx, served, version).await;
                 }
                 Err(error) => {
                     tracing::debug!(resource = %served.group_resource(), %error, "metadata list failed");
+                    failures += 1;
+                    if failures == GIVE_UP {
+                        // One broken resource must not keep everything else from being collected.
+                        tracing::warn!(resource = %served.group_resource(), %error, "going on without its objects");
+                        self.shared.synced.lock().insert((served.group.clone(), served.plural.clone()));
+                    }
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(RETRY_MAX);
                 }

@@ -21,7 +21,8 @@ impl Record {
     /// Take newly finished pods into account.
     #[must_use]
     pub fn with<'a>(mut self, finished: impl IntoIterator<Item = &'a Pod>) -> Self {
-        let mut events: Vec<(Timestamp, bool)> = finished.into_iter().map(|p| (ended(p), pods::phase(p) == "Succeeded")).collect();
+        let mut events: Vec<(Timestamp, bool)> =
+            finished.into_iter().map(|p| (ended(p), pods::phase(p) == "Succeeded")).collect();
         events.sort();
         for (at, succeeded) in events {
             if succeeded {
@@ -46,9 +47,7 @@ impl Record {
 /// When the pod ended: its last container's end, or when it was deleted, or now-ish.
 fn ended(pod: &Pod) -> Timestamp {
     let statuses = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
-    let last = statuses
-        .filter_map(|c| c.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref().map(|t| t.0))
-        .max();
+    let last = statuses.filter_map(|c| c.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref().map(|t| t.0)).max();
     let ready = pods::condition(pod, "Ready").and_then(|c| c.last_transition_time.as_ref()).map(|t| t.0);
     let deleted = pod.metadata.deletion_timestamp.as_ref().map(|t| t.0);
     last.or(ready).or(deleted).unwrap_or_else(|| object::created(&pod.metadata))
@@ -62,8 +61,10 @@ mod tests {
     #[test]
     fn grows_until_a_success() {
         let pod = |phase: &str, at: &str| -> Pod {
-            serde_json::from_value(json!({"status": {"phase": phase, "containerStatuses": [{"name": "c", "image": "", "imageID": "",
-                "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": 1, "finishedAt": at}}}]}}))
+            serde_json::from_value(
+                json!({"status": {"phase": phase, "containerStatuses": [{"name": "c", "image": "", "imageID": "",
+                "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": 1, "finishedAt": at}}}]}}),
+            )
             .expect("pod")
         };
         let t = |s: &str| -> Timestamp { format!("2026-01-01T00:{s}Z").parse().expect("time") };

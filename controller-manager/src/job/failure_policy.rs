@@ -27,7 +27,9 @@ pub fn judge(job: &Job, pod: &Pod) -> Verdict {
             "Ignore" => Verdict::Ignored,
             "FailJob" => Verdict::FailsJob(match what {
                 Match::ExitCode { container, code } => {
-                    format!("Container {container} for pod {pod_name} failed with exit code {code} matching FailJob rule at index {index}")
+                    format!(
+                        "Container {container} for pod {pod_name} failed with exit code {code} matching FailJob rule at index {index}"
+                    )
                 }
                 Match::Condition(kind) => {
                     format!("Pod {pod_name} has condition {kind} matching FailJob rule at index {index}")
@@ -49,7 +51,9 @@ fn matches(rule: &PodFailurePolicyRule, pod: &Pod) -> Option<Match> {
     if let Some(on) = rule.on_exit_codes.as_ref() {
         let all = status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten());
         for c in all.filter(|c| on.container_name.as_ref().is_none_or(|n| *n == c.name)) {
-            let Some(code) = c.state.as_ref().and_then(|s| s.terminated.as_ref()).map(|t| t.exit_code) else { continue };
+            let Some(code) = c.state.as_ref().and_then(|s| s.terminated.as_ref()).map(|t| t.exit_code) else {
+                continue;
+            };
             let listed = on.values.contains(&code);
             let hit = if on.operator == "NotIn" { !listed } else { listed };
             if code != 0 && hit {
@@ -74,15 +78,20 @@ mod tests {
     #[test]
     fn first_matching_rule() {
         let job = |rules: Value| -> Job {
-            serde_json::from_value(json!({"spec": {"template": {}, "podFailurePolicy": {"rules": rules}}})).expect("job")
+            serde_json::from_value(json!({"spec": {"template": {}, "podFailurePolicy": {"rules": rules}}}))
+                .expect("job")
         };
         let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns"}, "status": {
             "conditions": [{"type": "DisruptionTarget", "status": "True"}],
             "containerStatuses": [{"name": "main", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": 42}}}]}}))
         .expect("pod");
-        let codes = |op: &str, v: Value, action: &str| json!({"action": action, "onExitCodes": {"operator": op, "values": v}});
-        let disrupted = json!({"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]});
-        let fails = Verdict::FailsJob("Container main for pod ns/p failed with exit code 42 matching FailJob rule at index 0".into());
+        let codes =
+            |op: &str, v: Value, action: &str| json!({"action": action, "onExitCodes": {"operator": op, "values": v}});
+        let disrupted =
+            json!({"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]});
+        let fails = Verdict::FailsJob(
+            "Container main for pod ns/p failed with exit code 42 matching FailJob rule at index 0".into(),
+        );
         for (rules, want) in [
             (json!([codes("In", json!([42]), "FailJob")]), fails.clone()),
             (json!([codes("NotIn", json!([1]), "FailJob")]), fails),

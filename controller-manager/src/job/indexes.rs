@@ -67,7 +67,13 @@ mod tests {
 
     #[test]
     fn stored_form() {
-        for (text, list) in [("", vec![]), ("0", vec![0]), ("0,1", vec![0, 1]), ("1,3-5,7", vec![1, 3, 4, 5, 7]), ("0-2", vec![0, 1, 2])] {
+        for (text, list) in [
+            ("", vec![]),
+            ("0", vec![0]),
+            ("0,1", vec![0, 1]),
+            ("1,3-5,7", vec![1, 3, 4, 5, 7]),
+            ("0-2", vec![0, 1, 2]),
+        ] {
             let set: BTreeSet<i32> = list.into_iter().collect();
             assert_eq!(parse(text, 10), set, "{text}");
             assert_eq!(format(&set), text);

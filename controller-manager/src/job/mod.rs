@@ -48,7 +48,8 @@ fn selects(job: &Job, pod: &Pod) -> bool {
 pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     Box::pin(async move {
         let (jobs, pods) = (cx.owned::<Job>(), cx.pods());
-        let queue: Queue<Key> = Queue::with_backoff("job", std::time::Duration::from_secs(1), std::time::Duration::from_mins(6));
+        let queue: Queue<Key> =
+            Queue::with_backoff("job", std::time::Duration::from_secs(1), std::time::Duration::from_mins(6));
         let orphans: Queue<Key> = Queue::new("job_orphan_pod");
         let expectations = Arc::new(Expectations::default());
         let this = Arc::new(Jobs {
@@ -136,8 +137,15 @@ impl Jobs {
         self.carry_out(key, &first.job, decision, (uid, record)).await
     }
 
-    async fn carry_out(&self, key: &Key, job: &Job, decision: plan::Decision, (uid, record): (String, Record)) -> Synced {
-        let (letting_go, rest): (Vec<Action>, Vec<Action>) = decision.actions.into_iter().partition(|a| matches!(a, Action::Patch { .. }));
+    async fn carry_out(
+        &self,
+        key: &Key,
+        job: &Job,
+        decision: plan::Decision,
+        (uid, record): (String, Record),
+    ) -> Synced {
+        let (letting_go, rest): (Vec<Action>, Vec<Action>) =
+            decision.actions.into_iter().partition(|a| matches!(a, Action::Patch { .. }));
         for action in letting_go {
             let pod = match &action {
                 Action::Patch { body, .. } => body["metadata"]["uid"].as_str().unwrap_or_default().to_owned(),

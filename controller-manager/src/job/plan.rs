@@ -115,7 +115,8 @@ impl<'a> Round<'a> {
         if pods::phase(pod) == "Failed" {
             return true;
         }
-        let wait = self.spec.pod_replacement_policy.as_deref() == Some("Failed") || self.spec.pod_failure_policy.is_some();
+        let wait =
+            self.spec.pod_replacement_policy.as_deref() == Some("Failed") || self.spec.pod_failure_policy.is_some();
         !wait && object::deleting(&pod.metadata) && pods::phase(pod) != "Succeeded"
     }
 
@@ -132,7 +133,8 @@ impl<'a> Round<'a> {
         let (succeeded, failed) = self.totals();
         self.judge_failure(fails_job, failed);
         let mut running = i32::try_from(active.len()).unwrap_or(i32::MAX);
-        let target = condition(Some(&self.status), "FailureTarget") || condition(Some(&self.status), "SuccessCriteriaMet");
+        let target =
+            condition(Some(&self.status), "FailureTarget") || condition(Some(&self.status), "SuccessCriteriaMet");
         if target {
             self.delete(&active, active.len());
             running = 0;
@@ -161,8 +163,10 @@ impl<'a> Round<'a> {
         let uncounted = self.status.uncounted_terminated_pods.take().unwrap_or_default();
         let still: HashSet<&str> =
             self.s.pods.iter().filter(|p| self.tracked(p)).map(|p| object::uid(&p.metadata)).collect();
-        let (s_keep, s_done): (Vec<_>, Vec<_>) = uncounted.succeeded.unwrap_or_default().into_iter().partition(|u| still.contains(u.as_str()));
-        let (f_keep, f_done): (Vec<_>, Vec<_>) = uncounted.failed.unwrap_or_default().into_iter().partition(|u| still.contains(u.as_str()));
+        let (s_keep, s_done): (Vec<_>, Vec<_>) =
+            uncounted.succeeded.unwrap_or_default().into_iter().partition(|u| still.contains(u.as_str()));
+        let (f_keep, f_done): (Vec<_>, Vec<_>) =
+            uncounted.failed.unwrap_or_default().into_iter().partition(|u| still.contains(u.as_str()));
         let add = |n: &mut Option<i32>, by: usize| {
             let total = n.unwrap_or(0) + i32::try_from(by).unwrap_or(0);
             *n = Some(total).filter(|t| *t > 0);
@@ -183,7 +187,8 @@ impl<'a> Round<'a> {
         let mut fails_job = None;
         let mut indexes = self.completed_indexes();
         let completions = self.spec.completions.unwrap_or(0);
-        let dying = condition(Some(&self.status), "FailureTarget") || condition(Some(&self.status), "SuccessCriteriaMet");
+        let dying =
+            condition(Some(&self.status), "FailureTarget") || condition(Some(&self.status), "SuccessCriteriaMet");
         for pod in &self.s.pods {
             let uid = object::uid(&pod.metadata);
             if !self.tracked(pod) || self.counting.contains(uid) {
@@ -234,7 +239,10 @@ impl<'a> Round<'a> {
 
     fn completed_indexes(&self) -> Option<BTreeSet<i32>> {
         indexes::indexed(&self.s.job).then(|| {
-            indexes::parse(self.status.completed_indexes.as_deref().unwrap_or_default(), self.spec.completions.unwrap_or(0))
+            indexes::parse(
+                self.status.completed_indexes.as_deref().unwrap_or_default(),
+                self.spec.completions.unwrap_or(0),
+            )
         })
     }
 
@@ -268,7 +276,8 @@ impl<'a> Round<'a> {
     }
 
     fn restarted_too_often(&self, limit: i32) -> bool {
-        let on_failure = self.spec.template.spec.as_ref().and_then(|s| s.restart_policy.as_deref()) == Some("OnFailure");
+        let on_failure =
+            self.spec.template.spec.as_ref().and_then(|s| s.restart_policy.as_deref()) == Some("OnFailure");
         if !on_failure {
             return false;
         }
@@ -312,7 +321,14 @@ impl<'a> Round<'a> {
     }
 
     /// Create what is missing and delete what is too much; how many are active then.
-    fn manage(&mut self, active: &[&Arc<Pod>], running: i32, terminating: usize, succeeded: i32, suspended: bool) -> i32 {
+    fn manage(
+        &mut self,
+        active: &[&Arc<Pod>],
+        running: i32,
+        terminating: usize,
+        succeeded: i32,
+        suspended: bool,
+    ) -> i32 {
         if suspended {
             self.delete(active, active.len());
             return 0;
@@ -328,7 +344,8 @@ impl<'a> Round<'a> {
             self.delete(active, usize::try_from(surplus).unwrap_or(0));
             return running - surplus;
         }
-        let waits = self.spec.pod_replacement_policy.as_deref() == Some("Failed") || self.spec.pod_failure_policy.is_some();
+        let waits =
+            self.spec.pod_replacement_policy.as_deref() == Some("Failed") || self.spec.pod_failure_policy.is_some();
         let busy = if waits { i32::try_from(terminating).unwrap_or(0) } else { 0 };
         let missing = (want - running - busy).min(BURST);
         if missing <= 0 {
@@ -430,7 +447,9 @@ impl<'a> Round<'a> {
             return;
         }
         for (target, end) in [("FailureTarget", "Failed"), ("SuccessCriteriaMet", "Complete")] {
-            let Some(why) = find(self.s.job.status.as_ref(), target).filter(|c| c.status == "True").cloned() else { continue };
+            let Some(why) = find(self.s.job.status.as_ref(), target).filter(|c| c.status == "True").cloned() else {
+                continue;
+            };
             let (reason, message) = (why.reason.unwrap_or_default(), why.message.unwrap_or_default());
             let c = self.fresh(end, "True", &reason, &message);
             self.status.conditions.get_or_insert_default().push(c);

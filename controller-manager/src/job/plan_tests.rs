@@ -34,7 +34,9 @@ fn log(d: &Decision) -> Vec<String> {
     d.actions
         .iter()
         .map(|a| match a {
-            Action::CreatePod { pod, .. } => format!("create {}", pod.metadata.generate_name.clone().unwrap_or_default()),
+            Action::CreatePod { pod, .. } => {
+                format!("create {}", pod.metadata.generate_name.clone().unwrap_or_default())
+            }
             Action::DeletePod { name, .. } => format!("delete {name}"),
             Action::Patch { path, .. } => format!("release {}", path.rsplit('/').next().unwrap_or("")),
             Action::RequeueAfter(d) => format!("again in {}s", d.as_secs()),
@@ -59,10 +61,25 @@ fn pods_are_made_up_to_parallelism_and_completions() {
         ("the first", job(json!({}), json!({})), vec![], vec!["create j-", "create j-"]),
         ("one more", job(json!({}), started.clone()), vec![pod("a", "Running")], vec!["create j-"]),
         ("as many as are left", job(json!({}), with(2)), vec![pod("a", "Running")], vec![]),
-        ("less parallel", job(json!({"parallelism": 1}), started.clone()), vec![pod("a", "Running"), pod("b", "Pending")], vec!["delete b"]),
+        (
+            "less parallel",
+            job(json!({"parallelism": 1}), started.clone()),
+            vec![pod("a", "Running"), pod("b", "Pending")],
+            vec!["delete b"],
+        ),
         ("suspended", job(json!({"suspend": true}), started.clone()), vec![pod("a", "Running")], vec!["delete a"]),
-        ("deadline ahead", job(json!({"activeDeadlineSeconds": 3700, "parallelism": 0}), started.clone()), vec![], vec!["again in 100s"]),
-        ("without a number of completions", job(json!({"completions": null}), with(1)), vec![pod("a", "Running")], vec![]),
+        (
+            "deadline ahead",
+            job(json!({"activeDeadlineSeconds": 3700, "parallelism": 0}), started.clone()),
+            vec![],
+            vec!["again in 100s"],
+        ),
+        (
+            "without a number of completions",
+            job(json!({"completions": null}), with(1)),
+            vec![pod("a", "Running")],
+            vec![],
+        ),
         ("managed by somebody else", job(json!({"managedBy": "acme.io/x"}), started), vec![], vec![]),
     ];
     for (name, job, pods, want) in cases {
@@ -79,7 +96,10 @@ fn every_end_is_counted_once() {
     assert_eq!(first["uncountedTerminatedPods"], json!({"succeeded": ["a"]}));
     assert_eq!(first["succeeded"], Value::Null, "not before the list is stored");
 
-    let d = plan(&snapshot(job(json!({}), first.clone()), vec![pod("a", "Succeeded"), pod("b", "Running"), pod("c", "Running")]), now());
+    let d = plan(
+        &snapshot(job(json!({}), first.clone()), vec![pod("a", "Succeeded"), pod("b", "Running"), pod("c", "Running")]),
+        now(),
+    );
     assert_eq!(log(&d), ["release a"]);
 
     let mut s = snapshot(job(json!({}), first), vec![pod("a", "Succeeded"), pod("b", "Running"), pod("c", "Running")]);
@@ -116,22 +136,40 @@ fn failures_beyond_the_limit_end_the_job() {
     assert_eq!(status(&d)["conditions"][0]["reason"], "BackoffLimitExceeded");
     let d = plan(&snapshot(job(json!({"activeDeadlineSeconds": 60}), st), vec![pod("b", "Running")]), now());
     assert_eq!(status(&d)["conditions"][0]["message"], "Job was active longer than specified deadline");
-    let waiting = Snapshot { backoff: Duration::from_secs(7), ..snapshot(job(json!({}), json!({"startTime": "2026-01-01T00:00:00Z"})), vec![]) };
+    let waiting = Snapshot {
+        backoff: Duration::from_secs(7),
+        ..snapshot(job(json!({}), json!({"startTime": "2026-01-01T00:00:00Z"})), vec![])
+    };
     assert_eq!(log(&plan(&waiting, now())), ["again in 7s"]);
 }
 
 #[test]
 fn indexed_jobs() {
     let spec = json!({"completionMode": "Indexed"});
-    let d = plan(&snapshot(job(spec.clone(), json!({"startTime": "2026-01-01T00:00:00Z", "completedIndexes": "1", "succeeded": 1})), vec![]), now());
+    let d = plan(
+        &snapshot(
+            job(spec.clone(), json!({"startTime": "2026-01-01T00:00:00Z", "completedIndexes": "1", "succeeded": 1})),
+            vec![],
+        ),
+        now(),
+    );
     assert_eq!(log(&d), ["create j-0-", "create j-2-"]);
     let Some(Action::CreatePod { pod: made, .. }) = d.actions.first() else { panic!("no pod") };
     let made = serde_json::to_value(made).expect("json");
     assert_eq!(made["spec"]["hostname"], "j-0");
-    assert_eq!(made["spec"]["containers"][0]["env"][0]["valueFrom"]["fieldRef"]["fieldPath"], "metadata.labels['batch.kubernetes.io/job-completion-index']");
+    assert_eq!(
+        made["spec"]["containers"][0]["env"][0]["valueFrom"]["fieldRef"]["fieldPath"],
+        "metadata.labels['batch.kubernetes.io/job-completion-index']"
+    );
     let mut a = pod("a", "Succeeded");
     a["metadata"]["annotations"] = json!({indexes::INDEX: "0"});
-    let d = plan(&snapshot(job(spec, json!({"startTime": "2026-01-01T00:00:00Z", "completedIndexes": "1", "succeeded": 1})), vec![a]), now());
+    let d = plan(
+        &snapshot(
+            job(spec, json!({"startTime": "2026-01-01T00:00:00Z", "completedIndexes": "1", "succeeded": 1})),
+            vec![a],
+        ),
+        now(),
+    );
     assert_eq!(status(&d)["completedIndexes"], "0,1");
     assert_eq!(status(&d)["succeeded"], 2);
 }

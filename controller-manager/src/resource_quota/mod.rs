@@ -57,7 +57,9 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         quotas.add_handler(move |event: &Event<ResourceQuota>| {
             // Usage written by admission is no reason to count anew.
             let changed = match event {
-                Event::Updated { old, new } => old.spec != new.spec || new.status.as_ref().is_none_or(|s| s.hard.is_none()),
+                Event::Updated { old, new } => {
+                    old.spec != new.spec || new.status.as_ref().is_none_or(|s| s.hard.is_none())
+                }
                 _ => true,
             };
             if changed {
@@ -68,7 +70,9 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let again = replenish.clone();
         pods.add_handler(move |event: &Event<Pod>| match event {
             Event::Deleted(p) => again(object::namespace(&p.metadata)),
-            Event::Updated { old, new } if pods::finished(new) && !pods::finished(old) => again(object::namespace(&new.metadata)),
+            Event::Updated { old, new } if pods::finished(new) && !pods::finished(old) => {
+                again(object::namespace(&new.metadata))
+            }
             _ => {}
         });
         let again = replenish.clone();
@@ -93,7 +97,9 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 replenish(&meta.namespace);
             }
         });
-        worker::run(cx, "resourcequota", cx.settings().workers.resource_quota, &queue, &this, |s, key| async move { s.sync(&key).await });
+        worker::run(cx, "resourcequota", cx.settings().workers.resource_quota, &queue, &this, |s, key| async move {
+            s.sync(&key).await
+        });
         let (all, wake) = (quotas.store(), queue.clone());
         cx.every("resourcequota", cx.settings().quota_period, move || {
             for quota in all.list() {
@@ -162,7 +168,8 @@ impl Quotas {
             return Ok(None);
         }
         let catalogue = self.hub.catalogue();
-        let Some(served) = catalogue.preferred.iter().find(|s| s.group == group && s.plural == plural && s.namespaced) else {
+        let Some(served) = catalogue.preferred.iter().find(|s| s.group == group && s.plural == plural && s.namespaced)
+        else {
             return Ok(None);
         };
         let path = served.path(Some(namespace));

@@ -136,7 +136,8 @@ pub fn service(service: &Service) -> Usage {
 #[must_use]
 pub fn claim(claim: &PersistentVolumeClaim) -> Usage {
     const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
-    let mut out = Usage::from([("count/persistentvolumeclaims".to_owned(), one()), ("persistentvolumeclaims".to_owned(), one())]);
+    let mut out =
+        Usage::from([("count/persistentvolumeclaims".to_owned(), one()), ("persistentvolumeclaims".to_owned(), one())]);
     let class = claim
         .metadata
         .annotations
@@ -251,7 +252,8 @@ mod tests {
     #[test]
     fn pods_use_the_larger_of_running_and_starting() {
         let c = |cpu: &str| json!({"name": "c", "resources": {"requests": {"cpu": cpu}, "limits": {"cpu": "1", "example.com/gpu": "1"}}});
-        let spec = json!({"containers": [c("100m"), c("200m")], "initContainers": [c("1")], "overhead": {"cpu": "50m"}});
+        let spec =
+            json!({"containers": [c("100m"), c("200m")], "initContainers": [c("1")], "overhead": {"cpu": "50m"}});
         assert_eq!(
             shown(&pod(&a_pod(spec.clone(), "Running"), Timestamp::UNIX_EPOCH)),
             json!({"count/pods": "1", "cpu": "1050m", "limits.cpu": "2050m", "pods": "1", "requests.cpu": "1050m"})
@@ -261,12 +263,17 @@ mod tests {
 
     #[test]
     fn services_and_claims() {
-        let s: Service = serde_json::from_value(json!({"spec": {"type": "LoadBalancer", "ports": [{"port": 1}, {"port": 2}]}})).expect("service");
+        let s: Service =
+            serde_json::from_value(json!({"spec": {"type": "LoadBalancer", "ports": [{"port": 1}, {"port": 2}]}}))
+                .expect("service");
         assert_eq!(
             shown(&service(&s)),
             json!({"count/services": "1", "services": "1", "services.loadbalancers": "1", "services.nodeports": "2"})
         );
-        let c: PersistentVolumeClaim = serde_json::from_value(json!({"spec": {"storageClassName": "fast", "resources": {"requests": {"storage": "1Gi"}}}})).expect("claim");
+        let c: PersistentVolumeClaim = serde_json::from_value(
+            json!({"spec": {"storageClassName": "fast", "resources": {"requests": {"storage": "1Gi"}}}}),
+        )
+        .expect("claim");
         assert_eq!(
             shown(&claim(&c)),
             json!({"count/persistentvolumeclaims": "1", "persistentvolumeclaims": "1", "requests.storage": "1Gi",

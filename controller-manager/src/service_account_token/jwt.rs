@@ -2,7 +2,9 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256, PublicKeyData as _, SigningKey as _};
+use rcgen::{
+    KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256, PublicKeyData as _, SigningKey as _,
+};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -37,7 +39,8 @@ impl TokenSigner {
     /// A token with these claims.
     pub fn sign(&self, claims: &Value) -> Result<String, AuthorityError> {
         let header = json!({"alg": self.algorithm, "kid": self.id});
-        let text = format!("{}.{}", URL_SAFE_NO_PAD.encode(header.to_string()), URL_SAFE_NO_PAD.encode(claims.to_string()));
+        let text =
+            format!("{}.{}", URL_SAFE_NO_PAD.encode(header.to_string()), URL_SAFE_NO_PAD.encode(claims.to_string()));
         let signature = self.key.sign(text.as_bytes()).map_err(|e| AuthorityError::Key(e.to_string()))?;
         let signature = match self.algorithm {
             "ES256" => fixed(&signature, 32),

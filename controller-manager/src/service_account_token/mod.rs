@@ -45,7 +45,8 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let secrets = cx.informer_in::<Secret>(Scope { fields: Some(format!("type={TYPE}")), ..Scope::default() });
         let queue: Queue<Key> = Queue::new("serviceaccount_tokens_secret");
         // The process's own identity: this controller makes what other identities need.
-        let executor = Executor { rest: cx.own_rest(), ..cx.executor("token-controller", "serviceaccount-token-controller") };
+        let executor =
+            Executor { rest: cx.own_rest(), ..cx.executor("token-controller", "serviceaccount-token-controller") };
         let this = Arc::new(Tokens { executor, accounts: accounts.store(), secrets: secrets.store(), signer, root_ca });
         let wake = queue.clone();
         secrets.add_handler(move |event: &Event<Secret>| wake.add(Key::of(&event.object().metadata)));
@@ -81,7 +82,9 @@ impl Tokens {
                 Err(e) => return Err(e),
             };
         }
-        let Some(action) = plan::plan(&secret, account.as_deref(), self.root_ca.as_deref(), &self.signer) else { return Ok(None) };
+        let Some(action) = plan::plan(&secret, account.as_deref(), self.root_ca.as_deref(), &self.signer) else {
+            return Ok(None);
+        };
         self.executor.one(action).await.map(|()| None)
     }
 }

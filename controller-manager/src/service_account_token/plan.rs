@@ -30,7 +30,12 @@ pub fn claims(account: &ServiceAccount, secret: &Secret) -> serde_json::Value {
 
 /// Complete the secret, or delete it when its account is gone (or another of that name).
 #[must_use]
-pub fn plan(secret: &Secret, account: Option<&ServiceAccount>, root_ca: Option<&[u8]>, signer: &TokenSigner) -> Option<Action> {
+pub fn plan(
+    secret: &Secret,
+    account: Option<&ServiceAccount>,
+    root_ca: Option<&[u8]>,
+    signer: &TokenSigner,
+) -> Option<Action> {
     if object::deleting(&secret.metadata) || secret.type_.as_deref() != Some(TYPE) {
         return None;
     }
@@ -60,15 +65,24 @@ mod tests {
 
     #[test]
     fn secrets_are_completed_and_removed() {
-        let signer = TokenSigner::new(rcgen::KeyPair::generate().expect("key").serialize_pem().as_bytes()).expect("signer");
-        let secret: Secret = serde_json::from_value(json!({"metadata": {"name": "s", "namespace": "ns", "annotations": {ACCOUNT: "a"}}, "type": TYPE})).expect("secret");
-        let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": "a", "namespace": "ns", "uid": "u"}})).expect("account");
-        let Some(Action::Update { body, .. }) = plan(&secret, Some(&account), Some(b"PEM"), &signer) else { panic!("no update") };
+        let signer =
+            TokenSigner::new(rcgen::KeyPair::generate().expect("key").serialize_pem().as_bytes()).expect("signer");
+        let secret: Secret = serde_json::from_value(
+            json!({"metadata": {"name": "s", "namespace": "ns", "annotations": {ACCOUNT: "a"}}, "type": TYPE}),
+        )
+        .expect("secret");
+        let account: ServiceAccount =
+            serde_json::from_value(json!({"metadata": {"name": "a", "namespace": "ns", "uid": "u"}})).expect("account");
+        let Some(Action::Update { body, .. }) = plan(&secret, Some(&account), Some(b"PEM"), &signer) else {
+            panic!("no update")
+        };
         let full: Secret = serde_json::from_value(body).expect("secret");
         assert_eq!(full.data.as_ref().expect("data").keys().collect::<Vec<_>>(), ["ca.crt", "namespace", "token"]);
         assert_eq!(plan(&full, Some(&account), Some(b"PEM"), &signer), None);
         assert!(matches!(plan(&full, None, None, &signer), Some(Action::Delete { .. })));
-        let anew: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": "a", "namespace": "ns", "uid": "other"}})).expect("account");
+        let anew: ServiceAccount =
+            serde_json::from_value(json!({"metadata": {"name": "a", "namespace": "ns", "uid": "other"}}))
+                .expect("account");
         assert!(matches!(plan(&full, Some(&anew), None, &signer), Some(Action::Delete { .. })));
     }
 }

@@ -20,7 +20,8 @@ use crate::engine::worker::{self, Synced};
 
 const TTL: &str = "node.alpha.kubernetes.io/ttl";
 /// (fewest nodes, most nodes, seconds): the ranges overlap so that a size near a border does not flap.
-const STEPS: [(usize, usize, u32); 5] = [(0, 100, 0), (90, 500, 15), (450, 1000, 30), (900, 2000, 60), (1800, usize::MAX, 300)];
+const STEPS: [(usize, usize, u32); 5] =
+    [(0, 100, 0), (90, 500, 15), (450, 1000, 30), (900, 2000, 60), (1800, usize::MAX, 300)];
 
 struct Ttl {
     executor: Executor,
@@ -33,7 +34,11 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     Box::pin(async move {
         let nodes = cx.informer::<Node>();
         let queue: Queue<Key> = Queue::new("ttlcontroller");
-        let this = Arc::new(Ttl { executor: cx.executor("ttl-controller", "ttl-controller"), nodes: nodes.store(), step: Mutex::new(0) });
+        let this = Arc::new(Ttl {
+            executor: cx.executor("ttl-controller", "ttl-controller"),
+            nodes: nodes.store(),
+            step: Mutex::new(0),
+        });
         let (wake, watcher) = (queue.clone(), Arc::clone(&this));
         nodes.add_handler(move |event: &Event<Node>| {
             let before = *watcher.step.lock();

@@ -39,7 +39,14 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 wake.add(Key::of(&job.metadata));
             }
         });
-        worker::run(cx, "ttl-after-finished", cx.settings().workers.ttl_after_finished, &queue, &this, |s, key| async move { s.sync(&key).await });
+        worker::run(
+            cx,
+            "ttl-after-finished",
+            cx.settings().workers.ttl_after_finished,
+            &queue,
+            &this,
+            |s, key| async move { s.sync(&key).await },
+        );
         Ok(Started::Yes)
     })
 }
@@ -51,7 +58,13 @@ pub fn left(job: &Job, now: Timestamp) -> Option<Duration> {
     if object::deleting(&job.metadata) {
         return None;
     }
-    let ended = job.status.as_ref()?.conditions.as_ref()?.iter().find(|c| matches!(c.type_.as_str(), "Complete" | "Failed") && c.status == "True")?;
+    let ended = job
+        .status
+        .as_ref()?
+        .conditions
+        .as_ref()?
+        .iter()
+        .find(|c| matches!(c.type_.as_str(), "Complete" | "Failed") && c.status == "True")?;
     let at = ended.last_transition_time.as_ref()?.0.as_second() + i64::from(ttl);
     Some(Duration::from_secs(u64::try_from(at - now.as_second()).unwrap_or(0)))
 }
@@ -88,7 +101,12 @@ mod tests {
     #[test]
     fn time_left() {
         let now = "2026-01-01T00:01:00Z".parse().expect("time");
-        for (ttl, kind, want) in [(Some(90), "Complete", Some(30)), (Some(0), "Failed", Some(0)), (Some(90), "Suspended", None), (None, "Complete", None)] {
+        for (ttl, kind, want) in [
+            (Some(90), "Complete", Some(30)),
+            (Some(0), "Failed", Some(0)),
+            (Some(90), "Suspended", None),
+            (None, "Complete", None),
+        ] {
             let job: Job = serde_json::from_value(json!({"spec": {"template": {}, "ttlSecondsAfterFinished": ttl},
                 "status": {"conditions": [{"type": kind, "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}))
             .expect("job");

@@ -1,0 +1,164 @@
+//! Keeps ServiceCIDRs ready, and from going while addresses in them are in use.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use ipnet::IpNet;
+use k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR, ServiceCIDRStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::json;
+use shared::informer::{Event, Store};
+use shared::workqueue::Queue;
+
+use crate::engine::action::{Action, PatchKind};
+use crate::engine::context::Context;
+use crate::engine::executor::Executor;
+use crate::engine::object::{self, Key};
+use crate::engine::owned;
+use crate::engine::registry::Started;
+use crate::engine::rest::RestError;
+use crate::engine::worker::{self, Synced};
+
+const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
+const WORKERS: usize = 5;
+
+struct Ranges {
+    executor: Executor,
+    ranges: Store<ServiceCIDR>,
+    addresses: Store<IPAddress>,
+}
+
+/// Wire the ServiceCIDR controller.
+pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
+    Box::pin(async move {
+        let (ranges, addresses) = (cx.informer::<ServiceCIDR>(), cx.informer::<IPAddress>());
+        let queue: Queue<Key> = Queue::new("servicecidrs");
+        let this = Arc::new(Ranges {
+            executor: cx.executor("service-cidrs-controller", "service-cidr-controller"),
+            ranges: ranges.store(),
+            addresses: addresses.store(),
+        });
+        owned::watch(&ranges, &queue);
+        let (wake, all) = (queue.clone(), ranges.store());
+        addresses.add_handler(move |event: &Event<IPAddress>| {
+            if matches!(event, Event::Deleted(_)) {
+                for range in all.list().iter().filter(|r| object::deleting(&r.metadata)) {
+                    wake.add(Key::of(&range.metadata));
+                }
+            }
+        });
+        worker::run(cx, "service-cidr", WORKERS, &queue, &this, |s, key| async move {
+            let Some(range) = s.ranges.get("", &key.name) else { return Ok(None) };
+            for action in plan(&range, &s.ranges.list(), &s.addresses.list(), Timestamp::now()) {
+                s.executor.one(action).await?;
+            }
+            Synced::Ok(None)
+        });
+        Ok(Started::Yes)
+    })
+}
+
+fn nets(range: &ServiceCIDR) -> Vec<IpNet> {
+    range.spec.iter().flat_map(|s| s.cidrs.iter().flatten()).filter_map(|c| c.parse().ok()).collect()
+}
+
+/// Whether an address is in this range and in no other that stays.
+fn depends(range: &ServiceCIDR, all: &[Arc<ServiceCIDR>], address: &IPAddress) -> bool {
+    let Ok(ip) = object::name(&address.metadata).parse::<std::net::IpAddr>() else { return false };
+    let holds = |r: &ServiceCIDR| nets(r).iter().any(|n| n.contains(&ip));
+    let others = all.iter().filter(|r| r.metadata.name != range.metadata.name && !object::deleting(&r.metadata));
+    holds(range) && !others.into_iter().any(|r| holds(r))
+}
+
+/// The next writes for a range.
+#[must_use]
+pub fn plan(
+    range: &ServiceCIDR,
+    all: &[Arc<ServiceCIDR>],
+    addresses: &[Arc<IPAddress>],
+    now: Timestamp,
+) -> Vec<Action> {
+    let held = range.metadata.finalizers.iter().flatten().any(|f| f == FINALIZER);
+    if object::deleting(&range.metadata) {
+        if !held {
+            return Vec::new();
+        }
+        if addresses.iter().any(|a| depends(range, all, a)) {
+            let text = "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR";
+            return condition(range, "False", "Terminating", text, now);
+        }
+        let patch =
+            json!({"metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER], "uid": range.metadata.uid}});
+        return vec![Action::patch::<ServiceCIDR>(&range.metadata, PatchKind::Strategic, patch)];
+    }
+    let mut actions = Vec::new();
+    if !held {
+        let patch = json!({"metadata": {"finalizers": [FINALIZER], "uid": range.metadata.uid}});
+        actions.push(Action::patch::<ServiceCIDR>(&range.metadata, PatchKind::Strategic, patch));
+    }
+    if !range
+        .status
+        .iter()
+        .flat_map(|s| s.conditions.iter().flatten())
+        .any(|c| c.type_ == "Ready" && c.status == "True")
+    {
+        actions.extend(condition(range, "True", "", "Kubernetes Service CIDR is ready", now));
+    }
+    actions
+}
+
+fn condition(range: &ServiceCIDR, status: &str, reason: &str, message: &str, now: Timestamp) -> Vec<Action> {
+    let same = |c: &&Condition| c.type_ == "Ready" && c.status == status && c.reason == reason;
+    if range.status.iter().flat_map(|s| s.conditions.iter().flatten()).any(|c| same(&c)) {
+        return Vec::new();
+    }
+    let new = Condition {
+        type_: "Ready".into(),
+        status: status.into(),
+        reason: reason.into(),
+        message: message.into(),
+        observed_generation: None,
+        last_transition_time: object::seconds(now),
+    };
+    let status = ServiceCIDRStatus { conditions: Some(vec![new]) };
+    vec![Action::patch_status::<ServiceCIDR>(&range.metadata, PatchKind::Strategic, json!({"status": status}))]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    fn range(name: &str, cidr: &str, extra: Value) -> Arc<ServiceCIDR> {
+        let mut v = json!({"metadata": {"name": name}, "spec": {"cidrs": [cidr]}});
+        if let (Some(m), Value::Object(e)) = (v["metadata"].as_object_mut(), extra) {
+            m.extend(e);
+        }
+        Arc::new(serde_json::from_value(v).expect("range"))
+    }
+
+    #[test]
+    fn ready_then_held_then_let_go() {
+        let address: Arc<IPAddress> =
+            Arc::new(serde_json::from_value(json!({"metadata": {"name": "10.0.0.5"}})).expect("address"));
+        let now = Timestamp::UNIX_EPOCH;
+        let fresh = range("a", "10.0.0.0/24", json!({}));
+        assert_eq!(plan(&fresh, std::slice::from_ref(&fresh), &[], now).len(), 2);
+        let dying =
+            range("a", "10.0.0.0/24", json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [FINALIZER]}));
+        let texts = |all: &[Arc<ServiceCIDR>], used: &[Arc<IPAddress>]| -> Vec<String> {
+            plan(&dying, all, used, now)
+                .iter()
+                .map(|a| if let Action::Patch { body, .. } = a { body.to_string() } else { String::new() })
+                .collect()
+        };
+        assert!(
+            texts(std::slice::from_ref(&dying), std::slice::from_ref(&address))[0]
+                .contains("There are still IPAddresses")
+        );
+        let wider = range("b", "10.0.0.0/16", json!({}));
+        assert!(texts(&[dying.clone(), wider], std::slice::from_ref(&address))[0].contains("deleteFromPrimitiveList"));
+        assert!(texts(std::slice::from_ref(&dying), &[])[0].contains("deleteFromPrimitiveList"));
+    }
+}

@@ -1,0 +1,129 @@
+//! Binds persistent volume claims to volumes, and says what becomes of volumes whose claim is gone.
+
+pub mod matching;
+pub mod plan;
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
+use shared::informer::{Event, Store};
+use shared::workqueue::Queue;
+
+use self::plan::World;
+use crate::engine::action::Action;
+use crate::engine::context::Context;
+use crate::engine::executor::Executor;
+use crate::engine::object::Key;
+use crate::engine::registry::Started;
+use crate::engine::rest::RestError;
+use crate::engine::worker::{self, Synced};
+
+struct Binder {
+    executor: Executor,
+    volumes: Store<PersistentVolume>,
+    claims: Store<PersistentVolumeClaim>,
+    classes: Store<StorageClass>,
+    dynamic: bool,
+}
+
+/// Wire the persistent volume binder.
+pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
+    Box::pin(async move {
+        let (volumes, claims) = (cx.informer::<PersistentVolume>(), cx.informer::<PersistentVolumeClaim>());
+        // An item with a namespace is a claim, one without is a volume.
+        let queue: Queue<Key> = Queue::new("volumes");
+        let this = Arc::new(Binder {
+            executor: cx.executor("persistent-volume-binder", "persistentvolume-controller"),
+            volumes: volumes.store(),
+            claims: claims.store(),
+            classes: cx.informer::<StorageClass>().store(),
+            dynamic: cx.settings().dynamic_provisioning,
+        });
+        let (wake, watcher) = (queue.clone(), Arc::clone(&this));
+        volumes.add_handler(move |event: &Event<PersistentVolume>| {
+            let volume = event.object();
+            wake.add(Key::of(&volume.metadata));
+            match volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) {
+                Some(r) => {
+                    wake.add(Key::new(r.namespace.clone().unwrap_or_default(), r.name.clone().unwrap_or_default()))
+                }
+                None if matches!(event, Event::Deleted(_)) => {}
+                // It may be what somebody waits for.
+                None => {
+                    let waiting =
+                        |c: &PersistentVolumeClaim| c.status.as_ref().and_then(|s| s.phase.as_deref()) != Some("Bound");
+                    for claim in watcher.claims.list().iter().filter(|c| waiting(c)) {
+                        wake.add(Key::of(&claim.metadata));
+                    }
+                }
+            }
+        });
+        let wake = queue.clone();
+        claims.add_handler(move |event: &Event<PersistentVolumeClaim>| {
+            let claim = event.object();
+            wake.add(Key::of(&claim.metadata));
+            if let Some(name) = claim.spec.as_ref().and_then(|s| s.volume_name.as_ref()) {
+                wake.add(Key::new("", name));
+            }
+        });
+        worker::run(cx, "persistentvolume-binder", 1, &queue, &this, |s, key| async move { s.sync(&key).await });
+        let (all, wake) = (claims.store(), queue.clone());
+        cx.every("persistentvolume-binder", cx.settings().volume_period, move || {
+            for claim in all.list() {
+                if claim.status.as_ref().and_then(|s| s.phase.as_deref()) != Some("Bound") {
+                    wake.add(Key::of(&claim.metadata));
+                }
+            }
+            std::future::ready(())
+        });
+        Ok(Started::Yes)
+    })
+}
+
+impl Binder {
+    async fn sync(&self, key: &Key) -> Synced {
+        let actions = if key.namespace.is_empty() { self.volume(key).await? } else { self.claim(key) };
+        for action in actions {
+            match self.executor.one(action).await {
+                Err(e) if e.not_found() => return Ok(None),
+                other => other?,
+            }
+        }
+        Ok(None)
+    }
+
+    fn claim(&self, key: &Key) -> Vec<Action> {
+        let Some(claim) = self.claims.get(&key.namespace, &key.name) else { return Vec::new() };
+        let mut volumes = self.volumes.list();
+        volumes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        let class = Some(matching::claim_class(&claim)).filter(|c| !c.is_empty()).and_then(|c| self.classes.get("", c));
+        plan::claim(&claim, &World { volumes, class, dynamic: self.dynamic })
+    }
+
+    async fn volume(&self, key: &Key) -> Result<Vec<Action>, RestError> {
+        let Some(volume) = self.volumes.get("", &key.name) else { return Ok(Vec::new()) };
+        let reference = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
+        let mut claim = reference.and_then(|r| {
+            self.claims.get(r.namespace.as_deref().unwrap_or_default(), r.name.as_deref().unwrap_or_default())
+        });
+        if let Some(r) = reference
+            && claim.as_ref().is_none_or(|c| c.metadata.uid != r.uid)
+            && r.uid.as_deref().is_some_and(|u| !u.is_empty())
+        {
+            // A volume must not be released on the word of a cache.
+            let path = format!(
+                "/api/v1/namespaces/{}/persistentvolumeclaims/{}",
+                r.namespace.as_deref().unwrap_or_default(),
+                r.name.as_deref().unwrap_or_default()
+            );
+            claim = match self.executor.rest.get(&path).await {
+                Ok(v) => Some(Arc::new(serde_json::from_value(v).map_err(RestError::other)?)),
+                Err(e) if e.not_found() => None,
+                Err(e) => return Err(e),
+            };
+        }
+        Ok(plan::volume(&volume, claim.as_deref()))
+    }
+}
