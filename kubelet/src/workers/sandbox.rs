@@ -24,7 +24,8 @@ pub fn sandbox_config(pod: &Pod, attempt: u32, parent: &str, settings: &Settings
     let host_network = pods::host_network(pod);
     let (name, domain) = hostname(pod, settings);
     let hostname = if host_network {
-        settings.hostname.clone()
+        // The node's own name is there already, and cannot be set from here.
+        String::new()
     } else if spec.and_then(|s| s.set_hostname_as_fqdn).unwrap_or(false) && !domain.is_empty() {
         format!("{name}.{domain}")
     } else {

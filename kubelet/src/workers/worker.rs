@@ -129,7 +129,7 @@ pub struct Worker {
     observer: Observer,
     crash: Backoff,
     waiting: HashMap<String, Wait>,
-    hooks_run: HooksRun,
+    hooks_run: Arc<HooksRun>,
     published: Option<PodStatus>,
     seen: Timestamp,
     last_refresh: Timestamp,
@@ -144,7 +144,7 @@ impl Worker {
         let now = Timestamp::now();
         Self {
             cx, mailbox, uid, crash, seen: now, last_refresh: now, observer: Observer::default(), waiting: HashMap::new(),
-            hooks_run: HooksRun::default(), published: None, failures: 0,
+            hooks_run: Arc::default(), published: None, failures: 0,
         }
     }
 
@@ -342,7 +342,14 @@ impl Worker {
     async fn execute(&mut self, pod: &Arc<Pod>, observed: &Observed, steps: Vec<Step>) -> Result<bool, ()> {
         let mut progressed = false;
         let mut volumes = None;
+        let mut started = false;
         for step in steps {
+            if std::mem::take(&mut started)
+                && let Some(observed) = self.observe().await
+            {
+                // What comes next may take its time: an image to pull, a hook.
+                self.publish(pod, &observed, false, false);
+            }
             match step {
                 Step::KillPod { recreate } => {
                     if recreate {
@@ -372,14 +379,19 @@ impl Worker {
                         volumes = Some(self.mount(pod, observed).await?);
                     }
                     let Some(sandbox) = observed.active_sandbox() else { return Ok(true) };
-                    let start = Start {
-                        cx: &self.cx, pod, sandbox, volumes: volumes.as_ref().unwrap_or(&NO_VOLUMES), hooks_run: &self.hooks_run,
-                    };
                     let Some((container, target)) = container_to_start(pod, &name, kind, observed) else { continue };
-                    match start.run(&container, attempt, target).await {
+                    let (cx, hooks_run) = (Arc::clone(&self.cx), Arc::clone(&self.hooks_run));
+                    let start = Start {
+                        cx: &cx, pod, sandbox, volumes: volumes.as_ref().unwrap_or(&NO_VOLUMES), hooks_run: &hooks_run,
+                    };
+                    let Some(result) = self.watch_start(pod, start.run(&container, attempt, target)).await else {
+                        return Ok(true);
+                    };
+                    match result {
                         Ok(()) => {
                             self.waiting.remove(&name);
                             progressed = true;
+                            started = true;
                         }
                         Err(wait) => {
                             tracing::debug!(pod = %pods::describe(pod), container = name, reason = wait.0, message = wait.1, "Container does not start");
@@ -392,6 +404,27 @@ impl Worker {
             }
         }
         Ok(progressed)
+    }
+
+    /// Awaits the start of a container, which may pull an image or run a hook, and keeps the pod's status true
+    /// meanwhile; none when the pod has to stop: then the start is given up.
+    async fn watch_start<T>(&mut self, pod: &Arc<Pod>, start: impl Future<Output = T>) -> Option<T> {
+        let mailbox = Arc::clone(&self.mailbox);
+        let mut start = std::pin::pin!(start);
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut start => return Some(result),
+                () = mailbox.notify.notified() => {
+                    if Self::must_stop(&mailbox.snapshot()) {
+                        return None;
+                    }
+                    if let Some(observed) = self.observe().await {
+                        self.publish(pod, &observed, false, false);
+                    }
+                }
+            }
+        }
     }
 
     /// Keeps the crash-loop back-off: true when the container has to wait.
