@@ -1,0 +1,179 @@
+//! Webhook configurations.
+
+use std::collections::BTreeSet;
+
+use proto::Value;
+use shared::status::field::{Error, Path};
+
+use super::names::{complain, dns1123_subdomain};
+use super::selectors::label_selector;
+use super::tree::{get, has, int, list, text, texts};
+
+const OPERATIONS: &[&str] = &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
+
+/// `ValidatingWebhookConfiguration`.
+pub(super) fn validating(object: &Value, out: &mut Vec<Error>) {
+    webhooks(object, false, out);
+}
+
+/// `MutatingWebhookConfiguration`.
+pub(super) fn mutating(object: &Value, out: &mut Vec<Error>) {
+    webhooks(object, true, out);
+}
+
+fn webhooks(object: &Value, mutating: bool, out: &mut Vec<Error>) {
+    let mut names = BTreeSet::new();
+    for (i, hook) in list(object, "webhooks").iter().enumerate() {
+        let path = Path::new("webhooks").index(i);
+        let name = text(hook, "name");
+        webhook(hook, mutating, &path, out);
+        if !name.is_empty() && !names.insert(name) {
+            out.push(Error::duplicate(path.child("name"), name));
+        }
+    }
+}
+
+fn one_of(hook: &Value, key: &str, allowed: &[&str], path: &Path, out: &mut Vec<Error>) {
+    let value = text(hook, key);
+    if has(hook, key) && !allowed.contains(&value) {
+        out.push(Error::not_supported(path.child(key), value, allowed));
+    }
+}
+
+fn webhook(hook: &Value, mutating: bool, path: &Path, out: &mut Vec<Error>) {
+    let name = text(hook, "name");
+    if name.is_empty() {
+        out.push(Error::required(path.child("name"), ""));
+    } else {
+        complain(out, &path.child("name"), name, dns1123_subdomain(name));
+        if name.split('.').count() < 3 {
+            let message = "should be a domain with at least three segments separated by dots";
+            out.push(Error::invalid(path.child("name"), name, message));
+        }
+    }
+    for (i, rule) in list(hook, "rules").iter().enumerate() {
+        rule_of(rule, &path.child("rules").index(i), out);
+    }
+    one_of(hook, "failurePolicy", &["Fail", "Ignore"], path, out);
+    one_of(hook, "matchPolicy", &["Equivalent", "Exact"], path, out);
+    if mutating {
+        one_of(hook, "reinvocationPolicy", &["IfNeeded", "Never"], path, out);
+    }
+    match text(hook, "sideEffects") {
+        "" => out.push(Error::required(path.child("sideEffects"), "must specify one of None, NoneOnDryRun")),
+        "None" | "NoneOnDryRun" => {}
+        other => out.push(Error::not_supported(path.child("sideEffects"), other, &["None", "NoneOnDryRun"])),
+    }
+    if let Some(seconds) = int(hook, "timeoutSeconds").filter(|s| !(1..=30).contains(s)) {
+        let message = "the timeout value must be between 1 and 30 seconds";
+        out.push(Error::invalid(path.child("timeoutSeconds"), seconds, message));
+    }
+    for key in ["namespaceSelector", "objectSelector"] {
+        label_selector(get(hook, key), &path.child(key), out);
+    }
+    client(get(hook, "clientConfig"), &path.child("clientConfig"), out);
+    versions(hook, &path.child("admissionReviewVersions"), out);
+}
+
+fn versions(hook: &Value, path: &Path, out: &mut Vec<Error>) {
+    let versions = texts(hook, "admissionReviewVersions");
+    if versions.is_empty() {
+        out.push(Error::required(path, "must specify one of v1, v1beta1"));
+        return;
+    }
+    let mut seen = BTreeSet::new();
+    for (i, version) in versions.iter().enumerate() {
+        if !seen.insert(version) {
+            out.push(Error::invalid(path.index(i), *version, "duplicate version"));
+        }
+        complain(out, &path.index(i), version, super::names::dns1035_label(version));
+    }
+    if !versions.iter().any(|v| matches!(*v, "v1" | "v1beta1")) {
+        let value = get(hook, "admissionReviewVersions").clone();
+        out.push(Error::invalid(path, value, "must include at least one of v1, v1beta1"));
+    }
+}
+
+fn rule_of(rule: &Value, path: &Path, out: &mut Vec<Error>) {
+    let operations = texts(rule, "operations");
+    if operations.is_empty() {
+        out.push(Error::required(path.child("operations"), ""));
+    }
+    if operations.len() > 1 && operations.contains(&"*") {
+        let value = get(rule, "operations").clone();
+        let message = "if '*' is present, must not specify other operations";
+        out.push(Error::invalid(path.child("operations"), value, message));
+    }
+    for (i, operation) in operations.iter().enumerate() {
+        if !OPERATIONS.contains(operation) {
+            out.push(Error::not_supported(path.child("operations").index(i), *operation, OPERATIONS));
+        }
+    }
+    for (key, what) in [("apiGroups", "API groups"), ("apiVersions", "API versions")] {
+        let values = texts(rule, key);
+        if values.is_empty() {
+            out.push(Error::required(path.child(key), ""));
+        }
+        if values.len() > 1 && values.contains(&"*") {
+            let message = format!("if '*' is present, must not specify other {what}");
+            out.push(Error::invalid(path.child(key), get(rule, key).clone(), &message));
+        }
+        for (i, value) in values.iter().enumerate().filter(|(_, v)| v.is_empty() && key == "apiVersions") {
+            let _ = value;
+            out.push(Error::required(path.child(key).index(i), ""));
+        }
+    }
+    if list(rule, "resources").is_empty() {
+        out.push(Error::required(path.child("resources"), ""));
+    }
+    for (i, resource) in texts(rule, "resources").iter().enumerate().filter(|(_, r)| r.is_empty()) {
+        let _ = resource;
+        out.push(Error::required(path.child("resources").index(i), ""));
+    }
+    one_of(rule, "scope", &["*", "Cluster", "Namespaced"], path, out);
+}
+
+fn client(config: &Value, path: &Path, out: &mut Vec<Error>) {
+    match (has(config, "url"), has(config, "service")) {
+        (true, false) => url(text(config, "url"), &path.child("url"), out),
+        (false, true) => {
+            let (service, path) = (get(config, "service"), path.child("service"));
+            for key in ["name", "namespace"] {
+                if text(service, key).is_empty() {
+                    out.push(Error::required(path.child(key), &format!("service {key} is required")));
+                }
+            }
+            let target = text(service, "path");
+            if !target.is_empty() && !target.starts_with('/') {
+                out.push(Error::invalid(path.child("path"), target, "must start with a '/'"));
+            }
+            if let Some(port) = int(service, "port").filter(|p| !(1..=65535).contains(p)) {
+                let message = "port is not valid: must be between 1 and 65535, inclusive";
+                out.push(Error::invalid(path.child("port"), port, message));
+            }
+        }
+        _ => out.push(Error::required(path, "exactly one of url or service is required")),
+    }
+}
+
+fn url(url: &str, path: &Path, out: &mut Vec<Error>) {
+    const FORM: &str = "; desired format: https://host[/path]";
+    let Some(rest) = url.strip_prefix("https://") else {
+        let scheme = url.split_once("://").map_or("", |(s, _)| s);
+        out.push(Error::invalid(path, scheme, &format!("'https' is the only allowed URL scheme{FORM}")));
+        return;
+    };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    if authority.is_empty() {
+        out.push(Error::invalid(path, "", &format!("host must be specified{FORM}")));
+    }
+    if authority.contains('@') {
+        out.push(Error::invalid(path, "", "user information is not permitted in the URL"));
+    }
+    if let Some((_, fragment)) = rest.split_once('#') {
+        out.push(Error::invalid(path, fragment, "fragments are not permitted in the URL"));
+    }
+    if let Some((_, query)) = rest.split('#').next().unwrap_or_default().split_once('?') {
+        out.push(Error::invalid(path, query, "query parameters not permitted in the URL"));
+    }
+}

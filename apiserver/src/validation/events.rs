@@ -1,0 +1,44 @@
+//! Events.
+
+use proto::Value;
+use shared::status::field::{Error, Path};
+
+use super::tree::{get, has, text};
+
+/// An event: it lives beside what it is about.
+pub(super) fn create(object: &Value, out: &mut Vec<Error>) {
+    let namespace = text(get(object, "metadata"), "namespace");
+    let about = text(get(object, "involvedObject"), "namespace");
+    let path = Path::of(&["involvedObject", "namespace"]);
+    let fits = if about.is_empty() { matches!(namespace, "" | "default") } else { about == namespace };
+    if !fits {
+        out.push(Error::invalid(path, about, "does not match event.namespace"));
+    }
+    // Events of the newer API carry an event time; their texts are bounded.
+    if !has(object, "eventTime") {
+        return;
+    }
+    for (key, name, max) in
+        [("reportingComponent", "reportingController", 253), ("reportingInstance", "reportingInstance", 128)]
+    {
+        match text(object, key) {
+            "" => out.push(Error::required(name, "")),
+            value if value.len() > max => {
+                out.push(Error::invalid(name, "", &format!("can have at most {max} characters")));
+            }
+            _ => {}
+        }
+    }
+    for (key, name, max) in [("action", "action", 128), ("reason", "reason", 128), ("message", "message", 1024)] {
+        match text(object, key) {
+            "" if name != "message" => out.push(Error::required(name, "")),
+            value if value.len() > max => {
+                out.push(Error::invalid(name, "", &format!("can have at most {max} characters")));
+            }
+            _ => {}
+        }
+    }
+    if !matches!(text(object, "type"), "Normal" | "Warning") {
+        out.push(Error::invalid("type", text(object, "type"), "has invalid value: "));
+    }
+}

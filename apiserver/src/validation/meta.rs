@@ -1,0 +1,157 @@
+//! `metadata` of every kind.
+
+use proto::Value;
+use serde_json::json;
+use shared::status::field::{Error, Path};
+
+use super::names::{NameRule, complain, label_key, label_value, not_negative, qualified_name};
+use super::tree::{at, entries, flag, get, has, int, list, text, texts};
+
+/// Most bytes of all annotations together.
+const ANNOTATION_BYTES: usize = 256 * 1024;
+/// Finalizers that need no domain.
+const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
+
+/// A new object's metadata.
+pub(super) fn create(object: &Value, rule: NameRule, namespaced: bool, path: &Path, out: &mut Vec<Error>) {
+    let meta = get(object, "metadata");
+    let prefix = text(meta, "generateName");
+    if !prefix.is_empty() {
+        complain(out, &path.child("generateName"), prefix, rule.check(prefix, true));
+    }
+    let name = text(meta, "name");
+    if name.is_empty() {
+        out.push(Error::required(path.child("name"), "name or generateName is required"));
+    } else {
+        complain(out, &path.child("name"), name, rule.check(name, false));
+    }
+    let namespace = text(meta, "namespace");
+    match (namespaced, namespace.is_empty()) {
+        (true, true) => out.push(Error::required(path.child("namespace"), "")),
+        (true, false) => complain(out, &path.child("namespace"), namespace, NameRule::Label.check(namespace, false)),
+        (false, false) => out.push(Error::forbidden(path.child("namespace"), "not allowed on this type")),
+        (false, true) => {}
+    }
+    not_negative(out, path.child("generation"), int(meta, "generation"));
+    maps_and_lists(meta, path, out);
+    finalizers(meta, path, out);
+}
+
+fn maps_and_lists(meta: &Value, path: &Path, out: &mut Vec<Error>) {
+    labels(meta, "labels", &path.child("labels"), out);
+    annotations(meta, &path.child("annotations"), out);
+    owners(meta, &path.child("ownerReferences"), out);
+}
+
+/// A map of labels.
+pub(super) fn labels(holder: &Value, key: &str, path: &Path, out: &mut Vec<Error>) {
+    for (k, v) in entries(holder, key) {
+        complain(out, path, k, label_key(k));
+        let v = v.as_str().unwrap_or_default();
+        complain(out, path, v, label_value(v));
+    }
+}
+
+/// A map of annotations.
+pub(super) fn annotations(meta: &Value, path: &Path, out: &mut Vec<Error>) {
+    let mut total = 0;
+    for (k, v) in entries(meta, "annotations") {
+        complain(out, path, k, label_key(&k.to_lowercase()));
+        total += k.len() + v.as_str().unwrap_or_default().len();
+    }
+    if total > ANNOTATION_BYTES {
+        out.push(Error::too_long(path, ANNOTATION_BYTES));
+    }
+}
+
+fn owners(meta: &Value, path: &Path, out: &mut Vec<Error>) {
+    let mut first: Option<String> = None;
+    for owner in list(meta, "ownerReferences") {
+        let api_version = text(owner, "apiVersion");
+        let version = api_version.rsplit('/').next().unwrap_or_default();
+        if version.is_empty() || api_version.matches('/').count() > 1 {
+            out.push(Error::invalid(path.child("apiVersion"), api_version, "version must not be empty"));
+        }
+        for key in ["kind", "name", "uid"] {
+            if text(owner, key).is_empty() {
+                out.push(Error::invalid(path.child(key), "", "must not be empty"));
+            }
+        }
+        if api_version == "v1" && text(owner, "kind") == "Event" {
+            out.push(Error::invalid(path, owner.clone(), "/v1, Kind=Event is disallowed from being an owner"));
+        }
+        if flag(owner, "controller") {
+            let this = format!("{}/{}", text(owner, "kind"), text(owner, "name"));
+            match &first {
+                Some(first) => {
+                    let message = format!(
+                        "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
+                    );
+                    out.push(Error::invalid(path, get(meta, "ownerReferences").clone(), &message));
+                }
+                None => first = Some(this),
+            }
+        }
+    }
+}
+
+/// One finalizer.
+pub(super) fn finalizer(name: &str, path: &Path, out: &mut Vec<Error>) {
+    complain(out, path, name, qualified_name(name));
+    if !name.contains('/') && !STANDARD_FINALIZERS.contains(&name) {
+        out.push(Error::invalid(path, name, "name is neither a standard finalizer name nor is it fully qualified"));
+    }
+}
+
+fn finalizers(meta: &Value, path: &Path, out: &mut Vec<Error>) {
+    let path = path.child("finalizers");
+    let names = texts(meta, "finalizers");
+    for (i, name) in names.iter().enumerate() {
+        finalizer(name, &path.index(i), out);
+    }
+    if names.contains(&"orphan") && names.contains(&"foregroundDeletion") {
+        out.push(Error::invalid(&path, json!(names), "finalizer orphan and foregroundDeletion cannot be both set"));
+    }
+}
+
+/// A changed object's metadata. Upstream checks it before and within the kind's rules, so clients see causes twice.
+pub(super) fn update(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>) {
+    let (meta, before) = (get(new, "metadata"), get(old, "metadata"));
+    if has(before, "deletionTimestamp") {
+        let known = texts(before, "finalizers");
+        let mut extra: Vec<&str> = texts(meta, "finalizers").into_iter().filter(|f| !known.contains(f)).collect();
+        extra.sort_unstable();
+        extra.dedup();
+        if !extra.is_empty() {
+            let shown: Vec<String> = extra.iter().map(|f| shared::status::go_quote(f)).collect();
+            let message = format!(
+                "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+                shown.join(", ")
+            );
+            out.push(Error::forbidden(path.child("finalizers"), &message));
+        }
+    }
+    if let (Some(a), Some(b)) = (int(meta, "generation"), int(before, "generation"))
+        && a < b
+    {
+        out.push(Error::invalid(path.child("generation"), a, "must not be decremented"));
+    }
+    for key in ["name", "namespace", "uid", "creationTimestamp"] {
+        if !text(before, key).is_empty() && text(meta, key) != text(before, key) {
+            out.push(Error::invalid(path.child(key), get(meta, key).clone(), "field is immutable"));
+        }
+    }
+    maps_and_lists(meta, path, out);
+}
+
+/// The text of an annotation.
+pub(super) fn annotation<'a>(object: &'a Value, key: &str) -> &'a str {
+    text(at(object, &["metadata", "annotations"]), key)
+}
+
+/// A field that may not change: `field is immutable`.
+pub(super) fn immutable(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>) {
+    if !super::tree::same(new, old) {
+        out.push(Error::invalid(path, new.clone(), "field is immutable"));
+    }
+}

@@ -1,0 +1,193 @@
+//! Shapes of names and scalar values beyond DNS names.
+
+use std::net::IpAddr;
+
+pub(super) use proto::selector::format::{
+    dns1035_label, dns1123_label, dns1123_subdomain, label_key, label_value, pattern, qualified_name, too_long,
+};
+use shared::status::field::{Error, Path};
+
+/// How objects of a kind are named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NameRule {
+    Subdomain,
+    Label,
+    Dns1035,
+    PathSegment,
+}
+
+impl NameRule {
+    /// Complaints about a name, or about a prefix that something will be appended to.
+    pub(super) fn check(self, name: &str, prefix: bool) -> Vec<String> {
+        let masked;
+        let name = match name.char_indices().next_back() {
+            Some((i, '-')) if prefix && i > 0 && self != Self::PathSegment => {
+                masked = format!("{}a", &name[..i]);
+                &masked
+            }
+            _ => name,
+        };
+        match self {
+            Self::Subdomain => dns1123_subdomain(name),
+            Self::Label => dns1123_label(name),
+            Self::Dns1035 => dns1035_label(name),
+            Self::PathSegment => path_segment(name, prefix),
+        }
+    }
+}
+
+/// Something that can stand in a URL path.
+pub(super) fn path_segment(name: &str, prefix: bool) -> Vec<String> {
+    if !prefix && matches!(name, "." | "..") {
+        return vec![format!("may not be '{name}'")];
+    }
+    ["/", "%"].into_iter().filter(|c| name.contains(c)).map(|c| format!("may not contain '{c}'")).collect()
+}
+
+/// Adds a complaint for each message.
+pub(super) fn complain(out: &mut Vec<Error>, path: &Path, value: &str, messages: Vec<String>) {
+    out.extend(messages.into_iter().map(|m| Error::invalid(path, value, &m)));
+}
+
+/// A key of a config map or secret.
+pub(super) fn config_key(key: &str) -> Vec<String> {
+    let mut out = Vec::new();
+    if key.len() > 253 {
+        out.push(too_long(253));
+    }
+    if key.is_empty() || !key.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b)) {
+        let message = "a valid config key must consist of alphanumeric characters, '-', '_' or '.'";
+        out.push(pattern(message, "[-._a-zA-Z0-9]+", &["key.name", "KEY_NAME", "key-name"]));
+    }
+    if matches!(key, "." | "..") {
+        out.push(format!("must not be '{key}'"));
+    } else if key.starts_with("..") {
+        out.push("must not start with '..'".to_owned());
+    }
+    out
+}
+
+/// An environment variable name: printable ASCII without `=`.
+pub(super) fn env_var(name: &str) -> Vec<String> {
+    if !name.is_empty() && name.bytes().all(|b| (b' '..=b'~').contains(&b) && b != b'=') {
+        return Vec::new();
+    }
+    vec!["a valid environment variable name must consist only of printable ASCII characters other than '='".to_owned()]
+}
+
+/// A port name of a container or service.
+pub(super) fn port_name(name: &str) -> Vec<String> {
+    let mut out = Vec::new();
+    if name.len() > 15 {
+        out.push(too_long(15));
+    }
+    if name.is_empty() || !name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-') {
+        out.push("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)".to_owned());
+    }
+    if !name.bytes().any(|b| b.is_ascii_lowercase()) {
+        out.push("must contain at least one letter (a-z)".to_owned());
+    }
+    if name.contains("--") {
+        out.push("must not contain consecutive hyphens".to_owned());
+    }
+    if name.starts_with('-') || name.ends_with('-') {
+        out.push("must not begin or end with a hyphen".to_owned());
+    }
+    out
+}
+
+/// A port number.
+pub(super) fn port_number(port: i64) -> Vec<String> {
+    if (1..=65535).contains(&port) { Vec::new() } else { vec![between(1, 65535)] }
+}
+
+/// `must be between 1 and 9, inclusive`.
+pub(super) fn between(low: i64, high: i64) -> String {
+    format!("must be between {low} and {high}, inclusive")
+}
+
+/// A number that may not be negative.
+pub(super) fn not_negative(out: &mut Vec<Error>, path: Path, value: Option<i64>) {
+    if let Some(value) = value.filter(|v| *v < 0) {
+        out.push(Error::invalid(path, value, "must be greater than or equal to 0"));
+    }
+}
+
+/// An IP address without leading zeros.
+pub(super) fn ip(out: &mut Vec<Error>, path: &Path, value: &str) -> Option<IpAddr> {
+    let parsed = value.parse().ok();
+    if parsed.is_none() {
+        out.push(Error::invalid(path, value, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"));
+    }
+    parsed
+}
+
+/// A network such as `10.0.0.0/8`.
+pub(super) fn cidr(out: &mut Vec<Error>, path: &Path, value: &str) -> Option<ipnet::IpNet> {
+    let parsed = value.parse().ok();
+    if parsed.is_none() {
+        out.push(Error::invalid(path, value, "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"));
+    }
+    parsed
+}
+
+/// An address that services and endpoints may not use.
+pub(super) fn special_ip(out: &mut Vec<Error>, path: &Path, value: &str) {
+    let Ok(ip) = value.parse::<IpAddr>() else { return };
+    let mut no = |what: &str| out.push(Error::invalid(path, value, what));
+    if ip.is_unspecified() {
+        no("may not be unspecified (0.0.0.0 or ::)");
+    }
+    if ip.is_loopback() {
+        no("may not be in the loopback range (127.0.0.0/8, ::1/128)");
+    }
+    let link_local = match ip {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.segments()[0] & 0xffc0 == 0xfe80,
+    };
+    if link_local {
+        no("may not be in the link-local range (169.254.0.0/16, fe80::/10)");
+    }
+    let local_multicast = match ip {
+        IpAddr::V4(v4) => v4.octets()[..3] == [224, 0, 0],
+        IpAddr::V6(v6) => v6.segments()[0] & 0xff0f == 0xff02,
+    };
+    if local_multicast {
+        no("may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)");
+    }
+}
+
+/// A percentage such as `25%`, as a whole number.
+pub(super) fn percent(text: &str) -> Option<i64> {
+    let digits = text.strip_suffix('%')?;
+    (!digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok())?
+}
+
+/// What a malformed percentage is told.
+pub(super) fn percent_complaint() -> String {
+    pattern("a valid percent string must be a numeric string followed by an ending '%'", "[0-9]+%", &["1%", "93%"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        assert_eq!(NameRule::PathSegment.check("a/b%", false), ["may not contain '/'", "may not contain '%'"]);
+        assert_eq!(NameRule::PathSegment.check("..", false), ["may not be '..'"]);
+        assert!(NameRule::Subdomain.check("web-", true).is_empty());
+        assert!(!NameRule::Subdomain.check("web-", false).is_empty());
+        assert!(port_name("http-2").is_empty());
+        assert_eq!(
+            port_name("1--"),
+            [
+                "must contain at least one letter (a-z)",
+                "must not contain consecutive hyphens",
+                "must not begin or end with a hyphen"
+            ]
+        );
+        assert_eq!(config_key("..a"), ["must not start with '..'"]);
+        assert_eq!((percent("25%"), percent("%"), percent("2")), (Some(25), None, None));
+    }
+}

@@ -1,0 +1,86 @@
+//! Nodes.
+
+use std::collections::BTreeSet;
+
+use proto::Value;
+use serde_json::json;
+use shared::status::field::{Error, Path};
+
+use super::names::{cidr, complain, label_key, label_value};
+use super::pod::placement::taint_effect;
+use super::pod::resources::amount;
+use super::tree::{entries, get, list, text, texts};
+
+/// A new node.
+pub(super) fn create(object: &Value, out: &mut Vec<Error>) {
+    let spec = get(object, "spec");
+    taints(spec, out);
+    resources(object, out);
+    let path = Path::of(&["spec", "podCIDRs"]);
+    let networks = texts(spec, "podCIDRs");
+    let mut families = Vec::new();
+    for (i, network) in networks.iter().enumerate() {
+        families.extend(cidr(out, &path.index(i), network).map(|n| n.addr().is_ipv4()));
+    }
+    if networks.len() > 2 || (families.len() == 2 && families[0] == families[1]) {
+        out.push(Error::invalid(&path, json!(networks), "may specify no more than one CIDR for each IP family"));
+    }
+}
+
+fn taints(spec: &Value, out: &mut Vec<Error>) {
+    let mut seen = BTreeSet::new();
+    for (i, taint) in list(spec, "taints").iter().enumerate() {
+        let path = Path::of(&["metadata", "taints"]).index(i);
+        let (key, value, effect) = (text(taint, "key"), text(taint, "value"), text(taint, "effect"));
+        complain(out, &path.child("key"), key, label_key(key));
+        let complaints = label_value(value);
+        if !complaints.is_empty() {
+            out.push(Error::invalid(path.child("value"), value, &complaints.join(";")));
+        }
+        if effect.is_empty() {
+            out.push(Error::required(path.child("effect"), ""));
+        } else {
+            taint_effect(effect, &path.child("effect"), out);
+        }
+        if !seen.insert((key, effect)) {
+            let mut error = Error::duplicate(&path, taint.clone());
+            error.detail = "taints must be unique by key and effect pair".to_owned();
+            out.push(error);
+        }
+    }
+}
+
+fn resources(object: &Value, out: &mut Vec<Error>) {
+    for key in ["capacity", "allocatable"] {
+        for (name, value) in entries(get(object, "status"), key) {
+            amount(name, value, &Path::of(&["status", key, name]), out);
+        }
+    }
+}
+
+/// A changed node.
+pub(super) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    resources(new, out);
+    let mut seen: Vec<&Value> = Vec::new();
+    for (i, address) in list(get(new, "status"), "addresses").iter().enumerate() {
+        if seen.contains(&address) {
+            out.push(Error::duplicate(Path::of(&["status", "addresses"]).index(i), address.clone()));
+        }
+        seen.push(address);
+    }
+    let (spec, before) = (get(new, "spec"), get(old, "spec"));
+    let was = texts(before, "podCIDRs");
+    if !was.is_empty() && was != texts(spec, "podCIDRs") {
+        let message = "node updates may not change podCIDR except from \"\" to valid";
+        out.push(Error::forbidden(Path::of(&["spec", "podCIDRs"]), message));
+    }
+    let provider = text(before, "providerID");
+    if !provider.is_empty() && provider != text(spec, "providerID") {
+        let message = "node updates may not change providerID except from \"\" to valid";
+        out.push(Error::forbidden(Path::of(&["spec", "providerID"]), message));
+    }
+    taints(spec, out);
+    if text(spec, "externalID") != text(before, "externalID") {
+        out.push(Error::forbidden(Path::of(&["spec", "externalID"]), "may not be updated"));
+    }
+}

@@ -1,0 +1,168 @@
+//! Where a pod may run: tolerations, affinity, topology spread, gates.
+
+use std::collections::BTreeSet;
+
+use proto::Value;
+use shared::status::field::{Error, Path};
+
+use crate::validation::names::{complain, dns1123_label, label_key, label_value, qualified_name};
+use crate::validation::selectors::{label_selector, node_selector, node_selector_term};
+use crate::validation::tree::{get, has, int, list, text, texts};
+
+const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
+
+/// `tolerations`.
+pub(in crate::validation) fn tolerations(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    for (i, toleration) in list(spec, "tolerations").iter().enumerate() {
+        let path = path.index(i);
+        let (key, operator, effect) =
+            (text(toleration, "key"), text(toleration, "operator"), text(toleration, "effect"));
+        let value = text(toleration, "value");
+        if key.is_empty() {
+            if operator != "Exists" {
+                let message =
+                    "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
+                out.push(Error::invalid(path.child("operator"), operator, message));
+            }
+        } else {
+            complain(out, &path.child("key"), key, label_key(key));
+        }
+        if has(toleration, "tolerationSeconds") && effect != "NoExecute" {
+            let message = "effect must be 'NoExecute' when `tolerationSeconds` is set";
+            out.push(Error::invalid(path.child("effect"), effect, message));
+        }
+        match operator {
+            "" | "Equal" => {
+                let complaints = label_value(value);
+                if !complaints.is_empty() {
+                    out.push(Error::invalid(path.child("operator"), value, &complaints.join(";")));
+                }
+            }
+            "Exists" if !value.is_empty() => {
+                let message = "value must be empty when `operator` is 'Exists'";
+                out.push(Error::invalid(path.child("operator"), toleration.clone(), message));
+            }
+            "Exists" => {}
+            other => out.push(Error::not_supported(path.child("operator"), other, &["Equal", "Exists"])),
+        }
+        if !effect.is_empty() {
+            taint_effect(effect, &path.child("effect"), out);
+        }
+    }
+}
+
+/// An effect of a taint or toleration.
+pub(in crate::validation) fn taint_effect(effect: &str, path: &Path, out: &mut Vec<Error>) {
+    if !EFFECTS.contains(&effect) {
+        out.push(Error::not_supported(path, effect, EFFECTS));
+    }
+}
+
+/// `affinity`.
+pub(super) fn affinity(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    let affinity = get(spec, "affinity");
+    let (node, node_path) = (get(affinity, "nodeAffinity"), path.child("nodeAffinity"));
+    let required = get(node, "requiredDuringSchedulingIgnoredDuringExecution");
+    if !required.is_null() {
+        node_selector(required, &node_path.child("requiredDuringSchedulingIgnoredDuringExecution"), out);
+    }
+    for (i, term) in list(node, "preferredDuringSchedulingIgnoredDuringExecution").iter().enumerate() {
+        let path = node_path.child("preferredDuringSchedulingIgnoredDuringExecution").index(i);
+        weight(term, &path, out);
+        node_selector_term(get(term, "preference"), &path.child("preference"), out);
+    }
+    for key in ["podAffinity", "podAntiAffinity"] {
+        let (pod, path) = (get(affinity, key), path.child(key));
+        for (i, term) in list(pod, "requiredDuringSchedulingIgnoredDuringExecution").iter().enumerate() {
+            pod_term(term, &path.child("requiredDuringSchedulingIgnoredDuringExecution").index(i), out);
+        }
+        for (i, weighted) in list(pod, "preferredDuringSchedulingIgnoredDuringExecution").iter().enumerate() {
+            let path = path.child("preferredDuringSchedulingIgnoredDuringExecution").index(i);
+            weight(weighted, &path, out);
+            pod_term(get(weighted, "podAffinityTerm"), &path.child("podAffinityTerm"), out);
+        }
+    }
+}
+
+fn weight(term: &Value, path: &Path, out: &mut Vec<Error>) {
+    let weight = int(term, "weight").unwrap_or_default();
+    if !(1..=100).contains(&weight) {
+        out.push(Error::invalid(path.child("weight"), weight, "must be in the range 1-100"));
+    }
+}
+
+fn pod_term(term: &Value, path: &Path, out: &mut Vec<Error>) {
+    label_selector(get(term, "labelSelector"), &path.child("labelSelector"), out);
+    label_selector(get(term, "namespaceSelector"), &path.child("namespaceSelector"), out);
+    for namespace in texts(term, "namespaces") {
+        complain(out, &path.child("namespace"), namespace, dns1123_label(namespace));
+    }
+    topology_key(term, path, out);
+}
+
+fn topology_key(holder: &Value, path: &Path, out: &mut Vec<Error>) {
+    match text(holder, "topologyKey") {
+        "" => out.push(Error::required(path.child("topologyKey"), "can not be empty")),
+        key => complain(out, &path.child("topologyKey"), key, label_key(key)),
+    }
+}
+
+/// `topologySpreadConstraints`.
+pub(super) fn spread(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    let mut pairs = BTreeSet::new();
+    for (i, constraint) in list(spec, "topologySpreadConstraints").iter().enumerate() {
+        let path = path.index(i);
+        let skew = int(constraint, "maxSkew").unwrap_or_default();
+        if skew <= 0 {
+            out.push(Error::invalid(path.child("maxSkew"), skew, "must be greater than zero"));
+        }
+        topology_key(constraint, &path, out);
+        let action = text(constraint, "whenUnsatisfiable");
+        if !matches!(action, "DoNotSchedule" | "ScheduleAnyway") {
+            let supported = ["DoNotSchedule", "ScheduleAnyway"];
+            out.push(Error::not_supported(path.child("whenUnsatisfiable"), action, &supported));
+        }
+        let pair = format!("{{{}, {action}}}", text(constraint, "topologyKey"));
+        if !pairs.insert(pair.clone()) {
+            out.push(Error::duplicate(path.child("{topologyKey, whenUnsatisfiable}"), pair));
+        }
+        if let Some(domains) = int(constraint, "minDomains") {
+            let path = path.child("minDomains");
+            if domains <= 0 {
+                out.push(Error::invalid(&path, domains, "must be greater than zero"));
+            }
+            if action != "DoNotSchedule" {
+                let message = format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}");
+                out.push(Error::invalid(&path, domains, &message));
+            }
+        }
+        for key in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
+            let policy = text(constraint, key);
+            if !matches!(policy, "" | "Honor" | "Ignore") {
+                out.push(Error::not_supported(path.child(key), policy, &["Honor", "Ignore"]));
+            }
+        }
+        label_selector(get(constraint, "labelSelector"), &path.child("labelSelector"), out);
+    }
+}
+
+/// `readinessGates` and `schedulingGates`.
+pub(super) fn gates(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    for (i, gate) in list(spec, "readinessGates").iter().enumerate() {
+        let kind = text(gate, "conditionType");
+        complain(out, &path.child("readinessGates").index(i).child("conditionType"), kind, qualified_name(kind));
+    }
+    let mut seen = BTreeSet::new();
+    for (i, gate) in list(spec, "schedulingGates").iter().enumerate() {
+        let path = path.child("schedulingGates").index(i);
+        let name = text(gate, "name");
+        if name.is_empty() {
+            out.push(Error::required(&path, "must not be empty"));
+        } else {
+            complain(out, &path, name, qualified_name(name));
+        }
+        if !seen.insert(name) {
+            out.push(Error::duplicate(&path, name));
+        }
+    }
+}

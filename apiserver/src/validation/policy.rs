@@ -1,0 +1,26 @@
+//! Pod disruption budgets.
+
+use proto::Value;
+use shared::status::field::{Error, Path};
+
+use super::selectors::label_selector;
+use super::tree::{get, has, text};
+use super::workloads::{amount, at_most_all};
+
+/// A disruption budget.
+pub(super) fn budget(object: &Value, out: &mut Vec<Error>) {
+    let (spec, path) = (get(object, "spec"), Path::new("spec"));
+    if has(spec, "minAvailable") && has(spec, "maxUnavailable") {
+        out.push(Error::invalid(&path, spec.clone(), "minAvailable and maxUnavailable cannot be both set"));
+    }
+    for key in ["minAvailable", "maxUnavailable"] {
+        amount(get(spec, key), &path.child(key), out);
+        at_most_all(get(spec, key), &path.child(key), out);
+    }
+    label_selector(get(spec, "selector"), &path.child("selector"), out);
+    let policy = text(spec, "unhealthyPodEvictionPolicy");
+    if !matches!(policy, "" | "AlwaysAllow" | "IfHealthyBudget") {
+        let supported = ["AlwaysAllow", "IfHealthyBudget"];
+        out.push(Error::not_supported(path.child("unhealthyPodEvictionPolicy"), policy, &supported));
+    }
+}

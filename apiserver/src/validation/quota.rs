@@ -1,0 +1,191 @@
+//! Resource quotas and limit ranges.
+
+use std::collections::BTreeSet;
+
+use proto::Value;
+use shared::status::field::{Error, Path};
+
+use super::meta::immutable;
+use super::names::{complain, qualified_name};
+use super::pod::resources::{amount, is_extended, resource_name};
+use super::tree::{entries, get, has, has_entries, list, quantity, text, texts};
+
+const SCOPES: &[&str] = &[
+    "BestEffort",
+    "CrossNamespacePodAffinity",
+    "NotBestEffort",
+    "NotTerminating",
+    "PriorityClass",
+    "Terminating",
+    "VolumeAttributesClass",
+];
+
+/// A resource quota.
+pub(super) fn quota(object: &Value, out: &mut Vec<Error>) {
+    let (spec, path) = (get(object, "spec"), Path::new("spec"));
+    for (name, value) in entries(spec, "hard") {
+        let path = path.child("hard").key(name);
+        quota_resource(name, &path, out);
+        amount(name, value, &path, out);
+    }
+    let mut seen = BTreeSet::new();
+    for scope in texts(spec, "scopes") {
+        if !SCOPES.contains(&scope) {
+            out.push(Error::invalid(path.child("scopes"), get(spec, "scopes").clone(), "unsupported scope"));
+        }
+        seen.insert(scope);
+    }
+    let clash = |a: &str, b: &str| seen.contains(a) && seen.contains(b);
+    if clash("BestEffort", "NotBestEffort") || clash("Terminating", "NotTerminating") {
+        out.push(Error::invalid(path.child("scopes"), get(spec, "scopes").clone(), "conflicting scopes"));
+    }
+    for (i, term) in list(get(spec, "scopeSelector"), "matchExpressions").iter().enumerate() {
+        let path = path.child("scopeSelector").child("matchExpressions").index(i);
+        let scope = text(term, "scopeName");
+        if !SCOPES.contains(&scope) {
+            out.push(Error::invalid(path.child("scopeName"), scope, "unsupported scope"));
+        }
+        let values = list(term, "values").len();
+        match text(term, "operator") {
+            "In" | "NotIn" if values == 0 => {
+                let message = "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector";
+                out.push(Error::required(path.child("values"), message));
+            }
+            "Exists" | "DoesNotExist" if values != 0 => {
+                let message = "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector";
+                out.push(Error::invalid(path.child("values"), get(term, "values").clone(), message));
+            }
+            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+            other => out.push(Error::invalid(path.child("operator"), other, "not a valid selector operator")),
+        }
+    }
+}
+
+fn quota_resource(name: &str, path: &Path, out: &mut Vec<Error>) {
+    let before = out.len();
+    resource_name(name, path, out);
+    let standard = [
+        "cpu",
+        "memory",
+        "ephemeral-storage",
+        "requests.cpu",
+        "requests.memory",
+        "requests.storage",
+        "requests.ephemeral-storage",
+        "limits.cpu",
+        "limits.memory",
+        "limits.ephemeral-storage",
+        "pods",
+        "resourcequotas",
+        "services",
+        "replicationcontrollers",
+        "secrets",
+        "configmaps",
+        "persistentvolumeclaims",
+        "services.nodeports",
+        "services.loadbalancers",
+    ];
+    let huge = name.starts_with("hugepages-") || name.starts_with("requests.hugepages-");
+    if out.len() == before && !name.contains('/') && !standard.contains(&name) && !huge {
+        out.push(Error::invalid(path, name, "must be a standard resource for quota"));
+    }
+}
+
+/// A quota's scopes may not change.
+pub(super) fn quota_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    let scopes = |o: &Value| texts(get(o, "spec"), "scopes").into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
+    if scopes(new) != scopes(old) {
+        let value = get(get(new, "spec"), "scopes").clone();
+        out.push(Error::invalid(Path::of(&["spec", "scopes"]), value, "field is immutable"));
+    }
+    let selector = |o| get(get(o, "spec"), "scopeSelector");
+    immutable(selector(new), selector(old), &Path::of(&["spec", "scopeSelector"]), out);
+}
+
+/// A limit range.
+pub(super) fn limit_range(object: &Value, out: &mut Vec<Error>) {
+    let mut kinds = BTreeSet::new();
+    for (i, limit) in list(get(object, "spec"), "limits").iter().enumerate() {
+        let path = Path::of(&["spec", "limits"]).index(i);
+        let kind = text(limit, "type");
+        let complaints = qualified_name(kind);
+        if complaints.is_empty()
+            && !kind.contains('/')
+            && !matches!(kind, "Pod" | "Container" | "PersistentVolumeClaim")
+        {
+            let message = "must be a standard limit type or fully qualified";
+            out.push(Error::invalid(path.child("type"), kind, message));
+        }
+        complain(out, &path.child("type"), kind, complaints);
+        if !kinds.insert(kind) {
+            out.push(Error::duplicate(path.child("type"), kind));
+        }
+        limit_item(limit, kind, &path, out);
+    }
+}
+
+fn limit_item(limit: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
+    let mut keys = BTreeSet::new();
+    for key in ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"] {
+        if kind == "Pod" && matches!(key, "default" | "defaultRequest") {
+            if has_entries(limit, key) {
+                out.push(Error::forbidden(path.child(key), "may not be specified when `type` is 'Pod'"));
+            }
+            continue;
+        }
+        for (name, _) in entries(limit, key) {
+            let path = path.child(key).key(name);
+            resource_name(name, &path, out);
+            let compute =
+                matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
+            if matches!(kind, "Pod" | "Container") && !name.contains('/') && !compute {
+                out.push(Error::invalid(&path, name.as_str(), "must be a standard resource for containers"));
+            }
+            keys.insert(name.as_str());
+        }
+    }
+    if kind == "PersistentVolumeClaim" && !has(get(limit, "min"), "storage") && !has(get(limit, "max"), "storage") {
+        let message = "either minimum or maximum storage value is required, but neither was provided";
+        out.push(Error::required(path.child("limits"), message));
+    }
+    for name in keys {
+        compare(limit, name, path, out);
+    }
+}
+
+/// The values of one resource must be in order: min, default request, default, max.
+fn compare(limit: &Value, name: &str, path: &Path, out: &mut Vec<Error>) {
+    let of = |key: &str| {
+        let value = get(get(limit, key), name);
+        (!value.is_null()).then(|| quantity(value))
+    };
+    let order = [
+        ("min", "min", "max", "min value", "max value"),
+        ("defaultRequest", "min", "defaultRequest", "min value", "default request value"),
+        ("defaultRequest", "defaultRequest", "max", "default request value", "max value"),
+        ("defaultRequest", "defaultRequest", "default", "default request value", "default limit value"),
+        ("default", "min", "default", "min value", "default value"),
+        ("default", "default", "max", "default value", "max value"),
+    ];
+    for (at, low, high, low_name, high_name) in order {
+        if let (Some(low), Some(high), Some(shown)) = (of(low), of(high), of(at))
+            && low > high
+        {
+            let message = format!("{low_name} {low} is greater than {high_name} {high}");
+            out.push(Error::invalid(path.child(at).key(name), shown.to_string(), &message));
+        }
+    }
+    if let Some(ratio) = of("maxLimitRequestRatio")
+        && ratio < proto::quantity::Quantity::from_int(1, proto::quantity::Format::DecimalSI)
+    {
+        let message = format!("ratio {ratio} is less than 1");
+        out.push(Error::invalid(path.child("maxLimitRequestRatio").key(name), ratio.to_string(), &message));
+    }
+    if (is_extended(name) || name.starts_with("hugepages-"))
+        && let (Some(request), Some(default)) = (of("defaultRequest"), of("default"))
+        && request != default
+    {
+        let message = format!("default value {default} is not equal to default request value {request}");
+        out.push(Error::invalid(path.child("default").key(name), default.to_string(), &message));
+    }
+}

@@ -1,0 +1,125 @@
+//! Roles and their bindings.
+
+use proto::Value;
+use serde_json::json;
+use shared::status::field::{Error, Path};
+
+use super::names::{complain, dns1123_subdomain, path_segment};
+use super::selectors::label_selector;
+use super::tree::{get, has, list, same, text};
+
+const GROUP: &str = "rbac.authorization.k8s.io";
+
+/// A role.
+pub(super) fn role(object: &Value, out: &mut Vec<Error>) {
+    rules(object, true, out);
+}
+
+/// A cluster role.
+pub(super) fn cluster_role(object: &Value, out: &mut Vec<Error>) {
+    rules(object, false, out);
+    let aggregation = get(object, "aggregationRule");
+    if aggregation.is_null() {
+        return;
+    }
+    let path = Path::of(&["aggregationRule", "clusterRoleSelectors"]);
+    let selectors = list(aggregation, "clusterRoleSelectors");
+    if selectors.is_empty() {
+        let message = "at least one clusterRoleSelector required if aggregationRule is non-nil";
+        out.push(Error::required(&path, message));
+    }
+    for (i, selector) in selectors.iter().enumerate() {
+        label_selector(selector, &path.index(i), out);
+    }
+}
+
+fn rules(object: &Value, namespaced: bool, out: &mut Vec<Error>) {
+    for (i, rule) in list(object, "rules").iter().enumerate() {
+        let path = Path::new("rules").index(i);
+        if list(rule, "verbs").is_empty() {
+            out.push(Error::required(path.child("verbs"), "verbs must contain at least one value"));
+        }
+        let urls = get(rule, "nonResourceURLs");
+        if !list(rule, "nonResourceURLs").is_empty() {
+            let message = if namespaced {
+                "namespaced rules cannot apply to non-resource URLs"
+            } else if ["apiGroups", "resources", "resourceNames"].iter().any(|k| !list(rule, k).is_empty()) {
+                "rules cannot apply to both regular resources and non-resource URLs"
+            } else {
+                continue;
+            };
+            out.push(Error::invalid(path.child("nonResourceURLs"), urls.clone(), message));
+            continue;
+        }
+        if list(rule, "apiGroups").is_empty() {
+            out.push(Error::required(path.child("apiGroups"), "resource rules must supply at least one api group"));
+        }
+        if list(rule, "resources").is_empty() {
+            out.push(Error::required(path.child("resources"), "resource rules must supply at least one resource"));
+        }
+    }
+}
+
+/// A role binding.
+pub(super) fn role_binding(object: &Value, out: &mut Vec<Error>) {
+    binding(object, &["Role", "ClusterRole"], true, out);
+}
+
+/// A cluster role binding.
+pub(super) fn cluster_role_binding(object: &Value, out: &mut Vec<Error>) {
+    binding(object, &["ClusterRole"], false, out);
+}
+
+fn binding(object: &Value, kinds: &[&str], namespaced: bool, out: &mut Vec<Error>) {
+    let (reference, path) = (get(object, "roleRef"), Path::new("roleRef"));
+    let group = text(reference, "apiGroup");
+    if group != GROUP {
+        out.push(Error::not_supported(path.child("apiGroup"), group, &[GROUP]));
+    }
+    let kind = text(reference, "kind");
+    if !kinds.contains(&kind) {
+        out.push(Error::not_supported(path.child("kind"), kind, kinds));
+    }
+    match text(reference, "name") {
+        "" => out.push(Error::required(path.child("name"), "")),
+        name => complain(out, &path.child("name"), name, path_segment(name, false)),
+    }
+    for (i, subject) in list(object, "subjects").iter().enumerate() {
+        one_subject(subject, namespaced, &Path::new("subjects").index(i), out);
+    }
+}
+
+fn one_subject(subject: &Value, namespaced: bool, path: &Path, out: &mut Vec<Error>) {
+    let (name, group) = (text(subject, "name"), text(subject, "apiGroup"));
+    if name.is_empty() {
+        out.push(Error::required(path.child("name"), ""));
+    }
+    match text(subject, "kind") {
+        "ServiceAccount" => {
+            if !name.is_empty() {
+                complain(out, &path.child("name"), name, dns1123_subdomain(name));
+            }
+            if !group.is_empty() {
+                out.push(Error::not_supported(path.child("apiGroup"), group, &[""]));
+            }
+            if !namespaced && !has(subject, "namespace") {
+                out.push(Error::required(path.child("namespace"), ""));
+            }
+        }
+        "User" | "Group" => {
+            if group != GROUP {
+                out.push(Error::not_supported(path.child("apiGroup"), group, &[GROUP]));
+            }
+        }
+        other => out.push(Error::not_supported(path.child("kind"), other, &["ServiceAccount", "User", "Group"])),
+    }
+}
+
+/// A binding keeps its role.
+pub(super) fn reference_stays(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    let reference = get(new, "roleRef");
+    if !same(reference, get(old, "roleRef")) {
+        let shown = json!({"APIGroup": text(reference, "apiGroup"), "Kind": text(reference, "kind"), "Name": text(reference, "name")});
+        out.push(Error::invalid("roleRef", shown, "cannot change roleRef"));
+    }
+}

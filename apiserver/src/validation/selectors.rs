@@ -1,0 +1,104 @@
+//! Label selectors and node selectors inside objects.
+
+use proto::Value;
+use proto::selector::Selector;
+use shared::status::field::{Error, Path};
+
+use super::meta::labels;
+use super::names::{complain, label_key, label_value};
+use super::tree::{get, has_entries, list, text, texts};
+
+const IN_WANTS_VALUES: &str = "must be specified when `operator` is 'In' or 'NotIn'";
+const EXISTS_WANTS_NONE: &str = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+
+/// A `meta/v1.LabelSelector`; null is fine.
+pub(super) fn label_selector(selector: &Value, path: &Path, out: &mut Vec<Error>) {
+    labels(selector, "matchLabels", &path.child("matchLabels"), out);
+    for (i, r) in list(selector, "matchExpressions").iter().enumerate() {
+        let path = path.child("matchExpressions").index(i);
+        let values = texts(r, "values");
+        match text(r, "operator") {
+            "In" | "NotIn" if values.is_empty() => out.push(Error::required(path.child("values"), IN_WANTS_VALUES)),
+            "Exists" | "DoesNotExist" if !values.is_empty() => {
+                out.push(Error::forbidden(path.child("values"), EXISTS_WANTS_NONE));
+            }
+            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+            other => out.push(Error::invalid(path.child("operator"), other, "not a valid selector operator")),
+        }
+        complain(out, &path.child("key"), text(r, "key"), label_key(text(r, "key")));
+        for (j, value) in values.iter().enumerate() {
+            complain(out, &path.child("values").index(j), value, label_value(value));
+        }
+    }
+}
+
+/// Has neither labels nor expressions.
+pub(super) fn is_empty(selector: &Value) -> bool {
+    !has_entries(selector, "matchLabels") && list(selector, "matchExpressions").is_empty()
+}
+
+/// Whether a selector picks the labels of a template.
+pub(super) fn picks(selector: &Value, labels: &Value) -> bool {
+    Selector::from_object(Some(selector)).is_ok_and(|s| s.matches(Some(labels)))
+}
+
+/// The terms of a `NodeSelector`.
+pub(super) fn node_selector(selector: &Value, path: &Path, out: &mut Vec<Error>) {
+    let path = path.child("nodeSelectorTerms");
+    let terms = list(selector, "nodeSelectorTerms");
+    if terms.is_empty() {
+        out.push(Error::required(&path, "must have at least one node selector term"));
+    }
+    for (i, term) in terms.iter().enumerate() {
+        node_selector_term(term, &path.index(i), out);
+    }
+}
+
+/// One term of a `NodeSelector`.
+pub(super) fn node_selector_term(term: &Value, path: &Path, out: &mut Vec<Error>) {
+    for (i, r) in list(term, "matchExpressions").iter().enumerate() {
+        let path = path.child("matchExpressions").index(i);
+        let values = texts(r, "values");
+        match text(r, "operator") {
+            "In" | "NotIn" if values.is_empty() => out.push(Error::required(path.child("values"), IN_WANTS_VALUES)),
+            "Exists" | "DoesNotExist" if !values.is_empty() => {
+                out.push(Error::forbidden(path.child("values"), EXISTS_WANTS_NONE));
+            }
+            "Gt" | "Lt" if values.len() != 1 => {
+                let message = "must be specified single value when `operator` is 'Lt' or 'Gt'";
+                out.push(Error::required(path.child("values"), message));
+            }
+            "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
+            other => out.push(Error::invalid(path.child("operator"), other, "not a valid selector operator")),
+        }
+        complain(out, &path.child("key"), text(r, "key"), label_key(text(r, "key")));
+        for (j, value) in values.iter().enumerate() {
+            complain(out, &path.child("values").index(j), value, label_value(value));
+        }
+    }
+    for (i, r) in list(term, "matchFields").iter().enumerate() {
+        let path = path.child("matchFields").index(i);
+        match text(r, "operator") {
+            "In" | "NotIn" => {
+                if texts(r, "values").len() != 1 {
+                    let message = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector";
+                    out.push(Error::required(path.child("values"), message));
+                }
+            }
+            other => out.push(Error::invalid(path.child("operator"), other, "not a valid selector operator")),
+        }
+        let key = text(r, "key");
+        if key == "metadata.name" {
+            for (j, value) in texts(r, "values").iter().enumerate() {
+                complain(out, &path.child("values").index(j), value, super::names::dns1123_subdomain(value));
+            }
+        } else {
+            out.push(Error::invalid(path.child("key"), key, "not a valid field selector key"));
+        }
+    }
+}
+
+/// The labels of a template under `metadata`.
+pub(super) fn template_labels(template: &Value) -> &Value {
+    get(get(template, "metadata"), "labels")
+}

@@ -1,0 +1,297 @@
+//! Services. Addresses and node ports are allocated after this.
+
+use std::collections::BTreeSet;
+
+use proto::Value;
+use serde_json::json;
+use shared::status::field::{Error, Path};
+
+use super::meta;
+use super::names::{
+    between, cidr, complain, dns1123_label, dns1123_subdomain, ip, port_number, qualified_name, special_ip,
+};
+use super::pod::containers::choice;
+use super::pod::handlers::port_or_name;
+use super::tree::{at, get, has, int, list, text, texts};
+
+fn is_headless(spec: &Value) -> bool {
+    addresses(spec).first() == Some(&"None")
+}
+
+/// The cluster addresses, whichever of the two fields holds them.
+fn addresses(spec: &Value) -> Vec<&str> {
+    let all = texts(spec, "clusterIPs");
+    match text(spec, "clusterIP") {
+        one if all.is_empty() && !one.is_empty() => vec![one],
+        _ => all,
+    }
+}
+
+/// A service.
+pub(super) fn create(object: &Value, out: &mut Vec<Error>) {
+    let (spec, path) = (get(object, "spec"), Path::new("spec"));
+    let kind = text(spec, "type");
+    let headless = is_headless(spec);
+    if list(spec, "ports").is_empty() && !headless && kind != "ExternalName" {
+        out.push(Error::required(path.child("ports"), ""));
+    }
+    match kind {
+        "LoadBalancer" | "NodePort" if headless => {
+            let message = format!("may not be set to 'None' for {kind} services");
+            out.push(Error::invalid(path.child("clusterIPs").index(0), "None", &message));
+        }
+        "ExternalName" => external_name(spec, &path, out),
+        _ => {}
+    }
+    ports(spec, &path.child("ports"), out);
+    meta::labels(spec, "selector", &path.child("selector"), out);
+    choice(spec, "sessionAffinity", &["ClientIP", "None"], &path, out);
+    affinity(spec, &path.child("sessionAffinityConfig"), out);
+    cluster_ips(spec, &path, out);
+    for (i, address) in texts(spec, "externalIPs").iter().enumerate() {
+        let path = path.child("externalIPs").index(i);
+        if ip(out, &path, address).is_some() {
+            special_ip(out, &path, address);
+        }
+    }
+    choice(spec, "type", &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"], &path, out);
+    node_ports(spec, &path.child("ports"), out);
+    load_balancer(spec, &path, out);
+    policies(spec, &path, out);
+}
+
+fn external_name(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    let message = "may not be set for ExternalName services";
+    if !addresses(spec).is_empty() {
+        out.push(Error::forbidden(path.child("clusterIPs"), message));
+    }
+    if !list(spec, "ipFamilies").is_empty() {
+        out.push(Error::forbidden(path.child("ipFamilies"), message));
+    }
+    if has(spec, "ipFamilyPolicy") {
+        out.push(Error::forbidden(path.child("ipFamilyPolicy"), message));
+    }
+    let name = text(spec, "externalName");
+    match name.strip_suffix('.').unwrap_or(name) {
+        "" => out.push(Error::required(path.child("externalName"), "")),
+        name => complain(out, &path.child("externalName"), name, dns1123_subdomain(name)),
+    }
+}
+
+fn ports(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    let all = list(spec, "ports");
+    let mut names = BTreeSet::new();
+    for (i, port) in all.iter().enumerate() {
+        let path = path.index(i);
+        let name = text(port, "name");
+        if name.is_empty() {
+            if all.len() > 1 {
+                out.push(Error::required(path.child("name"), ""));
+            }
+        } else {
+            complain(out, &path.child("name"), name, dns1123_label(name));
+            if !names.insert(name) {
+                out.push(Error::duplicate(path.child("name"), name));
+            }
+        }
+        let number = int(port, "port").unwrap_or_default();
+        out.extend(port_number(number).into_iter().map(|m| Error::invalid(path.child("port"), number, &m)));
+        choice(port, "protocol", &["SCTP", "TCP", "UDP"], &path, out);
+        port_or_name(get(port, "targetPort"), &path.child("targetPort"), out);
+        if has(port, "appProtocol") {
+            let protocol = text(port, "appProtocol");
+            complain(out, &path.child("appProtocol"), protocol, qualified_name(protocol));
+        }
+    }
+}
+
+fn affinity(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    let config = get(spec, "sessionAffinityConfig");
+    match text(spec, "sessionAffinity") {
+        "ClientIP" => {
+            let seconds = at(config, &["clientIP", "timeoutSeconds"]);
+            let message = "when session affinity type is ClientIP";
+            if config.is_null() {
+                out.push(Error::required(path, &format!("{message}")));
+            } else if get(config, "clientIP").is_null() {
+                out.push(Error::required(path.child("clientIP"), message));
+            } else if seconds.is_null() {
+                out.push(Error::required(path.child("clientIP").child("timeoutSeconds"), message));
+            } else if let Some(value) = seconds.as_i64().filter(|s| !(1..=86_400).contains(s)) {
+                let message = "must be greater than 0 and less than 86400";
+                out.push(Error::invalid(path.child("clientIP").child("timeoutSeconds"), value, message));
+            }
+        }
+        "None" if !config.is_null() => {
+            out.push(Error::forbidden(path, "must not be set when session affinity is None"));
+        }
+        _ => {}
+    }
+}
+
+fn cluster_ips(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    if text(spec, "type") == "ExternalName" {
+        return;
+    }
+    let (one, all) = (text(spec, "clusterIP"), texts(spec, "clusterIPs"));
+    let list_path = path.child("clusterIPs");
+    if let Some(first) = all.first() {
+        if one.is_empty() {
+            out.push(Error::invalid(
+                path.child("clusterIPs"),
+                json!(all),
+                "must be empty when `clusterIP` is not specified",
+            ));
+        } else if *first != one {
+            out.push(Error::invalid(&list_path, json!(all), "first value must match `clusterIP`"));
+        }
+    }
+    let families = texts(spec, "ipFamilies");
+    for (i, family) in families.iter().enumerate() {
+        if !matches!(*family, "IPv4" | "IPv6") {
+            out.push(Error::not_supported(path.child("ipFamilies").index(i), *family, &["IPv4", "IPv6"]));
+        }
+    }
+    if families.len() == 2 && families[0] == families[1] {
+        out.push(Error::duplicate(path.child("ipFamilies").index(1), families[1]));
+    }
+    let policy = text(spec, "ipFamilyPolicy");
+    let policies = ["PreferDualStack", "RequireDualStack", "SingleStack"];
+    if !policy.is_empty() && !policies.contains(&policy) {
+        out.push(Error::not_supported(path.child("ipFamilyPolicy"), policy, &policies));
+    }
+    let effective = addresses(spec);
+    for (i, address) in effective.iter().enumerate() {
+        let path = list_path.index(i);
+        if *address == "None" {
+            if effective.len() > 1 {
+                out.push(Error::invalid(path, *address, "may not be 'None' when more than one value is specified"));
+            }
+            continue;
+        }
+        if i == 0 && all.is_empty() && address.is_empty() {
+            continue;
+        }
+        ip(out, &path, address);
+    }
+    if effective.len() > 2 {
+        out.push(Error::invalid(&list_path, json!(effective), "may only hold up to 2 values"));
+    }
+}
+
+fn node_ports(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    let (mut nodes, mut ports) = (BTreeSet::new(), BTreeSet::new());
+    let all = list(spec, "ports");
+    if text(spec, "type") == "ClusterIP" {
+        for (i, _) in all.iter().enumerate().filter(|(_, p)| int(p, "nodePort").unwrap_or_default() != 0) {
+            let message = "may not be used when `type` is 'ClusterIP'";
+            out.push(Error::forbidden(path.index(i).child("nodePort"), message));
+        }
+    }
+    for (i, port) in all.iter().enumerate() {
+        let number = int(port, "nodePort").unwrap_or_default();
+        if number != 0 && !nodes.insert((text(port, "protocol"), number)) {
+            out.push(Error::duplicate(path.index(i).child("nodePort"), number));
+        }
+    }
+    for (i, port) in all.iter().enumerate() {
+        let (protocol, number) = (text(port, "protocol"), int(port, "port").unwrap_or_default());
+        if !ports.insert((protocol, number)) {
+            let key = json!({"Name": "", "Protocol": protocol, "AppProtocol": null, "Port": number, "TargetPort": 0, "NodePort": 0});
+            out.push(Error::duplicate(path.index(i), key));
+        }
+    }
+}
+
+fn load_balancer(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    let balanced = text(spec, "type") == "LoadBalancer";
+    let message = "may only be used when `type` is 'LoadBalancer'";
+    let ranges = texts(spec, "loadBalancerSourceRanges");
+    let ranges_path = path.child("LoadBalancerSourceRanges");
+    if !ranges.is_empty() && !balanced {
+        out.push(Error::forbidden(&ranges_path, message));
+    }
+    for (i, range) in ranges.iter().enumerate() {
+        cidr(out, &ranges_path.index(i), range.trim());
+    }
+    if has(spec, "allocateLoadBalancerNodePorts") && !balanced {
+        out.push(Error::forbidden(path.child("allocateLoadBalancerNodePorts"), message));
+    }
+    if has(spec, "loadBalancerClass") && !balanced {
+        out.push(Error::forbidden(path.child("loadBalancerClass"), message));
+    }
+}
+
+fn is_external(spec: &Value) -> bool {
+    let kind = text(spec, "type");
+    matches!(kind, "LoadBalancer" | "NodePort") || (kind == "ClusterIP" && !list(spec, "externalIPs").is_empty())
+}
+
+fn policies(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    let external = text(spec, "externalTrafficPolicy");
+    let external_path = path.child("externalTrafficPolicy");
+    match (is_external(spec), external) {
+        (_, "") => {}
+        (false, _) => {
+            out.push(Error::invalid(&external_path, external, "may only be set for externally-accessible services"));
+        }
+        (true, "Cluster" | "Local") => {}
+        (true, other) => out.push(Error::not_supported(&external_path, other, &["Cluster", "Local"])),
+    }
+    let port = int(spec, "healthCheckNodePort").unwrap_or_default();
+    let checked = text(spec, "type") == "LoadBalancer" && external == "Local";
+    if port != 0 && !checked {
+        let message = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+        out.push(Error::invalid(path.child("healthCheckNodePort"), port, message));
+    } else if port != 0 && !(1..=65535).contains(&port) {
+        out.push(Error::invalid(path.child("healthCheckNodePort"), port, &between(1, 65535)));
+    }
+    let internal = text(spec, "internalTrafficPolicy");
+    if !matches!(internal, "" | "Cluster" | "Local") {
+        out.push(Error::not_supported(path.child("internalTrafficPolicy"), internal, &["Cluster", "Local"]));
+    }
+    let distribution = text(spec, "trafficDistribution");
+    let known = ["PreferClose", "PreferSameNode", "PreferSameZone"];
+    if has(spec, "trafficDistribution") && !known.contains(&distribution) {
+        out.push(Error::not_supported(path.child("trafficDistribution"), distribution, &known));
+    }
+}
+
+/// What may change on a service.
+pub(super) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    let (spec, before, path) = (get(new, "spec"), get(old, "spec"), Path::new("spec"));
+    if text(spec, "type") == "ExternalName" || text(before, "type") == "ExternalName" {
+        return;
+    }
+    let (now, was) = (addresses(spec), addresses(before));
+    // Addresses left out are taken over from the stored service later on.
+    if !now.is_empty() && !(is_headless(spec) && is_headless(before)) {
+        let list_path = path.child("clusterIPs");
+        for (i, address) in was.iter().enumerate() {
+            if now.get(i).is_some_and(|n| n != address) {
+                out.push(Error::invalid(list_path.index(i), json!(now), "may not change once set"));
+            }
+        }
+        if was.len() > now.len() && text(spec, "ipFamilyPolicy") != "SingleStack" {
+            let message = "must be set to 'SingleStack' when releasing the secondary clusterIP";
+            out.push(Error::invalid(path.child("ipFamilyPolicy"), get(spec, "ipFamilyPolicy").clone(), message));
+        }
+    }
+    let families = |s| texts(s, "ipFamilies");
+    if let (Some(a), Some(b)) = (families(spec).first(), families(before).first())
+        && a != b
+        && !(is_headless(spec) && is_headless(before))
+    {
+        let value = get(spec, "ipFamilies").clone();
+        out.push(Error::invalid(path.child("ipFamilies").index(0), value, "may not change once set"));
+    }
+    let class = |s: &Value| text(s, "loadBalancerClass").to_owned();
+    if text(spec, "type") == "LoadBalancer" && text(before, "type") == "LoadBalancer" && class(spec) != class(before) {
+        let message = "may not change once set";
+        out.push(Error::invalid(path.child("loadBalancerClass"), class(spec), message));
+    }
+    let health = |s: &Value| int(s, "healthCheckNodePort").unwrap_or_default();
+    if health(before) != 0 && health(spec) != 0 && health(spec) != health(before) {
+        out.push(Error::forbidden(path.child("healthCheckNodePort"), "field is immutable"));
+    }
+}

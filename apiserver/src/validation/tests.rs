@@ -1,0 +1,398 @@
+//! Upstream's answers (`testdata/validation.json`), the rules of updates, and any tree at all.
+
+use proto::Value;
+use proto::json::{self, Strictness};
+use proto::resources::{Resource, find};
+use proto::{defaulting, schema};
+use serde_json::{Map, json};
+use shared::status::field::Error;
+
+use super::{RULES, validate_create, validate_subresource, validate_update, warnings};
+
+/// Row and namespace of a collection's path.
+fn target(path: &str) -> (&'static Resource, String) {
+    let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    let (group, version, rest) = match parts.as_slice() {
+        ["api", version, rest @ ..] => ("", *version, rest),
+        ["apis", group, version, rest @ ..] => (*group, *version, rest),
+        _ => ("", "", &[][..]),
+    };
+    let (namespace, plural) = match rest {
+        ["namespaces", namespace, plural, ..] => (*namespace, *plural),
+        [plural, ..] => ("", *plural),
+        [] => ("", ""),
+    };
+    (find(group, version, plural).unwrap(), namespace.to_owned())
+}
+
+fn prepared(row: &Resource, namespace: &str, mut body: Value) -> Value {
+    body["apiVersion"] = row.api_version().into();
+    body["kind"] = row.kind.to_string().into();
+    let schema = schema::kind(&row.group, &row.version, &row.kind).unwrap();
+    let bytes = serde_json::to_vec(&body).unwrap();
+    let mut object = json::decode(schema, &bytes, Strictness::Ignore).unwrap().value;
+    defaulting::apply(schema, &mut object);
+    if row.namespaced {
+        object["metadata"]["namespace"] = namespace.into();
+    }
+    // What the job strategy does before validation.
+    if row.kind == "Job" && object["spec"].get("selector").is_none_or(Value::is_null) {
+        object["spec"]["selector"] = json!({"matchLabels": {"controller-uid": "u"}});
+        object["spec"]["template"]["metadata"]["labels"] = json!({"controller-uid": "u"});
+    }
+    object
+}
+
+fn shown(errors: &[Error]) -> Vec<Value> {
+    let cause = |e: &Error| json!({"field": e.field, "message": e.body(), "reason": e.kind.reason()});
+    errors.iter().map(cause).collect()
+}
+
+/// JSON inside messages is compared by value: key order differs.
+fn comparable(causes: &[Value]) -> Vec<(String, String, String)> {
+    let text = |c: &Value, k: &str| c[k].as_str().unwrap_or_default().to_owned();
+    let sorted = |message: String| {
+        let Some(rest) = message.strip_prefix("Invalid value: ") else { return message };
+        let mut stream = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
+        match stream.next() {
+            Some(Ok(value)) => format!("Invalid value: {value}{}", &rest[stream.byte_offset()..]),
+            _ => message,
+        }
+    };
+    causes.iter().map(|c| (text(c, "field"), text(c, "reason"), sorted(text(c, "message")))).collect()
+}
+
+#[test]
+fn creates_are_refused_as_upstream_does() {
+    let cases: Vec<Value> = serde_json::from_str(include_str!("../../testdata/validation.json")).unwrap();
+    let mut wrong = Vec::new();
+    for case in &cases {
+        let (row, namespace) = target(case["path"].as_str().unwrap());
+        let object = prepared(row, &namespace, case["body"].clone());
+        let got = comparable(&shown(&validate_create(row, &object)));
+        let want = comparable(case["causes"].as_array().unwrap());
+        if got != want {
+            wrong.push(format!("{}:\n got {got:#?}\n want {want:#?}", case["name"]));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Creates an object of the first body, merges the second into it and validates.
+fn patched(path: &str, body: Value, patch: Value) -> Vec<(String, String)> {
+    let (row, namespace) = target(path);
+    let mut body = body;
+    body["metadata"]["name"] = body["metadata"].get("name").cloned().unwrap_or_else(|| "x".into());
+    let mut old = prepared(row, &namespace, body);
+    old["metadata"]["uid"] = "u".into();
+    let errors = validate_create(row, &old);
+    assert!(errors.is_empty(), "{path}: {errors:?}");
+    let mut new = old.clone();
+    proto::merge::merge_patch::apply(&mut new, patch);
+    validate_update(row, &new, &old).iter().map(|e| (e.field.clone(), e.body())).collect()
+}
+
+fn pod_spec() -> Value {
+    json!({"containers": [{"name": "c", "image": "i"}]})
+}
+
+#[test]
+fn what_may_not_change() {
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": pod_spec()});
+    let workload = json!({"spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template, "serviceName": "s"}});
+    let apps = "/apis/apps/v1/namespaces/n/";
+    let table = [
+        (
+            "/api/v1/namespaces/n/configmaps".to_owned(),
+            json!({"immutable": true, "data": {"a": "b"}}),
+            json!({"data": {"a": "c"}}),
+            "data",
+            "Forbidden: field is immutable when `immutable` is set",
+        ),
+        (
+            "/api/v1/namespaces/n/configmaps".to_owned(),
+            json!({"immutable": true}),
+            json!({"immutable": null}),
+            "immutable",
+            "Forbidden: field is immutable when `immutable` is set",
+        ),
+        (
+            "/api/v1/namespaces/n/secrets".to_owned(),
+            json!({}),
+            json!({"type": "x"}),
+            "type",
+            "Invalid value: \"x\": field is immutable",
+        ),
+        (
+            format!("{apps}deployments"),
+            workload.clone(),
+            json!({"spec": {"selector": {"matchLabels": {"z": "z"}}, "template": {"metadata": {"labels": {"z": "z"}}}}}),
+            "spec.selector",
+            "Invalid value: {\"matchLabels\":{\"a\":\"b\",\"z\":\"z\"}}: field is immutable",
+        ),
+        (
+            format!("{apps}statefulsets"),
+            workload,
+            json!({"spec": {"serviceName": "z"}}),
+            "spec",
+            "Forbidden: updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden",
+        ),
+        (
+            "/apis/storage.k8s.io/v1/storageclasses".to_owned(),
+            json!({"provisioner": "a"}),
+            json!({"provisioner": "z"}),
+            "provisioner",
+            "Forbidden: updates to provisioner are forbidden.",
+        ),
+        (
+            "/apis/scheduling.k8s.io/v1/priorityclasses".to_owned(),
+            json!({"value": 1}),
+            json!({"value": 9}),
+            "value",
+            "Forbidden: may not be changed in an update.",
+        ),
+        (
+            "/apis/discovery.k8s.io/v1/namespaces/n/endpointslices".to_owned(),
+            json!({"addressType": "IPv4", "endpoints": []}),
+            json!({"addressType": "IPv6"}),
+            "addressType",
+            "Invalid value: \"IPv6\": field is immutable",
+        ),
+        (
+            "/apis/networking.k8s.io/v1/ingressclasses".to_owned(),
+            json!({"spec": {"controller": "a.b/c"}}),
+            json!({"spec": {"controller": "z.z/z"}}),
+            "spec.controller",
+            "Invalid value: \"z.z/z\": field is immutable",
+        ),
+        (
+            "/api/v1/nodes".to_owned(),
+            json!({"spec": {"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24"]}}),
+            json!({"spec": {"podCIDR": "10.7.0.0/24", "podCIDRs": ["10.7.0.0/24"]}}),
+            "spec.podCIDRs",
+            "Forbidden: node updates may not change podCIDR except from \"\" to valid",
+        ),
+        (
+            "/apis/rbac.authorization.k8s.io/v1/namespaces/n/rolebindings".to_owned(),
+            json!({"roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "a"}}),
+            json!({"roleRef": {"name": "z"}}),
+            "roleRef",
+            "Invalid value: {\"APIGroup\":\"rbac.authorization.k8s.io\",\"Kind\":\"Role\",\"Name\":\"z\"}: cannot change roleRef",
+        ),
+        (
+            "/api/v1/namespaces/n/services".to_owned(),
+            json!({"spec": {"clusterIP": "10.96.1.1", "clusterIPs": ["10.96.1.1"], "ports": [{"port": 80}]}}),
+            json!({"spec": {"clusterIP": "10.96.9.9", "clusterIPs": null}}),
+            "spec.clusterIPs[0]",
+            "Invalid value: [\"10.96.9.9\"]: may not change once set",
+        ),
+        (
+            "/api/v1/namespaces/n/pods".to_owned(),
+            json!({"spec": pod_spec()}),
+            json!({"spec": {"restartPolicy": "Never"}}),
+            "spec",
+            "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)",
+        ),
+        (
+            "/api/v1/namespaces/n/pods".to_owned(),
+            json!({"spec": pod_spec()}),
+            json!({"spec": {"containers": [{"name": "c", "image": "i"}, {"name": "d", "image": "i"}]}}),
+            "spec.containers",
+            "Forbidden: pod updates may not add or remove containers",
+        ),
+    ];
+    for (path, body, patch, field, message) in table {
+        let got = patched(&path, body, patch);
+        assert_eq!(got, [(field.to_owned(), message.to_owned())], "{path}");
+    }
+    let uid = patched("/api/v1/namespaces/n/configmaps", json!({}), json!({"metadata": {"uid": "x"}}));
+    let cause = ("metadata.uid".to_owned(), "Invalid value: \"x\": field is immutable".to_owned());
+    assert_eq!(uid, [cause.clone(), cause]);
+}
+
+#[test]
+fn what_may_change() {
+    let pods = "/api/v1/namespaces/n/pods";
+    let pod = json!({"spec": pod_spec()});
+    for (path, body, patch) in [
+        (pods, pod.clone(), json!({"metadata": {"labels": {"a": "b"}}})),
+        (pods, pod.clone(), json!({"spec": {"activeDeadlineSeconds": 5}})),
+        (pods, pod, json!({"spec": {"tolerations": [{"operator": "Exists"}]}})),
+        (
+            "/api/v1/namespaces/n/persistentvolumeclaims",
+            json!({"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}),
+            json!({"spec": {"volumeName": "v"}}),
+        ),
+        (
+            "/api/v1/namespaces/n/services",
+            json!({"spec": {"ports": [{"port": 80}]}}),
+            json!({"spec": {"ports": [{"port": 81, "protocol": "TCP", "targetPort": 81}]}}),
+        ),
+    ] {
+        assert_eq!(patched(path, body, patch.clone()), [], "{path} {patch}");
+    }
+}
+
+#[test]
+fn subresources_of_pods() {
+    let (row, namespace) = target("/api/v1/namespaces/n/pods");
+    let old = prepared(
+        row,
+        &namespace,
+        json!({"metadata": {"name": "p"}, "spec": pod_spec(), "status": {"qosClass": "BestEffort"}}),
+    );
+    let texts = |sub: &str, patch: Value| -> Vec<String> {
+        let mut new = old.clone();
+        proto::merge::merge_patch::apply(&mut new, patch);
+        validate_subresource(row, sub, &new, &old).iter().map(ToString::to_string).collect()
+    };
+    let debug = |name: &str| json!({"name": name, "image": "i", "terminationMessagePolicy": "File", "imagePullPolicy": "Always"});
+    assert_eq!(texts("ephemeralcontainers", json!({"spec": {"ephemeralContainers": [debug("d")]}})), [""; 0]);
+    assert_eq!(
+        texts("ephemeralcontainers", json!({"spec": {"ephemeralContainers": [debug("c")]}})),
+        ["spec.ephemeralContainers[0].name: Duplicate value: \"c\""]
+    );
+    assert_eq!(texts("status", json!({"status": {"phase": "Running"}})), [""; 0]);
+    let limits = json!({"spec": {"containers": [{"name": "c", "image": "i", "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File", "imagePullPolicy": "Always", "resources": {"limits": {"cpu": "1"}}}]}});
+    assert_eq!(
+        texts("resize", limits),
+        ["spec: Invalid value: \"BestEffort\": Pod QOS Class may not change as a result of resizing"]
+    );
+}
+
+#[test]
+fn complaints_about_pods() {
+    let (row, namespace) = target("/api/v1/namespaces/n/pods");
+    let table = [
+        (
+            json!({"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}]}),
+            "spec.containers[0].resources.requests: Invalid value: \"2\": must be less than or equal to cpu limit of 1",
+        ),
+        (
+            json!({"containers": [{"name": "c", "image": "i", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]}),
+            "spec.containers[0].volumeMounts[0].name: Not found: \"v\"",
+        ),
+        (
+            json!({"containers": [{"name": "c", "image": "i", "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.x"}}}]}]}),
+            "spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Invalid value: \"spec.x\": error converting fieldPath: field label not supported: spec.x",
+        ),
+        (
+            json!({"containers": [{"name": "c", "image": "i", "livenessProbe": {}}]}),
+            "spec.containers[0].livenessProbe: Required value: must specify a handler type",
+        ),
+        (
+            json!({"containers": [{"name": "c", "image": "i"}], "tolerations": [{"key": "a", "operator": "Exists", "effect": "Nope"}]}),
+            "spec.tolerations[0].effect: Unsupported value: \"Nope\": supported values: \"NoSchedule\", \"PreferNoSchedule\", \"NoExecute\"",
+        ),
+        (
+            json!({"containers": [{"name": "c", "image": "i"}], "volumes": [{"name": "v", "secret": {}}]}),
+            "spec.volumes[0].secret.secretName: Required value",
+        ),
+        (
+            json!({"containers": [{"name": "c", "image": "i"}], "dnsPolicy": "None"}),
+            "spec.dnsConfig: Required value: must provide `dnsConfig` when `dnsPolicy` is None",
+        ),
+        (
+            json!({"containers": [{"name": "c", "image": "i"}], "initContainers": [{"name": "c", "image": "i"}]}),
+            "spec.initContainers[0].name: Duplicate value: \"c\"",
+        ),
+    ];
+    for (spec, want) in table {
+        let pod = prepared(row, &namespace, json!({"metadata": {"name": "p"}, "spec": spec}));
+        let got: Vec<String> = validate_create(row, &pod).iter().map(ToString::to_string).collect();
+        assert_eq!(got, [want]);
+    }
+}
+
+#[test]
+fn pods_are_warned_about() {
+    let (row, namespace) = target("/api/v1/namespaces/n/pods");
+    let pod = prepared(
+        row,
+        &namespace,
+        json!({"metadata": {"name": "a.b"}, "spec": {"nodeSelector": {"beta.kubernetes.io/os": "linux"},
+        "containers": [{"name": "c", "image": "i", "env": [{"name": "A"}, {"name": "A"}]}], "volumes": [{"name": "v", "rbd": {"image": "i", "monitors": ["m"]}}]}}),
+    );
+    assert_eq!(
+        warnings(row, &pod),
+        [
+            "spec.nodeSelector[beta.kubernetes.io/os]: deprecated since v1.14; use \"kubernetes.io/os\" instead",
+            "spec.volumes[0].rbd: deprecated in v1.28, non-functional in v1.31+",
+            "spec.containers[0].env[1]: hides previous definition of \"A\", which may be dropped when using apply",
+            "metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: [must not contain dots]",
+        ]
+    );
+}
+
+/// A tree of names that validation looks for, from a seed.
+fn tree(seed: &mut u64, depth: u32) -> Value {
+    const NAMES: &[&str] = &[
+        "metadata",
+        "name",
+        "spec",
+        "containers",
+        "template",
+        "labels",
+        "ports",
+        "resources",
+        "limits",
+        "selector",
+        "volumes",
+        "env",
+        "rules",
+        "subsets",
+        "data",
+        "status",
+        "hard",
+        "webhooks",
+        "securityContext",
+        "cpu",
+        "schedule",
+        "request",
+        "matchExpressions",
+        "ownerReferences",
+        "conditions",
+        "jobTemplate",
+        "type",
+        "clusterIPs",
+        "finalizers",
+    ];
+    const TEXTS: &[&str] =
+        &["", "-", "a", "é", "9-", "['", "metadata.labels['x']", "50%", "1x", "*/", "@", "https://", "1Gi", ".."];
+    let mut roll = |n: usize| {
+        *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(*seed >> 33).unwrap_or_default() % n
+    };
+    match roll(if depth == 0 { 4 } else { 10 }) {
+        0 => Value::Null,
+        1 => Value::from(roll(3) == 0),
+        2 => Value::from(i64::try_from(roll(1 << 20)).unwrap_or_default() - 1000),
+        3 => Value::from(TEXTS[roll(TEXTS.len())]),
+        4 | 5 => {
+            let count = roll(4);
+            (0..count).map(|_| tree(seed, depth - 1)).collect()
+        }
+        _ => {
+            let keys: Vec<&str> = (0..1 + roll(6)).map(|_| NAMES[roll(NAMES.len())]).collect();
+            Value::Object(keys.into_iter().map(|k| (k.to_owned(), tree(seed, depth - 1))).collect::<Map<_, _>>())
+        }
+    }
+}
+
+#[test]
+fn any_tree_is_judged() {
+    let mut seed = 7;
+    for _ in 0..300 {
+        let (a, b) = (tree(&mut seed, 7), tree(&mut seed, 7));
+        for rules in RULES {
+            let row = proto::resources::all().iter().find(|r| r.group == rules.group && r.plural == rules.plural);
+            let Some(row) = row else { continue };
+            let _ = validate_create(row, &a);
+            let _ = validate_update(row, &a, &b);
+            let _ = warnings(row, &a);
+            for subresource in ["status", "ephemeralcontainers", "resize"] {
+                let _ = validate_subresource(row, subresource, &a, &b);
+            }
+        }
+    }
+}

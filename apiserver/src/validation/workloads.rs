@@ -1,0 +1,309 @@
+//! Replication controllers, replica sets, deployments, daemon sets, stateful sets, controller revisions.
+
+use proto::Value;
+use shared::status::field::{Error, Path};
+
+use super::meta::immutable;
+use super::names::{not_negative, percent, percent_complaint};
+use super::pod;
+use super::selectors::{is_empty, label_selector, picks, template_labels};
+use super::tree::{get, has, has_entries, int, list, same, text, without};
+
+const MISMATCH: &str = "`selector` does not match template `labels`";
+
+fn spec_path() -> Path {
+    Path::new("spec")
+}
+
+/// Non-negative numbers of a spec.
+pub(super) fn counts(spec: &Value, keys: &[&str], path: &Path, out: &mut Vec<Error>) {
+    for key in keys {
+        not_negative(out, path.child(key), int(spec, key));
+    }
+}
+
+/// What every workload asks of its template: no restart policy but `Always`, no deadline.
+fn lasting_template(template: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
+    pod::template(template, path, out);
+    let (spec, path) = (get(template, "spec"), path.child("spec"));
+    let policy = text(spec, "restartPolicy");
+    if policy != "Always" {
+        out.push(Error::not_supported(path.child("restartPolicy"), policy, &["Always"]));
+    }
+    if has(spec, "activeDeadlineSeconds") {
+        let message = format!("activeDeadlineSeconds in {kind} is not Supported");
+        out.push(Error::forbidden(path.child("activeDeadlineSeconds"), &message));
+    }
+}
+
+fn mismatch(template: &Value, path: &Path, out: &mut Vec<Error>) {
+    let labels = template_labels(template).clone();
+    out.push(Error::invalid(path.child("metadata").child("labels"), labels, MISMATCH));
+}
+
+/// A required selector that is not empty.
+fn selector(spec: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
+    let (selector, path) = (get(spec, "selector"), path.child("selector"));
+    if selector.is_null() {
+        out.push(Error::required(path, ""));
+        return;
+    }
+    label_selector(selector, &path, out);
+    if is_empty(selector) {
+        out.push(Error::invalid(&path, selector.clone(), &format!("empty selector is invalid for {kind}")));
+    }
+}
+
+/// Nothing of its own on update.
+pub(super) fn no_change(_: &Value, _: &Value, _: &mut Vec<Error>) {}
+
+/// A replication controller.
+pub(super) fn replication_controller(object: &Value, out: &mut Vec<Error>) {
+    let (spec, path) = (get(object, "spec"), spec_path());
+    counts(spec, &["minReadySeconds"], &path, out);
+    if !has_entries(spec, "selector") {
+        out.push(Error::required(path.child("selector"), ""));
+    }
+    counts(spec, &["replicas"], &path, out);
+    let (template, path) = (get(spec, "template"), path.child("template"));
+    if template.is_null() {
+        out.push(Error::required(path, ""));
+        return;
+    }
+    let labels = template_labels(template);
+    if get(spec, "selector").as_object().into_iter().flatten().any(|(k, v)| get(labels, k) != v) {
+        mismatch(template, &path, out);
+    }
+    lasting_template(template, "ReplicationController", &path, out);
+}
+
+/// A replica set.
+pub(super) fn replica_set(object: &Value, out: &mut Vec<Error>) {
+    let (spec, path) = (get(object, "spec"), spec_path());
+    counts(spec, &["replicas", "minReadySeconds"], &path, out);
+    selector(spec, "deployment", &path, out);
+    matching_template(spec, "ReplicaSet", &path, out);
+}
+
+fn matching_template(spec: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
+    let (template, path) = (get(spec, "template"), path.child("template"));
+    if !picks(get(spec, "selector"), template_labels(template)) {
+        mismatch(template, &path, out);
+    }
+    lasting_template(template, kind, &path, out);
+}
+
+/// The selector of a replica set or deployment may not change.
+pub(super) fn selector_stays(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    let selector = |o| get(get(o, "spec"), "selector");
+    immutable(selector(new), selector(old), &Path::of(&["spec", "selector"]), out);
+}
+
+/// A deployment.
+pub(super) fn deployment(object: &Value, out: &mut Vec<Error>) {
+    let (spec, path) = (get(object, "spec"), spec_path());
+    counts(spec, &["replicas"], &path, out);
+    selector(spec, "deployment", &path, out);
+    matching_template(spec, "ReplicaSet", &path, out);
+    deployment_strategy(get(spec, "strategy"), &path.child("strategy"), out);
+    counts(spec, &["minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"], &path, out);
+    if let Some(deadline) = int(spec, "progressDeadlineSeconds")
+        && deadline <= int(spec, "minReadySeconds").unwrap_or_default()
+    {
+        let path = path.child("progressDeadlineSeconds");
+        out.push(Error::invalid(path, deadline, "must be greater than minReadySeconds"));
+    }
+}
+
+fn deployment_strategy(strategy: &Value, path: &Path, out: &mut Vec<Error>) {
+    let rolling = get(strategy, "rollingUpdate");
+    match text(strategy, "type") {
+        "Recreate" => {
+            if !rolling.is_null() {
+                let message = "may not be specified when strategy `type` is 'Recreate'";
+                out.push(Error::forbidden(path.child("rollingUpdate"), message));
+            }
+        }
+        "RollingUpdate" if rolling.is_null() => {
+            out.push(Error::required(path.child("rollingUpdate"), "this should be defaulted and never be nil"));
+        }
+        "RollingUpdate" => {
+            let path = path.child("rollingUpdate");
+            amount(get(rolling, "maxUnavailable"), &path.child("maxUnavailable"), out);
+            amount(get(rolling, "maxSurge"), &path.child("maxSurge"), out);
+            if size(get(rolling, "maxUnavailable")) == 0 && size(get(rolling, "maxSurge")) == 0 {
+                let value = get(rolling, "maxUnavailable").clone();
+                out.push(Error::invalid(path.child("maxUnavailable"), value, "may not be 0 when `maxSurge` is 0"));
+            }
+            at_most_all(get(rolling, "maxUnavailable"), &path.child("maxUnavailable"), out);
+        }
+        other => out.push(Error::not_supported(path.child("type"), other, &["Recreate", "RollingUpdate"])),
+    }
+}
+
+/// A number or percentage that is not negative; null is fine.
+pub(super) fn amount(value: &Value, path: &Path, out: &mut Vec<Error>) {
+    match value {
+        Value::String(text) if percent(text).is_none() => {
+            out.push(Error::invalid(path, text.as_str(), &percent_complaint()));
+        }
+        Value::Number(n) => not_negative(out, path.clone(), n.as_i64()),
+        _ => {}
+    }
+}
+
+/// The number, or the number before `%`.
+fn size(value: &Value) -> i64 {
+    match value {
+        Value::String(text) => percent(text).unwrap_or_default(),
+        other => other.as_i64().unwrap_or_default(),
+    }
+}
+
+/// Not more than `100%`.
+pub(super) fn at_most_all(value: &Value, path: &Path, out: &mut Vec<Error>) {
+    if value.as_str().and_then(percent).is_some_and(|p| p > 100) {
+        out.push(Error::invalid(path, value.clone(), "must not be greater than 100%"));
+    }
+}
+
+/// A daemon set.
+pub(super) fn daemon_set(object: &Value, out: &mut Vec<Error>) {
+    let (spec, path) = (get(object, "spec"), spec_path());
+    let wanted = get(spec, "selector");
+    let (template, template_path) = (get(spec, "template"), path.child("template"));
+    label_selector(wanted, &path.child("selector"), out);
+    if !picks(wanted, template_labels(template)) {
+        mismatch(template, &template_path, out);
+    }
+    if !wanted.is_null() && is_empty(wanted) {
+        let message = "empty selector is invalid for daemonset";
+        out.push(Error::invalid(path.child("selector"), wanted.clone(), message));
+    }
+    lasting_template(template, "DaemonSet", &template_path, out);
+    counts(spec, &["minReadySeconds"], &path, out);
+    daemon_strategy(get(spec, "updateStrategy"), &path.child("updateStrategy"), out);
+    counts(spec, &["revisionHistoryLimit"], &path, out);
+}
+
+fn daemon_strategy(strategy: &Value, path: &Path, out: &mut Vec<Error>) {
+    let rolling = get(strategy, "rollingUpdate");
+    match text(strategy, "type") {
+        "OnDelete" => {}
+        "RollingUpdate" if rolling.is_null() => out.push(Error::required(path.child("rollingUpdate"), "")),
+        "RollingUpdate" => {
+            let path = path.child("rollingUpdate");
+            for key in ["maxUnavailable", "maxSurge"] {
+                amount(get(rolling, key), &path.child(key), out);
+                at_most_all(get(rolling, key), &path.child(key), out);
+            }
+            match (size(get(rolling, "maxUnavailable")) > 0, size(get(rolling, "maxSurge")) > 0) {
+                (true, true) => {
+                    let value = get(rolling, "maxSurge").clone();
+                    let message = "may not be set when maxUnavailable is non-zero";
+                    out.push(Error::invalid(path.child("maxSurge"), value, message));
+                }
+                (false, false) => {
+                    out.push(Error::required(path.child("maxUnavailable"), "cannot be 0 when maxSurge is 0"));
+                }
+                _ => {}
+            }
+        }
+        other => out.push(Error::not_supported(path.child("type"), other, &["RollingUpdate", "OnDelete"])),
+    }
+}
+
+/// A daemon set's selector may not change.
+pub(super) fn daemon_set_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    selector_stays(new, old, out);
+}
+
+/// A stateful set.
+pub(super) fn stateful_set(object: &Value, out: &mut Vec<Error>) {
+    let (spec, path) = (get(object, "spec"), spec_path());
+    match text(spec, "podManagementPolicy") {
+        "" => out.push(Error::required(path.child("podManagementPolicy"), "")),
+        "OrderedReady" | "Parallel" => {}
+        other => {
+            let message = "must be 'OrderedReady' or 'Parallel'";
+            out.push(Error::invalid(path.child("podManagementPolicy"), other, message));
+        }
+    }
+    stateful_strategy(get(spec, "updateStrategy"), &path.child("updateStrategy"), out);
+    let retention = get(spec, "persistentVolumeClaimRetentionPolicy");
+    for key in ["whenDeleted", "whenScaled"] {
+        let policy = text(retention, key);
+        if !retention.is_null() && !matches!(policy, "Retain" | "Delete") {
+            let path = path.child("persistentVolumeClaimRetentionPolicy").child(key);
+            out.push(Error::not_supported(path, policy, &["Retain", "Delete"]));
+        }
+    }
+    counts(spec, &["replicas", "minReadySeconds"], &path, out);
+    counts(get(spec, "ordinals"), &["start"], &path.child("ordinals"), out);
+    counts(spec, &["revisionHistoryLimit"], &path, out);
+    selector(spec, "statefulset", &path, out);
+    matching_template(spec, "StatefulSet", &path, out);
+}
+
+fn stateful_strategy(strategy: &Value, path: &Path, out: &mut Vec<Error>) {
+    let rolling = get(strategy, "rollingUpdate");
+    match text(strategy, "type") {
+        "" => out.push(Error::required(path, "")),
+        "OnDelete" => {
+            if !rolling.is_null() {
+                let message = "only allowed for updateStrategy 'RollingUpdate'";
+                out.push(Error::invalid(path.child("rollingUpdate"), rolling.clone(), message));
+            }
+        }
+        "RollingUpdate" => {
+            let path = path.child("rollingUpdate");
+            counts(rolling, &["partition"], &path, out);
+            let most = get(rolling, "maxUnavailable");
+            if !most.is_null() {
+                amount(most, &path.child("maxUnavailable"), out);
+                if size(most) == 0 {
+                    out.push(Error::invalid(path.child("maxUnavailable"), most.clone(), "cannot be 0"));
+                }
+                at_most_all(most, &path.child("maxUnavailable"), out);
+            }
+        }
+        _ => out.push(Error::invalid(path, strategy.clone(), "must be 'RollingUpdate' or 'OnDelete'")),
+    }
+}
+
+/// Most of a stateful set's spec may not change.
+pub(super) fn stateful_set_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    const MUTABLE: &[&str] = &[
+        "replicas",
+        "ordinals",
+        "template",
+        "updateStrategy",
+        "revisionHistoryLimit",
+        "persistentVolumeClaimRetentionPolicy",
+        "minReadySeconds",
+    ];
+    if !same(&without(get(new, "spec"), MUTABLE), &without(get(old, "spec"), MUTABLE)) {
+        let message = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
+        out.push(Error::forbidden(spec_path(), message));
+    }
+    let claims = list(get(new, "spec"), "volumeClaimTemplates");
+    for (i, claim) in claims.iter().enumerate() {
+        if text(get(claim, "metadata"), "name").is_empty() {
+            let path = spec_path().child("volumeClaimTemplates").index(i).child("metadata").child("name");
+            out.push(Error::required(path, ""));
+        }
+    }
+}
+
+/// A controller revision.
+pub(super) fn revision(object: &Value, out: &mut Vec<Error>) {
+    if get(object, "data").is_null() {
+        out.push(Error::required("data", "data is mandatory"));
+    }
+    not_negative(out, Path::new("revision"), int(object, "revision"));
+}
+
+/// A controller revision's data may not change.
+pub(super) fn revision_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    immutable(get(new, "data"), get(old, "data"), &Path::new("data"), out);
+}
