@@ -76,14 +76,23 @@ pub fn value(row: &Resource, raw: &Raw) -> Result<Value, CodecError> {
 
 /// Writes cached bytes as the JSON of the storage row's served version.
 pub fn to_json(row: &Resource, raw: &Raw, out: &mut Vec<u8>) -> Result<(), CodecError> {
-    json::encode(served_schema(row)?, &value(row, raw)?, out);
-    Ok(())
+    transcode(row, raw, true, out)
 }
 
 /// The same as an element of a list: without type metadata.
 pub fn to_json_item(row: &Resource, raw: &Raw, out: &mut Vec<u8>) -> Result<(), CodecError> {
+    transcode(row, raw, false, out)
+}
+
+/// No tree is built for what is stored as protobuf.
+fn transcode(row: &Resource, raw: &Raw, typed: bool, out: &mut Vec<u8>) -> Result<(), CodecError> {
+    if let Raw::Proto(bytes) = raw {
+        let api_version = if typed { conversion::group_version(&row.group, &row.version) } else { String::new() };
+        let kind = if typed { &*row.kind } else { "" };
+        return protobuf::to_json(served_schema(row)?, &api_version, kind, bytes, out).map_err(|e| CodecError::Protobuf(e.to_string()));
+    }
     let mut tree = value(row, raw)?;
-    if let Some(map) = tree.as_object_mut() {
+    if let (false, Some(map)) = (typed, tree.as_object_mut()) {
         map.remove("apiVersion");
         map.remove("kind");
     }
