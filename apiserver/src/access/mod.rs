@@ -188,3 +188,6 @@ pub fn random_suffix() -> String {
     let mut rng = rand::rng();
     (0..5).map(|_| char::from(LETTERS[rng.random_range(0..LETTERS.len())])).collect()
 }
+
+#[cfg(test)]
+mod tests;

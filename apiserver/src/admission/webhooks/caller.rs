@@ -149,8 +149,23 @@ impl Caller {
     }
 }
 
+/// Why a connection failed, in the words operators know.
+fn dial_error(error: &std::io::Error) -> String {
+    use std::io::ErrorKind as K;
+    match error.kind() {
+        K::ConnectionRefused => "connect: connection refused".to_owned(),
+        K::HostUnreachable => "connect: no route to host".to_owned(),
+        K::NetworkUnreachable => "connect: network is unreachable".to_owned(),
+        K::ConnectionReset => "connect: connection reset by peer".to_owned(),
+        K::TimedOut => "i/o timeout".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
 async fn connect(target: &Target, trust: Arc<rustls::ClientConfig>) -> Result<Connection, String> {
-    let stream = TcpStream::connect(&target.address).await.map_err(|e| format!("dial tcp {}: {e}", target.address))?;
+    let stream = TcpStream::connect(&target.address)
+        .await
+        .map_err(|e| format!("dial tcp {}: {}", target.address, dial_error(&e)))?;
     let _ = stream.set_nodelay(true);
     let name = ServerName::try_from(target.server.clone()).map_err(|e| e.to_string())?;
     let stream = TlsConnector::from(trust)
