@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use parking_lot::Mutex;
-use shared::informer::{Event, Informer, Object, Store};
+use shared::informer::{Event, Informer, Object};
 use tokio::sync::{Notify, oneshot};
 
 use super::stores::{Informers, Stores};
@@ -16,6 +16,9 @@ use crate::model::demand::Interner;
 use crate::model::{Cache, NodeBase, PodInfo};
 use crate::queue::{Profiles, Queue};
 
+/// Finds a pod by namespace and name.
+pub(super) type Lookup = Box<dyn Fn(&str, &str) -> Option<Arc<Pod>> + Send + Sync>;
+
 /// See the module. Locks are taken one at a time and never held across an await.
 pub(super) struct Core {
     pub(super) cache: Mutex<Cache>,
@@ -24,7 +27,8 @@ pub(super) struct Core {
     pub(super) wake: Notify,
     pub(super) profiles: Arc<Profiles>,
     pub(super) stores: Stores,
-    pub(super) pods: Store<Pod>,
+    /// The pod as the informer has it, by namespace and name.
+    pub(super) pods: Lookup,
     pub(super) api: Arc<dyn Api>,
     interner: Mutex<Interner>,
     /// Pods that wait for permission, and how to tell them.
@@ -32,13 +36,7 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(
-        profiles: Arc<Profiles>,
-        queue: Queue,
-        stores: Stores,
-        pods: Store<Pod>,
-        api: Arc<dyn Api>,
-    ) -> Self {
+    pub(super) fn new(profiles: Arc<Profiles>, queue: Queue, stores: Stores, pods: Lookup, api: Arc<dyn Api>) -> Self {
         Self {
             cache: Mutex::new(Cache::new(None)),
             queue: Mutex::new(queue),
@@ -85,7 +83,7 @@ impl Core {
         self.profiles.contains_key(&pod.scheduler_name)
     }
 
-    fn pod_seen(&self, pod: &Pod) {
+    pub(super) fn pod_seen(&self, pod: &Pod) {
         let new = self.read(pod);
         if new.node_name.is_some() {
             let mut cache = self.cache.lock();
@@ -103,7 +101,7 @@ impl Core {
         }
     }
 
-    fn pod_gone(&self, pod: &Pod) {
+    pub(super) fn pod_gone(&self, pod: &Pod) {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         if shared::types::node_name(pod).is_empty() {
             self.answer(uid, Status::unschedulable("pod was deleted"));
@@ -120,7 +118,7 @@ impl Core {
         }
     }
 
-    fn node_seen(&self, node: &Node) {
+    pub(super) fn node_seen(&self, node: &Node) {
         let base = NodeBase::from_api(node);
         let mut cache = self.cache.lock();
         let old = cache.node(&base.name).map(|n| Arc::clone(&n.base));
@@ -129,7 +127,7 @@ impl Core {
         self.happened(&ClusterEvent::Node { old, new });
     }
 
-    fn node_gone(&self, node: &Node) {
+    pub(super) fn node_gone(&self, node: &Node) {
         self.cache.lock().remove_node(node.metadata.name.as_deref().unwrap_or_default());
         self.happened(&ClusterEvent::NodeGone);
     }

@@ -15,7 +15,7 @@ use crate::metrics::{self, Attempt, Point};
 use crate::model::{PodInfo, Snapshot};
 use crate::queue::QueuedPod;
 
-/// How often back-offs are looked at.
+/// How often at least the clock is looked at.
 const TICK: Duration = Duration::from_secs(1);
 
 /// The one task that decides.
@@ -43,8 +43,6 @@ struct Binding {
 impl Cycle {
     /// Schedules until `stop`.
     pub(super) async fn run(mut self, stop: CancellationToken) {
-        let mut tick = tokio::time::interval(TICK);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while !stop.is_cancelled() {
             let next = self.core.queue.lock().pop(Instant::now());
             if let Some(queued) = next {
@@ -53,10 +51,12 @@ impl Cycle {
                 tokio::task::yield_now().await;
                 continue;
             }
+            let due = self.core.queue.lock().next_due();
+            let pause = due.map_or(TICK, |t| t.saturating_duration_since(Instant::now()).min(TICK));
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.core.wake.notified() => {}
-                _ = tick.tick() => self.tick(),
+                () = tokio::time::sleep(pause) => self.tick(),
             }
         }
     }

@@ -8,6 +8,7 @@ use shared::events::{Kind, Recorder};
 use shared::run::TaskGroup;
 
 use super::core::Core;
+use crate::framework::diagnosis::NO_NODES;
 use crate::framework::plugin::Rescue;
 use crate::framework::{Failure, Profile};
 use crate::model::PodInfo;
@@ -36,20 +37,18 @@ impl Reporter {
     pub(super) fn failed(&self, profile: &Profile, mut queued: QueuedPod, failure: Failure, rescue: Option<Rescue>) {
         let message = failure.to_string();
         let rejected = match &failure {
-            Failure::NoNodes => true,
-            Failure::Unfit(_) => true,
+            Failure::NoNodes | Failure::Unfit(_) => true,
             Failure::Broken(status) => status.is_rejected(),
         };
         queued.rejectors = match &failure {
             Failure::Unfit(d) => d.plugins.union(&d.pending).copied().collect(),
             Failure::Broken(status) if rejected && !status.plugin.is_empty() => [status.plugin].into(),
-            // Nodes are what is missing; any event about one brings the pod back, as no plugin objects.
-            Failure::NoNodes => ["NoNodes"].into(),
+            Failure::NoNodes => [NO_NODES].into(),
             Failure::Broken(_) => Default::default(),
         };
         tracing::info!(pod = %queued.pod, err = %message, "Unable to schedule pod; waiting");
         let uid = Arc::clone(&queued.pod.uid);
-        let current = self.core.pods.get(&queued.pod.namespace, &queued.pod.name).map(|p| self.core.read(&p));
+        let current = (self.core.pods)(&queued.pod.namespace, &queued.pod.name).map(|p| self.core.read(&p));
         let Some(current) = current.filter(|p| p.uid == uid && p.node_name.is_none()) else {
             self.core.queue.lock().done(&uid);
             return;

@@ -71,7 +71,13 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let pods = informers.pods.store();
     let api = KubeApi { client, claims: stores.claims.clone(), pods: pods.clone() };
     let queue = Queue::new(Arc::clone(&profiles), timing);
-    let core = Arc::new(Core::new(Arc::clone(&profiles), queue, stores, pods, Arc::new(api)));
+    let core = Arc::new(Core::new(
+        Arc::clone(&profiles),
+        queue,
+        stores,
+        Box::new(move |ns, name| pods.get(ns, name)),
+        Arc::new(api),
+    ));
     core.listen(&informers);
     let recorders: HashMap<_, _> = profiles
         .keys()
@@ -187,3 +193,6 @@ async fn serve(
     tracing::info!(address = %bound, "Serving securely");
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

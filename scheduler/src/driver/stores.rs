@@ -142,6 +142,7 @@ fn strip_node(node: &mut Node) {
 }
 
 /// The stores that plugins read.
+#[derive(Default)]
 pub(super) struct Stores {
     volumes: Store<PersistentVolume>,
     pub(super) claims: Store<PersistentVolumeClaim>,

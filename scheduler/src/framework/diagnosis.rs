@@ -67,6 +67,9 @@ impl fmt::Display for Diagnosis {
     }
 }
 
+/// What stands in a rejector's place when there are no nodes at all.
+pub const NO_NODES: &str = "NoNodes";
+
 /// Why a cycle placed nothing.
 #[derive(Debug, Clone)]
 pub enum Failure {

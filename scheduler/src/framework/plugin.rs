@@ -112,7 +112,7 @@ pub struct Rescue {
 /// Looks at the fitting nodes once before they are scored.
 pub trait PreScore: Send + Sync {
     /// [`Status::SKIP`] skips the plugin's Score.
-    fn pre_score(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo, nodes: &[Arc<NodeInfo>]) -> Status;
+    fn pre_score(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo, nodes: &[&NodeInfo]) -> Status;
 }
 
 /// How good is this node?
@@ -126,7 +126,7 @@ pub trait Score: Send + Sync {
         _cx: Context<'_>,
         _state: &CycleState,
         _pod: &PodInfo,
-        _nodes: &[Arc<NodeInfo>],
+        _nodes: &[&NodeInfo],
         _scores: &mut [i64],
     ) {
     }

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use super::config::{Plugins, ProfileConfig};
+use super::diagnosis::NO_NODES;
 use super::event::{ClusterEvent, Hint};
 use super::plugin::{
     Bind, Context, Filter, MAX_NODE_SCORE, NodeNames, Permit, Plugin, PostBind, PostFilter, PreBind, PreEnqueue,
@@ -141,11 +142,17 @@ impl Profile {
         Status::SUCCESS
     }
 
-    /// Whether an event may help a pod that `rejectors` turned down. `None` among the hints counts as yes.
+    /// Whether an event may help a pod that `rejectors` turned down. A plugin that gives no hints always says yes.
     pub fn hint(&self, pod: &PodInfo, event: &ClusterEvent, rejectors: impl IntoIterator<Item = &'static str>) -> Hint {
         let mut any = false;
         for rejector in rejectors {
             any = true;
+            if rejector == NO_NODES {
+                if matches!(event, ClusterEvent::Node { .. }) {
+                    return Hint::Queue;
+                }
+                continue;
+            }
             match self.requeue.iter().find(|(name, _)| *name == rejector) {
                 Some((_, Some(requeue))) if requeue.hint(pod, event) == Hint::Skip => {}
                 _ => return Hint::Queue,
@@ -272,7 +279,7 @@ impl Profile {
         cx: Context<'_>,
         state: &mut CycleState,
         pod: &PodInfo,
-        nodes: &[Arc<NodeInfo>],
+        nodes: &[&NodeInfo],
     ) -> Result<Vec<i64>, Status> {
         timed(Point::PreScore, &self.name, || {
             for (name, plugin) in &self.pre_score {

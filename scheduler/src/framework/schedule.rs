@@ -56,15 +56,17 @@ impl Profile {
         let mut diagnosis = Diagnosis { nodes: cx.snapshot.nodes().len(), ..Diagnosis::default() };
         let feasible = self.feasible(cx, state, pod, cursor, &mut diagnosis)?;
         let evaluated = feasible.len() + diagnosis.rejected.len();
-        let node = match feasible.as_slice() {
+        let all = cx.snapshot.nodes();
+        let at = match feasible.as_slice() {
             [] => return Err(Failure::Unfit(Box::new(diagnosis))),
-            [only] => Arc::clone(only),
+            [only] => *only,
             many => {
-                let scores = self.score(cx, state, pod, many).map_err(Failure::Broken)?;
-                Arc::clone(&many[pick(&scores, rng)])
+                let nodes: Vec<&NodeInfo> = many.iter().map(|&at| &*all[at]).collect();
+                let scores = self.score(cx, state, pod, &nodes).map_err(Failure::Broken)?;
+                many[pick(&scores, rng)]
             }
         };
-        Ok(Placement { node, evaluated, feasible: feasible.len() })
+        Ok(Placement { node: Arc::clone(&all[at]), evaluated, feasible: feasible.len() })
     }
 
     fn feasible(
@@ -74,7 +76,7 @@ impl Profile {
         pod: &PodInfo,
         cursor: &mut Cursor,
         diagnosis: &mut Diagnosis,
-    ) -> Result<Vec<Arc<NodeInfo>>, Failure> {
+    ) -> Result<Vec<usize>, Failure> {
         let limit = match timed(Point::PreFilter, &self.name, || self.pre_filter(cx, state, pod)) {
             Ok(limit) => limit,
             Err(status) if status.is_rejected() => {
@@ -92,7 +94,7 @@ impl Profile {
                 cx.nominated.node_of(&pod.uid).or(pod.nominated.as_ref()).and_then(|n| cx.snapshot.position(n))
                 && self.filter_node(cx, state, &filters, pod, &all[at]).is_success()
             {
-                return Ok(vec![Arc::clone(&all[at])]);
+                return Ok(vec![at]);
             }
             let mut found = Vec::new();
             if let Some(limit) = limit {
@@ -102,7 +104,7 @@ impl Profile {
                 for at in limit.names.iter().flatten().filter_map(|n| cx.snapshot.position(n)) {
                     let status = self.filter_node(cx, state, &filters, pod, &all[at]);
                     match status.code() {
-                        Code::Success => found.push(Arc::clone(&all[at])),
+                        Code::Success => found.push(at),
                         Code::Error => return Err(Failure::Broken(status)),
                         _ => diagnosis.reject(at, status),
                     }
@@ -118,7 +120,7 @@ impl Profile {
                 looked += 1;
                 match status.code() {
                     Code::Success => {
-                        found.push(Arc::clone(&all[at]));
+                        found.push(at);
                         if found.len() == wanted {
                             break;
                         }

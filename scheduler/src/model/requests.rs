@@ -111,7 +111,7 @@ mod tests {
     use serde_json::json;
 
     fn pod(value: serde_json::Value) -> Pod {
-        serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": value})).unwrap()
+        serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": value})).expect("pod")
     }
 
     fn cpu(amount: &str) -> serde_json::Value {

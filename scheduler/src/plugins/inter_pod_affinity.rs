@@ -188,7 +188,7 @@ impl Filter for InterPodAffinity {
 struct Wishes(Domains);
 
 impl PreScore for InterPodAffinity {
-    fn pre_score(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo, _: &[Arc<NodeInfo>]) -> Status {
+    fn pre_score(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo, _: &[&NodeInfo]) -> Status {
         let own = !pod.preferred_affinity.is_empty() || !pod.preferred_anti_affinity.is_empty();
         let mut sums = Domains::default();
         let resolve = |list: &[Weighted<AffinityTerm>], sign: i64| -> Vec<(i64, AffinityTerm)> {
@@ -241,7 +241,7 @@ impl Score for InterPodAffinity {
         state.get::<Wishes>().map_or(0, |w| w.0.0.keys().map(|key| w.0.get(&node.base, key)).sum())
     }
 
-    fn normalize(&self, _: Context<'_>, _: &CycleState, _: &PodInfo, _: &[Arc<NodeInfo>], scores: &mut [i64]) {
+    fn normalize(&self, _: Context<'_>, _: &CycleState, _: &PodInfo, _: &[&NodeInfo], scores: &mut [i64]) {
         let (min, max) = (scores.iter().copied().min().unwrap_or(0), scores.iter().copied().max().unwrap_or(0));
         for s in scores {
             *s = if max > min { MAX_NODE_SCORE * (*s - min) / (max - min) } else { 0 };

@@ -93,7 +93,7 @@ impl Filter for NodeAffinity {
 }
 
 impl PreScore for NodeAffinity {
-    fn pre_score(&self, _: Context<'_>, _: &mut CycleState, pod: &PodInfo, _: &[Arc<NodeInfo>]) -> Status {
+    fn pre_score(&self, _: Context<'_>, _: &mut CycleState, pod: &PodInfo, _: &[&NodeInfo]) -> Status {
         if pod.preferred_nodes.is_empty() && self.preferred.is_empty() { Status::SKIP } else { Status::SUCCESS }
     }
 }
@@ -104,7 +104,7 @@ impl Score for NodeAffinity {
         all.filter(|w| w.term.matches(node.name(), &node.base.labels)).map(|w| w.weight).sum()
     }
 
-    fn normalize(&self, _: Context<'_>, _: &CycleState, _: &PodInfo, _: &[Arc<NodeInfo>], scores: &mut [i64]) {
+    fn normalize(&self, _: Context<'_>, _: &CycleState, _: &PodInfo, _: &[&NodeInfo], scores: &mut [i64]) {
         normalize_by_max(scores, false);
     }
 }

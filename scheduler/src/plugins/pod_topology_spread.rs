@@ -252,13 +252,13 @@ impl SoftNotes {
 
 impl PreScore for PodTopologySpread {
     #[allow(clippy::cast_precision_loss)]
-    fn pre_score(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo, nodes: &[Arc<NodeInfo>]) -> Status {
+    fn pre_score(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo, nodes: &[&NodeInfo]) -> Status {
         let constraints = self.constraints(cx, pod, false);
         if constraints.is_empty() {
             return Status::SKIP;
         }
         let require_all = !pod.spread.is_empty() || !self.system;
-        let fit = |n: &&Arc<NodeInfo>| !require_all || has_all_keys(&constraints, &n.base);
+        let fit = |n: &&&NodeInfo| !require_all || has_all_keys(&constraints, &n.base);
         let mut soft: Vec<Soft> = Vec::new();
         for c in &constraints {
             let mut pods = HashMap::new();
@@ -311,7 +311,7 @@ impl Score for PodTopologySpread {
         score.round() as i64
     }
 
-    fn normalize(&self, _: Context<'_>, state: &CycleState, _: &PodInfo, nodes: &[Arc<NodeInfo>], scores: &mut [i64]) {
+    fn normalize(&self, _: Context<'_>, state: &CycleState, _: &PodInfo, nodes: &[&NodeInfo], scores: &mut [i64]) {
         let Some(notes) = state.get::<SoftNotes>() else { return };
         let counted = || nodes.iter().zip(scores.iter()).filter(|(n, _)| !notes.ignores(&n.base)).map(|(_, s)| *s);
         let (min, max) = (counted().min().unwrap_or(0), counted().max().unwrap_or(0));

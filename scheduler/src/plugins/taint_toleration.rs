@@ -45,7 +45,7 @@ impl Score for TaintToleration {
         i64::try_from(count).unwrap_or(i64::MAX)
     }
 
-    fn normalize(&self, _: Context<'_>, _: &CycleState, _: &PodInfo, _: &[Arc<NodeInfo>], scores: &mut [i64]) {
+    fn normalize(&self, _: Context<'_>, _: &CycleState, _: &PodInfo, _: &[&NodeInfo], scores: &mut [i64]) {
         normalize_by_max(scores, true);
     }
 }

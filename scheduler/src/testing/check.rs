@@ -82,6 +82,8 @@ impl Check {
         let snapshot = Snapshot::of(nodes.to_vec());
         let cx = self.context(&snapshot);
         let mut state = CycleState::default();
+        let nodes: Vec<&NodeInfo> = nodes.iter().map(|n| &**n).collect();
+        let nodes = nodes.as_slice();
         if self.plugin.pre_score.as_ref().is_some_and(|p| p.pre_score(cx, &mut state, pod, nodes).is_skip()) {
             return Vec::new();
         }

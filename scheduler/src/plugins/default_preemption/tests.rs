@@ -31,7 +31,7 @@ impl Cluster {
         let mut state = CycleState::default();
         match profile.schedule(cx, &mut state, pod, &mut Cursor::default(), &mut rand::rng()) {
             Err(Failure::Unfit(d)) => profile.post_filter(cx, &state, pod, &d.rejected),
-            other => panic!("expected no fit, got {other:?}"),
+            other => (None, Status::error(format!("expected no fit, got {other:?}"))),
         }
     }
 }

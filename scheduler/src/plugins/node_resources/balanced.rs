@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{ResourceSpec, allocatable_and_taken, asked};
+use super::ResourceSpec;
 use crate::framework::plugin::{Context, Plugin, PreScore, Score};
 use crate::framework::{ConfigError, CycleState, Status};
 use crate::model::{NodeInfo, PodInfo};
@@ -36,8 +36,8 @@ pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
 }
 
 impl PreScore for Balanced {
-    fn pre_score(&self, _: Context<'_>, _: &mut CycleState, pod: &PodInfo, _: &[Arc<NodeInfo>]) -> Status {
-        if self.resources.iter().all(|r| asked(pod, &r.name, false) == 0) { Status::SKIP } else { Status::SUCCESS }
+    fn pre_score(&self, _: Context<'_>, _: &mut CycleState, pod: &PodInfo, _: &[&NodeInfo]) -> Status {
+        if self.resources.iter().all(|r| r.asked(pod) == 0) { Status::SKIP } else { Status::SUCCESS }
     }
 }
 
@@ -47,7 +47,7 @@ impl Score for Balanced {
         let (mut n, mut sum, mut squares) = (0.0_f64, 0.0_f64, 0.0_f64);
         let mut pair = [0.0_f64; 2];
         for r in &self.resources {
-            let (has, taken) = allocatable_and_taken(pod, node, &r.name, false);
+            let (has, taken) = r.allocatable_and_taken(pod, node, false);
             if has == 0 {
                 continue;
             }

@@ -6,43 +6,76 @@ pub mod strategy;
 
 use serde::Deserialize;
 
-use crate::model::{NodeInfo, PodInfo};
+use crate::model::{NodeInfo, PodInfo, Resource};
 
 /// A resource and how much it counts.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(from = "Written")]
 pub struct ResourceSpec {
-    /// Name.
-    pub name: String,
-    /// Weight; 0 stands for 1.
+    kind: Kind,
+    weight: i64,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Written {
+    name: String,
     #[serde(default)]
-    pub weight: i64,
+    weight: i64,
+}
+
+/// Which resource, so that the hot path compares no names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Kind {
+    Cpu,
+    Memory,
+    Storage,
+    Scalar(String),
+}
+
+impl From<Written> for ResourceSpec {
+    fn from(w: Written) -> Self {
+        let kind = match w.name.as_str() {
+            "cpu" => Kind::Cpu,
+            "memory" => Kind::Memory,
+            "ephemeral-storage" => Kind::Storage,
+            _ => Kind::Scalar(w.name),
+        };
+        Self { kind, weight: w.weight.max(1) }
+    }
+}
+
+impl Kind {
+    fn of(&self, r: &Resource) -> i64 {
+        match self {
+            Self::Cpu => r.milli_cpu,
+            Self::Memory => r.memory,
+            Self::Storage => r.ephemeral_storage,
+            Self::Scalar(name) => r.get(name),
+        }
+    }
 }
 
 impl ResourceSpec {
     fn defaults() -> Vec<Self> {
-        ["cpu", "memory"].map(|name| Self { name: name.to_owned(), weight: 1 }).to_vec()
+        [Kind::Cpu, Kind::Memory].map(|kind| Self { kind, weight: 1 }).to_vec()
     }
 
-    fn weight(&self) -> i64 {
-        self.weight.max(1)
+    /// What the pod asks for, without stand-ins.
+    fn asked(&self, pod: &PodInfo) -> i64 {
+        self.kind.of(&pod.requests)
     }
-}
 
-/// What the pod asks of a resource, with stand-ins or without.
-fn asked(pod: &PodInfo, name: &str, non_zero: bool) -> i64 {
-    if non_zero { pod.non_zero.get(name) } else { pod.requests.get(name) }
-}
-
-/// What a node has of a resource, and what would be taken with the pod on it.
-fn allocatable_and_taken(pod: &PodInfo, node: &NodeInfo, name: &str, non_zero: bool) -> (i64, i64) {
-    let asked = asked(pod, name, non_zero);
-    let taken = match name {
-        "cpu" if non_zero => node.non_zero_cpu,
-        "memory" if non_zero => node.non_zero_memory,
-        "cpu" | "memory" | "ephemeral-storage" => node.requested.get(name),
-        _ if asked == 0 => return (0, 0),
-        _ => node.requested.get(name),
-    };
-    (node.base.allocatable.get(name), taken.saturating_add(asked))
+    /// What a node has, and what would be taken with the pod on it, with stand-ins or without.
+    fn allocatable_and_taken(&self, pod: &PodInfo, node: &NodeInfo, non_zero: bool) -> (i64, i64) {
+        let asked = self.kind.of(if non_zero { &pod.non_zero } else { &pod.requests });
+        let taken = match self.kind {
+            Kind::Cpu if non_zero => node.non_zero_cpu,
+            Kind::Memory if non_zero => node.non_zero_memory,
+            // Who does not ask for an extended resource is not judged by it.
+            Kind::Scalar(_) if asked == 0 => return (0, 0),
+            _ => self.kind.of(&node.requested),
+        };
+        (self.kind.of(&node.base.allocatable), taken.saturating_add(asked))
+    }
 }

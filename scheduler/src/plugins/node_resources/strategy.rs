@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{ResourceSpec, allocatable_and_taken};
+use super::ResourceSpec;
 use crate::framework::plugin::MAX_NODE_SCORE;
 use crate::model::{NodeInfo, PodInfo};
 
@@ -74,7 +74,7 @@ impl Strategy {
         let (mut sum, mut weights) = (0_i64, 0_i64);
         let ratio = self.kind == Kind::RequestedToCapacityRatio;
         for r in &self.resources {
-            let (has, taken) = allocatable_and_taken(pod, node, &r.name, !ratio);
+            let (has, taken) = r.allocatable_and_taken(pod, node, !ratio);
             if has == 0 {
                 continue;
             }
@@ -96,8 +96,8 @@ impl Strategy {
                     score
                 }
             };
-            sum += score * r.weight();
-            weights += r.weight();
+            sum += score * r.weight;
+            weights += r.weight;
         }
         match (weights, ratio) {
             (0, _) => 0,

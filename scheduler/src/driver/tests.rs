@@ -1,0 +1,197 @@
+//! The loop against a recording API: what is called, in which order, and what happens when a call fails.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use shared::events::Recorder;
+use shared::run::{Shutdown, TaskGroup};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::core::Core;
+use super::cycle::Cycle;
+use super::failure::Reporter;
+use super::stores::Stores;
+use crate::framework::api::{Api, ApiError};
+use crate::framework::{Cursor, Profile, ProfileConfig};
+use crate::model::{PodInfo, Snapshot};
+use crate::queue::{Profiles, Queue, Timing};
+use crate::testing::{PodBuilder, node, pod};
+
+struct Recording {
+    calls: UnboundedSender<String>,
+    /// So many bindings fail first.
+    bad_bindings: AtomicUsize,
+}
+
+impl Recording {
+    fn note(&self, call: String) -> Result<(), ApiError> {
+        self.calls.send(call).map_err(|_| ApiError { code: 0, message: "the test is over".into() })
+    }
+}
+
+#[async_trait]
+impl Api for Recording {
+    async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), ApiError> {
+        self.note(format!("bind {} {node}", pod.name))?;
+        let bad = self.bad_bindings.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+        if bad.is_ok() { Err(ApiError { code: 500, message: "no".into() }) } else { Ok(()) }
+    }
+
+    async fn patch_status(&self, pod: &PodInfo, patch: Value) -> Result<(), ApiError> {
+        let status = &patch["status"];
+        let what = status["conditions"][0]["reason"].as_str().unwrap_or("-");
+        self.note(format!("patch {} {what} {}", pod.name, status["nominatedNodeName"].as_str().unwrap_or("-")))
+    }
+
+    async fn delete(&self, pod: &PodInfo) -> Result<(), ApiError> {
+        self.note(format!("delete {}", pod.name))
+    }
+
+    async fn update_claim(&self, _: &PersistentVolumeClaim) -> Result<(), ApiError> {
+        Ok(())
+    }
+
+    async fn update_volume(&self, _: &PersistentVolume) -> Result<(), ApiError> {
+        Ok(())
+    }
+
+    async fn claims_bound(&self, _: &PodInfo, _: &[String], _: &str, _: Duration) -> Result<(), ApiError> {
+        Ok(())
+    }
+}
+
+struct World {
+    core: Arc<Core>,
+    pods: Arc<Mutex<HashMap<String, Arc<Pod>>>>,
+    calls: UnboundedReceiver<String>,
+    stop: Shutdown,
+}
+
+impl World {
+    /// A running scheduler without nodes and pods.
+    fn start(bad_bindings: usize) -> Self {
+        let profile = Profile::build(&ProfileConfig::default()).expect("profile");
+        let profiles: Profiles = [(Arc::clone(&profile.name), Arc::new(profile))].into();
+        let profiles = Arc::new(profiles);
+        let timing = Timing { initial: Duration::from_millis(1), max: Duration::from_millis(1), ..Timing::default() };
+        let queue = Queue::new(Arc::clone(&profiles), timing);
+        let (sender, calls) = unbounded_channel();
+        let pods: Arc<Mutex<HashMap<String, Arc<Pod>>>> = Arc::default();
+        let lookup = Arc::clone(&pods);
+        let core = Arc::new(Core::new(
+            Arc::clone(&profiles),
+            queue,
+            Stores::default(),
+            Box::new(move |_, name| lookup.lock().get(name).cloned()),
+            Arc::new(Recording { calls: sender, bad_bindings: AtomicUsize::new(bad_bindings) }),
+        ));
+        let tasks = TaskGroup::new();
+        let recorders = profiles.keys().map(|name| (Arc::clone(name), Recorder::discard())).collect();
+        let reporter = Arc::new(Reporter { core: Arc::clone(&core), tasks: tasks.clone(), recorders });
+        let stop = Shutdown::new();
+        let cycle = Cycle {
+            core: Arc::clone(&core),
+            reporter,
+            tasks: tasks.clone(),
+            cursor: Cursor::default(),
+            snapshot: Snapshot::default(),
+        };
+        tasks.spawn("cycle", cycle.run(stop.token().clone()));
+        Self { core, pods, calls, stop }
+    }
+
+    fn add(&self, p: &PodBuilder) {
+        let api = Arc::new(p.api());
+        self.pods.lock().insert(api.metadata.name.clone().unwrap_or_default(), Arc::clone(&api));
+        self.core.pod_seen(&api);
+    }
+
+    fn remove(&self, name: &str) {
+        let gone = self.pods.lock().remove(name);
+        self.core.pod_gone(&gone.expect("pod"));
+    }
+
+    async fn next(&mut self) -> String {
+        tokio::time::timeout(Duration::from_secs(20), self.calls.recv())
+            .await
+            .ok()
+            .flatten()
+            .unwrap_or_else(|| "nothing".into())
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.stop.trigger();
+    }
+}
+
+#[tokio::test]
+async fn a_pod_waits_for_a_node_that_fits() {
+    let mut world = World::start(0);
+    world.add(&pod("p").cpu("6"));
+    assert_eq!(world.next().await, "patch p Unschedulable -");
+    world.core.node_seen(&node("small").api());
+    world.core.node_seen(&node("large").has("cpu", "8").api());
+    assert_eq!(world.next().await, "bind p large");
+}
+
+#[tokio::test]
+async fn the_room_of_a_bound_pod_is_taken_before_it_is_seen_bound() {
+    let mut world = World::start(0);
+    world.core.node_seen(&node("n").api());
+    world.add(&pod("a").cpu("3"));
+    world.add(&pod("b").cpu("3"));
+    let first = world.next().await;
+    assert!(first.starts_with("bind "), "{first}");
+    let second = world.next().await;
+    assert!(second.ends_with("Unschedulable -"), "{second}");
+}
+
+#[tokio::test]
+async fn a_failed_binding_is_tried_again() {
+    let mut world = World::start(1);
+    world.core.node_seen(&node("n").api());
+    world.add(&pod("p").cpu("3"));
+    let mut calls = Vec::new();
+    while calls.iter().filter(|c: &&String| c.as_str() == "bind p n").count() < 2 && calls.len() < 5 {
+        calls.push(world.next().await);
+    }
+    assert!(calls.contains(&"patch p SchedulerError -".to_owned()), "{calls:?}");
+    assert_eq!(calls.iter().filter(|c| *c == "bind p n").count(), 2, "{calls:?}");
+}
+
+#[tokio::test]
+async fn victims_are_marked_then_deleted_and_their_room_is_kept() {
+    let mut world = World::start(0);
+    world.core.node_seen(&node("n").api());
+    world.add(&pod("victim").cpu("3").priority(1).on("n"));
+    world.add(&pod("p").cpu("3").priority(100));
+    let mut calls = vec![world.next().await, world.next().await, world.next().await];
+    let marked = calls.iter().position(|c| c == "patch victim PreemptionByScheduler -");
+    let deleted = calls.iter().position(|c| c == "delete victim");
+    assert!(marked.is_some() && marked < deleted, "{calls:?}");
+    calls.retain(|c| c.starts_with("patch p "));
+    assert_eq!(calls, ["patch p Unschedulable n"]);
+    // A lesser pod does not get the room that was made.
+    world.add(&pod("thief").cpu("3").priority(5));
+    world.remove("victim");
+    let mut after = vec![world.next().await, world.next().await];
+    after.retain(|c| c.starts_with("bind"));
+    assert_eq!(after, ["bind p n"]);
+}
+
+#[tokio::test]
+async fn other_schedulers_pods_are_left_alone() {
+    let mut world = World::start(0);
+    world.core.node_seen(&node("n").api());
+    world.add(&pod("other").set("/spec", "schedulerName", json!("other")));
+    world.add(&pod("mine"));
+    assert_eq!(world.next().await, "bind mine n");
+}
