@@ -143,6 +143,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         .into_iter()
         .chain(engine.services.ranges.iter().map(|r| ip_allocator::first(r).to_string()))
         .collect();
+    let running = server.running.clone();
     let (handle, serving) = listen::serve(listener, &flags, &addresses, &names, server, &shutdown)?;
     flags.warn_unread();
     tracing::info!(address = %addresses.bind, port = addresses.port, "Serving securely");
@@ -156,10 +157,14 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     reconciler.leave().await;
     tokio::time::sleep(flags.duration("shutdown-delay-duration")).await;
     closing.cancel();
-    handle.stop(true).await;
-    // The server answered all; its task has nothing left to say.
-    let _ = tokio::time::timeout(DRAIN, serving).await;
+    // No new connections; idle ones would keep the server waiting, so what counts is the requests.
+    let stopping = tokio::spawn(handle.stop(true));
+    let until = tokio::time::Instant::now() + DRAIN;
+    while running.load(Ordering::Acquire) > 0 && tokio::time::Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     tasks.drain(DRAIN).await;
+    stopping.abort();
     Ok(())
 }
 

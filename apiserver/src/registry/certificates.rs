@@ -30,6 +30,28 @@ pub(super) fn prepare_update(new: &mut Value, old: &Value) {
     restore(new, old, "spec");
 }
 
+/// A write of `status`: the decision stays as it was made.
+pub(super) fn prepare_status(new: &mut Value, old: &Value) {
+    let listed = |o: &Value| o.pointer("/status/conditions").and_then(Value::as_array).cloned().unwrap_or_default();
+    let decided = |c: &Value| matches!(c["type"].as_str(), Some("Approved" | "Denied"));
+    let before = listed(old);
+    let now = crate::registry::meta::now();
+    let mut conditions: Vec<Value> = before.iter().filter(|c| decided(c)).cloned().collect();
+    for mut c in listed(new).into_iter().filter(|c| !decided(c)) {
+        if c["lastUpdateTime"].is_null() {
+            c["lastUpdateTime"] = json!(now);
+        }
+        if c["lastTransitionTime"].is_null() {
+            let same = before.iter().find(|o| o["type"] == c["type"] && o["status"] == c["status"]);
+            c["lastTransitionTime"] = same.map_or_else(|| json!(now), |o| o["lastTransitionTime"].clone());
+        }
+        conditions.push(c);
+    }
+    if !conditions.is_empty() {
+        new["status"]["conditions"] = Value::Array(conditions);
+    }
+}
+
 /// A write of `approval`: only Approved, Denied and their times change.
 pub fn approval(new: &mut Value, old: &Value) {
     let decisions = |o: &Value| -> Vec<Value> {

@@ -126,6 +126,7 @@ static ROWS: &[(&str, &str, Strategy)] = &[
         Strategy {
             prepare_create: Some(certificates::prepare_create),
             prepare_update: Some(certificates::prepare_update),
+            prepare_status: Some(certificates::prepare_status),
             ..PLAIN
         },
     ),

@@ -1,6 +1,7 @@
 //! One request: who asks, may they, what is it, and the answer.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use actix_web::{HttpRequest, HttpResponse, web};
@@ -42,6 +43,8 @@ pub struct Server {
     pub health: Health,
     /// `host:port` that discovery names.
     pub address: String,
+    /// Requests that are being answered, streams not counted.
+    pub running: Arc<AtomicUsize>,
     counters: Counters,
 }
 
@@ -71,7 +74,7 @@ impl Server {
             long_running: metrics::gauge("apiserver_longrunning_requests", "Gauge of all active long-running requests.", &long),
             objects: metrics::gauge("apiserver_storage_objects", "Number of stored objects at the time of last check.", &["resource"]),
         };
-        Self { engine, access, connect, health, address, counters }
+        Self { engine, access, connect, health, address, running: Arc::default(), counters }
     }
 
     /// The text of `/metrics`.
@@ -104,6 +107,22 @@ impl Server {
         } else {
             self.counters.long_running.with_label_values(&[&verb, group, version, resource, sub, scope, "apiserver"]).set(0.0);
         }
+    }
+}
+
+/// Counts a request while it is answered.
+struct Running<'a>(&'a AtomicUsize);
+
+impl<'a> Running<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(count)
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -144,6 +163,7 @@ fn decoded(path: &str) -> String {
 /// The handler of all paths.
 pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web::Data<Server>) -> HttpResponse {
     let since = Instant::now();
+    let _running = Running::new(&server.running);
     let header = |name: &str| req.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or("");
     let query = Query::parse(req.query_string());
     let path = decoded(req.uri().path());

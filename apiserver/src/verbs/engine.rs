@@ -226,7 +226,10 @@ impl Engine {
         meta::set_text(&mut new, "name", t.name);
         meta::carry_over(&mut new, &old);
         prepare(strategy, storage, t.subresource, &mut new, &old);
-        let errors = validation::validate_update(storage, &new, &old);
+        let errors = match t.subresource {
+            "" | "scale" => validation::validate_update(storage, &new, &old),
+            subresource => validation::validate_subresource(storage, subresource, &new, &old),
+        };
         if !errors.is_empty() {
             return Err(Status::invalid(&t.row.group, &t.row.kind, t.name, errors));
         }

@@ -302,6 +302,11 @@ pub fn reply(engine: &Engine, row: &'static Resource, accepted: &Accepted, inclu
                     (negotiate::partial_list_kind("v1"), tree)
                 }
                 Shape::Object => {
+                    // Elements of a typed list do not say what they are.
+                    for map in trees.iter_mut().filter_map(Value::as_object_mut) {
+                        map.remove("kind");
+                        map.remove("apiVersion");
+                    }
                     let tree = json!({"kind": row.list_kind, "apiVersion": row.api_version(), "metadata": meta(found), "items": trees});
                     (schema::kind(&row.group, &row.version, &row.list_kind), tree)
                 }
