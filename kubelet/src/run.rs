@@ -337,7 +337,7 @@ impl Kubelet {
             agent: Arc::clone(&self.agent),
             stats: Arc::new(Stats::new(Arc::clone(&self.manager))),
             health: Arc::clone(&self.health),
-            access: self.access()?,
+            access: self.access(tasks, shutdown)?,
             configuration: self.config.document.clone(),
             debugging: kubelet.enable_debugging_handlers,
             system_logs: kubelet.enable_system_log_handler,
@@ -364,13 +364,15 @@ impl Kubelet {
     }
 
     /// Who may use the secure port.
-    fn access(&self) -> anyhow::Result<Access> {
+    fn access(&self, tasks: &TaskGroup, shutdown: &Shutdown) -> anyhow::Result<Access> {
         let (authentication, authorization) = (&self.config.kubelet.authentication, &self.config.kubelet.authorization);
         let mut members: Vec<Arc<dyn Authenticator>> = Vec::new();
         let ca = &authentication.x509.client_ca_file;
         if !ca.is_empty() {
             let pem = std::fs::read(ca).with_context(|| format!("unable to load client CA file {ca}"))?;
-            members.push(Arc::new(X509::new(&pem).map_err(|e| anyhow::anyhow!("unable to load client CA file {ca}: {e}"))?));
+            let x509 = Arc::new(X509::new(&pem).map_err(|e| anyhow::anyhow!("unable to load client CA file {ca}: {e}"))?);
+            members.push(Arc::clone(&x509) as _);
+            tasks.spawn("client-ca", crate::certs::follow_client_ca(ca.clone(), pem, x509, shutdown.token().clone()));
         }
         if authentication.webhook.enabled {
             let Some(client) = &self.client else {

@@ -5,11 +5,17 @@ mod bootstrap;
 
 use crate::config::Config;
 use anyhow::Context;
+use shared::authn::X509;
 use shared::cert::ReloadingKey;
 use shared::run::Shutdown;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// How often the client CA file is looked at.
+const CA_PERIOD: Duration = Duration::from_secs(60);
 
 /// A client for the API server, if the kubelet is to have one.
 ///
@@ -61,4 +67,23 @@ pub fn serving_key(config: &Config, name: &str, addresses: &[String]) -> anyhow:
         std::fs::write(&certificate, &pair.certificate).with_context(|| format!("failed to write {}", certificate.display()))?;
     }
     Ok(Arc::new(ReloadingKey::from_files(certificate, key)?))
+}
+
+/// Takes over a changed client CA file until shutdown; a bad one leaves the old one in force.
+pub async fn follow_client_ca(path: String, mut known: Vec<u8>, authenticator: Arc<X509>, shutdown: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(CA_PERIOD) => {}
+        }
+        let Ok(pem) = tokio::fs::read(&path).await else { continue };
+        if pem == known {
+            continue;
+        }
+        match authenticator.replace(&pem) {
+            Ok(()) => tracing::info!(path, "Client CA file changed, using the new one"),
+            Err(error) => tracing::error!(path, %error, "Client CA file changed and is not usable"),
+        }
+        known = pem;
+    }
 }

@@ -184,9 +184,36 @@ fn carry_over(inputs: &Inputs<'_>, status: &mut ContainerStatus, old: &Container
             ));
             status.restart_count += 1;
         }
-    } else if inputs.terminating {
-        status.state = Some(lost("The container could not be located when the pod was terminated"));
     }
+}
+
+/// Once nothing of the pod is left, what it should have run and did not counts as lost; containers whose turn had
+/// not come stay as they are.
+pub fn settle(spec: &PodSpec, init: &mut [ContainerStatus], apps: &mut [ContainerStatus]) {
+    let begun = |status: &ContainerStatus| {
+        status.state.as_ref().is_none_or(|state| state.waiting.is_none())
+            || status.last_state.as_ref().is_some_and(|last| last.terminated.is_some())
+    };
+    let passed = |status: &ContainerStatus| {
+        let ended = |state: &Option<ContainerState>| {
+            state.as_ref().and_then(|state| state.terminated.as_ref()).is_some_and(|ended| ended.exit_code == 0)
+        };
+        ended(&status.state) || ended(&status.last_state) || status.started == Some(true)
+    };
+    let initialized = spec.init_containers.as_ref().is_none_or(Vec::is_empty)
+        || apps.iter().any(begun)
+        || init.last().is_some_and(passed);
+    let fail = |status: &mut ContainerStatus| {
+        if status.state.as_ref().is_none_or(|state| state.terminated.is_none()) {
+            status.state = Some(lost("The container could not be located when the pod was terminated"));
+        }
+    };
+    if initialized {
+        apps.iter_mut().for_each(fail);
+    }
+    // The first one at least was due.
+    let due = init.iter().rposition(begun).map_or(1, |last| last + 1).min(init.len());
+    init[..due].iter_mut().for_each(fail);
 }
 
 /// `started` and `ready`.

@@ -123,14 +123,29 @@ pub fn phase(spec: &PodSpec, init: &[ContainerStatus], apps: &[ContainerStatus],
     "Pending"
 }
 
+/// The status of a pod that this node does not take: nothing of it ever ran.
+pub fn rejected(pod: &Pod, reason: &str, message: &str) -> PodStatus {
+    let old = pod.status.as_ref();
+    PodStatus {
+        phase: Some("Failed".to_owned()),
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+        conditions: old.and_then(|status| status.conditions.clone()),
+        qos_class: Some(qos_class(pod).as_str().to_owned()),
+        start_time: old.and_then(|status| status.start_time.clone()),
+        observed_generation: pod.metadata.generation,
+        ..PodStatus::default()
+    }
+}
+
 /// The status to publish.
 pub fn pod_status(inputs: &Inputs<'_>) -> PodStatus {
     let Some(spec) = &inputs.pod.spec else { return PodStatus::default() };
     let old = inputs.pod.status.as_ref();
     let none: Vec<Container> = Vec::new();
     let init_spec = spec.init_containers.as_ref().unwrap_or(&none);
-    let init = containers::statuses(inputs, init_spec, old.and_then(|s| s.init_container_statuses.as_ref()), true);
-    let apps = containers::statuses(inputs, &spec.containers, old.and_then(|s| s.container_statuses.as_ref()), false);
+    let mut init = containers::statuses(inputs, init_spec, old.and_then(|s| s.init_container_statuses.as_ref()), true);
+    let mut apps = containers::statuses(inputs, &spec.containers, old.and_then(|s| s.container_statuses.as_ref()), false);
     let ephemeral_spec: Vec<Container> = spec
         .ephemeral_containers
         .iter()
@@ -139,6 +154,9 @@ pub fn pod_status(inputs: &Inputs<'_>) -> PodStatus {
         .collect();
     let ephemeral =
         containers::statuses(inputs, &ephemeral_spec, old.and_then(|s| s.ephemeral_container_statuses.as_ref()), false);
+    if inputs.terminated {
+        containers::settle(spec, &mut init, &mut apps);
+    }
     let computed = phase(spec, &init, &apps, inputs.terminated);
     let was = old.and_then(|s| s.phase.as_deref()).unwrap_or_default();
     let (mut reason, mut message) = (None, None);

@@ -2,7 +2,8 @@
 
 use super::admission::{self, Measure, Refusal};
 use super::context::Context;
-use super::worker::{Mailbox, Worker};
+use super::mailbox::Mailbox;
+use super::worker::Worker;
 use crate::events::EventType;
 use crate::pods;
 use crate::sources::{Source, SourceSet};
@@ -122,7 +123,7 @@ impl Manager {
         let mailbox = Arc::new(Mailbox::new(pod));
         if let Some((reason, message)) = refusal {
             self.cx.events.pod(&mailbox.pod(), "", EventType::Warning, &reason, &message);
-            mailbox.fail(&reason, &message, None);
+            mailbox.reject(&reason, &message);
         }
         inner.workers.insert(uid.clone(), Arc::clone(&mailbox));
         drop(inner);

@@ -4,98 +4,25 @@ use super::backoff::{Backoff, go_duration};
 use super::context::Context;
 use super::images::Wait;
 use super::kill::{self, HooksRun};
+use super::mailbox::{Known, Mailbox};
 use super::observed::{Observed, Observer, State};
 use super::plan::{self, Kind, ProbeResults, Step};
 use super::start::{self, Start};
 use crate::events::{EventType, field_path};
 use crate::pods;
 use crate::probes::{ProbeKind, ProbeResult, RunningContainer};
-use crate::status::generate::{Inputs, pod_status};
+use crate::status::generate::{Inputs, pod_status, rejected};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 /// Most plans in a row before the worker gives others a turn.
 const MAX_ROUNDS: usize = 32;
 /// First and longest wait after a failed round.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(20));
-
-/// What the pod map tells a worker.
-#[derive(Debug)]
-pub struct Mailbox {
-    state: Mutex<MailboxState>,
-    notify: Notify,
-}
-
-#[derive(Clone, Debug)]
-struct MailboxState {
-    pod: Arc<Pod>,
-    removed: bool,
-    failure: Option<(String, String)>,
-    /// Time to stop that the kubelet itself decided on.
-    grace: Option<i64>,
-}
-
-impl MailboxState {
-    /// Seconds that a stop of the pod may take.
-    fn grace(&self) -> i64 {
-        let grace = pods::grace(&self.pod);
-        self.grace.map_or(grace, |own| own.min(grace)).max(1)
-    }
-}
-
-impl Mailbox {
-    /// A mailbox for a new pod.
-    pub fn new(pod: Arc<Pod>) -> Self {
-        Self { state: Mutex::new(MailboxState { pod, removed: false, failure: None, grace: None }), notify: Notify::new() }
-    }
-
-    /// The pod changed.
-    pub fn update(&self, pod: Arc<Pod>) {
-        self.state.lock().pod = pod;
-        self.notify.notify_one();
-    }
-
-    /// No source has the pod any more.
-    pub fn remove(&self) {
-        self.state.lock().removed = true;
-        self.notify.notify_one();
-    }
-
-    /// The kubelet itself ends the pod.
-    pub fn fail(&self, reason: &str, message: &str, grace: Option<i64>) {
-        {
-            let mut state = self.state.lock();
-            state.failure.get_or_insert_with(|| (reason.to_owned(), message.to_owned()));
-            state.grace = state.grace.or(grace);
-        }
-        self.notify.notify_one();
-    }
-
-    /// Look again: something happened in the runtime or to a probe.
-    pub fn poke(&self) {
-        self.notify.notify_one();
-    }
-
-    /// The pod as it was told last.
-    pub fn pod(&self) -> Arc<Pod> {
-        Arc::clone(&self.state.lock().pod)
-    }
-
-    /// Gone from its source.
-    pub fn is_removed(&self) -> bool {
-        self.state.lock().removed
-    }
-
-    fn snapshot(&self) -> MailboxState {
-        self.state.lock().clone()
-    }
-}
+pub(super) const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(20));
 
 struct Results<'a> {
     cx: &'a Context,
@@ -123,14 +50,14 @@ enum Round {
 
 /// The worker of one pod.
 pub struct Worker {
-    cx: Arc<Context>,
-    mailbox: Arc<Mailbox>,
-    uid: String,
+    pub(super) cx: Arc<Context>,
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) uid: String,
     observer: Observer,
     crash: Backoff,
     waiting: HashMap<String, Wait>,
-    hooks_run: Arc<HooksRun>,
-    published: Option<PodStatus>,
+    pub(super) hooks_run: Arc<HooksRun>,
+    pub(super) published: Option<PodStatus>,
     seen: Timestamp,
     last_refresh: Timestamp,
     failures: u32,
@@ -158,6 +85,33 @@ impl Worker {
     }
 
     async fn live(&mut self) {
+        let state = self.mailbox.snapshot();
+        if state.rejected {
+            let (reason, message) = state.failure.unwrap_or_default();
+            let status = rejected(&state.pod, &reason, &message);
+            self.cx.statuses.set(&state.pod, &status);
+            self.published = Some(status);
+            self.reclaim().await;
+        } else {
+            self.work().await;
+            self.terminate().await;
+            self.reclaim().await;
+        }
+        // A finished pod stays known (its logs can be read) until its source drops it.
+        while !self.mailbox.is_removed() {
+            self.mailbox.notify.notified().await;
+            let pod = self.mailbox.pod();
+            if pod.metadata.deletion_timestamp.is_some()
+                && let Some(status) = self.published.clone()
+            {
+                self.cx.statuses.reclaimed(&pod, &status);
+            }
+        }
+        self.erase().await;
+    }
+
+    /// Keeps the pod running until it has to stop or has ended.
+    async fn work(&mut self) {
         loop {
             let state = self.mailbox.snapshot();
             if Self::must_stop(&state) {
@@ -179,22 +133,9 @@ impl Worker {
                 () = tokio::time::sleep(wait) => {}
             }
         }
-        self.terminate().await;
-        self.reclaim().await;
-        // A finished pod stays known (its logs can be read) until its source drops it.
-        while !self.mailbox.is_removed() {
-            self.mailbox.notify.notified().await;
-            let pod = self.mailbox.pod();
-            if pod.metadata.deletion_timestamp.is_some()
-                && let Some(status) = self.published.clone()
-            {
-                self.cx.statuses.reclaimed(&pod, &status);
-            }
-        }
-        self.erase().await;
     }
 
-    fn must_stop(state: &MailboxState) -> bool {
+    fn must_stop(state: &Known) -> bool {
         state.removed
             || state.failure.is_some()
             || state.pod.metadata.deletion_timestamp.is_some()
@@ -202,7 +143,7 @@ impl Worker {
     }
 
     /// Observes; problems are logged and retried.
-    async fn observe(&mut self) -> Option<Observed> {
+    pub(super) async fn observe(&mut self) -> Option<Observed> {
         match self.observer.observe(self.cx.runtime.as_ref(), &self.uid).await {
             Ok(observed) => Some(observed),
             Err(error) => {
@@ -213,7 +154,7 @@ impl Worker {
     }
 
     /// Computes the status and hands it on when it changed; tells the prober what runs.
-    fn publish(&mut self, pod: &Arc<Pod>, observed: &Observed, terminating: bool, terminated: bool) -> PodStatus {
+    pub(super) fn publish(&mut self, pod: &Arc<Pod>, observed: &Observed, terminating: bool, terminated: bool) -> PodStatus {
         let cx = Arc::clone(&self.cx);
         let ips = observed.active_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
         let facts = cx.facts(pod, &ips);
@@ -496,90 +437,6 @@ impl Worker {
                 Err(())
             }
         }
-    }
-
-    /// Stops the pod, again with less time when that is asked for meanwhile.
-    async fn terminate(&mut self) {
-        self.cx.probes.stop_liveness(&self.uid);
-        let mut failures = 0u32;
-        loop {
-            let state = self.mailbox.snapshot();
-            let grace = state.grace();
-            let Some(observed) = self.observe().await else {
-                tokio::time::sleep(RETRY.0).await;
-                continue;
-            };
-            self.publish(&state.pod, &observed, true, false);
-            let result = {
-                let stop = kill::pod(&self.cx, &state.pod, &observed, grace, &self.hooks_run);
-                let mut stop = std::pin::pin!(stop);
-                loop {
-                    tokio::select! {
-                        result = &mut stop => break Some(result),
-                        () = self.mailbox.notify.notified() => {
-                            if self.mailbox.snapshot().grace() < grace {
-                                break None;
-                            }
-                        }
-                    }
-                }
-            };
-            match result {
-                None => {}
-                Some(Ok(())) => {
-                    let Some(observed) = self.observe().await else { continue };
-                    if observed.is_stopped() {
-                        let pod = self.mailbox.pod();
-                        self.publish(&pod, &observed, true, true);
-                        return;
-                    }
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-                Some(Err(error)) => {
-                    tracing::warn!(pod = %pods::describe(&state.pod), error, "Could not stop pod");
-                    failures += 1;
-                    tokio::time::sleep((RETRY.0 * failures).min(RETRY.1)).await;
-                }
-            }
-        }
-    }
-
-    /// Gives back volumes and cgroups; then the pod may leave the API server.
-    async fn reclaim(&mut self) {
-        self.cx.probes.remove(&self.uid);
-        let mut failures = 0u32;
-        loop {
-            let volumes = self.cx.volumes.unmount(&self.uid).await.map_err(|e| e.to_string());
-            let (cx, uid) = (Arc::clone(&self.cx), self.uid.clone());
-            let cgroup = tokio::task::spawn_blocking(move || cx.cgroups.remove_pod(&uid)).await;
-            let cgroup = cgroup.map_err(|e| e.to_string()).and_then(|r| r.map_err(|e| e.to_string()));
-            match volumes.and(cgroup) {
-                Ok(()) => break,
-                Err(error) => {
-                    tracing::warn!(pod_uid = %self.uid, error, "Could not give back everything of the pod");
-                    failures += 1;
-                    tokio::time::sleep((RETRY.0 * failures).min(RETRY.1)).await;
-                }
-            }
-        }
-        let pod = self.mailbox.pod();
-        if let Some(status) = self.published.clone() {
-            self.cx.statuses.reclaimed(&pod, &status);
-        }
-    }
-
-    /// Removes every trace.
-    async fn erase(&mut self) {
-        let pod = self.mailbox.pod();
-        if let Some(observed) = self.observe().await {
-            kill::remove(&self.cx, &observed).await;
-        }
-        let (settings, uid) = (&self.cx.settings, &self.uid);
-        let _ = tokio::fs::remove_dir_all(settings.pod_log_dir(pods::namespace(&pod), pods::name(&pod), uid)).await;
-        let _ = tokio::fs::remove_dir_all(settings.pod_dir(uid)).await;
-        let links = settings.container_logs_dir.clone();
-        let _ = tokio::task::spawn_blocking(move || crate::pleg::logs::unlink_dangling(&links)).await;
-        self.cx.statuses.forget(uid);
     }
 }
 

@@ -1,0 +1,89 @@
+//! What the pod map tells a worker, and how it wakes it.
+
+use crate::pods;
+use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use tokio::sync::Notify;
+
+/// What the pod map tells a worker.
+#[derive(Debug)]
+pub struct Mailbox {
+    state: Mutex<Known>,
+    pub(super) notify: Notify,
+}
+
+/// What is known of the pod.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    pub(super) pod: Arc<Pod>,
+    pub(super) removed: bool,
+    pub(super) failure: Option<(String, String)>,
+    /// Time to stop that the kubelet itself decided on.
+    grace: Option<i64>,
+    /// The failure is that this node never took the pod.
+    pub(super) rejected: bool,
+}
+
+impl Known {
+    /// Seconds that a stop of the pod may take.
+    pub(super) fn grace(&self) -> i64 {
+        let grace = pods::grace(&self.pod);
+        self.grace.map_or(grace, |own| own.min(grace)).max(1)
+    }
+}
+
+impl Mailbox {
+    /// A mailbox for a new pod.
+    pub fn new(pod: Arc<Pod>) -> Self {
+        Self { state: Mutex::new(Known { pod, removed: false, failure: None, grace: None, rejected: false }), notify: Notify::new() }
+    }
+
+    /// The pod changed.
+    pub fn update(&self, pod: Arc<Pod>) {
+        self.state.lock().pod = pod;
+        self.notify.notify_one();
+    }
+
+    /// No source has the pod any more.
+    pub fn remove(&self) {
+        self.state.lock().removed = true;
+        self.notify.notify_one();
+    }
+
+    /// The kubelet itself ends the pod.
+    pub fn fail(&self, reason: &str, message: &str, grace: Option<i64>) {
+        {
+            let mut state = self.state.lock();
+            state.failure.get_or_insert_with(|| (reason.to_owned(), message.to_owned()));
+            state.grace = state.grace.or(grace);
+        }
+        self.notify.notify_one();
+    }
+
+    /// This node does not take the pod.
+    pub fn reject(&self, reason: &str, message: &str) {
+        let mut state = self.state.lock();
+        state.failure = Some((reason.to_owned(), message.to_owned()));
+        state.rejected = true;
+    }
+
+    /// Look again: something happened in the runtime or to a probe.
+    pub fn poke(&self) {
+        self.notify.notify_one();
+    }
+
+    /// The pod as it was told last.
+    pub fn pod(&self) -> Arc<Pod> {
+        Arc::clone(&self.state.lock().pod)
+    }
+
+    /// Gone from its source.
+    pub fn is_removed(&self) -> bool {
+        self.state.lock().removed
+    }
+
+    pub(super) fn snapshot(&self) -> Known {
+        self.state.lock().clone()
+    }
+}
