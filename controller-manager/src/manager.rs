@@ -9,6 +9,7 @@ use shared::run::{Shutdown, TaskGroup};
 use shared::serve::{Configz, DelegatedOptions, Health, Probe, SecureOptions, Server, hostname};
 
 use crate::controllers::TABLE;
+use crate::engine::connection;
 use crate::engine::context::{Clients, Context};
 use crate::engine::registry::{Selection, Started, known};
 use crate::engine::settings::Settings;
@@ -31,9 +32,10 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let host = hostname();
     let elect = flags.boolean("leader-elect");
     let election = leader::Config::from_flags(&flags, &host);
+    let config = shared::client::config(&options).await?;
     // Controllers are not throttled here: the server's fair queuing is, and their batches grow slowly.
-    let main = shared::client::new(&shared::client::Options { qps: 0.0, ..options.clone() }).await?;
-    let anonymous = if settings.own_accounts { Some(without_identity(&options).await?) } else { None };
+    let main = connection::client(&config).context("client configuration")?;
+    let anonymous = if settings.own_accounts { Some(without_identity(config)?) } else { None };
     let tasks = TaskGroup::new();
     let health = Health::new();
     health.add(&[Probe::Healthz], "leaderElection", || Ok(()));
@@ -105,9 +107,7 @@ async fn lead(clients: Clients, tasks: TaskGroup, term: Shutdown, settings: Sett
 }
 
 /// A client for the same server that presents nothing; controllers add their service accounts' tokens.
-async fn without_identity(options: &shared::client::Options) -> anyhow::Result<kube::Client> {
-    let mut config = shared::client::config(options).await?;
+fn without_identity(mut config: kube::Config) -> anyhow::Result<kube::Client> {
     config.auth_info = kube::config::AuthInfo::default();
-    let client = kube::client::ClientBuilder::try_from(config).context("client configuration")?.build();
-    Ok(client)
+    connection::client(&config).context("client configuration")
 }

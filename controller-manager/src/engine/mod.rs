@@ -6,6 +6,7 @@
 pub mod action;
 pub mod backoff;
 pub mod claim;
+pub mod connection;
 pub mod context;
 pub mod discovery;
 pub mod events;
