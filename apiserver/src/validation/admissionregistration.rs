@@ -118,16 +118,14 @@ fn rule_of(rule: &Value, path: &Path, out: &mut Vec<Error>) {
             let message = format!("if '*' is present, must not specify other {what}");
             out.push(Error::invalid(path.child(key), get(rule, key).clone(), &message));
         }
-        for (i, value) in values.iter().enumerate().filter(|(_, v)| v.is_empty() && key == "apiVersions") {
-            let _ = value;
+        for (i, _) in values.iter().enumerate().filter(|(_, v)| v.is_empty() && key == "apiVersions") {
             out.push(Error::required(path.child(key).index(i), ""));
         }
     }
     if list(rule, "resources").is_empty() {
         out.push(Error::required(path.child("resources"), ""));
     }
-    for (i, resource) in texts(rule, "resources").iter().enumerate().filter(|(_, r)| r.is_empty()) {
-        let _ = resource;
+    for (i, _) in texts(rule, "resources").iter().enumerate().filter(|(_, r)| r.is_empty()) {
         out.push(Error::required(path.child("resources").index(i), ""));
     }
     one_of(rule, "scope", &["*", "Cluster", "Namespaced"], path, out);

@@ -16,6 +16,18 @@ pub(super) fn namespace(object: &Value, out: &mut Vec<Error>) {
     }
 }
 
+/// An address: named by itself.
+pub(super) fn address(object: &Value, out: &mut Vec<Error>) {
+    let name = text(get(object, "metadata"), "name");
+    if name.parse::<std::net::IpAddr>().map(|ip| ip.to_string()).ok().as_deref() != Some(name) {
+        let message = "must be a valid IP address in canonical format";
+        out.push(Error::invalid(Path::of(&["metadata", "name"]), name, message));
+    }
+    if !has(get(object, "spec"), "parentRef") {
+        out.push(Error::required(Path::of(&["spec", "parentRef"]), ""));
+    }
+}
+
 /// A lease.
 pub(super) fn lease(object: &Value, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));

@@ -18,27 +18,16 @@ pub(super) fn create(object: &Value, out: &mut Vec<Error>) {
     if !has(object, "eventTime") {
         return;
     }
-    for (key, name, max) in
-        [("reportingComponent", "reportingController", 253), ("reportingInstance", "reportingInstance", 128)]
-    {
-        match text(object, key) {
-            "" => out.push(Error::required(name, "")),
-            value if value.len() > max => {
-                out.push(Error::invalid(name, "", &format!("can have at most {max} characters")));
-            }
-            _ => {}
+    let bounds = [
+        ("reportingComponent", "reportingController", 253),
+        ("reportingInstance", "reportingInstance", 128),
+        ("action", "action", 128),
+        ("reason", "reason", 128),
+        ("message", "note", 1024),
+    ];
+    for (key, name, max) in bounds {
+        if text(object, key).len() > max {
+            out.push(Error::invalid(name, "", &format!("can have at most {max} characters")));
         }
-    }
-    for (key, name, max) in [("action", "action", 128), ("reason", "reason", 128), ("message", "message", 1024)] {
-        match text(object, key) {
-            "" if name != "message" => out.push(Error::required(name, "")),
-            value if value.len() > max => {
-                out.push(Error::invalid(name, "", &format!("can have at most {max} characters")));
-            }
-            _ => {}
-        }
-    }
-    if !matches!(text(object, "type"), "Normal" | "Warning") {
-        out.push(Error::invalid("type", text(object, "type"), "has invalid value: "));
     }
 }

@@ -56,7 +56,7 @@ const fn rules(group: &'static str, plural: &'static str, name: NameRule, create
     Rules { group, plural, name, create, update }
 }
 
-/// A kind whose updates are judged like new objects.
+/// Updates are judged like new objects, nothing more.
 fn nothing(_: &Value, _: &Value, _: &mut Vec<Error>) {}
 
 use NameRule::{Dns1035, Label, PathSegment, Subdomain};
@@ -72,7 +72,7 @@ const AUTHORIZATION: &str = "authorization.k8s.io";
 static RULES: &[Rules] = &[
     rules("", "pods", Subdomain, pod::create, pod::update::update),
     rules("", "podtemplates", Subdomain, pod::template_object, nothing),
-    rules("", "replicationcontrollers", Subdomain, workloads::replication_controller, workloads::no_change),
+    rules("", "replicationcontrollers", Subdomain, workloads::replication_controller, nothing),
     rules("", "services", Dns1035, service::create, service::update),
     rules("", "endpoints", Subdomain, discovery::endpoints, nothing),
     rules("", "nodes", Subdomain, node::create, node::update),
@@ -104,6 +104,7 @@ static RULES: &[Rules] = &[
     rules(NETWORKING, "ingresses", Subdomain, networking::ingress, nothing),
     rules(NETWORKING, "ingressclasses", Subdomain, networking::ingress_class, networking::ingress_class_update),
     rules(NETWORKING, "networkpolicies", Subdomain, networking::policy, nothing),
+    rules(NETWORKING, "ipaddresses", PathSegment, core::address, nothing),
     rules(RBAC, "roles", PathSegment, rbac::role, nothing),
     rules(RBAC, "clusterroles", PathSegment, rbac::cluster_role, nothing),
     rules(RBAC, "rolebindings", PathSegment, rbac::role_binding, rbac::reference_stays),
@@ -136,7 +137,8 @@ fn metadata() -> Path {
 pub fn validate_create(row: &Resource, object: &Value) -> Vec<Error> {
     let rules = rules_of(row);
     let mut out = Vec::new();
-    if row.group != AUTHORIZATION {
+    // Reviews and bindings have no metadata to speak of.
+    if row.is_stored() {
         meta::create(object, rules.name, row.namespaced, &metadata(), &mut out);
     }
     (rules.create)(object, &mut out);
@@ -152,7 +154,7 @@ pub fn validate_update(row: &Resource, new: &Value, old: &Value) -> Vec<Error> {
     out.extend(again);
     (rules.update)(new, old, &mut out);
     // Pods and claims compare field by field; what did not change was judged before.
-    if !matches!((&*row.group, &*row.plural), ("" | AUTHORIZATION, "pods" | "persistentvolumeclaims" | "nodes")) {
+    if !matches!((&*row.group, &*row.plural), ("", "pods" | "persistentvolumeclaims" | "nodes")) {
         (rules.create)(new, &mut out);
     }
     out

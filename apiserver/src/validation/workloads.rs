@@ -54,9 +54,6 @@ fn selector(spec: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// Nothing of its own on update.
-pub(super) fn no_change(_: &Value, _: &Value, _: &mut Vec<Error>) {}
-
 /// A replication controller.
 pub(super) fn replication_controller(object: &Value, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), spec_path());

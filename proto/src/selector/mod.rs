@@ -6,6 +6,7 @@
 pub mod field;
 pub mod format;
 pub mod label;
+mod parse;
 
 pub use field::FieldSelector;
 pub use label::{Operator, Requirement, Selector};

@@ -22,6 +22,9 @@ pub(super) use environment::{field_ref, resource_ref};
 /// A new pod.
 pub(super) fn create(pod: &Value, out: &mut Vec<Error>) {
     spec(get(pod, "spec"), &Path::new("spec"), out);
+    if !list(get(pod, "spec"), "ephemeralContainers").is_empty() {
+        out.push(Error::forbidden(Path::of(&["spec", "ephemeralContainers"]), "cannot be set on create"));
+    }
 }
 
 /// A `PodTemplate` object.
