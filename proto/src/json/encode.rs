@@ -57,14 +57,16 @@ fn object(schema: &Message, map: &Map<String, Value>, depth: usize, out: &mut Ve
         match map.get(field.json.as_ref()) {
             Some(value) if !value.is_null() => {
                 if !zero::is_omitted(field, value) {
-                    key(&field.json, &mut first, out);
+                    separator(&mut first, out);
+                    name(&field.json, out);
                     field_value(field, value, depth + 1, out);
                 }
             }
             _ => match zero::of(field) {
                 Zero::Omitted => {}
                 unset => {
-                    key(&field.json, &mut first, out);
+                    separator(&mut first, out);
+                    name(&field.json, out);
                     zero_value(&unset, depth + 1, out);
                 }
             },
@@ -209,16 +211,40 @@ pub(crate) fn float(value: f64, out: &mut Vec<u8>) {
     }
 }
 
+/// Bytes that may need an escape; 0xe2 begins the two line separators.
+const ESCAPED: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut i = 0;
+    while i < 0x20 {
+        table[i] = true;
+        i += 1;
+    }
+    table[b'"' as usize] = true;
+    table[b'\\' as usize] = true;
+    table[b'<' as usize] = true;
+    table[b'>' as usize] = true;
+    table[b'&' as usize] = true;
+    table[0xe2] = true;
+    table
+};
+
+/// The name of a schema field, which never needs an escape.
+pub(crate) fn name(name: &str, out: &mut Vec<u8>) {
+    out.push(b'"');
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b"\":");
+}
+
 /// A string with Go's escapes (HTML characters included).
 pub(crate) fn text(value: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     let bytes = value.as_bytes();
     let mut start = 0;
-    for (i, &b) in bytes.iter().enumerate() {
-        let plain = !(b < 0x20 || matches!(b, b'"' | b'\\' | b'<' | b'>' | b'&' | 0xe2));
-        if plain {
-            continue;
-        }
+    let mut from = 0;
+    while let Some(found) = bytes[from..].iter().position(|b| ESCAPED[usize::from(*b)]) {
+        let i = from + found;
+        let b = bytes[i];
+        from = i + 1;
         let line_break = b == 0xe2 && bytes.get(i + 1) == Some(&0x80) && matches!(bytes.get(i + 2), Some(0xa8 | 0xa9));
         if b == 0xe2 && !line_break {
             continue;

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::Error;
 use super::decode::{double, embedded_kind, read_special, target};
 use super::wire::{Reader, Wire};
-use crate::json::{MAX_TREE_DEPTH, encode_any, encode_scalar, encode_text, encode_zero};
+use crate::json::{MAX_TREE_DEPTH, encode_any, encode_name, encode_scalar, encode_text, encode_zero};
 use crate::schema::{Card, Field, Kind, Message, Target};
 use crate::zero::{self, Zero};
 use crate::{json, scalar};
@@ -60,6 +60,13 @@ fn key(name: &str, first: &mut bool, out: &mut Vec<u8>) {
     out.push(b':');
 }
 
+/// Begins a member whose name the schema gives.
+fn begin(name: &str, first: &mut bool, out: &mut Vec<u8>) {
+    out.push(if *first { b'{' } else { b',' });
+    *first = false;
+    encode_name(name, out);
+}
+
 fn object(
     schema: &Message,
     type_meta: Option<(&str, &str)>,
@@ -83,7 +90,7 @@ fn object(
                 _ => "",
             };
             if !text.is_empty() {
-                key(&field.json, &mut first, out);
+                begin(&field.json, &mut first, out);
                 encode_text(text, out);
                 continue;
             }
@@ -104,7 +111,7 @@ fn write_field(
     let Some((_, last)) = own.last() else {
         let unset = zero::of(field);
         if !matches!(unset, Zero::Omitted) {
-            key(&field.json, first, out);
+            begin(&field.json, first, out);
             encode_zero(&unset, depth, out);
         }
         return Ok(());
@@ -114,7 +121,7 @@ fn write_field(
         Card::Repeated => {
             let start = out.len();
             let before = *first;
-            key(&field.json, first, out);
+            begin(&field.json, first, out);
             out.push(b'[');
             let empty = out.len();
             for (_, wire) in own {
@@ -208,11 +215,11 @@ fn single(
         if zero::is_omitted(field, &value) {
             return Ok(());
         }
-        key(name, first, out);
+        begin(name, first, out);
         special_value(&field.kind, &value, depth, out);
         return Ok(());
     }
-    key(name, first, out);
+    begin(name, first, out);
     one(&field.kind, name, wire, depth, out)
 }
 
@@ -242,7 +249,7 @@ fn map(
         entries.sort_by(|a, b| a.0.cmp(&b.0));
         entries.dedup_by(|a, b| a.0 == b.0);
     }
-    key(&field.json, first, out);
+    begin(&field.json, first, out);
     let mut first_entry = true;
     for (name, item) in entries {
         key(&name, &mut first_entry, out);
