@@ -25,3 +25,6 @@ pub use profile::{ConfigError, Profile};
 pub use schedule::{Cursor, Placement};
 pub use state::CycleState;
 pub use status::{Code, Status};
+
+#[cfg(test)]
+mod tests;
