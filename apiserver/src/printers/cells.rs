@@ -25,6 +25,7 @@ const ROWS: &[(&str, &str, Cells)] = &[
     ("batch", "cronjobs", workloads::cron_job),
     ("", "nodes", cluster::node),
     ("", "namespaces", cluster::namespace),
+    ("", "componentstatuses", cluster::component_status),
     ("", "configmaps", cluster::config_map),
     ("", "secrets", cluster::secret),
     ("", "events", cluster::event),

@@ -52,6 +52,15 @@ pub(super) fn namespace(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(o), json!(text(o, "/status/phase")), age(o, now)]
 }
 
+pub(super) fn component_status(o: &Value, _: Timestamp) -> Vec<Value> {
+    let healthy = list(o, "/conditions").iter().find(|c| c["type"] == "Healthy");
+    let (status, message, error) = match healthy {
+        None => ("Unknown", "", ""),
+        Some(c) => (if c["status"] == "True" { "Healthy" } else { "Unhealthy" }, text(c, "/message"), text(c, "/error")),
+    };
+    vec![name(o), json!(status), json!(message), json!(error)]
+}
+
 pub(super) fn config_map(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(o), json!(size(o, "/data") + size(o, "/binaryData")), age(o, now)]
 }

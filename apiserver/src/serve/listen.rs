@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use actix_web::dev::{Extensions, ServerHandle};
 use actix_web::{App, web};
-use shared::cert::{self, CertError, ReloadingKey};
+use shared::cert::{self, CertError, OptionError, ReloadingKey, SniKeys, TlsOptions};
 use shared::flags::FlagSet;
 use shared::run::Shutdown;
 use shared::upgrade::{self, Listening};
@@ -25,6 +25,9 @@ pub enum Error {
     /// No certificate.
     #[error(transparent)]
     Certificate(#[from] CertError),
+    /// Flags that ask for what there is not.
+    #[error(transparent)]
+    Options(#[from] OptionError),
     /// The port is taken, or not ours.
     #[error("failed to create listener: failed to listen on {address}: {source}")]
     Bind {
@@ -115,7 +118,11 @@ pub fn serve(
     server: Server,
     shutdown: &Shutdown,
 ) -> Result<(ServerHandle, impl Future<Output = std::io::Result<()>> + use<>), Error> {
-    let tls = cert::server_config(Arc::new(key(flags, addresses, names)?), true)?;
+    let default: Arc<dyn rustls::server::ResolvesServerCert> = Arc::new(key(flags, addresses, names)?);
+    let named = flags.named_keys("tls-sni-cert-key");
+    let key = if named.is_empty() { default } else { Arc::new(SniKeys::new(default, &named)?) };
+    let options = TlsOptions::new(&flags.string("tls-min-version"), &flags.list("tls-cipher-suites"))?;
+    let tls = cert::server_config_with(key, true, &options)?;
     let data = web::Data::new(server);
     let listening = Listening {
         name: "kube-apiserver",

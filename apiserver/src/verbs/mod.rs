@@ -3,6 +3,7 @@
 //! In comes a [`Request`], out goes a [`Reply`] or a `Status`; what happens between is the same for every kind. Knows
 //! neither sockets nor TLS. One file per verb; [`engine`] is the write pipeline they share.
 
+mod component_status;
 pub mod delete;
 pub mod engine;
 pub mod get;
@@ -124,6 +125,11 @@ fn deprecation(row: &Resource) -> Option<&'static str> {
 async fn perform(engine: &Arc<Engine>, r: &Request, route: &Route) -> Result<Reply, Status> {
     if route.subresource.is_some() {
         return subresources::dispatch(engine, r, route).await;
+    }
+    match (r.info.verb.as_str(), &*route.row.plural) {
+        ("get", "componentstatuses") => return component_status::get(engine, r, route.row).await,
+        ("list", "componentstatuses") => return component_status::list(engine, r, route.row).await,
+        _ => {}
     }
     match r.info.verb.as_str() {
         "get" => get::get(engine, r, route.row).await,

@@ -1,0 +1,137 @@
+//! Component statuses: never stored, asked anew from the parts of the control plane each time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::resources::Resource;
+use proto::{Value, schema};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::{DigitallySignedStruct, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use serde_json::json;
+use shared::status::Status;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::engine::Engine;
+use super::table::{self, Include};
+use super::{Reply, Request, accepted};
+use crate::negotiate::{self, Shape};
+
+/// Patience with one component.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Most bytes of an answer.
+const LIMIT: u64 = 4096;
+/// Components on this machine and their ports.
+const LOCAL: [(&str, u16); 2] = [("scheduler", 10259), ("controller-manager", 10257)];
+const ETCD: &str = "etcd-0";
+
+/// Any certificate will do: the question is whether somebody answers, and nothing is told.
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(&self, m: &[u8], c: &CertificateDer<'_>, d: &DigitallySignedStruct) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(m, c, d, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(&self, m: &[u8], c: &CertificateDer<'_>, d: &DigitallySignedStruct) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(m, c, d, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// `ok`, or why not.
+async fn ask(port: u16) -> Result<(), String> {
+    let url = format!("Get \"https://127.0.0.1:{port}/healthz\"");
+    let tcp = TcpStream::connect(("127.0.0.1", port)).await.map_err(|_| format!("{url}: dial tcp 127.0.0.1:{port}: connect: connection refused"))?;
+    let provider = shared::cert::provider();
+    let config = rustls::ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|e| e.to_string())?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Anybody(provider)))
+        .with_no_client_auth();
+    let name = ServerName::try_from("127.0.0.1").map_err(|e| e.to_string())?;
+    let talk = async {
+        let mut tls = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, tcp).await?;
+        tls.write_all(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n").await?;
+        let mut answer = Vec::new();
+        // A peer that closes without saying goodbye has still answered.
+        let _ = tls.take(LIMIT).read_to_end(&mut answer).await;
+        Ok::<_, std::io::Error>(String::from_utf8_lossy(&answer).into_owned())
+    };
+    let answer = talk.await.map_err(|e| format!("{url}: {e}"))?;
+    let code = answer.split(' ').nth(1).unwrap_or("");
+    if code == "200" { Ok(()) } else { Err(format!("{url}: unhealthy http status code: {code}")) }
+}
+
+async fn status(engine: &Engine, name: &str, port: Option<u16>) -> Value {
+    let question = async {
+        match port {
+            Some(port) => ask(port).await,
+            None => engine.store.revision().await.map(|_| ()).map_err(|e| e.to_string()),
+        }
+    };
+    let answer = tokio::time::timeout(PATIENCE, question).await.unwrap_or_else(|_| Err("context deadline exceeded".to_owned()));
+    let (status, message) = match &answer {
+        Ok(()) => ("True", "ok"),
+        Err(why) => ("False", why.as_str()),
+    };
+    json!({
+        "kind": "ComponentStatus", "apiVersion": "v1", "metadata": {"name": name},
+        "conditions": [{"type": "Healthy", "status": status, "message": message}],
+    })
+}
+
+/// GET of one.
+pub async fn get(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Result<Reply, Status> {
+    let name = r.info.name.as_str();
+    let port = LOCAL.iter().find(|(n, _)| *n == name).map(|(_, p)| *p);
+    if port.is_none() && name != ETCD {
+        return Err(Status::not_found("", "componentstatuses", name));
+    }
+    super::reply_object(engine, r, row, 200, &status(engine, name, port).await)
+}
+
+/// GET of all.
+pub async fn list(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Result<Reply, Status> {
+    let accepted = accepted(r, false)?;
+    let mut items: Vec<Value> = futures::future::join_all(LOCAL.iter().map(|(n, p)| status(engine, n, Some(*p)))).await;
+    items.push(status(engine, ETCD, None).await);
+    let (schema, tree) = match accepted.shape {
+        Shape::Table(version) => {
+            (negotiate::table_kind("v1"), table::tabulate(row, version, items.iter(), Include::read(&r.query)?, json!({"resourceVersion": ""}), true))
+        }
+        Shape::Metadata(version) => {
+            let items: Vec<Value> = items.iter().map(|t| negotiate::metadata_of(t, version)).collect();
+            let tree = json!({"kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": {}, "items": items});
+            (negotiate::partial_list_kind("v1"), tree)
+        }
+        Shape::Object => {
+            for map in items.iter_mut().filter_map(Value::as_object_mut) {
+                map.remove("kind");
+                map.remove("apiVersion");
+            }
+            let tree = json!({"kind": "ComponentStatusList", "apiVersion": "v1", "metadata": {}, "items": items});
+            (schema::kind("", "v1", "ComponentStatusList"), tree)
+        }
+    };
+    let body = negotiate::envelope(accepted.format, accepted.pretty, schema, &tree);
+    Ok(Reply::new(200, accepted.format.content_type(), body))
+}
