@@ -187,6 +187,8 @@ impl Access {
             reader: cx.reader.clone(),
             api: cx.api.clone(),
             authorization: self.authorization.clone(),
+            tasks: cx.tasks.clone(),
+            shutdown: cx.shutdown.clone(),
         })
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use shared::authn::SYSTEM_MASTERS;
 use shared::flags::FlagSet;
+use shared::run::{Shutdown, TaskGroup};
 use shared::status::Status;
 
 use super::always::{
@@ -49,6 +50,10 @@ pub struct Deps<'a> {
     pub api: Api,
     /// The authorisers.
     pub authorization: Arc<Authorization>,
+    /// Where connections to webhooks are kept going.
+    pub tasks: TaskGroup,
+    /// Ends them.
+    pub shutdown: Shutdown,
 }
 
 /// All of upstream's plugins in its order, with those on by default.
@@ -199,7 +204,7 @@ impl Chain {
             disable = ORDER.iter().map(|(n, _)| (*n).to_owned()).filter(|n| !exactly.contains(n)).collect();
             enable = exactly;
         }
-        let caller = Arc::new(Caller::new(deps.reader.clone()));
+        let caller = Arc::new(Caller::new(deps.reader.clone(), deps.tasks.clone(), deps.shutdown.clone()));
         let mut plugins = Vec::new();
         for name in enabled(&enable, &disable)? {
             match make(name, deps, &caller) {
@@ -312,7 +317,8 @@ mod tests {
         let reader = Arc::new(Fixed::default());
         let flags = FlagSet::of("kube-apiserver", args).expect("flags");
         let authorization = Arc::new(Authorization::new(&[Mode::Rbac], reader.clone(), Vec::new()));
-        let deps = Deps { flags: &flags, reader: reader.clone(), api: reader.api(), authorization };
+        let (tasks, shutdown) = (TaskGroup::new(), Shutdown::new());
+        let deps = Deps { flags: &flags, reader: reader.clone(), api: reader.api(), authorization, tasks, shutdown };
         Chain::from_flags(&deps).map_err(|e| e.to_string())
     }
 

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use rustls_pki_types::ServerName;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use shared::run::{Shutdown, TaskGroup};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -43,15 +44,17 @@ struct Target {
 /// Calls webhooks.
 pub struct Caller {
     reader: Arc<dyn Reader>,
+    tasks: TaskGroup,
+    shutdown: Shutdown,
     idle: Mutex<HashMap<String, Vec<Connection>>>,
     /// TLS set-ups by hash of the CA bundle.
     trust: Mutex<HashMap<[u8; 32], Arc<rustls::ClientConfig>>>,
 }
 
 impl Caller {
-    /// Services are found through the cache.
-    pub fn new(reader: Arc<dyn Reader>) -> Self {
-        Self { reader, idle: Mutex::default(), trust: Mutex::default() }
+    /// Services are found through the cache; open connections are work of `tasks` until `shutdown`.
+    pub fn new(reader: Arc<dyn Reader>, tasks: TaskGroup, shutdown: Shutdown) -> Self {
+        Self { reader, tasks, shutdown, idle: Mutex::default(), trust: Mutex::default() }
     }
 
     /// Posts a review; the body of the answer.
@@ -115,7 +118,7 @@ impl Caller {
         {
             return self.finish(key, connection, response).await;
         }
-        let mut connection = connect(target, trust).await?;
+        let mut connection = self.connect(target, trust).await?;
         let response = connection.send_request(request()?).await.map_err(|e| e.to_string())?;
         self.finish(key, connection, response).await
     }
@@ -147,6 +150,33 @@ impl Caller {
         }
         Ok(body.to_vec())
     }
+
+    async fn connect(&self, target: &Target, trust: Arc<rustls::ClientConfig>) -> Result<Connection, String> {
+        let stream = TcpStream::connect(&target.address)
+            .await
+            .map_err(|e| format!("dial tcp {}: {}", target.address, dial_error(&e)))?;
+        let _ = stream.set_nodelay(true);
+        let name = ServerName::try_from(target.server.clone()).map_err(|e| e.to_string())?;
+        let stream = TlsConnector::from(trust)
+            .connect(name, stream)
+            .await
+            .map_err(|e| format!("tls: failed to verify certificate: {e}"))?;
+        let (connection, driver) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+        let shutdown = self.shutdown.clone();
+        // Ends when the connection is dropped or closed by the other side.
+        self.tasks.spawn("webhook-connection", async move {
+            tokio::select! {
+                () = shutdown.wait() => {}
+                ended = driver => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%error, "webhook connection ended");
+                    }
+                }
+            }
+        });
+        Ok(connection)
+    }
 }
 
 /// Why a connection failed, in the words operators know.
@@ -160,27 +190,6 @@ fn dial_error(error: &std::io::Error) -> String {
         K::TimedOut => "i/o timeout".to_owned(),
         _ => error.to_string(),
     }
-}
-
-async fn connect(target: &Target, trust: Arc<rustls::ClientConfig>) -> Result<Connection, String> {
-    let stream = TcpStream::connect(&target.address)
-        .await
-        .map_err(|e| format!("dial tcp {}: {}", target.address, dial_error(&e)))?;
-    let _ = stream.set_nodelay(true);
-    let name = ServerName::try_from(target.server.clone()).map_err(|e| e.to_string())?;
-    let stream = TlsConnector::from(trust)
-        .connect(name, stream)
-        .await
-        .map_err(|e| format!("tls: failed to verify certificate: {e}"))?;
-    let (connection, driver) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
-    // Ends when the connection is dropped or closed by the other side.
-    tokio::spawn(async move {
-        if let Err(error) = driver.await {
-            tracing::debug!(%error, "webhook connection ended");
-        }
-    });
-    Ok(connection)
 }
 
 fn target(client: &Value, reader: &dyn Reader) -> Result<Target, String> {

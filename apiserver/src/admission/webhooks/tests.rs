@@ -93,16 +93,20 @@ fn cluster(plural: &str, hooks: &[Value]) -> Arc<Fixed> {
     cluster
 }
 
+fn caller(cluster: Arc<Fixed>) -> Caller {
+    Caller::new(cluster, shared::run::TaskGroup::new(), shared::run::Shutdown::new())
+}
+
 fn mutating(hooks: &[Value]) -> MutatingWebhooks {
     let cluster = cluster("mutatingwebhookconfigurations", hooks);
     let authorization = Arc::new(Authorization::new(&[Mode::AlwaysAllow], cluster.clone(), Vec::new()));
-    MutatingWebhooks::new(cluster.clone(), Arc::new(Caller::new(cluster)), authorization)
+    MutatingWebhooks::new(cluster.clone(), Arc::new(caller(cluster)), authorization)
 }
 
 fn validating(hooks: &[Value]) -> ValidatingWebhooks {
     let cluster = cluster("validatingwebhookconfigurations", hooks);
     let authorization = Arc::new(Authorization::new(&[Mode::AlwaysAllow], cluster.clone(), Vec::new()));
-    ValidatingWebhooks::new(cluster.clone(), Arc::new(Caller::new(cluster)), authorization)
+    ValidatingWebhooks::new(cluster.clone(), Arc::new(caller(cluster)), authorization)
 }
 
 fn config_map() -> Write<'static> {
