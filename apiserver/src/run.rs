@@ -188,7 +188,7 @@ fn start_system(tasks: &TaskGroup, shutdown: &Shutdown, api: &Api, reconciler: &
         loop {
             let done = async {
                 system_namespaces::ensure(&a, "default").await?;
-                futures::future::try_join3(r.ensure_cidr(), r.ensure_service(), r.round()).await.map(|_| ())
+                futures::future::try_join(r.ensure_cidr(), r.ensure_service()).await.map(|_| ())
             };
             match done.await {
                 Ok(()) => break,
@@ -199,6 +199,7 @@ fn start_system(tasks: &TaskGroup, shutdown: &Shutdown, api: &Api, reconciler: &
         }
         m.cidr.store(true, Ordering::Release);
         m.service.store(true, Ordering::Release);
+        // Endpoints that cannot be written (a loopback address) do not keep the server from being ready.
         r.keep().await;
     };
     tasks.spawn("kubernetes-service", until(shutdown, service));

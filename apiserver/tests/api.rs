@@ -217,7 +217,7 @@ async fn services_never_share_an_address() {
     assert_eq!(c.post(&services, service("again", Some(30001))).await.code, 201);
     assert_eq!(c.get(&format!("{services}/kubernetes")).await.json()["spec"]["clusterIP"], "10.96.0.1");
     let endpoints = c.get(&format!("{NS}/endpoints/kubernetes")).await.json();
-    assert_eq!(endpoints["subsets"][0]["addresses"][0]["ip"], "127.0.0.1");
+    assert_eq!(endpoints["subsets"][0]["addresses"][0]["ip"], "192.0.2.10");
 }
 
 #[tokio::test(flavor = "multi_thread")]

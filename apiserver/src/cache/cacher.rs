@@ -20,7 +20,7 @@ const RING: usize = 1024;
 /// Bytes of objects the ring may hold on to beyond the live ones.
 const RING_BYTES: usize = 4 << 20;
 /// Changes a watcher may lag behind.
-const WATCHER_BUFFER: usize = 256;
+const WATCHER_BUFFER: usize = 1024;
 
 /// Decides which objects a reader sees.
 pub type Filter = Arc<dyn Fn(&Entry) -> bool + Send + Sync>;

@@ -123,6 +123,11 @@ pub enum Propagation {
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 
+/// True when the object's finalizers say already what happens to its dependents.
+pub fn has_propagation(object: &Value) -> bool {
+    object["metadata"]["finalizers"].as_array().is_some_and(|l| l.iter().any(|f| f == ORPHAN || f == FOREGROUND))
+}
+
 /// Sets the garbage collector's finalizers as the propagation asks.
 pub fn set_propagation(object: &mut Value, propagation: Propagation) {
     let old: Vec<Value> = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();

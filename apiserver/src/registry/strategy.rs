@@ -51,6 +51,8 @@ pub struct Strategy {
     pub holds: Option<fn(&Value) -> bool>,
     /// Marks the object when its deletion begins.
     pub on_delete: Option<fn(&mut Value)>,
+    /// A delete that does not say what happens to dependents leaves them alone.
+    pub orphans_by_default: bool,
     /// Lives in etcd for `--event-ttl` only.
     pub expires: bool,
 }
@@ -66,6 +68,7 @@ const PLAIN: Strategy = Strategy {
     grace: None,
     holds: None,
     on_delete: None,
+    orphans_by_default: false,
     expires: false,
 };
 
@@ -109,7 +112,7 @@ static ROWS: &[(&str, &str, Strategy)] = &[
     ("", "secrets", Strategy { prepare_update: Some(core::secret::prepare_update), ..PLAIN }),
     ("", "persistentvolumes", Strategy { prepare_create: Some(core::volume::prepare_create_volume), ..PLAIN }),
     ("", "persistentvolumeclaims", Strategy { prepare_create: Some(core::volume::prepare_create), ..PLAIN }),
-    ("", "replicationcontrollers", WITH_GENERATION),
+    ("", "replicationcontrollers", Strategy { orphans_by_default: true, ..WITH_GENERATION }),
     ("apps", "deployments", Strategy { generation: Generation::SpecAndAnnotations, ..PLAIN }),
     ("apps", "replicasets", WITH_GENERATION),
     (
@@ -118,7 +121,7 @@ static ROWS: &[(&str, &str, Strategy)] = &[
         Strategy { prepare_create: Some(apps::daemon_set::prepare_create), prepare_update: Some(apps::daemon_set::prepare_update), ..WITH_GENERATION },
     ),
     ("apps", "statefulsets", WITH_GENERATION),
-    ("batch", "jobs", Strategy { prepare_create: Some(batch::job::prepare_create), ..WITH_GENERATION }),
+    ("batch", "jobs", Strategy { prepare_create: Some(batch::job::prepare_create), orphans_by_default: true, ..WITH_GENERATION }),
     ("batch", "cronjobs", WITH_GENERATION),
     (
         "certificates.k8s.io",

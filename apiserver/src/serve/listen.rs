@@ -58,7 +58,9 @@ impl Addresses {
         let bind = flags.address("bind-address").unwrap_or(IpAddr::from([0, 0, 0, 0]));
         let port = u16::try_from(flags.integer("secure-port")).unwrap_or(6443);
         let advertise = flags.address("advertise-address").filter(|a| !a.is_unspecified());
-        let advertise = advertise.or_else(|| (!bind.is_unspecified()).then_some(bind)).or_else(outgoing).unwrap_or(IpAddr::from([127, 0, 0, 1]));
+        // A loopback address is of no use to others.
+        let bound = (!bind.is_unspecified() && !bind.is_loopback()).then_some(bind);
+        let advertise = advertise.or(bound).or_else(outgoing).unwrap_or(IpAddr::from([127, 0, 0, 1]));
         Self { bind, port, advertise }
     }
 }

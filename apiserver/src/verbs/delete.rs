@@ -125,6 +125,10 @@ pub fn options_object(o: &DeleteOptions) -> Value {
     tree
 }
 
+/// What clients are told that delete a job without saying what happens to its pods.
+const JOB_PODS_STAY: &str = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set \
+     propagationPolicy=Orphan to suppress this warning";
+
 /// DELETE of one object.
 pub async fn delete(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Result<Reply, Status> {
     let options = options(&r.content_type, &r.body, &r.query)?;
@@ -140,7 +144,10 @@ pub async fn delete(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -
         warnings: Vec::new(),
     };
     let deleted = engine.delete(&mut t, &options).await?;
-    let warnings = std::mem::take(&mut t.warnings);
+    let mut warnings = std::mem::take(&mut t.warnings);
+    if options.propagation.is_none() && (&*row.group, &*row.plural) == ("batch", "jobs") {
+        warnings.push(JOB_PODS_STAY.to_owned());
+    }
     Ok(outcome(engine, r, row, deleted)?.warn(warnings))
 }
 

@@ -282,7 +282,9 @@ impl Engine {
             self.admit(t, Operation::Delete, None, Some(&before)).await?;
             self.judge(t, Operation::Delete, None, Some(&before)).await?;
             let grace = strategy.grace.map(|f| f(&object, options.grace_period_seconds));
-            let propagation = options.propagation.unwrap_or(Propagation::Unset);
+            let decided = meta::has_propagation(&object);
+            let default = if strategy.orphans_by_default && !decided { Propagation::Orphan } else { Propagation::Unset };
+            let propagation = options.propagation.unwrap_or(default);
             let held = strategy.holds.is_some_and(|f| f(&object));
             let step = meta::mark_deleted(&mut object, grace, options.grace_period_seconds, propagation, held);
             if step == Deletion::Marked

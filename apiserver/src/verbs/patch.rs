@@ -198,7 +198,8 @@ pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &'static Resource, su
         }
         Ok(new)
     };
-    let (updated, created) = engine.update(&mut t, is_apply && subresource.is_empty(), &mut change).await?;
+    let may_create = is_apply && subresource.is_empty() && engine.may_create(r, row).await;
+    let (updated, created) = engine.update(&mut t, may_create, &mut change).await?;
     let mut warnings = found;
     warnings.extend(t.warnings);
     Ok(reply_object(engine, r, row, if created { 201 } else { 200 }, &updated)?.warn(warnings))

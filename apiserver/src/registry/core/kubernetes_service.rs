@@ -152,10 +152,10 @@ impl Reconciler {
     /// Renews until dropped.
     pub async fn keep(&self) {
         loop {
-            tokio::time::sleep(EVERY).await;
             if let Err(error) = self.round().await {
                 tracing::warn!(%error, "reconciling the kubernetes service endpoints failed");
             }
+            tokio::time::sleep(EVERY).await;
         }
     }
 

@@ -1,0 +1,270 @@
+//! What no client should send: the answer is upstream's, and nothing of it stays.
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Identity};
+use crate::{cluster, workspace};
+
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+async fn names(c: &Client, path: &str) -> Vec<String> {
+    let list = c.get(path).await.ok();
+    list["items"].as_array().expect("items").iter().map(|o| o["metadata"]["name"].as_str().unwrap_or("").to_owned()).collect()
+}
+
+fn nested(open: &str, close: &str, levels: usize) -> String {
+    format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"x"}},"data":{{"a":{}{}}}}}"#, open.repeat(levels), close.repeat(levels))
+}
+
+/// `message` is what the answer's message starts with.
+struct Case {
+    what: &'static str,
+    content_type: &'static str,
+    body: Vec<u8>,
+    code: u16,
+    reason: &'static str,
+    message: &'static str,
+}
+
+fn case(what: &'static str, content_type: &'static str, body: impl Into<Vec<u8>>, code: u16, reason: &'static str, message: &'static str) -> Case {
+    Case { what, content_type, body: body.into(), code, reason, message }
+}
+
+const UNRECOGNIZED: &str = "the object provided is unrecognized (must be of type ConfigMap): ";
+const UNHANDLED: &str = r#"ConfigMap in version "v1" cannot be handled as a ConfigMap: "#;
+
+fn bodies(valid: &[u8]) -> Vec<Case> {
+    let json = "application/json";
+    let yaml = "application/yaml";
+    let mut list = vec![
+        case("not JSON", json, "nope", 400, "BadRequest", UNRECOGNIZED),
+        case("half an object", json, r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x""#, 400, "BadRequest", UNRECOGNIZED),
+        case("something after the object", json, r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"}} {"#, 400, "BadRequest", UNRECOGNIZED),
+        case("nothing", json, "", 400, "BadRequest", UNRECOGNIZED),
+        case("null", json, "null", 422, "Invalid", r#"ConfigMap "" is invalid: metadata.name: Required value: name or generateName is required"#),
+        case("a number", json, "5", 400, "BadRequest", UNRECOGNIZED),
+        case("deep objects", json, nested(r#"{"a":"#, "}", 100_000), 400, "BadRequest", ""),
+        case("deep lists", json, nested("[", "]", 100_000), 400, "BadRequest", ""),
+        case("deep and never closed", json, "[".repeat(1_000_000), 400, "BadRequest", UNRECOGNIZED),
+        case("YAML with a tab", yaml, "a:\n\t- b", 400, "BadRequest", UNRECOGNIZED),
+        case("deep YAML", yaml, "[".repeat(100_000), 400, "BadRequest", ""),
+        case("bytes that are no text, as YAML", yaml, b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: \"\xff\xfe\"}".as_slice(), 400, "BadRequest", ""),
+        case("no protobuf envelope", PROTOBUF, "nope", 400, "BadRequest", "the object provided is unrecognized (must be of type ConfigMap): provided data does not appear to be a protobuf message, expected prefix [107 56 115 0] (6e6f7065)"),
+        case("JSON that says protobuf", PROTOBUF, r#"{"apiVersion":"v1","kind":"ConfigMap"}"#, 400, "BadRequest", UNRECOGNIZED),
+        case("only the prefix", PROTOBUF, b"k8s\0".as_slice(), 400, "BadRequest", ""),
+        case("an unknown media type", "text/plain", "x", 415, "UnsupportedMediaType", "the body of the request was in an unknown format - accepted media types include: "),
+        case("3 MiB and a byte", json, vec![b' '; (3 << 20) + 1], 413, "RequestEntityTooLarge", "Request entity too large: limit is 3145728"),
+        case("a number for a text", json, r#"{"metadata":{"name":5}}"#, 400, "BadRequest", "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct field ObjectMeta.metadata.name of type string"),
+        case("a list for a map", json, r#"{"metadata":{"name":"x"},"data":[]}"#, 400, "BadRequest", UNHANDLED),
+        case("another kind", json, r#"{"apiVersion":"v1","kind":"Secret","metadata":{"name":"x"}}"#, 400, "BadRequest", r#"Secret in version "v1" cannot be handled as a ConfigMap: converting (v1.Secret) to (core.ConfigMap): unknown conversion"#),
+        case("an unknown kind", json, r#"{"apiVersion":"v1","kind":"Nope","metadata":{"name":"x"}}"#, 400, "BadRequest", r#"Nope in version "v1" cannot be handled as a ConfigMap: no kind "Nope" is registered for version "v1" in scheme "pkg/runtime/scheme.go:111""#),
+        case("an unknown version", json, r#"{"apiVersion":"v2","kind":"ConfigMap","metadata":{"name":"x"}}"#, 400, "BadRequest", r#"ConfigMap in version "v2" cannot be handled as a ConfigMap: no kind "ConfigMap" is registered for version "v2" in scheme "pkg/runtime/scheme.go:111""#),
+        case("another namespace", json, r#"{"metadata":{"name":"x","namespace":"other"}}"#, 400, "BadRequest", "the namespace of the provided object does not match the namespace sent on the request"),
+    ];
+    // Every prefix of a valid message that ends inside of it.
+    for end in (5..valid.len()).step_by(7) {
+        list.push(case("a part of a protobuf message", PROTOBUF, &valid[..end], 400, "BadRequest", ""));
+    }
+    // Lengths that point beyond the end, or beyond any end.
+    for tail in [b"\x12\xff\xff\xff\xff\x0f".as_slice(), b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\x0a\x7f\x00", b"\x0b\x0c\x0d"] {
+        list.push(case("a length that is not there", PROTOBUF, [b"k8s\0".as_slice(), tail].concat(), 400, "BadRequest", ""));
+    }
+    list
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_that_are_no_objects() {
+    let Some((c, ns)) = workspace("bad-bodies").await else { return };
+    let maps = format!("{ns}/configmaps");
+    let object = json!({"metadata": {"name": "model"}, "data": {"key": "value"}});
+    c.post(&maps, object).await.ok();
+    let valid = c.send("GET", &format!("{maps}/model"), PROTOBUF, None).await.bytes;
+    let before = c.get(&maps).await.ok()["items"].clone();
+    for t in bodies(&valid) {
+        let answer = c.send("POST", &maps, t.content_type, Some(Bytes::from(t.body))).await;
+        let (code, reason, message) = answer.failure();
+        assert_eq!((code, reason.as_str()), (t.code, t.reason), "{}: {}", t.what, answer.text());
+        assert!(message.starts_with(t.message), "{}: {message}", t.what);
+    }
+    assert_eq!(c.get(&maps).await.ok()["items"], before, "nothing stays");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_that_are_no_text() {
+    let Some((c, ns)) = workspace("bad-text").await else { return };
+    let maps = format!("{ns}/configmaps");
+    // Upstream's decoder puts U+FFFD in their place, as Go's does.
+    let body = b"{\"metadata\":{\"name\":\"x\"},\"data\":{\"a\":\"\xff\xfe\"}}".as_slice();
+    let made = c.send("POST", &maps, "application/json", Some(Bytes::from_static(body))).await.ok();
+    assert_eq!(made["data"]["a"], "\u{fffd}\u{fffd}");
+    let name = b"{\"metadata\":{\"name\":\"x\xff\"}}".as_slice();
+    let refused = c.send("POST", &maps, "application/json", Some(Bytes::from_static(name))).await;
+    assert_eq!((refused.code, refused.failure().1.as_str()), (422, "Invalid"));
+    assert_eq!(names(&c, &maps).await, ["x"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unknown_and_duplicate_fields() {
+    let Some((c, ns)) = workspace("bad-fields").await else { return };
+    let maps = format!("{ns}/configmaps");
+    let body = || Some(Bytes::from_static(br#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"f","name":"f","bar":2},"foo":1,"data":{"a":"1","a":"2"}}"#));
+    let path = |mode: &str| format!("{maps}?dryRun=All&fieldValidation={mode}");
+    let strict = c.send("POST", &path("Strict"), "application/json", body()).await;
+    let said = r#"ConfigMap in version "v1" cannot be handled as a ConfigMap: strict decoding error: "#;
+    let (code, reason, message) = strict.failure();
+    assert_eq!((code, reason.as_str()), (400, "BadRequest"));
+    let parts: std::collections::BTreeSet<&str> = message.strip_prefix(said).expect("a strict decoding error").split(", ").collect();
+    let want = [r#"duplicate field "data.a""#, r#"duplicate field "metadata.name""#, r#"unknown field "foo""#, r#"unknown field "metadata.bar""#];
+    assert_eq!(parts, want.into());
+
+    for mode in ["Warn", ""] {
+        let warned = c.send("POST", &path(mode), "application/json", body()).await;
+        warned.ok();
+        let mut got: Vec<String> = warned.warnings().iter().map(|w| (*w).to_owned()).collect();
+        got.sort();
+        assert_eq!(got, want.map(|w| format!("299 - \"{}\"", w.replace('"', "\\\""))), "{mode}");
+    }
+    let ignored = c.send("POST", &path("Ignore"), "application/json", body()).await;
+    assert_eq!(ignored.ok()["data"], json!({"a": "2"}), "the last one counts");
+    assert!(ignored.warnings().is_empty());
+
+    // YAML says the same.
+    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: y}\nfoo: 1\n";
+    let strict = c.send("POST", &path("Strict"), "application/yaml", Some(Bytes::from(yaml))).await;
+    strict.fails(400, "BadRequest", &format!("{said}unknown field \"foo\""));
+    assert!(names(&c, &maps).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_that_name_something_else() {
+    let Some((c, ns)) = workspace("bad-names").await else { return };
+    let path = format!("{ns}/configmaps/a");
+    let a = c.post(&format!("{ns}/configmaps"), json!({"metadata": {"name": "a"}, "data": {"x": "1"}})).await.ok();
+    let with = |pointer: &str, value: Value| {
+        let mut o = a.clone();
+        *o.pointer_mut(pointer).expect("a field") = value;
+        o
+    };
+    c.put(&path, &with("/metadata/name", json!("b"))).await.fails(400, "BadRequest", "the name of the object (b) does not match the name on the URL (a)");
+    c.put(&path, &with("/metadata/namespace", json!("b"))).await.fails(
+        400,
+        "BadRequest",
+        "the namespace of the provided object does not match the namespace sent on the request",
+    );
+    let modified = r#"Operation cannot be fulfilled on configmaps "a": the object has been modified; please apply your changes to the latest version and try again"#;
+    c.put(&path, &with("/metadata/resourceVersion", json!("1"))).await.fails(409, "Conflict", modified);
+    c.put(&path, &with("/metadata/resourceVersion", json!("abc"))).await.fails(500, "", r#"strconv.ParseUint: parsing "abc": invalid syntax"#);
+    c.patch(&path, "merge-patch+json", json!({"metadata": {"resourceVersion": "1"}})).await.fails(409, "Conflict", modified);
+    assert_eq!(c.get(&path).await.ok(), a);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn patches_that_are_none() {
+    let Some((c, ns)) = workspace("bad-patches").await else { return };
+    let path = format!("{ns}/configmaps/a");
+    let a = c.post(&format!("{ns}/configmaps"), json!({"metadata": {"name": "a"}, "data": {"x": "1"}})).await.ok();
+    let rejected = "the server rejected our request due to an error in our request";
+    for (what, kind, body, code, reason, message) in [
+        ("a path that is not there", "json-patch+json", r#"[{"op":"remove","path":"/data/nope"}]"#, 422, "Invalid", rejected),
+        ("a path without a slash", "json-patch+json", r#"[{"op":"add","path":"data","value":1}]"#, 422, "Invalid", rejected),
+        ("a test that fails", "json-patch+json", r#"[{"op":"test","path":"/data/x","value":"2"}]"#, 422, "Invalid", rejected),
+        ("an unknown operation", "json-patch+json", r#"[{"op":"zap","path":"/data"}]"#, 422, "Invalid", rejected),
+        ("half done, then failing", "json-patch+json", r#"[{"op":"add","path":"/data/y","value":"1"},{"op":"remove","path":"/nope"}]"#, 422, "Invalid", rejected),
+        ("no list", "json-patch+json", r#"{"op":"x"}"#, 400, "BadRequest", "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"),
+        ("half a merge patch", "merge-patch+json", "{", 400, "BadRequest", "error decoding patch: unexpected end of JSON input"),
+        ("half a strategic patch", "strategic-merge-patch+json", "{", 400, "BadRequest", "unexpected end of JSON input"),
+        ("an unknown directive", "strategic-merge-patch+json", r#"{"data":{"$patch":"zap"}}"#, 500, "", "unknown patch type: zap in map: map[$patch:zap]"),
+        ("an unknown kind of patch", "json", "{}", 415, "UnsupportedMediaType", "415: Unsupported Media Type"),
+        ("another uid", "merge-patch+json", r#"{"metadata":{"uid":"x"}}"#, 422, "Invalid", r#"ConfigMap "a" is invalid: metadata.uid: Invalid value: "x": field is immutable"#),
+        ("another name", "merge-patch+json", r#"{"metadata":{"name":"b"}}"#, 400, "BadRequest", "the name of the object (b) does not match the name on the URL (a)"),
+    ] {
+        let answer = c.send("PATCH", &path, &format!("application/{kind}"), Some(Bytes::from(body))).await;
+        let (c, r, m) = answer.failure();
+        assert_eq!((c, r.as_str(), m.as_str()), (code, reason, message), "{what}");
+    }
+    let deep = format!(r#"{{"data":{}1{}}}"#, r#"{"a":"#.repeat(50_000), "}".repeat(50_000));
+    for kind in ["merge-patch+json", "strategic-merge-patch+json", "apply-patch+yaml"] {
+        let answer = c.send("PATCH", &format!("{path}?fieldManager=m"), &format!("application/{kind}"), Some(Bytes::from(deep.clone()))).await;
+        assert!((400..500).contains(&answer.code), "{kind}: {} {}", answer.code, answer.text().chars().take(300).collect::<String>());
+    }
+    assert_eq!(c.get(&path).await.ok(), a, "nothing stays");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn selectors_and_options() {
+    let Some((c, ns)) = workspace("bad-queries").await else { return };
+    let maps = format!("{ns}/configmaps");
+    c.post(&maps, json!({"metadata": {"name": "a", "labels": {"k": "v4999"}}})).await.ok();
+    for (query, message) in [
+        ("labelSelector=a%3D%3D%3Db", "unable to parse requirement: found '=', expected: identifier"),
+        ("labelSelector=a+in+b", "unable to parse requirement: found 'b' expected: '('"),
+        ("fieldSelector=a", "invalid selector: 'a'; can't understand 'a'"),
+        ("fieldSelector=spec.foo%3D1", r#""spec.foo" is not a known field selector: only "metadata.name", "metadata.namespace""#),
+        ("limit=abc", r#"strconv.ParseInt: parsing "abc": invalid syntax"#),
+        ("continue=abc", "invalid continue token: continue key is not valid: invalid character 'i' looking for beginning of value"),
+    ] {
+        c.get(&format!("{maps}?{query}")).await.fails(400, "BadRequest", message);
+    }
+    // Thousands of values are a selector like any other.
+    let values: Vec<String> = (0..5000).map(|i| format!("v{i}")).collect();
+    assert_eq!(names(&c, &format!("{maps}?labelSelector=k+in+({})", values.join(","))).await, ["a"]);
+    let long = c.get(&format!("{maps}?labelSelector=k%3D{}", "x".repeat(60_000))).await;
+    assert_eq!((long.code, long.failure().1.as_str()), (400, "BadRequest"));
+    let many = (0..5000).map(|i| format!("k{i}")).collect::<Vec<_>>().join(",");
+    assert!(names(&c, &format!("{maps}?labelSelector={many}")).await.is_empty());
+    let deep = c.get(&format!("{maps}?labelSelector={}", "(".repeat(20_000))).await;
+    assert_eq!(deep.code, 400);
+
+    let html = c.send("GET", &maps, "text/html", None).await;
+    assert_eq!(html.code, 406);
+    let table = c.send("GET", &maps, "application/json;as=Table;v=v9;g=meta.k8s.io", None).await;
+    assert_eq!((table.code, table.failure().1.as_str()), (406, "NotAcceptable"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn credentials_that_are_none() {
+    let Some(server) = cluster().await else { return };
+    let path = "/api/v1/namespaces/default/configmaps";
+    for identity in [Identity::Expired, Identity::Foreign] {
+        let c = server.client(identity.clone());
+        let answer = c.get(path).await;
+        answer.fails(401, "Unauthorized", "Unauthorized");
+        let body = json!({"metadata": {"name": "never"}});
+        c.post(path, body).await.fails(401, "Unauthorized", "Unauthorized");
+    }
+    let admin = server.client(Identity::Admin);
+    let account = "/api/v1/namespaces/default/serviceaccounts/robot";
+    admin.post("/api/v1/namespaces/default/serviceaccounts", json!({"metadata": {"name": "robot"}})).await.ok();
+    let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}});
+    let good = admin.post(&format!("{account}/token"), request).await.ok()["status"]["token"].as_str().expect("a token").to_owned();
+    let parts: Vec<&str> = good.split('.').collect();
+    let forbidden = r#"configmaps is forbidden: User "system:serviceaccount:default:robot" cannot list resource "configmaps" in API group "" in the namespace "default""#;
+    server.client(Identity::Token(good.clone())).get(path).await.fails(403, "Forbidden", forbidden);
+
+    use base64::Engine as _;
+    let code = |v: Value| base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(v.to_string());
+    let mut claims: Value =
+        serde_json::from_slice(&base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(parts[1]).expect("base64")).expect("claims");
+    claims["sub"] = json!("system:serviceaccount:kube-system:namespace-controller");
+    let flipped = if parts[2].starts_with('A') { parts[2].replacen('A', "B", 1) } else { format!("A{}", &parts[2][1..]) };
+    for (what, token) in [
+        ("a word", "nope".to_owned()),
+        ("no signature", format!("{}.{}.", parts[0], parts[1])),
+        ("another signature", format!("{}.{}.{flipped}", parts[0], parts[1])),
+        ("other claims", format!("{}.{}.{}", parts[0], code(claims.clone()), parts[2])),
+        ("no algorithm", format!("{}.{}.", code(json!({"alg": "none", "typ": "JWT"})), code(claims))),
+        ("long", "x".repeat(8_000)),
+    ] {
+        let (status, reason, _) = server.client(Identity::Token(token)).get(path).await.failure();
+        assert_eq!((status, reason.as_str()), (401, "Unauthorized"), "{what}");
+    }
+    // A token outlives neither its account nor a new account of that name.
+    admin.delete(account).await.ok();
+    let status = server.client(Identity::Token(good.clone())).get(path).await.code;
+    assert_eq!(status, 401, "the account is gone");
+    admin.post("/api/v1/namespaces/default/serviceaccounts", json!({"metadata": {"name": "robot"}})).await.ok();
+    assert_eq!(server.client(Identity::Token(good)).get(path).await.code, 401, "another account");
+    admin.delete(account).await.ok();
+    admin.get(&format!("{path}/never")).await.fails(404, "NotFound", r#"configmaps "never" not found"#);
+}

@@ -1,0 +1,30 @@
+//! The API as clients meet it: one server and one etcd for all tests of this binary.
+#![allow(clippy::panic)]
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod bad_input;
+mod upstream;
+
+use harness::{Client, Cluster, Identity, etcd_is_missing};
+use tokio::sync::OnceCell;
+
+static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
+
+/// The server that tests share, or `None` where there is no etcd. Each test has a namespace of its own.
+async fn cluster() -> Option<&'static Cluster> {
+    if etcd_is_missing() {
+        return None;
+    }
+    Some(CLUSTER.get_or_init(Cluster::start).await)
+}
+
+/// An administrator's client of the shared server, with a new namespace that has a service account.
+async fn workspace(name: &str) -> Option<(Client, String)> {
+    let c = cluster().await?.client(Identity::Admin);
+    c.post("/api/v1/namespaces", serde_json::json!({"metadata": {"name": name}})).await.ok();
+    let path = format!("/api/v1/namespaces/{name}");
+    c.post(&format!("{path}/serviceaccounts"), serde_json::json!({"metadata": {"name": "default"}})).await.ok();
+    Some((c, path))
+}
