@@ -97,9 +97,9 @@ fn repack(
         let text = |v: &Option<String>| v.clone().unwrap_or_default();
         (text(&p.name), p.port, text(&p.protocol), text(&p.app_protocol))
     };
+    type Served = (EndpointAddress, BTreeMap<PortKey, EndpointPort>);
     // Address (by IP and uid) → its ports; then set of ports → its addresses.
-    let mut by_address: BTreeMap<(String, String, bool), (EndpointAddress, BTreeMap<PortKey, EndpointPort>)> =
-        BTreeMap::new();
+    let mut by_address: BTreeMap<(String, String, bool), Served> = BTreeMap::new();
     let id = |a: &EndpointAddress, ready: bool| {
         (a.ip.clone(), a.target_ref.as_ref().and_then(|r| r.uid.clone()).unwrap_or_default(), ready)
     };

@@ -138,7 +138,7 @@ impl Changes {
             self.update.push(EndpointSlice { endpoints: fresh.endpoints, ports: fresh.ports, ..old });
         }
         let mut actions = Vec::new();
-        actions.extend(self.create.iter().map(|x| Action::create(x)));
+        actions.extend(self.create.iter().map(Action::create));
         for slice in &mut self.update {
             slice.metadata.labels = Some(labels.clone());
             set_trigger(&mut slice.metadata, s.trigger);

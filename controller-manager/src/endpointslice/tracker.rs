@@ -9,11 +9,13 @@ use serde_json::Value;
 
 use crate::engine::object::{self, Key};
 
+/// uid → (generation, deleted).
+type Written = HashMap<String, (i64, bool)>;
+
 /// Generations of slices as last written, by owner.
 #[derive(Debug, Default)]
 pub struct Tracker {
-    /// uid → (generation, deleted).
-    written: Mutex<HashMap<Key, HashMap<String, (i64, bool)>>>,
+    written: Mutex<HashMap<Key, Written>>,
 }
 
 impl Tracker {

@@ -37,7 +37,8 @@ pub fn conditions(namespace: &Namespace, round: &Round, now: Timestamp) -> Optio
     let listed = |m: &BTreeMap<String, usize>, link: &str| {
         m.iter().map(|(k, n)| format!("{k}{link}{n} resource instances")).collect::<Vec<_>>().join(", ")
     };
-    let rows: [(&str, bool, (&str, &str), (&str, String)); 5] = [
+    type Row = (&'static str, bool, (&'static str, &'static str), (&'static str, String));
+    let rows: [Row; 5] = [
         (
             "NamespaceDeletionDiscoveryFailure",
             !round.discovery.is_empty(),

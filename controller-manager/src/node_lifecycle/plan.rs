@@ -2,6 +2,7 @@
 //!
 //! The monitor is a pure state machine: the driver calls [`Monitor::tick`] with what it sees and the time.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -141,7 +142,7 @@ impl Monitor {
         for node in world.nodes {
             let name = object::name(&node.metadata).to_owned();
             let uid = object::uid(&node.metadata).to_owned();
-            if !self.health.contains_key(&name) {
+            if let Entry::Vacant(slot) = self.health.entry(name.clone()) {
                 let text = format!("Node {name} event: Registered Node {name} in Controller");
                 actions.push(Action::normal(&node_reference(&name, &uid), "RegisteredNode", text));
                 let health = Health {
@@ -151,7 +152,7 @@ impl Monitor {
                     was_ready: ready_status(node).as_deref() == Some("True"),
                     mark_pods: false,
                 };
-                self.health.insert(name, (uid, health));
+                slot.insert((uid, health));
             }
         }
         actions
