@@ -46,7 +46,13 @@ async fn timely<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, Obj
     }
 }
 
-async fn get<K>(kept: &Kept<K>, api: Api<K>, kind: &'static str, namespace: &str, name: &str) -> Result<Arc<K>, ObjectError>
+async fn get<K>(
+    kept: &Kept<K>,
+    api: Api<K>,
+    kind: &'static str,
+    namespace: &str,
+    name: &str,
+) -> Result<Arc<K>, ObjectError>
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {

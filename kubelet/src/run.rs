@@ -4,8 +4,8 @@
 use crate::api::{ApiEvents, ApiObjects, InformedServices, slim_service};
 use crate::config::{self, Config};
 use crate::cri;
-use crate::eviction;
 use crate::events::{EventSink, EventType, LogSink};
+use crate::eviction;
 use crate::facts::PodFacts;
 use crate::hooks;
 use crate::node::agent::Agent;
@@ -78,7 +78,9 @@ fn check_machine(config: &Config) -> anyhow::Result<()> {
     let kubelet = &config.kubelet;
     if resources::cgroup_version() == CgroupVersion::V1 {
         if kubelet.fail_cgroup_v1 {
-            bail!("kubelet is configured to not run on a host using cgroup v1. cgroup v1 support is unsupported and will be removed in a future release");
+            bail!(
+                "kubelet is configured to not run on a host using cgroup v1. cgroup v1 support is unsupported and will be removed in a future release"
+            );
         }
         tracing::warn!("cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release");
     }
@@ -124,13 +126,22 @@ struct Kubelet {
 }
 
 impl Kubelet {
-    async fn build(config: Config, client: Option<kube::Client>, tasks: &TaskGroup, shutdown: &Shutdown) -> anyhow::Result<Self> {
+    async fn build(
+        config: Config,
+        client: Option<kube::Client>,
+        tasks: &TaskGroup,
+        shutdown: &Shutdown,
+    ) -> anyhow::Result<Self> {
         let kubelet = &config.kubelet;
         let settings = config.settings();
         let node_name = settings.node_name.clone();
         make_folders(&settings)?;
-        let runtime = cri::Client::new(&kubelet.container_runtime_endpoint, &kubelet.image_service_endpoint, kubelet.runtime_request_timeout.0)
-            .map_err(|e| anyhow::anyhow!("failed to run Kubelet: {e}"))?;
+        let runtime = cri::Client::new(
+            &kubelet.container_runtime_endpoint,
+            &kubelet.image_service_endpoint,
+            kubelet.runtime_request_timeout.0,
+        )
+        .map_err(|e| anyhow::anyhow!("failed to run Kubelet: {e}"))?;
         let machine = resources::machine_info(&settings.root_dir);
         let (capacity, allocatable) =
             (resources::capacity(&machine, &settings.resources), resources::allocatable(&machine, &settings.resources));
@@ -205,7 +216,15 @@ impl Kubelet {
             max_images: usize::try_from(kubelet.node_status_max_images).ok(),
         };
         let periods = (kubelet.node_status_update_frequency.0, kubelet.node_status_report_frequency.0);
-        let agent = Agent::new(cx, client.clone(), identity, Arc::clone(&health), periods, kubelet.register_node, &kubelet.pod_cidr);
+        let agent = Agent::new(
+            cx,
+            client.clone(),
+            identity,
+            Arc::clone(&health),
+            periods,
+            kubelet.register_node,
+            &kubelet.pod_cidr,
+        );
         let pods = factory.as_ref().map(|factory| {
             factory.informer_in::<Pod>(Scope { fields: Some(format!("spec.nodeName={node_name}")), ..Scope::default() })
         });
@@ -231,7 +250,8 @@ impl Kubelet {
         tasks.spawn("logs", pleg::logs::run(Arc::clone(&cx), token.clone()));
         let heard = Arc::clone(&self.heard);
         tasks.spawn("gc", pleg::gc::run(Arc::clone(&self.manager), move || heard.all(), token.clone()));
-        let eviction = eviction::Eviction::new(Arc::clone(&self.manager), Arc::clone(&self.agent), &self.config.kubelet);
+        let eviction =
+            eviction::Eviction::new(Arc::clone(&self.manager), Arc::clone(&self.agent), &self.config.kubelet);
         tasks.spawn("eviction", eviction.run(token.clone()));
         tasks.spawn("images", eviction::images::run(Arc::clone(&cx), (&self.config.kubelet).into(), token.clone()));
         self.static_pods(tasks, shutdown);
@@ -246,7 +266,10 @@ impl Kubelet {
             tasks.spawn("lease", lease::run(client.clone(), name, seconds, uid(&self.agent), token.clone()));
             let heard = Arc::clone(&self.heard);
             let manager = Arc::clone(&self.manager);
-            tasks.spawn("mirror", mirror::run(manager, client.clone(), uid(&self.agent), move || heard.all(), token.clone()));
+            tasks.spawn(
+                "mirror",
+                mirror::run(manager, client.clone(), uid(&self.agent), move || heard.all(), token.clone()),
+            );
         }
         if self.config.kubelet.enforce_node_allocatable.iter().any(|what| what == "pods") {
             cx.events.node(EventType::Normal, "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods");
@@ -270,7 +293,8 @@ impl Kubelet {
             });
         }
         let name = &self.manager.context().settings.node_name;
-        let node = factory.informer_in::<Node>(Scope { fields: Some(format!("metadata.name={name}")), ..Scope::default() });
+        let node =
+            factory.informer_in::<Node>(Scope { fields: Some(format!("metadata.name={name}")), ..Scope::default() });
         node.set_transform(|node: &mut Node| node.metadata.managed_fields = None);
         let agent = Arc::clone(&self.agent);
         node.add_handler(move |event| {
@@ -370,7 +394,8 @@ impl Kubelet {
         let ca = &authentication.x509.client_ca_file;
         if !ca.is_empty() {
             let pem = std::fs::read(ca).with_context(|| format!("unable to load client CA file {ca}"))?;
-            let x509 = Arc::new(X509::new(&pem).map_err(|e| anyhow::anyhow!("unable to load client CA file {ca}: {e}"))?);
+            let x509 =
+                Arc::new(X509::new(&pem).map_err(|e| anyhow::anyhow!("unable to load client CA file {ca}: {e}"))?);
             members.push(Arc::clone(&x509) as _);
             tasks.spawn("client-ca", crate::certs::follow_client_ca(ca.clone(), pem, x509, shutdown.token().clone()));
         }
@@ -378,7 +403,11 @@ impl Kubelet {
             let Some(client) = &self.client else {
                 bail!("no client provided, cannot use webhook authentication");
             };
-            members.push(Arc::new(TokenReviewAuthenticator::new(client.clone(), Vec::new(), authentication.webhook.cache_ttl.0)));
+            members.push(Arc::new(TokenReviewAuthenticator::new(
+                client.clone(),
+                Vec::new(),
+                authentication.webhook.cache_ttl.0,
+            )));
         }
         let known = GroupAdder(shared::authn::Union::new(members));
         let authenticator: Arc<dyn Authenticator> =
@@ -390,7 +419,11 @@ impl Kubelet {
                     bail!("no client provided, cannot use webhook authorization");
                 };
                 let times = &authorization.webhook;
-                Arc::new(SubjectAccessReviewAuthorizer::new(client.clone(), times.cache_authorized_ttl.0, times.cache_unauthorized_ttl.0))
+                Arc::new(SubjectAccessReviewAuthorizer::new(
+                    client.clone(),
+                    times.cache_authorized_ttl.0,
+                    times.cache_unauthorized_ttl.0,
+                ))
             }
             "" => bail!("no authorization mode specified"),
             other => bail!("unknown authorization mode {other}"),

@@ -66,7 +66,9 @@ impl Machine {
         let config = format!(
             "version = 2\nroot = {:?}\nstate = {:?}\n[grpc]\n  address = {:?}\n[plugins.\"io.containerd.grpc.v1.cri\"]\n  sandbox_image = {IMAGE:?}\n  \
              restrict_oom_score_adj = true\n  disable_apparmor = true\n  stream_server_port = \"0\"\n",
-            text(&folder.join("root")), text(&folder.join("state")), text(&folder.join("sock")),
+            text(&folder.join("root")),
+            text(&folder.join("state")),
+            text(&folder.join("sock")),
         );
         let file = folder.join("containerd.toml");
         fs::write(&file, config).expect("written");
@@ -85,7 +87,11 @@ impl Machine {
 
     fn ctr(&self, arguments: &[&str]) -> String {
         let socket = self.folder.join("sock").display().to_string();
-        let output = Command::new("ctr").args(["--address", &socket, "--namespace", "k8s.io"]).args(arguments).output().expect("ctr");
+        let output = Command::new("ctr")
+            .args(["--address", &socket, "--namespace", "k8s.io"])
+            .args(arguments)
+            .output()
+            .expect("ctr");
         assert!(output.status.success(), "ctr {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
@@ -95,9 +101,27 @@ impl Machine {
         let (root, image) = (self.folder.join("busybox"), self.folder.join("image"));
         fs::create_dir_all(root.join("bin")).expect("folder");
         fs::create_dir_all(&image).expect("folder");
-        run("sh", &["-c", &format!("cp $(command -v busybox) {0}/busybox && ln -s busybox {0}/sh", root.join("bin").display())]);
+        run(
+            "sh",
+            &[
+                "-c",
+                &format!("cp $(command -v busybox) {0}/busybox && ln -s busybox {0}/sh", root.join("bin").display()),
+            ],
+        );
         let layer = image.join("layer.tar");
-        run("tar", &["--create", "--owner=0", "--group=0", "--file", &layer.display().to_string(), "--directory", &root.display().to_string(), "."]);
+        run(
+            "tar",
+            &[
+                "--create",
+                "--owner=0",
+                "--group=0",
+                "--file",
+                &layer.display().to_string(),
+                "--directory",
+                &root.display().to_string(),
+                ".",
+            ],
+        );
         let digest = |bytes: &[u8]| format!("{:x}", Sha256::digest(bytes));
         let diff = digest(&fs::read(&layer).expect("layer"));
         let config = json!({
@@ -112,10 +136,24 @@ impl Machine {
         let manifest = json!([{"Config": name, "RepoTags": [IMAGE], "Layers": ["layer.tar"]}]);
         fs::write(image.join("manifest.json"), manifest.to_string()).expect("written");
         let archive = self.folder.join("image.tar").display().to_string();
-        run("tar", &["--create", "--file", &archive, "--directory", &image.display().to_string(), "manifest.json", &name, "layer.tar"]);
+        run(
+            "tar",
+            &[
+                "--create",
+                "--file",
+                &archive,
+                "--directory",
+                &image.display().to_string(),
+                "manifest.json",
+                &name,
+                "layer.tar",
+            ],
+        );
         wait_for("containerd's answer", || {
             let socket = self.folder.join("sock").display().to_string();
-            let imported = Command::new("ctr").args(["--address", &socket, "--namespace", "k8s.io", "images", "import", &archive]).output();
+            let imported = Command::new("ctr")
+                .args(["--address", &socket, "--namespace", "k8s.io", "images", "import", &archive])
+                .output();
             imported.is_ok_and(|output| output.status.success()).then_some(())
         });
     }
@@ -212,11 +250,18 @@ fn a_static_pod_lives_and_dies() {
     fs::write(folder.join("manifests/web.json"), manifest.to_string()).expect("written");
     machine.start_kubelet();
 
-    let first = machine.container("the container's start", |status| status["state"]["running"].is_object() && status["ready"] == true);
+    let first = machine
+        .container("the container's start", |status| status["state"]["running"].is_object() && status["ready"] == true);
     let pods: Value = serde_json::from_str(&machine.get(machine.port, "/pods").expect("pods")).expect("JSON");
     let pod = &pods["items"][0];
-    assert_eq!((pod["metadata"]["name"].as_str(), pod["status"]["phase"].as_str()), (Some("web-test"), Some("Running")));
-    let log = folder.join("logs").join(format!("default_web-test_{}", pod["metadata"]["uid"].as_str().expect("uid"))).join("c/0.log");
+    assert_eq!(
+        (pod["metadata"]["name"].as_str(), pod["status"]["phase"].as_str()),
+        (Some("web-test"), Some("Running"))
+    );
+    let log = folder
+        .join("logs")
+        .join(format!("default_web-test_{}", pod["metadata"]["uid"].as_str().expect("uid")))
+        .join("c/0.log");
     wait_for("the log line", || fs::read_to_string(&log).ok()?.contains(" stdout F started on test").then_some(()));
 
     // A kubelet that ends leaves its pods alone, and the next one takes them over.
@@ -228,9 +273,13 @@ fn a_static_pod_lives_and_dies() {
     // What dies is started again; the last state says how it ended.
     let id = first["containerID"].as_str().expect("id").trim_start_matches("containerd://").to_owned();
     machine.ctr(&["tasks", "kill", "--signal", "SIGKILL", &id]);
-    let restarted = machine.container("the restart", |status| status["restartCount"] == 1 && status["state"]["running"].is_object());
+    let restarted = machine
+        .container("the restart", |status| status["restartCount"] == 1 && status["state"]["running"].is_object());
     let last = &restarted["lastState"]["terminated"];
-    assert_eq!((last["exitCode"].as_i64(), last["reason"].as_str(), last["message"].as_str()), (Some(137), Some("Error"), Some("end\n")));
+    assert_eq!(
+        (last["exitCode"].as_i64(), last["reason"].as_str(), last["message"].as_str()),
+        (Some(137), Some("Error"), Some("end\n"))
+    );
 
     fs::remove_file(folder.join("manifests/web.json")).expect("removed");
     wait_for("the pod's end", || machine.ctr(&["containers", "ls", "--quiet"]).trim().is_empty().then_some(()));

@@ -54,7 +54,8 @@ pub(super) async fn ensure(config: &Config, shutdown: &Shutdown) -> anyhow::Resu
     let now = jiff::Timestamp::now().as_second();
     if Path::new(&flags.kubeconfig).exists() {
         let bootstrapped = current(config);
-        let uses_it = std::fs::read_to_string(&flags.kubeconfig).is_ok_and(|text| text.contains("kubelet-client-current.pem"));
+        let uses_it =
+            std::fs::read_to_string(&flags.kubeconfig).is_ok_and(|text| text.contains("kubelet-client-current.pem"));
         if !uses_it || std::fs::read(&bootstrapped).is_ok_and(|pem| is_valid(&pem, now)) {
             return Ok(());
         }
@@ -62,7 +63,8 @@ pub(super) async fn ensure(config: &Config, shutdown: &Shutdown) -> anyhow::Resu
     }
     tracing::info!("Using bootstrap kubeconfig to generate TLS client cert, key and kubeconfig file");
     let node = config.node_name();
-    let client = super::connect(config, &flags.bootstrap_kubeconfig).await.context("unable to load bootstrap kubeconfig")?;
+    let client =
+        super::connect(config, &flags.bootstrap_kubeconfig).await.context("unable to load bootstrap kubeconfig")?;
     let request = shared::cert::signing_request(&format!("system:node:{node}"), &["system:nodes"], &[], &[])?;
     let certificate = tokio::select! {
         () = shutdown.wait() => bail!("shut down while waiting for the client certificate"),
@@ -70,7 +72,8 @@ pub(super) async fn ensure(config: &Config, shutdown: &Shutdown) -> anyhow::Resu
             answered.context("timed out waiting for the certificate signing request to be approved")??
         }
     };
-    std::fs::create_dir_all(&flags.cert_dir).with_context(|| format!("failed to create {}", flags.cert_dir.display()))?;
+    std::fs::create_dir_all(&flags.cert_dir)
+        .with_context(|| format!("failed to create {}", flags.cert_dir.display()))?;
     let stamp = jiff::Timestamp::now().strftime("%Y-%m-%d-%H-%M-%S").to_string();
     let pair = flags.cert_dir.join(format!("kubelet-client-{stamp}.pem"));
     write_private(&pair, &format!("{certificate}{}", request.key))?;
@@ -95,7 +98,8 @@ async fn sign(client: &kube::Client, request: &str) -> anyhow::Result<String> {
         },
         status: None,
     };
-    let made = api.create(&PostParams::default(), &wanted).await.context("cannot create certificate signing request")?;
+    let made =
+        api.create(&PostParams::default(), &wanted).await.context("cannot create certificate signing request")?;
     let name = made.metadata.name.unwrap_or_default();
     loop {
         tokio::time::sleep(POLL).await;
@@ -109,8 +113,12 @@ async fn sign(client: &kube::Client, request: &str) -> anyhow::Result<String> {
         let status = found.status.unwrap_or_default();
         for condition in status.conditions.iter().flatten() {
             if matches!(condition.type_.as_str(), "Denied" | "Failed") {
-                let (reason, message) = (condition.reason.clone().unwrap_or_default(), condition.message.clone().unwrap_or_default());
-                bail!("certificate signing request {name} is {}, reason: {reason}, message: {message}", condition.type_.to_lowercase());
+                let (reason, message) =
+                    (condition.reason.clone().unwrap_or_default(), condition.message.clone().unwrap_or_default());
+                bail!(
+                    "certificate signing request {name} is {}, reason: {reason}, message: {message}",
+                    condition.type_.to_lowercase()
+                );
             }
         }
         if let Some(certificate) = status.certificate {
@@ -124,7 +132,10 @@ fn kubeconfig(bootstrap: &str, pair: &Path) -> anyhow::Result<String> {
     let source: serde_json::Value = serde_norway::from_str(bootstrap).context("unable to load bootstrap kubeconfig")?;
     let wanted = source["current-context"].as_str().unwrap_or_default();
     let contexts = source["contexts"].as_array().cloned().unwrap_or_default();
-    let context = contexts.iter().find(|context| context["name"] == wanted).context("the bootstrap kubeconfig has no current context")?;
+    let context = contexts
+        .iter()
+        .find(|context| context["name"] == wanted)
+        .context("the bootstrap kubeconfig has no current context")?;
     let clusters = source["clusters"].as_array().cloned().unwrap_or_default();
     let cluster = clusters.into_iter().find(|cluster| cluster["name"] == context["context"]["cluster"]);
     let cluster = cluster.context("the bootstrap kubeconfig has no cluster")?;

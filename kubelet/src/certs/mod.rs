@@ -64,7 +64,8 @@ pub fn serving_key(config: &Config, name: &str, addresses: &[String]) -> anyhow:
         let addresses: Vec<IpAddr> = addresses.iter().filter_map(|text| text.parse().ok()).collect();
         let pair = shared::cert::self_signed(name, &addresses, &[])?;
         bootstrap::write_private(&key, &pair.key)?;
-        std::fs::write(&certificate, &pair.certificate).with_context(|| format!("failed to write {}", certificate.display()))?;
+        std::fs::write(&certificate, &pair.certificate)
+            .with_context(|| format!("failed to write {}", certificate.display()))?;
     }
     Ok(Arc::new(ReloadingKey::from_files(certificate, key)?))
 }

@@ -10,7 +10,9 @@ pub struct GoDuration(pub Duration);
 impl<'de> Deserialize<'de> for GoDuration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        shared::flags::parse_duration(&text).map(Self).map_err(|_| D::Error::custom(format!("time: invalid duration {text:?}")))
+        shared::flags::parse_duration(&text)
+            .map(Self)
+            .map_err(|_| D::Error::custom(format!("time: invalid duration {text:?}")))
     }
 }
 

@@ -267,13 +267,17 @@ fn eviction_defaults(kubelet: &mut KubeletConfiguration) {
 fn check(kubelet: &KubeletConfiguration) -> anyhow::Result<()> {
     let mut problems = Vec::new();
     let port = |name: &str, value: i32, least: i32| {
-        (!(least..=65535).contains(&value)).then(|| format!("invalid configuration: {name} {value} must be between {least} and 65535, inclusive"))
+        (!(least..=65535).contains(&value))
+            .then(|| format!("invalid configuration: {name} {value} must be between {least} and 65535, inclusive"))
     };
     problems.extend(port("port (--port)", kubelet.port, 1));
     problems.extend(port("readOnlyPort (--read-only-port)", kubelet.read_only_port, 0));
     problems.extend(port("healthzPort (--healthz-port)", kubelet.healthz_port, 0));
     if kubelet.max_pods < 0 {
-        problems.push(format!("invalid configuration: maxPods (--max-pods) {} must be a non-negative number", kubelet.max_pods));
+        problems.push(format!(
+            "invalid configuration: maxPods (--max-pods) {} must be a non-negative number",
+            kubelet.max_pods
+        ));
     }
     if kubelet.image_gc_low_threshold_percent >= kubelet.image_gc_high_threshold_percent {
         problems.push(format!(
@@ -285,12 +289,18 @@ fn check(kubelet: &KubeletConfiguration) -> anyhow::Result<()> {
         problems.push("invalid configuration: containerLogMaxFiles must be greater than 1".to_owned());
     }
     if !matches!(kubelet.cgroup_driver.as_str(), "cgroupfs" | "systemd") {
-        problems.push(format!("invalid configuration: cgroupDriver (--cgroup-driver) {:?} must be one of [cgroupfs systemd]", kubelet.cgroup_driver));
+        problems.push(format!(
+            "invalid configuration: cgroupDriver (--cgroup-driver) {:?} must be one of [cgroupfs systemd]",
+            kubelet.cgroup_driver
+        ));
     }
     if problems.is_empty() {
         return Ok(());
     }
-    bail!("failed to validate kubelet configuration, error: {}, path: &TypeMeta{{Kind:,APIVersion:,}}", problems.join(", "));
+    bail!(
+        "failed to validate kubelet configuration, error: {}, path: &TypeMeta{{Kind:,APIVersion:,}}",
+        problems.join(", ")
+    );
 }
 
 impl Config {

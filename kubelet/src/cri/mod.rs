@@ -53,7 +53,12 @@ pub struct ExecOutput {
 #[async_trait]
 pub trait Exec: Send + Sync {
     /// Runs `command` to its end; `timeout` zero means none.
-    async fn exec_sync(&self, container_id: &str, command: &[String], timeout: Duration) -> Result<ExecOutput, CriError>;
+    async fn exec_sync(
+        &self,
+        container_id: &str,
+        command: &[String],
+        timeout: Duration,
+    ) -> Result<ExecOutput, CriError>;
 }
 
 /// Labels and annotations that the kubelet puts on sandboxes and containers; `crictl` and log collectors know

@@ -85,11 +85,7 @@ fn quote(text: &str) -> String {
 ///
 /// # Errors
 /// The resource is not one that the downward API offers.
-pub fn resource(
-    selector: &ResourceFieldSelector,
-    container: &Container,
-    facts: &PodFacts,
-) -> Result<String, EnvError> {
+pub fn resource(selector: &ResourceFieldSelector, container: &Container, facts: &PodFacts) -> Result<String, EnvError> {
     let unsupported = || EnvError::Field(format!("unsupported container resource : {}", selector.resource));
     let (list, name) = selector.resource.split_once('.').ok_or_else(unsupported)?;
     let plain = matches!(name, "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");

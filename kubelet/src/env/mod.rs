@@ -148,9 +148,8 @@ impl Scope<'_> {
         if let Some(selector) = &source.resource_field_ref {
             let name = selector.container_name.as_deref().filter(|name| !name.is_empty());
             let container = name.map_or(Some(self.container), |name| fields::container(self.pod, name));
-            let container = container.ok_or_else(|| {
-                EnvError::Field(format!("container {} not found", name.unwrap_or_default()))
-            })?;
+            let container = container
+                .ok_or_else(|| EnvError::Field(format!("container {} not found", name.unwrap_or_default())))?;
             return fields::resource(selector, container, self.facts).map(Some);
         }
         if let Some(selector) = &source.config_map_key_ref {

@@ -9,7 +9,11 @@ fn pod(spec: serde_json::Value) -> Pod {
     .expect("a pod")
 }
 
-fn env_of(container: serde_json::Value, services: &[Arc<Service>], sources: &EnvSources) -> Result<Vec<(String, String)>, EnvError> {
+fn env_of(
+    container: serde_json::Value,
+    services: &[Arc<Service>],
+    sources: &EnvSources,
+) -> Result<Vec<(String, String)>, EnvError> {
     let pod = pod(json!({"containers": [container]}));
     let facts = PodFacts { node_name: "n1".into(), host_ips: vec!["10.0.0.1".into()], ..PodFacts::default() };
     let container = pod.spec.as_ref().expect("spec").containers[0].clone();

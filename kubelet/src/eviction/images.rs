@@ -55,7 +55,9 @@ fn is_kept(image: &v1::Image, used: &HashSet<String>) -> bool {
 /// Names of images that containers use.
 async fn used(cx: &Context) -> Option<HashSet<String>> {
     let containers = cx.runtime.list_containers(None).await.ok()?;
-    let names = containers.into_iter().flat_map(|c| [c.image_ref, c.image_id, c.image.map(|image| image.image).unwrap_or_default()]);
+    let names = containers
+        .into_iter()
+        .flat_map(|c| [c.image_ref, c.image_id, c.image.map(|image| image.image).unwrap_or_default()]);
     Some(names.filter(|name| !name.is_empty()).collect())
 }
 
@@ -106,7 +108,8 @@ pub async fn run(cx: Arc<Context>, policy: Policy, shutdown: CancellationToken) 
         }
         idle.sort_by_key(|(seen, _)| *seen);
         if !policy.greatest_age.is_zero() {
-            let old = idle.iter().filter(|(seen, _)| seen.elapsed() >= policy.greatest_age).map(|(_, image)| image.clone());
+            let old =
+                idle.iter().filter(|(seen, _)| seen.elapsed() >= policy.greatest_age).map(|(_, image)| image.clone());
             remove(&cx, old.collect(), u64::MAX).await;
         }
         let Some(disk) = image_disk(&cx).await else { continue };
@@ -139,13 +142,21 @@ mod tests {
     fn only_a_full_disk_is_cleaned() {
         let policy = Policy { high: 85, low: 80, least_age: Duration::ZERO, greatest_age: Duration::ZERO };
         let disk = |available: u64| machine::Disk { capacity: 1000, available, inodes: 0, inodes_free: 0 };
-        assert_eq!([to_free(&disk(500), &policy), to_free(&disk(100), &policy), to_free(&disk(0), &policy)], [0, 100, 200]);
+        assert_eq!(
+            [to_free(&disk(500), &policy), to_free(&disk(100), &policy), to_free(&disk(0), &policy)],
+            [0, 100, 200]
+        );
     }
 
     #[test]
     fn used_and_pinned_images_stay() {
         let used = HashSet::from(["sha256:1".to_owned()]);
-        let image = |id: &str, tag: &str, pinned: bool| v1::Image { id: id.into(), repo_tags: vec![tag.into()], pinned, ..v1::Image::default() };
+        let image = |id: &str, tag: &str, pinned: bool| v1::Image {
+            id: id.into(),
+            repo_tags: vec![tag.into()],
+            pinned,
+            ..v1::Image::default()
+        };
         assert!(is_kept(&image("sha256:1", "a:1", false), &used));
         assert!(is_kept(&image("sha256:2", "registry.k8s.io/pause:3.10", false), &used));
         assert!(is_kept(&image("sha256:3", "b:1", true), &used));

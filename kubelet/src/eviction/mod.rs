@@ -126,7 +126,9 @@ impl Eviction {
 
     fn pressure(&self, now: Instant) -> Pressure {
         let lately = |signals: &[Signal]| {
-            signals.iter().any(|signal| self.pressed.get(signal).is_some_and(|at| now.duration_since(*at) < self.transition.max(PERIOD)))
+            signals.iter().any(|signal| {
+                self.pressed.get(signal).is_some_and(|at| now.duration_since(*at) < self.transition.max(PERIOD))
+            })
         };
         Pressure {
             memory: lately(&[Signal::Memory]),

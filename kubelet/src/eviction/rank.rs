@@ -22,8 +22,10 @@ pub struct Candidate {
 
 fn request(pod: &Pod, container: &str, resource: &str) -> u64 {
     let spec = pod.spec.iter().flat_map(|spec| spec.containers.iter()).find(|c| c.name == container);
-    let quantity = spec.and_then(|c| c.resources.as_ref()).and_then(|r| r.requests.as_ref()).and_then(|r| r.get(resource));
-    let value = quantity.and_then(|quantity| quantity.0.parse::<Quantity>().ok()).map_or(0, |quantity| quantity.value());
+    let quantity =
+        spec.and_then(|c| c.resources.as_ref()).and_then(|r| r.requests.as_ref()).and_then(|r| r.get(resource));
+    let value =
+        quantity.and_then(|quantity| quantity.0.parse::<Quantity>().ok()).map_or(0, |quantity| quantity.value());
     u64::try_from(value).unwrap_or(0)
 }
 
@@ -52,11 +54,16 @@ impl Candidate {
         let resource = self.signal.resource();
         let mut text = format!("The node was low on resource: {resource}. ");
         if let Some((left, capacity)) = observed.available(self.signal) {
-            write!(text, "Threshold quantity: {}, available: {}. ", binary(threshold.amount(capacity)), binary(left)).ok();
+            write!(text, "Threshold quantity: {}, available: {}. ", binary(threshold.amount(capacity)), binary(left))
+                .ok();
         }
         for (name, used, requested) in self.containers.iter().filter(|(_, used, requested)| used > requested) {
             let (used, requested) = (binary(*used), binary(*requested));
-            write!(text, "Container {name} was using {used}, request is {requested}, has larger consumption of {resource}. ").ok();
+            write!(
+                text,
+                "Container {name} was using {used}, request is {requested}, has larger consumption of {resource}. "
+            )
+            .ok();
         }
         text
     }
@@ -113,7 +120,10 @@ mod tests {
     #[test]
     fn the_message_says_what_was_short() {
         let threshold = Threshold::parse("memory.available", "100Mi", None).expect("parses").expect("known");
-        let observed = Observed { memory: Memory { total: 1 << 30, used: 0, working_set: (1 << 30) - (54 << 20), rss: 0 }, ..Observed::default() };
+        let observed = Observed {
+            memory: Memory { total: 1 << 30, used: 0, working_set: (1 << 30) - (54 << 20), rss: 0 },
+            ..Observed::default()
+        };
         assert_eq!(
             candidate("p", 0, 2048, "1Ki").message(&threshold, &observed),
             "The node was low on resource: memory. Threshold quantity: 100Mi, available: 54Mi. Container c was using 2Ki, request is 1Ki, has larger consumption of memory. "

@@ -80,7 +80,8 @@ impl Threshold {
     /// Not a quantity or percentage.
     pub fn parse(signal: &str, value: &str, grace: Option<Duration>) -> Result<Option<Self>, String> {
         let Some((signal, _)) = Signal::ALL.into_iter().find(|(_, name)| *name == signal) else {
-            let known = matches!(signal, "containerfs.available" | "containerfs.inodesFree" | "allocatableMemory.available");
+            let known =
+                matches!(signal, "containerfs.available" | "containerfs.inodesFree" | "allocatableMemory.available");
             return if known { Ok(None) } else { Err(format!("unsupported signal {signal}")) };
         };
         let least = if let Some(percent) = value.strip_suffix('%') {
@@ -166,6 +167,9 @@ mod tests {
             let threshold = Threshold::parse(signal, value, None).expect("parses");
             assert_eq!(threshold.map(|threshold| observed.meets(&threshold)), met, "{signal}<{value}");
         }
-        assert!(Threshold::parse("nonsense", "1", None).is_err() && Threshold::parse("memory.available", "x", None).is_err());
+        assert!(
+            Threshold::parse("nonsense", "1", None).is_err()
+                && Threshold::parse("memory.available", "x", None).is_err()
+        );
     }
 }

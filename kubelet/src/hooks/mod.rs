@@ -44,5 +44,6 @@ pub enum HookError {
 #[async_trait]
 pub trait Hooks: Send + Sync {
     /// Runs one hook to its end, at most for `timeout`.
-    async fn run(&self, handler: &LifecycleHandler, target: HookTarget<'_>, timeout: Duration) -> Result<(), HookError>;
+    async fn run(&self, handler: &LifecycleHandler, target: HookTarget<'_>, timeout: Duration)
+    -> Result<(), HookError>;
 }

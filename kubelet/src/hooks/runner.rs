@@ -37,7 +37,12 @@ impl Runner {
 
 #[async_trait]
 impl Hooks for Runner {
-    async fn run(&self, handler: &LifecycleHandler, target: HookTarget<'_>, timeout: Duration) -> Result<(), HookError> {
+    async fn run(
+        &self,
+        handler: &LifecycleHandler,
+        target: HookTarget<'_>,
+        timeout: Duration,
+    ) -> Result<(), HookError> {
         let work = async {
             if let Some(action) = &handler.exec {
                 return self.exec(action, target, timeout).await;

@@ -31,7 +31,15 @@ const IMAGES_PERIOD: Duration = Duration::from_secs(60);
 const LISTS: [(&str, List); 2] = [("conditions", List::ByKey("type")), ("addresses", List::Replace)];
 /// Fields of the status that the kubelet owns.
 const OWNED: [&str; 9] = [
-    "addresses", "capacity", "allocatable", "conditions", "daemonEndpoints", "images", "nodeInfo", "runtimeHandlers", "features",
+    "addresses",
+    "capacity",
+    "allocatable",
+    "conditions",
+    "daemonEndpoints",
+    "images",
+    "nodeInfo",
+    "runtimeHandlers",
+    "features",
 ];
 
 /// The node room.
@@ -96,7 +104,8 @@ impl Agent {
     /// The node as the API server has it now.
     pub fn observed(&self, node: &Arc<Node>) {
         let known = self.node.load();
-        let revision = |node: &Node| node.metadata.resource_version.as_deref().and_then(|v| v.parse::<u64>().ok()).unwrap_or(0);
+        let revision =
+            |node: &Node| node.metadata.resource_version.as_deref().and_then(|v| v.parse::<u64>().ok()).unwrap_or(0);
         if known.as_ref().is_some_and(|known| revision(known) >= revision(node)) {
             return;
         }
@@ -243,9 +252,15 @@ impl Agent {
     }
 
     fn status(&self, found: Option<&Node>) -> (NodeStatus, Vec<&'static str>) {
-        let previous = found.and_then(|node| node.status.as_ref()).and_then(|s| s.conditions.clone()).unwrap_or_default();
+        let previous =
+            found.and_then(|node| node.status.as_ref()).and_then(|s| s.conditions.clone()).unwrap_or_default();
         let (state, runtime) = self.runtime.lock().clone();
-        let inputs = Inputs { pressure: self.pressure(), runtime: state, pleg_error: self.health.error(), now: Timestamp::now() };
+        let inputs = Inputs {
+            pressure: self.pressure(),
+            runtime: state,
+            pleg_error: self.health.error(),
+            now: Timestamp::now(),
+        };
         let (conditions, events) = conditions::conditions(&previous, &inputs);
         (object::status(&self.identity, &runtime, conditions), events)
     }
@@ -273,7 +288,9 @@ impl Agent {
                     self.observed(&Arc::new(registered));
                     return;
                 }
-                Err(error) => tracing::error!(node = self.identity.name, error, "Unable to register node with API server"),
+                Err(error) => {
+                    tracing::error!(node = self.identity.name, error, "Unable to register node with API server")
+                }
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_RETRY);

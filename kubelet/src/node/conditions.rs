@@ -38,7 +38,8 @@ impl RuntimeState {
     pub fn from_status(status: &v1::RuntimeStatus) -> Self {
         let failing = |kind: &str, what: &str| {
             let found = status.conditions.iter().find(|c| c.r#type == kind);
-            let (ok, reason, message) = found.map_or((false, "", ""), |c| (c.status, c.reason.as_str(), c.message.as_str()));
+            let (ok, reason, message) =
+                found.map_or((false, "", ""), |c| (c.status, c.reason.as_str(), c.message.as_str()));
             (!ok).then(|| format!("{what} not ready: {kind}=false reason:{reason} message:{message}"))
         };
         Self {
@@ -107,7 +108,11 @@ pub fn conditions(previous: &[NodeCondition], inputs: &Inputs) -> (Vec<NodeCondi
             ),
             ["NodeHasInsufficientPID", "NodeHasSufficientPID"],
         ),
-        ("Ready", (ready, if ready { "KubeletReady" } else { "KubeletNotReady" }, message), ["NodeReady", "NodeNotReady"]),
+        (
+            "Ready",
+            (ready, if ready { "KubeletReady" } else { "KubeletNotReady" }, message),
+            ["NodeReady", "NodeNotReady"],
+        ),
     ];
     let mut events = Vec::new();
     let mut all = Vec::new();
@@ -146,25 +151,38 @@ mod tests {
         let (first, events) = conditions(&[], &inputs(Some("network state unknown")));
         assert_eq!(events, ["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"]);
         let ready = first.iter().find(|c| c.type_ == "Ready").expect("ready");
-        assert_eq!((ready.status.as_str(), ready.reason.as_deref(), ready.message.as_deref()), ("False", Some("KubeletNotReady"), Some("network state unknown")));
+        assert_eq!(
+            (ready.status.as_str(), ready.reason.as_deref(), ready.message.as_deref()),
+            ("False", Some("KubeletNotReady"), Some("network state unknown"))
+        );
         let (second, events) = conditions(&first, &inputs(None));
         assert_eq!(events, ["NodeReady"]);
         let (_, events) = conditions(&second, &inputs(None));
         assert!(events.is_empty());
         let pressed = Inputs { pressure: Pressure { memory: true, ..Pressure::default() }, ..inputs(None) };
         let (third, events) = conditions(&second, &pressed);
-        assert_eq!((events.as_slice(), third[0].reason.as_deref()), (["NodeHasInsufficientMemory"].as_slice(), Some("KubeletHasInsufficientMemory")));
+        assert_eq!(
+            (events.as_slice(), third[0].reason.as_deref()),
+            (["NodeHasInsufficientMemory"].as_slice(), Some("KubeletHasInsufficientMemory"))
+        );
     }
 
     #[test]
     fn several_problems_are_one_message() {
-        let condition = |kind: &str| v1::RuntimeCondition { r#type: kind.into(), status: false, reason: "R".into(), message: "m".into() };
+        let condition = |kind: &str| v1::RuntimeCondition {
+            r#type: kind.into(),
+            status: false,
+            reason: "R".into(),
+            message: "m".into(),
+        };
         let status = v1::RuntimeStatus { conditions: vec![condition("RuntimeReady"), condition("NetworkReady")] };
         let runtime = RuntimeState::from_status(&status);
         let (all, _) = conditions(&[], &Inputs { runtime, ..inputs(None) });
         assert_eq!(
             all[3].message.as_deref(),
-            Some("[container runtime not ready: RuntimeReady=false reason:R message:m, container runtime network not ready: NetworkReady=false reason:R message:m]")
+            Some(
+                "[container runtime not ready: RuntimeReady=false reason:R message:m, container runtime network not ready: NetworkReady=false reason:R message:m]"
+            )
         );
     }
 }

@@ -148,9 +148,9 @@ pub fn status(identity: &Identity, runtime: &Runtime, conditions: Vec<NodeCondit
             system_uuid: machine.system_uuid.clone(),
         }),
         runtime_handlers: handlers(&runtime.handlers),
-        features: runtime.supplemental_groups_policy.map(|known| k8s_openapi::api::core::v1::NodeFeatures {
-            supplemental_groups_policy: Some(known),
-        }),
+        features: runtime
+            .supplemental_groups_policy
+            .map(|known| k8s_openapi::api::core::v1::NodeFeatures { supplemental_groups_policy: Some(known) }),
         ..NodeStatus::default()
     }
 }
@@ -200,7 +200,10 @@ mod tests {
         };
         let node = node(&identity, status(&identity, &Runtime::default(), Vec::new()));
         let labels = node.metadata.labels.clone().expect("labels");
-        assert_eq!((labels["kubernetes.io/hostname"].as_str(), labels["kubernetes.io/os"].as_str(), labels["zone"].as_str()), ("node-1", "linux", "a"));
+        assert_eq!(
+            (labels["kubernetes.io/hostname"].as_str(), labels["kubernetes.io/os"].as_str(), labels["zone"].as_str()),
+            ("node-1", "linux", "a")
+        );
         let addresses = node.status.as_ref().and_then(|s| s.addresses.clone()).expect("addresses");
         assert_eq!(addresses.iter().map(|a| a.type_.as_str()).collect::<Vec<_>>(), ["InternalIP", "Hostname"]);
         assert_eq!(reconcile(&identity, &node), None);
@@ -211,7 +214,12 @@ mod tests {
 
     #[test]
     fn images_are_sorted_by_size_and_cut() {
-        let image = |id: &str, size: u64| v1::Image { id: id.into(), size, repo_tags: vec![format!("{id}:1"), "<none>:<none>".into()], ..v1::Image::default() };
+        let image = |id: &str, size: u64| v1::Image {
+            id: id.into(),
+            size,
+            repo_tags: vec![format!("{id}:1"), "<none>:<none>".into()],
+            ..v1::Image::default()
+        };
         let all = images(&[image("a", 1), image("b", 3), image("c", 2)], Some(2));
         let names: Vec<_> = all.iter().map(|i| i.names.clone().unwrap_or_default()).collect();
         assert_eq!(names, [["b:1"], ["c:1"]]);

@@ -42,11 +42,8 @@ pub fn garbage(containers: &[v1::Container], sandboxes: &[v1::PodSandbox], alive
         list.sort_by_key(|c| std::cmp::Reverse(c.created_at));
         found.containers.extend(list.iter().skip(1).map(|c| c.id.clone()));
     }
-    let used: HashSet<&str> = containers
-        .iter()
-        .filter(|c| !found.containers.contains(&c.id))
-        .map(|c| c.pod_sandbox_id.as_str())
-        .collect();
+    let used: HashSet<&str> =
+        containers.iter().filter(|c| !found.containers.contains(&c.id)).map(|c| c.pod_sandbox_id.as_str()).collect();
     let mut by_pod: HashMap<&str, Vec<&v1::PodSandbox>> = HashMap::new();
     for sandbox in sandboxes {
         if let Some(uid) = sandbox.labels.get(labels::POD_UID).filter(|uid| alive.contains(*uid)) {
@@ -175,17 +172,33 @@ mod tests {
 
     #[test]
     fn the_newest_of_each_is_kept() {
-        let marks = |name: &str| BTreeMap::from([(labels::POD_UID.to_owned(), "u".to_owned()), (labels::CONTAINER_NAME.to_owned(), name.to_owned())]);
+        let marks = |name: &str| {
+            BTreeMap::from([
+                (labels::POD_UID.to_owned(), "u".to_owned()),
+                (labels::CONTAINER_NAME.to_owned(), name.to_owned()),
+            ])
+        };
         let container = |id: &str, name: &str, state: v1::ContainerState, at: i64, sandbox: &str| v1::Container {
-            id: id.into(), labels: marks(name), state: state.into(), created_at: at, pod_sandbox_id: sandbox.into(), ..Default::default()
+            id: id.into(),
+            labels: marks(name),
+            state: state.into(),
+            created_at: at,
+            pod_sandbox_id: sandbox.into(),
+            ..Default::default()
         };
         use v1::ContainerState::{ContainerExited as Exited, ContainerRunning as Running};
         let containers = [
-            container("a0", "a", Exited, 1, "s0"), container("a1", "a", Exited, 2, "s1"), container("a2", "a", Running, 3, "s2"),
+            container("a0", "a", Exited, 1, "s0"),
+            container("a1", "a", Exited, 2, "s1"),
+            container("a2", "a", Running, 3, "s2"),
             container("b0", "b", Exited, 1, "s0"),
         ];
         let sandbox = |id: &str, at: i64, ready: bool| v1::PodSandbox {
-            id: id.into(), labels: marks(""), created_at: at, state: i32::from(!ready), ..Default::default()
+            id: id.into(),
+            labels: marks(""),
+            created_at: at,
+            state: i32::from(!ready),
+            ..Default::default()
         };
         let sandboxes = [sandbox("s0", 1, false), sandbox("s1", 2, false), sandbox("s2", 3, true)];
         let alive = HashSet::from(["u".to_owned()]);

@@ -73,7 +73,8 @@ async fn picture(runtime: &dyn Runtime) -> Result<HashMap<String, Print>, CriErr
 
 /// Uids whose picture differs.
 fn changed(old: &HashMap<String, Print>, new: &HashMap<String, Print>) -> Vec<String> {
-    let mut uids: Vec<String> = new.iter().filter(|(uid, p)| old.get(*uid) != Some(p)).map(|(u, _)| u.clone()).collect();
+    let mut uids: Vec<String> =
+        new.iter().filter(|(uid, p)| old.get(*uid) != Some(p)).map(|(u, _)| u.clone()).collect();
     uids.extend(old.keys().filter(|uid| !new.contains_key(*uid)).cloned());
     uids
 }
@@ -85,8 +86,17 @@ pub async fn run(manager: Arc<Manager>, health: Arc<Health>, shutdown: Cancellat
     let mut events = None;
     let mut ticks = 0u64;
     let mut soon = 0u32;
+    let took = shared::metrics::histogram(
+        "kubelet_pleg_relist_duration_seconds",
+        "[ALPHA] Duration in seconds for relisting pods in PLEG.",
+        &[],
+        shared::metrics::default_buckets(),
+    );
     loop {
-        match picture(runtime.as_ref()).await {
+        let started = std::time::Instant::now();
+        let new = picture(runtime.as_ref()).await;
+        took.with_label_values::<&str>(&[]).observe(started.elapsed().as_secs_f64());
+        match new {
             Ok(new) => {
                 health.beat();
                 let changed = changed(&last, &new);
@@ -151,8 +161,13 @@ mod tests {
     #[test]
     fn only_pods_that_changed_are_woken() {
         let print = |state| vec![("a".to_owned(), state)];
-        let old = HashMap::from([("same".to_owned(), print(1)), ("gone".to_owned(), print(1)), ("died".to_owned(), print(1))]);
-        let new = HashMap::from([("same".to_owned(), print(1)), ("died".to_owned(), print(2)), ("new".to_owned(), print(0))]);
+        let old = HashMap::from([
+            ("same".to_owned(), print(1)),
+            ("gone".to_owned(), print(1)),
+            ("died".to_owned(), print(1)),
+        ]);
+        let new =
+            HashMap::from([("same".to_owned(), print(1)), ("died".to_owned(), print(2)), ("new".to_owned(), print(0))]);
         let mut uids = changed(&old, &new);
         uids.sort();
         assert_eq!(uids, ["died", "gone", "new"]);

@@ -57,9 +57,11 @@ async fn run(exec: &dyn Exec, container_id: &str, command: &[String], timeout: D
     match exec.exec_sync(container_id, command, timeout).await {
         Ok(output) if output.exit_code == 0 => Outcome::Success,
         Ok(output) => Outcome::Failure(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()),
-        Err(error) if error.is_timeout() => {
-            Outcome::Failure(format!("command timed out: {:?} timed out after {}s", command.join(" "), timeout.as_secs()))
-        }
+        Err(error) if error.is_timeout() => Outcome::Failure(format!(
+            "command timed out: {:?} timed out after {}s",
+            command.join(" "),
+            timeout.as_secs()
+        )),
         Err(error) => Outcome::Error(error.to_string()),
     }
 }
@@ -92,7 +94,8 @@ async fn health(host: &str, port: u16, service: &str, timeout: Duration) -> Outc
     let call = async {
         let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{host}:{port}"));
         let endpoint = endpoint.map_err(|error| error.to_string())?.user_agent("kube-probe/1.35");
-        let channel = endpoint.map_err(|error| error.to_string())?.connect().await.map_err(|error| error.to_string())?;
+        let channel =
+            endpoint.map_err(|error| error.to_string())?.connect().await.map_err(|error| error.to_string())?;
         let mut client = tonic::client::Grpc::new(channel);
         client.ready().await.map_err(|error| error.to_string())?;
         let codec = tonic_prost::ProstCodec::<HealthCheckRequest, HealthCheckResponse>::default();

@@ -107,9 +107,9 @@ pub async fn send(request: &Request, timeout: Duration) -> Result<Answer, String
     };
     let result = tokio::time::timeout(timeout, work).await;
     result
-        .unwrap_or_else(|_| {
-            Err("context deadline exceeded (Client.Timeout exceeded while awaiting headers)".to_owned())
-        })
+        .unwrap_or_else(
+            |_| Err("context deadline exceeded (Client.Timeout exceeded while awaiting headers)".to_owned()),
+        )
         .map_err(|error| format!("Get {url:?}: {error}"))
 }
 
@@ -165,8 +165,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let text = |error: hyper::Error| error.to_string();
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(text)?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(text)?;
     let mut builder = http::Request::builder().method(Method::GET).uri(&request.path);
     if !request.headers.contains_key(HOST) {
         builder = builder.header(HOST, authority(request));

@@ -33,6 +33,9 @@ impl Drop for Running {
     }
 }
 
+/// Container id, and whether that container counts as started.
+type Gate = (String, watch::Sender<bool>);
+
 /// All probes of a node.
 pub struct Manager {
     exec: Arc<dyn Exec>,
@@ -40,15 +43,14 @@ pub struct Manager {
     updates: mpsc::Sender<ProbeUpdate>,
     workers: Mutex<HashMap<Key, Running>>,
     /// By pod uid and container: whether it counts as started.
-    started: Mutex<HashMap<(String, String), (String, watch::Sender<bool>)>>,
+    started: Mutex<HashMap<(String, String), Gate>>,
 }
 
 impl Manager {
     /// A prober and the stream of its results. Must be used within a tokio runtime.
     pub fn new(exec: Arc<dyn Exec>, events: Arc<dyn EventSink>) -> (Self, mpsc::Receiver<ProbeUpdate>) {
         let (updates, receiver) = mpsc::channel(UPDATES);
-        let manager =
-            Self { exec, events, updates, workers: Mutex::default(), started: Mutex::default() };
+        let manager = Self { exec, events, updates, workers: Mutex::default(), started: Mutex::default() };
         (manager, receiver)
     }
 
@@ -199,7 +201,10 @@ mod tests {
         manager.observe(&pod(json!({"name": "c", "livenessProbe": probe})), &[], &running("id"));
         assert_eq!(manager.result("u", "c", ProbeKind::Liveness, "id"), Some(ProbeResult::Success));
         let update = updates.recv().await.expect("an update");
-        assert_eq!((update.kind, update.result, update.container_id.as_str()), (ProbeKind::Liveness, ProbeResult::Failure, "id"));
+        assert_eq!(
+            (update.kind, update.result, update.container_id.as_str()),
+            (ProbeKind::Liveness, ProbeResult::Failure, "id")
+        );
         assert_eq!(before.elapsed().as_secs(), 20);
     }
 }

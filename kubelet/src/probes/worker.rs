@@ -111,11 +111,8 @@ impl Worker {
     }
 
     async fn attempt(&self) -> Outcome {
-        let target = Target {
-            container: &self.container,
-            container_id: &self.running.container_id,
-            pod_ip: &self.pod_ip,
-        };
+        let target =
+            Target { container: &self.container, container_id: &self.running.container_id, pod_ip: &self.pod_ip };
         let mut outcome = attempt(&self.probe, &target, &*self.exec).await;
         for _ in 1..ATTEMPTS {
             if !matches!(outcome, Outcome::Error(_)) {

@@ -33,7 +33,12 @@ impl FsCgroups {
         Self::at(Path::new("/sys/fs/cgroup"), root, version, config)
     }
 
-    pub(super) fn at(base: &Path, root: &str, version: CgroupVersion, config: ResourceConfig) -> Result<Self, CgroupError> {
+    pub(super) fn at(
+        base: &Path,
+        root: &str,
+        version: CgroupVersion,
+        config: ResourceConfig,
+    ) -> Result<Self, CgroupError> {
         let mounts = match version {
             CgroupVersion::V2 => vec![base.to_path_buf()],
             CgroupVersion::V1 => v1_mounts(base),

@@ -27,7 +27,8 @@ pub(super) struct Amounts {
 
 impl Amounts {
     fn of(list: Option<&BTreeMap<String, Quantity>>) -> Self {
-        let amount = |name: &str| list.and_then(|list| list.get(name)).and_then(|quantity| quantity.0.parse::<Amount>().ok());
+        let amount =
+            |name: &str| list.and_then(|list| list.get(name)).and_then(|quantity| quantity.0.parse::<Amount>().ok());
         Self {
             cpu: amount("cpu").map(|amount| amount.milli_value()).filter(|cpu| *cpu > 0),
             memory: amount("memory").map(|amount| amount.value()).filter(|memory| *memory > 0),
@@ -193,10 +194,8 @@ fn hugepage_limits(container: &Container, machine: &MachineInfo) -> Vec<Hugepage
         let quantity = limits?.get(&format!("hugepages-{}", page_size(size)))?;
         u64::try_from(quantity.0.parse::<Amount>().ok()?.value()).ok()
     };
-    let entry = |size: &u64| HugepageLimit {
-        page_size: page_size(*size).replace('i', "B"),
-        limit: limit(*size).unwrap_or(0),
-    };
+    let entry =
+        |size: &u64| HugepageLimit { page_size: page_size(*size).replace('i', "B"), limit: limit(*size).unwrap_or(0) };
     machine.hugepages.keys().map(entry).collect()
 }
 
@@ -217,10 +216,7 @@ pub fn sandbox_resources(pod: &Pod, config: &ResourceConfig) -> (LinuxContainerR
     };
     let overhead = Amounts::of(spec.overhead.as_ref());
     let without = PodSpec { overhead: None, ..spec.clone() };
-    let overhead = if overhead == Amounts::default() {
-        LinuxContainerResources::default()
-    } else {
-        build(overhead, overhead)
-    };
+    let overhead =
+        if overhead == Amounts::default() { LinuxContainerResources::default() } else { build(overhead, overhead) };
     (overhead, build(pod_requests(&without), pod_limits(&without)))
 }

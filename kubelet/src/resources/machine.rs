@@ -106,7 +106,9 @@ fn max_pods(machine: &MachineInfo, config: &ResourceConfig) -> i64 {
 }
 
 fn hugepage_amounts(machine: &MachineInfo) -> BTreeMap<String, Quantity> {
-    let amount = |(size, pages): (&u64, &u64)| (format!("hugepages-{}", page_size(*size)), Quantity(hugepage_text(size * pages)));
+    let amount = |(size, pages): (&u64, &u64)| {
+        (format!("hugepages-{}", page_size(*size)), Quantity(hugepage_text(size * pages)))
+    };
     machine.hugepages.iter().map(amount).collect()
 }
 
@@ -118,16 +120,16 @@ fn hugepage_text(bytes: u64) -> String {
 pub(super) fn page_size(bytes: u64) -> String {
     [(30, "Gi"), (20, "Mi"), (10, "Ki")]
         .iter()
-        .find(|(shift, _)| bytes >= 1 << shift && bytes % (1 << shift) == 0)
+        .find(|(shift, _)| bytes >= 1 << shift && bytes.is_multiple_of(1 << shift))
         .map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
 }
 
 fn millis(value: u64) -> Quantity {
-    Quantity(if value % 1000 == 0 { (value / 1000).to_string() } else { format!("{value}m") })
+    Quantity(if value.is_multiple_of(1000) { (value / 1000).to_string() } else { format!("{value}m") })
 }
 
 fn kibibytes(bytes: u64) -> Quantity {
-    Quantity(if bytes % 1024 == 0 { format!("{}Ki", bytes / 1024) } else { bytes.to_string() })
+    Quantity(if bytes.is_multiple_of(1024) { format!("{}Ki", bytes / 1024) } else { bytes.to_string() })
 }
 
 /// A hard eviction threshold, a quantity or a percentage, in bytes.

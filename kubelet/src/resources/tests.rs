@@ -2,7 +2,8 @@ use super::*;
 use serde_json::json;
 
 fn pod(containers: serde_json::Value) -> Pod {
-    serde_json::from_value(json!({"metadata": {"name": "p", "uid": "u1"}, "spec": {"containers": containers}})).expect("a pod")
+    serde_json::from_value(json!({"metadata": {"name": "p", "uid": "u1"}, "spec": {"containers": containers}}))
+        .expect("a pod")
 }
 
 fn container(requests: serde_json::Value, limits: serde_json::Value) -> serde_json::Value {
@@ -95,6 +96,7 @@ fn pods_get_cgroups_in_their_tier_and_lose_them() {
 
 #[test]
 fn a_missing_root_is_refused() {
-    let error = FsCgroups::at(std::path::Path::new("/nowhere"), "/x", CgroupVersion::V2, config()).err().expect("error");
+    let error =
+        FsCgroups::at(std::path::Path::new("/nowhere"), "/x", CgroupVersion::V2, config()).err().expect("error");
     assert_eq!(error.to_string(), "invalid configuration: cgroup-root [\"/x\"] doesn't exist");
 }

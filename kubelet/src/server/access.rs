@@ -21,14 +21,20 @@ pub struct Access {
 /// The subresources of the node that a path stands for: one of them is enough.
 pub fn subresources(path: &str) -> Vec<&'static str> {
     let below = |root: &str| path == root || path.strip_prefix(root).is_some_and(|rest| rest.starts_with('/'));
-    for (root, name) in
-        [("/stats", "stats"), ("/metrics", "metrics"), ("/logs", "log"), ("/checkpoint", "checkpoint"), ("/statusz", "statusz"), ("/flagz", "flagz")]
-    {
+    for (root, name) in [
+        ("/stats", "stats"),
+        ("/metrics", "metrics"),
+        ("/logs", "log"),
+        ("/checkpoint", "checkpoint"),
+        ("/statusz", "statusz"),
+        ("/flagz", "flagz"),
+    ] {
         if below(root) {
             return vec![name];
         }
     }
-    for (root, name) in [("/healthz", "healthz"), ("/configz", "configz"), ("/pods", "pods"), ("/runningpods", "pods")] {
+    for (root, name) in [("/healthz", "healthz"), ("/configz", "configz"), ("/pods", "pods"), ("/runningpods", "pods")]
+    {
         if below(root) {
             return vec![name, "proxy"];
         }
@@ -121,7 +127,8 @@ mod tests {
     async fn strangers_are_refused() {
         let nobody = || shared::authn::Union::new(Vec::new());
         let request = Request::get("/pods").body(()).expect("request");
-        let access = Access { authenticator: Arc::new(nobody()), authorizer: Arc::new(AlwaysDeny), node_name: "n".into() };
+        let access =
+            Access { authenticator: Arc::new(nobody()), authorizer: Arc::new(AlwaysDeny), node_name: "n".into() };
         assert_eq!(access.check(&request, &[]).await.expect_err("refused").status(), StatusCode::UNAUTHORIZED);
         let access = Access { authenticator: Arc::new(OrAnonymous(nobody())), ..access };
         assert_eq!(access.check(&request, &[]).await.expect_err("refused").status(), StatusCode::FORBIDDEN);

@@ -61,7 +61,10 @@ fn list(folder: &Path) -> Answer {
     names.sort();
     let escape = |name: &str| name.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&#34;");
     let rows: String = names.iter().map(|name| format!("<a href=\"{0}\">{0}</a>\n", escape(name))).collect();
-    let mut answer = text(StatusCode::OK, &format!("<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n{rows}</pre>\n"));
+    let mut answer = text(
+        StatusCode::OK,
+        &format!("<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n{rows}</pre>\n"),
+    );
     answer.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("text/html; charset=utf-8"));
     answer
 }

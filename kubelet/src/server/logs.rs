@@ -60,7 +60,8 @@ impl Options {
         };
         let seconds = number("sinceSeconds", 1)?;
         let time = query::first(request, "sinceTime").filter(|text| !text.is_empty());
-        let time = time.map(|text| text.parse::<Timestamp>().map_err(|_| format!("sinceTime: Invalid value: {text:?}")));
+        let time =
+            time.map(|text| text.parse::<Timestamp>().map_err(|_| format!("sinceTime: Invalid value: {text:?}")));
         if seconds.is_some() && time.is_some() {
             return Err("at most one of `sinceTime` or `sinceSeconds` may be specified".to_owned());
         }
@@ -72,7 +73,11 @@ impl Options {
             None | Some("" | "All") => None,
             Some("Stdout") => Some("stdout"),
             Some("Stderr") => Some("stderr"),
-            Some(other) => return Err(format!("stream: Unsupported value: {other:?}: supported values: \"All\", \"Stderr\", \"Stdout\"")),
+            Some(other) => {
+                return Err(format!(
+                    "stream: Unsupported value: {other:?}: supported values: \"All\", \"Stderr\", \"Stdout\""
+                ));
+            }
         };
         let size = |value: Option<i64>| value.and_then(|value| u64::try_from(value).ok());
         Ok(Self {
@@ -92,7 +97,9 @@ pub fn container_id(pod: &str, status: &PodStatus, name: &str, previous: bool) -
     let lists = [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
     let found = lists.into_iter().flatten().flatten().find(|status| status.name == name);
     let Some(found) = found else { return Err(format!("container {name:?} in pod {pod:?} is not available")) };
-    let id = |text: Option<&String>| text.map(|id| id.rsplit("//").next().unwrap_or(id).to_owned()).filter(|id| !id.is_empty());
+    let id = |text: Option<&String>| {
+        text.map(|id| id.rsplit("//").next().unwrap_or(id).to_owned()).filter(|id| !id.is_empty())
+    };
     let state = found.state.clone().unwrap_or_default();
     let last = found.last_state.as_ref().and_then(|last| last.terminated.as_ref());
     let last_id = last.and_then(|last| id(last.container_id.as_ref()));
@@ -123,7 +130,13 @@ fn has_container(pod: &Pod, name: &str) -> bool {
 }
 
 impl Server {
-    pub(super) async fn container_logs<B>(&self, request: &Request<B>, namespace: &str, name: &str, container: &str) -> Answer {
+    pub(super) async fn container_logs<B>(
+        &self,
+        request: &Request<B>,
+        namespace: &str,
+        name: &str,
+        container: &str,
+    ) -> Answer {
         let options = match Options::of(request, Timestamp::now()) {
             Ok(options) => options,
             Err(problem) => return error(StatusCode::UNPROCESSABLE_ENTITY, &problem),
@@ -204,7 +217,8 @@ impl Lines {
     /// `2026-01-02T15:04:05.000000000Z stdout F text`, line end included.
     fn line(&mut self, line: &[u8], out: &mut Vec<u8>) -> bool {
         let mut fields = line.splitn(4, |byte| *byte == b' ');
-        let (Some(time), Some(stream), Some(tag), Some(text)) = (fields.next(), fields.next(), fields.next(), fields.next())
+        let (Some(time), Some(stream), Some(tag), Some(text)) =
+            (fields.next(), fields.next(), fields.next(), fields.next())
         else {
             return true;
         };
@@ -243,7 +257,9 @@ struct Reader {
 
 impl Reader {
     async fn run(&self, out: &mpsc::Sender<Bytes>) -> Result<(), String> {
-        let failed = |problem: std::io::Error| format!("failed to try resolving symlinks in path {:?}: {problem}", self.path.display().to_string());
+        let failed = |problem: std::io::Error| {
+            format!("failed to try resolving symlinks in path {:?}: {problem}", self.path.display().to_string())
+        };
         let mut file = File::open(&self.path).await.map_err(failed)?;
         let start = match self.options.tail {
             Some(lines) => tail_start(&mut file, lines).await.map_err(|e| e.to_string())?,
@@ -388,7 +404,9 @@ mod tests {
 
     #[test]
     fn containers_without_a_log_say_why() {
-        let status = |status: serde_json::Value| -> PodStatus { serde_json::from_value(json!({"containerStatuses": [status]})).expect("status") };
+        let status = |status: serde_json::Value| -> PodStatus {
+            serde_json::from_value(json!({"containerStatuses": [status]})).expect("status")
+        };
         let base = json!({"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0});
         let with = |state: serde_json::Value, last: serde_json::Value| {
             let mut all = base.clone();
@@ -404,9 +422,21 @@ mod tests {
             (with(json!({"running": {}}), ended.clone()), true, Ok("before")),
             (with(ended.clone(), json!({})), false, Ok("before")),
             (with(json!({"waiting": {"reason": "CrashLoopBackOff"}}), ended), false, Ok("before")),
-            (with(json!({"running": {}}), json!({})), true, Err("previous terminated container \"c\" in pod \"p\" not found")),
-            (waiting("ContainerCreating"), false, Err("container \"c\" in pod \"p\" is waiting to start: ContainerCreating")),
-            (waiting("ImagePullBackOff"), false, Err("container \"c\" in pod \"p\" is waiting to start: trying and failing to pull image")),
+            (
+                with(json!({"running": {}}), json!({})),
+                true,
+                Err("previous terminated container \"c\" in pod \"p\" not found"),
+            ),
+            (
+                waiting("ContainerCreating"),
+                false,
+                Err("container \"c\" in pod \"p\" is waiting to start: ContainerCreating"),
+            ),
+            (
+                waiting("ImagePullBackOff"),
+                false,
+                Err("container \"c\" in pod \"p\" is waiting to start: trying and failing to pull image"),
+            ),
             (PodStatus::default(), false, Err("container \"c\" in pod \"p\" is not available")),
         ] {
             assert_eq!(container_id("p", &status, "c", previous), expected.map(str::to_owned).map_err(str::to_owned));

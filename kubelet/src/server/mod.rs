@@ -75,7 +75,12 @@ pub enum Port {
 
 impl Server {
     /// Serves TLS until shutdown.
-    pub async fn secure(self: Arc<Self>, listener: TcpListener, tls: rustls::ServerConfig, shutdown: CancellationToken) {
+    pub async fn secure(
+        self: Arc<Self>,
+        listener: TcpListener,
+        tls: rustls::ServerConfig,
+        shutdown: CancellationToken,
+    ) {
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
         self.accept(listener, Port::Secure, Some(acceptor), shutdown).await;
     }
@@ -120,7 +125,13 @@ impl Server {
         let _ = tokio::time::timeout(Duration::from_secs(2), tasks.wait()).await;
     }
 
-    async fn connection(self: Arc<Self>, stream: TcpStream, peer: SocketAddr, port: Port, acceptor: Option<tokio_rustls::TlsAcceptor>) {
+    async fn connection(
+        self: Arc<Self>,
+        stream: TcpStream,
+        peer: SocketAddr,
+        port: Port,
+        acceptor: Option<tokio_rustls::TlsAcceptor>,
+    ) {
         let _ = stream.set_nodelay(true);
         let Some(acceptor) = acceptor else {
             self.serve(stream, port, Vec::new()).await;
@@ -129,7 +140,8 @@ impl Server {
         match tokio::time::timeout(HEAD_DEADLINE, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => {
                 let chain = stream.get_ref().1.peer_certificates();
-                let chain = chain.map(|chain| chain.iter().map(|c| c.clone().into_owned()).collect()).unwrap_or_default();
+                let chain =
+                    chain.map(|chain| chain.iter().map(|c| c.clone().into_owned()).collect()).unwrap_or_default();
                 self.serve(stream, port, chain).await;
             }
             Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
@@ -167,7 +179,9 @@ impl Server {
 
     fn health_only(&self, path: &str) -> Answer {
         match path {
-            "/healthz" | "/healthz/ping" | "/healthz/log" | "/healthz/syncloop" | "/livez" | "/readyz" => self.healthz(),
+            "/healthz" | "/healthz/ping" | "/healthz/log" | "/healthz/syncloop" | "/livez" | "/readyz" => {
+                self.healthz()
+            }
             _ => not_found(),
         }
     }
@@ -183,7 +197,9 @@ impl Server {
         match (request.method(), parts.as_slice()) {
             (&Method::GET | &Method::HEAD, ["healthz"] | ["healthz", "ping" | "log" | "syncloop"]) => self.healthz(),
             (&Method::GET, ["pods"]) => self.pods(),
-            (&Method::GET, ["stats"] | ["stats", "summary"]) => answer::json(&self.stats.summary(query::flag(&request, "only_cpu_and_memory")).await),
+            (&Method::GET, ["stats"] | ["stats", "summary"]) => {
+                answer::json(&self.stats.summary(query::flag(&request, "only_cpu_and_memory")).await)
+            }
             (&Method::GET, ["metrics"]) => answer::metrics(self.stats.kubelet()),
             (&Method::GET, ["metrics", "resource"]) => answer::metrics(self.stats.resource().await),
             (&Method::GET, ["metrics", "cadvisor"]) => answer::metrics(self.stats.cadvisor().await),
@@ -209,13 +225,17 @@ impl Server {
                 let (uid, container) = (uid.map(str::to_owned), container.to_owned());
                 self.attach(request, &namespace, &pod, uid.as_deref(), &container).await
             }
-            (&Method::GET | &Method::POST, ["portForward", namespace, pod, rest @ ..]) if debugging && rest.len() <= 1 => {
+            (&Method::GET | &Method::POST, ["portForward", namespace, pod, rest @ ..])
+                if debugging && rest.len() <= 1 =>
+            {
                 let (namespace, pod) = (namespace.to_string(), pod.to_string());
                 let uid = rest.first().map(|uid| (*uid).to_owned());
                 self.port_forward(request, &namespace, &pod, uid.as_deref()).await
             }
             (&Method::PUT, ["debug", "flags", "v"]) if debugging => self.set_verbosity(request).await,
-            (&Method::GET, ["logs", rest @ ..]) if debugging && self.system_logs => files::serve(rest, path.ends_with('/')).await,
+            (&Method::GET, ["logs", rest @ ..]) if debugging && self.system_logs => {
+                files::serve(rest, path.ends_with('/')).await
+            }
             _ => not_found(),
         }
     }

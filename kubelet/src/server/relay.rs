@@ -40,6 +40,7 @@ struct Streams {
 }
 
 impl Streams {
+    #[allow(clippy::result_large_err)] // A refusal is an answer like any other.
     fn of<B>(request: &Request<B>) -> Result<Self, Answer> {
         let on = |names: [&str; 2]| names.iter().any(|name| query::flag(request, name));
         let streams = Self {
@@ -57,7 +58,14 @@ impl Streams {
 }
 
 impl Server {
-    pub(super) async fn exec(&self, request: Request<Incoming>, namespace: &str, name: &str, uid: Option<&str>, container: &str) -> Answer {
+    pub(super) async fn exec(
+        &self,
+        request: Request<Incoming>,
+        namespace: &str,
+        name: &str,
+        uid: Option<&str>,
+        container: &str,
+    ) -> Answer {
         let prepared = async {
             let streams = Streams::of(&request)?;
             let pod = self.pod(namespace, name, uid)?;
@@ -76,7 +84,14 @@ impl Server {
         self.join(request, prepared).await
     }
 
-    pub(super) async fn attach(&self, request: Request<Incoming>, namespace: &str, name: &str, uid: Option<&str>, container: &str) -> Answer {
+    pub(super) async fn attach(
+        &self,
+        request: Request<Incoming>,
+        namespace: &str,
+        name: &str,
+        uid: Option<&str>,
+        container: &str,
+    ) -> Answer {
         let prepared = async {
             let streams = Streams::of(&request)?;
             let pod = self.pod(namespace, name, uid)?;
@@ -96,17 +111,28 @@ impl Server {
         self.join(request, prepared).await
     }
 
-    pub(super) async fn port_forward(&self, request: Request<Incoming>, namespace: &str, name: &str, uid: Option<&str>) -> Answer {
+    pub(super) async fn port_forward(
+        &self,
+        request: Request<Incoming>,
+        namespace: &str,
+        name: &str,
+        uid: Option<&str>,
+    ) -> Answer {
         let prepared = async {
             let pod = self.pod(namespace, name, uid)?;
             let runtime = &self.manager.context().runtime;
-            let sandboxes = runtime.list_sandboxes(Some(pods::uid(&pod))).await.map_err(|problem| runtime_error(&problem))?;
+            let sandboxes =
+                runtime.list_sandboxes(Some(pods::uid(&pod))).await.map_err(|problem| runtime_error(&problem))?;
             let ready = sandboxes.iter().filter(|s| s.state() == v1::PodSandboxState::SandboxReady);
             let Some(sandbox) = ready.max_by_key(|s| s.created_at) else {
                 let text = format!("failed to find sandbox for pod {}", pods::describe(&pod));
                 return Err(error(StatusCode::INTERNAL_SERVER_ERROR, &text));
             };
-            let port = query::all(&request, "port").iter().flat_map(|list| list.split(',')).filter_map(|p| p.parse().ok()).collect();
+            let port = query::all(&request, "port")
+                .iter()
+                .flat_map(|list| list.split(','))
+                .filter_map(|p| p.parse().ok())
+                .collect();
             let message = v1::PortForwardRequest { pod_sandbox_id: sandbox.id.clone(), port };
             runtime.port_forward(message).await.map_err(|problem| runtime_error(&problem))
         };
@@ -115,7 +141,14 @@ impl Server {
     }
 
     /// Runs a command to its end and answers with its output.
-    pub(super) async fn run_command(&self, request: &Request<Incoming>, namespace: &str, name: &str, uid: Option<&str>, container: &str) -> Answer {
+    pub(super) async fn run_command(
+        &self,
+        request: &Request<Incoming>,
+        namespace: &str,
+        name: &str,
+        uid: Option<&str>,
+        container: &str,
+    ) -> Answer {
         let work = async {
             let pod = self.pod(namespace, name, uid)?;
             let id = self.running_container(&pod, container).await?;
@@ -125,7 +158,12 @@ impl Server {
             let output = output.map_err(|problem| runtime_error(&problem))?;
             let said = [output.stdout, output.stderr].concat();
             if output.exit_code != 0 {
-                let text = format!("command '{}' exited with {}: {}", command.join(" "), output.exit_code, String::from_utf8_lossy(&said));
+                let text = format!(
+                    "command '{}' exited with {}: {}",
+                    command.join(" "),
+                    output.exit_code,
+                    String::from_utf8_lossy(&said)
+                );
                 return Err(error(StatusCode::INTERNAL_SERVER_ERROR, &text));
             }
             Ok(text(StatusCode::OK, &String::from_utf8_lossy(&said)))
@@ -160,7 +198,8 @@ impl Server {
         let host = target.host().ok_or_else(|| format!("{url}: no host"))?.trim_matches(['[', ']']).to_owned();
         let port = target.port_u16().unwrap_or(80);
         let dial = tokio::time::timeout(CONNECT_DEADLINE, TcpStream::connect((host.as_str(), port)));
-        let stream = dial.await.map_err(|_| "i/o timeout".to_owned())?.map_err(|e| format!("dial tcp {host}:{port}: {e}"))?;
+        let stream =
+            dial.await.map_err(|_| "i/o timeout".to_owned())?.map_err(|e| format!("dial tcp {host}:{port}: {e}"))?;
         let _ = stream.set_nodelay(true);
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
@@ -175,7 +214,11 @@ impl Server {
         let mut onward = Request::builder().method(request.method()).uri(path);
         if let Some(headers) = onward.headers_mut() {
             for (name, value) in request.headers() {
-                if name != CONTENT_LENGTH && name != TRANSFER_ENCODING && name != HOST && name != http::header::AUTHORIZATION {
+                if name != CONTENT_LENGTH
+                    && name != TRANSFER_ENCODING
+                    && name != HOST
+                    && name != http::header::AUTHORIZATION
+                {
                     headers.append(name, value.clone());
                 }
             }

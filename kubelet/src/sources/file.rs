@@ -44,7 +44,9 @@ pub fn read(path: &Path, node_name: &str, now: Timestamp) -> Vec<Pod> {
             .and_then(|text| manifest::decode(&text))
             .and_then(|list| {
                 let origin = file.to_string_lossy();
-                list.into_iter().map(|pod| manifest::adopt(pod, "file", &origin, node_name, now)).collect::<Result<Vec<_>, _>>()
+                list.into_iter()
+                    .map(|pod| manifest::adopt(pod, "file", &origin, node_name, now))
+                    .collect::<Result<Vec<_>, _>>()
             });
         match decoded {
             Ok(list) => pods.extend(list),

@@ -19,8 +19,7 @@ pub enum ManifestError {
 
 /// Pods of a manifest: a Pod or a PodList in YAML or JSON.
 pub fn decode(text: &str) -> Result<Vec<Pod>, ManifestError> {
-    let value: serde_json::Value =
-        serde_norway::from_str(text).map_err(|e| ManifestError::Parse(e.to_string()))?;
+    let value: serde_json::Value = serde_norway::from_str(text).map_err(|e| ManifestError::Parse(e.to_string()))?;
     let kind = value.get("kind").and_then(|k| k.as_str()).unwrap_or_default().to_owned();
     let pods = match kind.as_str() {
         "Pod" => vec![value],
@@ -33,7 +32,12 @@ pub fn decode(text: &str) -> Result<Vec<Pod>, ManifestError> {
 /// Gives a pod from a manifest its identity on this node: name suffix, namespace, uid, annotations, defaults.
 /// `origin` is the file path or URL.
 pub fn adopt(mut pod: Pod, source: &str, origin: &str, node_name: &str, now: Timestamp) -> Result<Pod, ManifestError> {
-    let name = pod.metadata.name.clone().filter(|n| !n.is_empty()).ok_or_else(|| ManifestError::Invalid("name must be set".into()))?;
+    let name = pod
+        .metadata
+        .name
+        .clone()
+        .filter(|n| !n.is_empty())
+        .ok_or_else(|| ManifestError::Invalid("name must be set".into()))?;
     let content = serde_json::to_vec(&pod).map_err(|e| ManifestError::Invalid(e.to_string()))?;
     let mut digest = Sha256::new();
     digest.update(&content);
@@ -59,7 +63,10 @@ pub fn adopt(mut pod: Pod, source: &str, origin: &str, node_name: &str, now: Tim
     spec.node_name = Some(node_name.to_owned());
     // A static pod outlives every taint but those that keep it from running at all.
     let tolerations = spec.tolerations.get_or_insert_with(Vec::new);
-    if !tolerations.iter().any(|t| t.operator.as_deref() == Some("Exists") && t.effect.as_deref() == Some("NoExecute") && t.key.is_none()) {
+    if !tolerations
+        .iter()
+        .any(|t| t.operator.as_deref() == Some("Exists") && t.effect.as_deref() == Some("NoExecute") && t.key.is_none())
+    {
         tolerations.push(k8s_openapi::api::core::v1::Toleration {
             operator: Some("Exists".into()),
             effect: Some("NoExecute".into()),
@@ -95,7 +102,10 @@ fn default(spec: &mut k8s_openapi::api::core::v1::PodSpec) {
                 requests.entry(name).or_insert(quantity);
             }
         }
-        for probe in [&mut container.liveness_probe, &mut container.readiness_probe, &mut container.startup_probe].into_iter().flatten() {
+        for probe in [&mut container.liveness_probe, &mut container.readiness_probe, &mut container.startup_probe]
+            .into_iter()
+            .flatten()
+        {
             probe.timeout_seconds.get_or_insert(1);
             probe.period_seconds.get_or_insert(10);
             probe.success_threshold.get_or_insert(1);
@@ -128,7 +138,8 @@ mod tests {
     fn static_pods_get_their_identity() {
         let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: etcd, namespace: kube-system}\nspec:\n  containers:\n  - {name: e, image: 'etcd:3'}\n";
         let pods = decode(text).expect("decodes");
-        let adopt_at = |node: &str| adopt(pods[0].clone(), "file", "/m/etcd.yaml", node, Timestamp::UNIX_EPOCH).expect("pod");
+        let adopt_at =
+            |node: &str| adopt(pods[0].clone(), "file", "/m/etcd.yaml", node, Timestamp::UNIX_EPOCH).expect("pod");
         let pod = adopt_at("Node1");
         assert_eq!(pod.metadata.name.as_deref(), Some("etcd-node1"));
         let marks = pod.metadata.annotations.clone().expect("annotations");

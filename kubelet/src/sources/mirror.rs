@@ -147,10 +147,11 @@ mod tests {
         let copy = Arc::new(mirror(&one, "node-uid"));
         let old = pod("one", json!({annotations::MIRROR: "0"}));
         let orphan = pod("gone", json!({annotations::MIRROR: "9"}));
-        assert_eq!(plan(&[one.clone()], &[]), [Step::Create(one.clone())]);
-        assert_eq!(plan(&[one.clone()], &[copy.clone()]), []);
-        assert_eq!(plan(&[one.clone()], &[old.clone()]), [Step::Delete(old)]);
-        assert_eq!(plan(&[], &[orphan.clone()]), [Step::Delete(orphan)]);
+        let statics = [one.clone()];
+        assert_eq!(plan(&statics, &[]), [Step::Create(one)]);
+        assert_eq!(plan(&statics, std::slice::from_ref(&copy)), []);
+        assert_eq!(plan(&statics, std::slice::from_ref(&old)), [Step::Delete(old.clone())]);
+        assert_eq!(plan(&[], std::slice::from_ref(&orphan)), [Step::Delete(orphan.clone())]);
         let owner = &copy.metadata.owner_references.as_ref().expect("owner")[0];
         assert_eq!((owner.kind.as_str(), owner.uid.as_str()), ("Node", "node-uid"));
         assert_eq!(copy.metadata.uid, None);

@@ -72,7 +72,8 @@ fn parse_cpu(text: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix("cpu ")).unwrap_or_default();
     let fields: Vec<u64> = line.split_whitespace().filter_map(|field| field.parse().ok()).collect();
     // user nice system idle iowait irq softirq steal: all but the two idle ones.
-    let busy: u64 = fields.iter().take(8).enumerate().filter(|(index, _)| !matches!(index, 3 | 4)).map(|(_, ticks)| ticks).sum();
+    let busy: u64 =
+        fields.iter().take(8).enumerate().filter(|(index, _)| !matches!(index, 3 | 4)).map(|(_, ticks)| ticks).sum();
     busy * TICK_NS
 }
 
@@ -100,7 +101,8 @@ fn parse_interfaces(text: &str) -> Vec<Interface> {
         let at = |index: usize| fields.get(index).copied().unwrap_or(0);
         Some(Interface { name: name.trim().to_owned(), counters: [at(0), at(2), at(8), at(10)] })
     };
-    let mut all: Vec<Interface> = text.lines().skip(2).filter_map(parse).filter(|interface| interface.name != "lo").collect();
+    let mut all: Vec<Interface> =
+        text.lines().skip(2).filter_map(parse).filter(|interface| interface.name != "lo").collect();
     // The ends of pods' links are of less interest than the machine's own interfaces.
     all.sort_by_key(|interface| interface.name.starts_with("veth"));
     all

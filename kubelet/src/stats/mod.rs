@@ -105,7 +105,8 @@ impl Stats {
     pub(crate) fn parents(&self) -> Vec<(String, String)> {
         let cx = self.manager.context();
         let pods = self.manager.pods();
-        let parent = |pod: &Arc<k8s_openapi::api::core::v1::Pod>| (crate::pods::uid(pod).to_owned(), cx.cgroups.pod_parent(pod));
+        let parent =
+            |pod: &Arc<k8s_openapi::api::core::v1::Pod>| (crate::pods::uid(pod).to_owned(), cx.cgroups.pod_parent(pod));
         pods.iter().map(parent).filter(|(_, parent)| !parent.is_empty()).collect()
     }
 }
@@ -118,7 +119,8 @@ fn usage(stat: v1::ContainerStats, known: &HashMap<String, v1::Container>) -> Op
     }
     let label = |key: &str| container.labels.get(key).cloned().unwrap_or_default();
     let value = |number: Option<v1::UInt64Value>| number.map(|number| number.value).unwrap_or_default();
-    let (cpu, memory, disk) = (stat.cpu.unwrap_or_default(), stat.memory.unwrap_or_default(), stat.writable_layer.unwrap_or_default());
+    let (cpu, memory, disk) =
+        (stat.cpu.unwrap_or_default(), stat.memory.unwrap_or_default(), stat.writable_layer.unwrap_or_default());
     let working_set = value(memory.working_set_bytes);
     let used = value(memory.usage_bytes);
     Some(ContainerUsage {

@@ -54,7 +54,13 @@ impl Stats {
         json!({"node": self.node(short).await, "pods": list})
     }
 
-    fn pod(&self, pod: &Pod, containers: &[&ContainerUsage], usage: Option<&crate::resources::Usage>, short: bool) -> Value {
+    fn pod(
+        &self,
+        pod: &Pod,
+        containers: &[&ContainerUsage],
+        usage: Option<&crate::resources::Usage>,
+        short: bool,
+    ) -> Value {
         let at = now();
         let uid = pods::uid(pod);
         let sum = |of: fn(&ContainerUsage) -> u64| containers.iter().map(|container| of(container)).sum::<u64>();
@@ -75,7 +81,8 @@ impl Stats {
             answer["process_stats"] = json!({"process_count": usage.processes});
         }
         if !short {
-            answer["ephemeral-storage"] = json!({"time": time(at), "usedBytes": sum(|c| c.disk_bytes), "inodesUsed": sum(|c| c.disk_inodes)});
+            answer["ephemeral-storage"] =
+                json!({"time": time(at), "usedBytes": sum(|c| c.disk_bytes), "inodesUsed": sum(|c| c.disk_inodes)});
         }
         answer
     }
@@ -91,7 +98,8 @@ impl Stats {
                 "rssBytes": container.rss, "pageFaults": container.page_faults, "majorPageFaults": container.major_page_faults},
         });
         if !short {
-            answer["rootfs"] = json!({"time": time(at), "usedBytes": container.disk_bytes, "inodesUsed": container.disk_inodes});
+            answer["rootfs"] =
+                json!({"time": time(at), "usedBytes": container.disk_bytes, "inodesUsed": container.disk_inodes});
         }
         answer
     }
@@ -114,7 +122,9 @@ impl Stats {
             let [received, receive_errors, sent, send_errors] = interface.counters;
             json!({"name": interface.name, "rxBytes": received, "rxErrors": receive_errors, "txBytes": sent, "txErrors": send_errors})
         };
-        if let Some(first) = interfaces.iter().find(|interface| interface.name.starts_with("eth")).or(interfaces.first()) {
+        if let Some(first) =
+            interfaces.iter().find(|interface| interface.name.starts_with("eth")).or(interfaces.first())
+        {
             node["network"] = shown(first);
             node["network"]["time"] = time(at);
             node["network"]["interfaces"] = interfaces.iter().map(shown).collect();

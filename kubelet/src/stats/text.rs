@@ -46,11 +46,17 @@ impl Stats {
     pub fn kubelet(&self) -> String {
         let all = self.manager.pods();
         let running = all.iter().filter(|pod| !pods::is_terminal(pod)).count();
-        let gauge = |name: &'static str, help: &'static str, labels: &[&'static str]| shared::metrics::gauge(name, help, labels);
+        let gauge = |name: &'static str, help: &'static str, labels: &[&'static str]| {
+            shared::metrics::gauge(name, help, labels)
+        };
         let running = float(u64::try_from(running).unwrap_or(u64::MAX));
-        gauge("kubelet_running_pods", "[ALPHA] Number of pods that have a running pod sandbox", &[]).with_label_values::<&str>(&[]).set(running);
+        gauge("kubelet_running_pods", "[ALPHA] Number of pods that have a running pod sandbox", &[])
+            .with_label_values::<&str>(&[])
+            .set(running);
         let name = self.manager.context().settings.node_name.clone();
-        gauge("kubelet_node_name", "[ALPHA] The node's name. The count is always 1.", &["node"]).with_label_values(&[name.as_str()]).set(1.0);
+        gauge("kubelet_node_name", "[ALPHA] The node's name. The count is always 1.", &["node"])
+            .with_label_values(&[name.as_str()])
+            .set(1.0);
         shared::metrics::gather()
     }
 
@@ -62,35 +68,75 @@ impl Stats {
         let mut out = Families(String::new());
         type Of = fn(&ContainerUsage) -> f64;
         let per_container: [(&str, &str, &str, Of); 3] = [
-            ("container_cpu_usage_seconds_total", "counter", "[STABLE] Cumulative cpu time consumed by the container in core-seconds", |c| seconds(c.cpu_ns)),
-            ("container_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the container in bytes", |c| float(c.working_set)),
-            ("container_start_time_seconds", "gauge", "[STABLE] Start time of the container since unix epoch in seconds", started),
+            (
+                "container_cpu_usage_seconds_total",
+                "counter",
+                "[STABLE] Cumulative cpu time consumed by the container in core-seconds",
+                |c| seconds(c.cpu_ns),
+            ),
+            (
+                "container_memory_working_set_bytes",
+                "gauge",
+                "[STABLE] Current working set of the container in bytes",
+                |c| float(c.working_set),
+            ),
+            (
+                "container_start_time_seconds",
+                "gauge",
+                "[STABLE] Start time of the container since unix epoch in seconds",
+                started,
+            ),
         ];
         for (name, kind, help, of) in per_container {
             out.family(name, kind, help);
             for container in &containers {
-                let labels = [("container", container.name.as_str()), ("namespace", &container.namespace), ("pod", &container.pod_name)];
+                let labels = [
+                    ("container", container.name.as_str()),
+                    ("namespace", &container.namespace),
+                    ("pod", &container.pod_name),
+                ];
                 let at = (name != "container_start_time_seconds").then_some(container.time / 1_000_000);
                 out.sample(name, &labels, of(container), at);
             }
         }
-        out.family("node_cpu_usage_seconds_total", "counter", "[STABLE] Cumulative cpu time consumed by the node in core-seconds");
+        out.family(
+            "node_cpu_usage_seconds_total",
+            "counter",
+            "[STABLE] Cumulative cpu time consumed by the node in core-seconds",
+        );
         out.sample("node_cpu_usage_seconds_total", &[], seconds(machine::cpu_ns()), Some(now));
         out.family("node_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the node in bytes");
         out.sample("node_memory_working_set_bytes", &[], float(machine::memory().working_set), Some(now));
         let pods = self.manager.pods();
-        let per_pod: [(&str, &str, &str, fn(&crate::resources::Usage) -> f64); 2] = [
-            ("pod_cpu_usage_seconds_total", "counter", "[STABLE] Cumulative cpu time consumed by the pod in core-seconds", |u| seconds(u.cpu_ns)),
-            ("pod_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the pod in bytes", |u| float(u.working_set)),
+        type OfPod = fn(&crate::resources::Usage) -> f64;
+        let per_pod: [(&str, &str, &str, OfPod); 2] = [
+            (
+                "pod_cpu_usage_seconds_total",
+                "counter",
+                "[STABLE] Cumulative cpu time consumed by the pod in core-seconds",
+                |u| seconds(u.cpu_ns),
+            ),
+            ("pod_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the pod in bytes", |u| {
+                float(u.working_set)
+            }),
         ];
         for (name, kind, help, of) in per_pod {
             out.family(name, kind, help);
             for pod in &pods {
                 let Some(usage) = usage.get(pods::uid(pod)) else { continue };
-                out.sample(name, &[("namespace", pods::namespace(pod)), ("pod", pods::name(pod))], of(usage), Some(now));
+                out.sample(
+                    name,
+                    &[("namespace", pods::namespace(pod)), ("pod", pods::name(pod))],
+                    of(usage),
+                    Some(now),
+                );
             }
         }
-        out.family("resource_scrape_error", "gauge", "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise");
+        out.family(
+            "resource_scrape_error",
+            "gauge",
+            "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise",
+        );
         out.sample("resource_scrape_error", &[], 0.0, None);
         out.0
     }
@@ -102,12 +148,29 @@ impl Stats {
         let mut out = Families(String::new());
         type Of = fn(&ContainerUsage) -> f64;
         let families: [(&str, &str, &str, Of); 6] = [
-            ("container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed in seconds.", |c| seconds(c.cpu_ns)),
-            ("container_memory_usage_bytes", "gauge", "Current memory usage in bytes, including all memory regardless of when it was accessed", |c| float(c.memory)),
+            ("container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed in seconds.", |c| {
+                seconds(c.cpu_ns)
+            }),
+            (
+                "container_memory_usage_bytes",
+                "gauge",
+                "Current memory usage in bytes, including all memory regardless of when it was accessed",
+                |c| float(c.memory),
+            ),
             ("container_memory_working_set_bytes", "gauge", "Current working set in bytes.", |c| float(c.working_set)),
             ("container_memory_rss", "gauge", "Size of RSS in bytes.", |c| float(c.rss)),
-            ("container_fs_usage_bytes", "gauge", "Number of bytes that are consumed by the container on this filesystem.", |c| float(c.disk_bytes)),
-            ("container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds.", started),
+            (
+                "container_fs_usage_bytes",
+                "gauge",
+                "Number of bytes that are consumed by the container on this filesystem.",
+                |c| float(c.disk_bytes),
+            ),
+            (
+                "container_start_time_seconds",
+                "gauge",
+                "Start time of the container since unix epoch in seconds.",
+                started,
+            ),
         ];
         for (name, kind, help, of) in families {
             out.family(name, kind, help);
@@ -127,7 +190,11 @@ impl Stats {
             }
         }
         out.family("machine_cpu_cores", "gauge", "Number of logical CPU cores.");
-        let labels = [("boot_id", machine.boot_id.as_str()), ("machine_id", &machine.machine_id), ("system_uuid", &machine.system_uuid)];
+        let labels = [
+            ("boot_id", machine.boot_id.as_str()),
+            ("machine_id", &machine.machine_id),
+            ("system_uuid", &machine.system_uuid),
+        ];
         out.sample("machine_cpu_cores", &labels, float(machine.cpu_millis / 1000), None);
         out.family("machine_memory_bytes", "gauge", "Amount of memory installed on the machine.");
         out.sample("machine_memory_bytes", &labels, float(machine.memory), None);

@@ -27,7 +27,12 @@ fn list(kind: &str, names: &[&str]) -> String {
     format!("containers with {kind} status: [{}]", names.join(" "))
 }
 
-fn containers_ready(spec: &PodSpec, phase: &str, init: &[ContainerStatus], apps: &[ContainerStatus]) -> Result<(), (String, String)> {
+fn containers_ready(
+    spec: &PodSpec,
+    phase: &str,
+    init: &[ContainerStatus],
+    apps: &[ContainerStatus],
+) -> Result<(), (String, String)> {
     match phase {
         "Succeeded" => return Err(("PodCompleted".into(), String::new())),
         "Failed" => return Err(("PodFailed".into(), String::new())),
@@ -54,27 +59,38 @@ fn containers_ready(spec: &PodSpec, phase: &str, init: &[ContainerStatus], apps:
     if messages.is_empty() { Ok(()) } else { Err(("ContainersNotReady".into(), messages.join(", "))) }
 }
 
-fn pod_ready(spec: &PodSpec, containers: &Result<(), (String, String)>, old: &[PodCondition]) -> Result<(), (String, String)> {
+fn pod_ready(
+    spec: &PodSpec,
+    containers: &Result<(), (String, String)>,
+    old: &[PodCondition],
+) -> Result<(), (String, String)> {
     containers.clone()?;
     let mut unready = Vec::new();
     for gate in spec.readiness_gates.iter().flatten() {
         let kind = &gate.condition_type;
         match old.iter().find(|c| c.type_ == *kind) {
             None => unready.push(format!("corresponding condition of pod readiness gate \"{kind}\" does not exist.")),
-            Some(c) if c.status != "True" => unready
-                .push(format!("the status of pod readiness gate \"{kind}\" is not \"True\", but {}", c.status)),
+            Some(c) if c.status != "True" => {
+                unready.push(format!("the status of pod readiness gate \"{kind}\" is not \"True\", but {}", c.status))
+            }
             Some(_) => {}
         }
     }
     if unready.is_empty() { Ok(()) } else { Err(("ReadinessGatesNotReady".into(), unready.join(", "))) }
 }
 
-fn initialized(spec: &PodSpec, phase: &str, init: &[ContainerStatus], apps: &[ContainerStatus]) -> Result<(), (String, String)> {
+fn initialized(
+    spec: &PodSpec,
+    phase: &str,
+    init: &[ContainerStatus],
+    apps: &[ContainerStatus],
+) -> Result<(), (String, String)> {
     if phase == "Succeeded" {
         return Ok(());
     }
     let app_ran = apps.iter().any(|s| {
-        s.state.as_ref().is_some_and(|state| state.running.is_some() || state.terminated.is_some()) || s.last_state.as_ref().is_some_and(|l| l.terminated.is_some())
+        s.state.as_ref().is_some_and(|state| state.running.is_some() || state.terminated.is_some())
+            || s.last_state.as_ref().is_some_and(|l| l.terminated.is_some())
     });
     let mut incomplete = Vec::new();
     for container in spec.init_containers.iter().flatten() {
@@ -85,18 +101,25 @@ fn initialized(spec: &PodSpec, phase: &str, init: &[ContainerStatus], apps: &[Co
             incomplete.push(container.name.as_str());
         }
     }
-    if incomplete.is_empty() { Ok(()) } else { Err(("ContainersNotInitialized".into(), list("incomplete", &incomplete))) }
+    if incomplete.is_empty() {
+        Ok(())
+    } else {
+        Err(("ContainersNotInitialized".into(), list("incomplete", &incomplete)))
+    }
 }
 
 /// All conditions: the kubelet's own first, then those that others set on the pod.
-pub fn conditions(inputs: &Inputs<'_>, phase: &str, init: &[ContainerStatus], apps: &[ContainerStatus]) -> Vec<PodCondition> {
+pub fn conditions(
+    inputs: &Inputs<'_>,
+    phase: &str,
+    init: &[ContainerStatus],
+    apps: &[ContainerStatus],
+) -> Vec<PodCondition> {
     let Some(spec) = &inputs.pod.spec else { return Vec::new() };
     let none = Vec::new();
     let old = inputs.pod.status.as_ref().and_then(|s| s.conditions.as_ref()).unwrap_or(&none);
-    let sandbox = inputs
-        .observed
-        .active_sandbox()
-        .is_some_and(|s| spec.host_network.unwrap_or(false) || !s.ips.is_empty());
+    let sandbox =
+        inputs.observed.active_sandbox().is_some_and(|s| spec.host_network.unwrap_or(false) || !s.ips.is_empty());
     let completed = if phase == "Succeeded" { "PodCompleted" } else { "" };
     let containers = containers_ready(spec, phase, init, apps);
     let ready = pod_ready(spec, &containers, old);

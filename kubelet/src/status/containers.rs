@@ -225,7 +225,8 @@ fn flags(inputs: &Inputs<'_>, container: &Container, found: Option<&Found>, stat
     status.started = Some(started);
     status.ready = if init && !is_sidecar(container) {
         found.is_some_and(|f| f.state == State::Exited && f.exit_code == 0)
-            || (found.is_none() && status.state.as_ref().and_then(|s| s.terminated.as_ref()).is_some_and(|t| t.exit_code == 0))
+            || (found.is_none()
+                && status.state.as_ref().and_then(|s| s.terminated.as_ref()).is_some_and(|t| t.exit_code == 0))
     } else {
         started
             && running.is_some_and(|f| {
@@ -246,7 +247,6 @@ fn decorate(container: &Container, found: Option<&Found>, status: &mut Container
             mount_path: mount.mount_path.clone(),
             read_only: mount.read_only,
             recursive_read_only: mount.read_only.filter(|r| *r).map(|_| "Disabled".to_owned()),
-            ..VolumeMountStatus::default()
         })
         .collect();
     if !mounts.is_empty() {
@@ -258,4 +258,44 @@ fn decorate(container: &Container, found: Option<&Found>, status: &mut Container
     let resources = container.resources.clone().unwrap_or_default();
     status.allocated_resources = resources.requests.clone();
     status.resources = Some(ResourceRequirements { claims: None, ..resources });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_what_was_due_counts_as_lost() {
+        let spec = |init: usize| -> PodSpec {
+            let init: Vec<_> = (0..init).map(|n| json!({"name": format!("i{n}")})).collect();
+            serde_json::from_value(json!({"containers": [{"name": "c"}], "initContainers": init})).expect("spec")
+        };
+        let status = |name: &str, state: serde_json::Value| -> ContainerStatus {
+            let base =
+                json!({"name": name, "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state});
+            serde_json::from_value(base).expect("status")
+        };
+        let waiting = || json!({"waiting": {"reason": "PodInitializing"}});
+        let ended = |code: i32| json!({"terminated": {"exitCode": code}});
+        let codes = |statuses: &[ContainerStatus]| -> Vec<Option<i32>> {
+            let code = |s: &ContainerStatus| s.state.as_ref()?.terminated.as_ref().map(|t| t.exit_code);
+            statuses.iter().map(code).collect()
+        };
+        for (init, app, expected_init, expected_app) in [
+            // Without init containers every container was due.
+            (vec![], waiting(), vec![], vec![Some(LOST)]),
+            // A failed init container keeps the others from their turn.
+            (vec![ended(1), waiting()], waiting(), vec![Some(1), None], vec![None]),
+            (vec![waiting(), waiting()], waiting(), vec![Some(LOST), None], vec![None]),
+            (vec![ended(0), ended(0)], waiting(), vec![Some(0), Some(0)], vec![Some(LOST)]),
+            (vec![ended(0)], ended(3), vec![Some(0)], vec![Some(3)]),
+        ] {
+            let spec = spec(init.len());
+            let mut init: Vec<_> = init.into_iter().enumerate().map(|(n, s)| status(&format!("i{n}"), s)).collect();
+            let mut apps = vec![status("c", app)];
+            settle(&spec, &mut init, &mut apps);
+            assert_eq!((codes(&init), codes(&apps)), (expected_init, expected_app));
+        }
+    }
 }

@@ -7,9 +7,7 @@ use crate::resources::qos_class;
 use crate::workers::observed::Observed;
 use crate::workers::plan::{is_sidecar, restart_policy};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{
-    Container, ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodSpec, PodStatus,
-};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::HashMap;
 
@@ -145,12 +143,18 @@ pub fn pod_status(inputs: &Inputs<'_>) -> PodStatus {
     let none: Vec<Container> = Vec::new();
     let init_spec = spec.init_containers.as_ref().unwrap_or(&none);
     let mut init = containers::statuses(inputs, init_spec, old.and_then(|s| s.init_container_statuses.as_ref()), true);
-    let mut apps = containers::statuses(inputs, &spec.containers, old.and_then(|s| s.container_statuses.as_ref()), false);
+    let mut apps =
+        containers::statuses(inputs, &spec.containers, old.and_then(|s| s.container_statuses.as_ref()), false);
     let ephemeral_spec: Vec<Container> = spec
         .ephemeral_containers
         .iter()
         .flatten()
-        .map(|e| Container { name: e.name.clone(), image: e.image.clone(), restart_policy: Some("Never".into()), ..Container::default() })
+        .map(|e| Container {
+            name: e.name.clone(),
+            image: e.image.clone(),
+            restart_policy: Some("Never".into()),
+            ..Container::default()
+        })
         .collect();
     let ephemeral =
         containers::statuses(inputs, &ephemeral_spec, old.and_then(|s| s.ephemeral_container_statuses.as_ref()), false);
@@ -181,8 +185,14 @@ pub fn pod_status(inputs: &Inputs<'_>) -> PodStatus {
     };
     if ips.is_empty() {
         // A finished pod keeps the addresses it had.
-        ips = old.and_then(|s| s.pod_ips.as_ref()).map(|all| all.iter().map(|p| p.ip.clone()).collect()).unwrap_or_default();
-        if !matches!(phase.as_str(), "Failed" | "Succeeded") && !inputs.terminating && inputs.observed.sandboxes.is_empty() {
+        ips = old
+            .and_then(|s| s.pod_ips.as_ref())
+            .map(|all| all.iter().map(|p| p.ip.clone()).collect())
+            .unwrap_or_default();
+        if !matches!(phase.as_str(), "Failed" | "Succeeded")
+            && !inputs.terminating
+            && inputs.observed.sandboxes.is_empty()
+        {
             ips.clear();
         }
     }
@@ -199,9 +209,7 @@ pub fn pod_status(inputs: &Inputs<'_>) -> PodStatus {
         host_ips: (!host_ips.is_empty()).then(|| host_ips.iter().map(|ip| HostIP { ip: ip.clone() }).collect()),
         pod_ip: ips.first().cloned(),
         pod_ips: (!ips.is_empty()).then(|| ips.iter().map(|ip| PodIP { ip: ip.clone() }).collect()),
-        qos_class: old
-            .and_then(|s| s.qos_class.clone())
-            .or_else(|| Some(qos_class(inputs.pod).as_str().to_owned())),
+        qos_class: old.and_then(|s| s.qos_class.clone()).or_else(|| Some(qos_class(inputs.pod).as_str().to_owned())),
         start_time: old.and_then(|s| s.start_time.clone()).or(Some(Time(inputs.seen))),
         observed_generation: inputs.pod.metadata.generation,
         nominated_node_name: None,

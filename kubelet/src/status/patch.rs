@@ -58,7 +58,9 @@ fn object(old: &Map<String, Value>, new: &Map<String, Value>) -> Value {
     for (name, value) in new {
         match (old.get(name), value) {
             (Some(before), value) if before == value => {}
-            (Some(Value::Object(before)), Value::Object(after)) => drop(patch.insert(name.clone(), object(before, after))),
+            (Some(Value::Object(before)), Value::Object(after)) => {
+                drop(patch.insert(name.clone(), object(before, after)))
+            }
             _ => drop(patch.insert(name.clone(), value.clone())),
         }
     }
@@ -98,15 +100,27 @@ mod tests {
         let own = |name: &str| name != "foreign";
         for (old, new, expected) in [
             (json!({"phase": "Pending"}), json!({"phase": "Pending"}), None),
-            (json!({"phase": "Pending", "foreign": 1, "reason": "x"}), json!({"phase": "Running"}), Some(json!({"phase": "Running", "reason": null}))),
+            (
+                json!({"phase": "Pending", "foreign": 1, "reason": "x"}),
+                json!({"phase": "Running"}),
+                Some(json!({"phase": "Running", "reason": null})),
+            ),
             (
                 json!({"conditions": [{"type": "Ready", "status": "False", "reason": "r"}, {"type": "Gate", "status": "True"}]}),
                 json!({"conditions": [{"type": "Ready", "status": "True"}, {"type": "Gate", "status": "True"}]}),
                 Some(json!({"conditions": [{"type": "Ready", "status": "True", "reason": null}]})),
             ),
             (json!({}), json!({"podIPs": [{"ip": "1"}]}), Some(json!({"podIPs": [{"ip": "1"}]}))),
-            (json!({"podIPs": [{"ip": "1"}]}), json!({"podIPs": [{"ip": "2"}]}), Some(json!({"podIPs": [{"ip": "2"}, {"$patch": "replace"}]}))),
-            (json!({"capacity": {"a": "1", "b": "2"}}), json!({"capacity": {"a": "1"}}), Some(json!({"capacity": {"b": null}}))),
+            (
+                json!({"podIPs": [{"ip": "1"}]}),
+                json!({"podIPs": [{"ip": "2"}]}),
+                Some(json!({"podIPs": [{"ip": "2"}, {"$patch": "replace"}]})),
+            ),
+            (
+                json!({"capacity": {"a": "1", "b": "2"}}),
+                json!({"capacity": {"a": "1"}}),
+                Some(json!({"capacity": {"b": null}})),
+            ),
         ] {
             assert_eq!(diff(&old, &new, &lists, own), expected, "{old} -> {new}");
         }

@@ -113,7 +113,9 @@ impl Volumes for Manager {
         let (source, sub_path, bound) = (volume.host_path.clone(), sub_path.to_owned(), target.clone());
         let name = mount.name.clone();
         blocking(move || mounts::bind_sub_path(&source, &sub_path, &bound)).await.map_err(|error| {
-            VolumeError::SubPath(format!("failed to prepare subPath for volumeMount {name:?} of container {container:?}: {error}"))
+            VolumeError::SubPath(format!(
+                "failed to prepare subPath for volumeMount {name:?} of container {container:?}: {error}"
+            ))
         })?;
         Ok(target)
     }
@@ -146,7 +148,10 @@ fn ready(host_path: PathBuf, read_only: bool) -> MountedVolume {
 }
 
 fn has_content(volume: &Volume) -> bool {
-    volume.config_map.is_some() || volume.secret.is_some() || volume.downward_api.is_some() || volume.projected.is_some()
+    volume.config_map.is_some()
+        || volume.secret.is_some()
+        || volume.downward_api.is_some()
+        || volume.projected.is_some()
 }
 
 /// The plugin's folder name, and whether the content must not reach a disk.

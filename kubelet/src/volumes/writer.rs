@@ -52,7 +52,8 @@ pub(super) fn write(volume: &Path, payload: &Payload, now: Timestamp) -> io::Res
 }
 
 fn check(path: &str) -> io::Result<()> {
-    let invalid = |reason: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, format!("invalid path {path:?}: {reason}")));
+    let invalid =
+        |reason: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, format!("invalid path {path:?}: {reason}")));
     if path.is_empty() {
         return invalid("must not be empty");
     }

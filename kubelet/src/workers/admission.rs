@@ -72,7 +72,8 @@ fn requests(pod: &Pod) -> BTreeMap<String, i64> {
 fn host_ports(pod: &Pod) -> BTreeSet<(i32, String)> {
     let spec = pod.spec.iter().flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
     let ports = spec.flat_map(|container| container.ports.iter().flatten());
-    let taken = ports.filter_map(|port| Some((port.host_port?, port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()))));
+    let taken =
+        ports.filter_map(|port| Some((port.host_port?, port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()))));
     taken.filter(|(port, _)| *port > 0).collect()
 }
 
@@ -128,18 +129,26 @@ pub fn refuse(pod: &Pod, measure: &Measure<'_>) -> Option<Refusal> {
     if let Some(node) = measure.node
         && !fits_affinity(pod, node)
     {
-        return rejected("NodeAffinity", "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector".to_owned());
+        return rejected(
+            "NodeAffinity",
+            "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector".to_owned(),
+        );
     }
     let ports = host_ports(pod);
     if measure.others.iter().any(|other| !ports.is_disjoint(&host_ports(other))) {
-        return rejected("NodePorts", "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports".to_owned());
+        return rejected(
+            "NodePorts",
+            "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports".to_owned(),
+        );
     }
     let capacity = |name: &str| -> i64 {
         let amount = measure.allocatable.get(name).and_then(|quantity| quantity.0.parse::<Amount>().ok());
         amount.map_or(0, |amount| if name == "cpu" { amount.milli_value() } else { amount.value() })
     };
     let short = |name: &str, requested: i64, used: i64, capacity: i64| {
-        let text = format!("Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}");
+        let text = format!(
+            "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
+        );
         rejected(&format!("OutOf{name}"), text)
     };
     let count = i64::try_from(measure.others.len()).unwrap_or(i64::MAX);
@@ -168,7 +177,9 @@ pub fn refuse(pod: &Pod, measure: &Measure<'_>) -> Option<Refusal> {
 
 fn pressed(pod: &Pod, pressure: Pressure) -> Option<Refusal> {
     let mut conditions = Vec::new();
-    for (holds, name) in [(pressure.memory, "MemoryPressure"), (pressure.disk, "DiskPressure"), (pressure.pid, "PIDPressure")] {
+    for (holds, name) in
+        [(pressure.memory, "MemoryPressure"), (pressure.disk, "DiskPressure"), (pressure.pid, "PIDPressure")]
+    {
         if holds {
             conditions.push(name);
         }
@@ -209,18 +220,25 @@ mod tests {
 
     #[test]
     fn a_pod_that_does_not_fit_is_refused_with_a_reason() {
-        let node: Node = serde_json::from_value(json!({"metadata": {"name": "n", "labels": {"disk": "ssd"}}})).expect("node");
-        let allocatable = BTreeMap::from([("cpu".to_owned(), Quantity("2".into())), ("pods".to_owned(), Quantity("3".into()))]);
+        let node: Node =
+            serde_json::from_value(json!({"metadata": {"name": "n", "labels": {"disk": "ssd"}}})).expect("node");
+        let allocatable =
+            BTreeMap::from([("cpu".to_owned(), Quantity("2".into())), ("pods".to_owned(), Quantity("3".into()))]);
         let port = json!({"containers": [{"name": "c", "ports": [{"containerPort": 1, "hostPort": 80}]}]});
         let others = [pod(cpu("1500m")), pod(port.clone())];
-        let measure = |pressure: Pressure| Measure { node: Some(&node), allocatable: &allocatable, others: &others, pressure };
+        let measure =
+            |pressure: Pressure| Measure { node: Some(&node), allocatable: &allocatable, others: &others, pressure };
         let calm = measure(Pressure::default());
         let reason = |spec: serde_json::Value| refuse(&pod(spec), &calm).map(|(reason, _)| reason);
         assert_eq!(reason(json!({})), None);
         assert_eq!(reason(cpu("500m")), None);
         assert_eq!(
             refuse(&pod(cpu("501m")), &calm),
-            Some(("OutOfcpu".into(), "Pod was rejected: Node didn't have enough resource: cpu, requested: 501, used: 1500, capacity: 2000".into()))
+            Some((
+                "OutOfcpu".into(),
+                "Pod was rejected: Node didn't have enough resource: cpu, requested: 501, used: 1500, capacity: 2000"
+                    .into()
+            ))
         );
         assert_eq!(reason(port).as_deref(), Some("NodePorts"));
         assert_eq!(reason(json!({"nodeSelector": {"disk": "hdd"}})).as_deref(), Some("NodeAffinity"));

@@ -151,18 +151,32 @@ pub mod tests {
     #[test]
     fn non_root_is_checked_against_user_and_image() {
         let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "d", "uid": "u"},
-            "spec": {"containers": [], "securityContext": {"runAsNonRoot": true}}})).expect("pod");
+            "spec": {"containers": [], "securityContext": {"runAsNonRoot": true}}}))
+        .expect("pod");
         let container = |user: Option<i64>| Container {
             name: "c".into(),
-            security_context: Some(k8s_openapi::api::core::v1::SecurityContext { run_as_user: user, ..Default::default() }),
+            security_context: Some(k8s_openapi::api::core::v1::SecurityContext {
+                run_as_user: user,
+                ..Default::default()
+            }),
             ..Container::default()
         };
         let place = "(pod: \"p_d(u)\", container: c)";
         for (user, image, expected) in [
             (Some(5), ImageUser::default(), None),
             (Some(0), ImageUser::default(), Some(format!("container's runAsUser breaks non-root policy {place}"))),
-            (None, ImageUser { uid: Some(0), name: String::new() }, Some(format!("container has runAsNonRoot and image will run as root {place}"))),
-            (None, ImageUser { uid: None, name: "www".into() }, Some(format!("container has runAsNonRoot and image has non-numeric user (www), cannot verify user is non-root {place}"))),
+            (
+                None,
+                ImageUser { uid: Some(0), name: String::new() },
+                Some(format!("container has runAsNonRoot and image will run as root {place}")),
+            ),
+            (
+                None,
+                ImageUser { uid: None, name: "www".into() },
+                Some(format!(
+                    "container has runAsNonRoot and image has non-numeric user (www), cannot verify user is non-root {place}"
+                )),
+            ),
         ] {
             let prepared = Prepared { image_user: image, ..Prepared::default() };
             let result = container_config(&pod, &container(user), prepared, &MachineInfo::default(), &settings());

@@ -47,11 +47,8 @@ pub fn dns_config(pod: &Pod, settings: &Settings, host: &Resolver) -> DnsConfig 
     let namespace = crate::pods::namespace(pod);
     let spec = pod.spec.as_ref();
     let policy = spec.and_then(|s| s.dns_policy.as_deref()).unwrap_or("ClusterFirst");
-    let mut config = DnsConfig {
-        servers: host.servers.clone(),
-        searches: host.searches.clone(),
-        options: host.options.clone(),
-    };
+    let mut config =
+        DnsConfig { servers: host.servers.clone(), searches: host.searches.clone(), options: host.options.clone() };
     if wants_cluster_dns(pod) && !settings.cluster_dns.is_empty() {
         let domain = &settings.cluster_domain;
         config.servers = settings.cluster_dns.clone();
@@ -156,24 +153,40 @@ mod tests {
         let host = Resolver::parse("# c\nnameserver 1.1.1.1\nsearch lan .\noptions edns0\n");
         let settings = settings();
         for (spec, servers, searches, options) in [
-            (json!({}), vec!["10.96.0.10"], "ns.svc.cluster.local svc.cluster.local cluster.local lan", vec!["ndots:5"]),
+            (
+                json!({}),
+                vec!["10.96.0.10"],
+                "ns.svc.cluster.local svc.cluster.local cluster.local lan",
+                vec!["ndots:5"],
+            ),
             (json!({"dnsPolicy": "Default"}), vec!["1.1.1.1"], "lan", vec!["edns0"]),
             (json!({"hostNetwork": true, "dnsPolicy": "ClusterFirst"}), vec!["1.1.1.1"], "lan", vec!["edns0"]),
             (
                 json!({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["9.9.9.9"], "options": [{"name": "ndots", "value": "2"}]}}),
-                vec!["9.9.9.9"], "", vec!["ndots:2"],
+                vec!["9.9.9.9"],
+                "",
+                vec!["ndots:2"],
             ),
             (
                 json!({"dnsConfig": {"searches": ["x"], "options": [{"name": "ndots", "value": "2"}]}}),
-                vec!["10.96.0.10"], "ns.svc.cluster.local svc.cluster.local cluster.local lan x", vec!["ndots:2"],
+                vec!["10.96.0.10"],
+                "ns.svc.cluster.local svc.cluster.local cluster.local lan x",
+                vec!["ndots:2"],
             ),
         ] {
             let mut spec = spec;
             spec["containers"] = json!([]);
-            let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns"}, "spec": spec})).expect("pod");
+            let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns"}, "spec": spec}))
+                .expect("pod");
             let config = dns_config(&pod, &settings, &host);
-            assert_eq!((config.servers, config.searches.join(" "), config.options),
-                (servers.iter().map(|s| s.to_string()).collect::<Vec<_>>(), searches.to_owned(), options.iter().map(|s| s.to_string()).collect::<Vec<_>>()));
+            assert_eq!(
+                (config.servers, config.searches.join(" "), config.options),
+                (
+                    servers.iter().map(|s| s.to_string()).collect::<Vec<_>>(),
+                    searches.to_owned(),
+                    options.iter().map(|s| s.to_string()).collect::<Vec<_>>()
+                )
+            );
         }
     }
 }

@@ -49,7 +49,10 @@ pub fn normalize(image: &str) -> Result<String, String> {
     let has_host = repository.split('/').next().is_some_and(|h| h.contains(['.', ':']) || h == "localhost");
     let rest = if has_host { repository.split_once('/').map_or("", |(_, r)| r) } else { repository };
     if format!("{rest}{name}").chars().any(|c| c.is_ascii_uppercase()) {
-        return Err(format!("couldn't parse image name \"{image}\": invalid reference format: repository name ({}) must be lowercase", path));
+        return Err(format!(
+            "couldn't parse image name \"{image}\": invalid reference format: repository name ({}) must be lowercase",
+            path
+        ));
     }
     if last.contains(':') || image.contains('@') { Ok(image.to_owned()) } else { Ok(format!("{image}:latest")) }
 }
@@ -151,7 +154,8 @@ impl Images {
         if let Some(found) = found
             && policy != "Always"
         {
-            let message = format!("Container image \"{wanted}\" already present on machine and can be accessed by the pod");
+            let message =
+                format!("Container image \"{wanted}\" already present on machine and can be accessed by the pod");
             event(EventType::Normal, "Pulled", &message);
             return Ok(describe(found));
         } else if policy == "Never" {
@@ -162,13 +166,17 @@ impl Images {
         let key = format!("{}_{wanted}", pods::uid(pod));
         let blocked = {
             let state = self.state.lock();
-            state.failed.get(&key).and_then(|(at, error)| {
-                state.backoff.remaining(&key, *at, Timestamp::now()).map(|_| error.clone())
-            })
+            state
+                .failed
+                .get(&key)
+                .and_then(|(at, error)| state.backoff.remaining(&key, *at, Timestamp::now()).map(|_| error.clone()))
         };
         if let Some(error) = blocked {
             event(EventType::Normal, "BackOff", &format!("Back-off pulling image \"{wanted}\""));
-            return Err(("ImagePullBackOff".into(), format!("Back-off pulling image \"{wanted}\": ErrImagePull: {error}")));
+            return Err((
+                "ImagePullBackOff".into(),
+                format!("Back-off pulling image \"{wanted}\": ErrImagePull: {error}"),
+            ));
         }
         let queued = Instant::now();
         let _turn = self.pulls.acquire().await.map_err(|e| ("ErrImagePull".to_owned(), e.to_string()))?;
@@ -184,7 +192,9 @@ impl Images {
                 event(
                     EventType::Normal,
                     "Pulled",
-                    &format!("Successfully pulled image \"{wanted}\" in {alone} ({total} including waiting). Image size: {size} bytes."),
+                    &format!(
+                        "Successfully pulled image \"{wanted}\" in {alone} ({total} including waiting). Image size: {size} bytes."
+                    ),
                 );
                 let mut state = self.state.lock();
                 state.backoff.reset(&key);
@@ -192,10 +202,8 @@ impl Images {
                 Ok(pulled.map_or((reference, ImageUser::default()), describe))
             }
             Err(error) => {
-                let error = format!("failed to pull and unpack image \"{image}\": {error}").replace(
-                    &format!("failed to pull and unpack image \"{image}\": rpc error"),
-                    "rpc error",
-                );
+                let error = format!("failed to pull and unpack image \"{image}\": {error}")
+                    .replace(&format!("failed to pull and unpack image \"{image}\": rpc error"), "rpc error");
                 event(EventType::Warning, "Failed", &format!("Failed to pull image \"{wanted}\": {error}"));
                 let now = Timestamp::now();
                 let mut state = self.state.lock();
@@ -250,7 +258,8 @@ mod tests {
 
     #[test]
     fn credentials_of_a_docker_configuration() {
-        let config = br#"{"auths":{"https://index.docker.io/v1/":{"auth":"dTpw"},"r.io":{"username":"a","password":"b"}}}"#;
+        let config =
+            br#"{"auths":{"https://index.docker.io/v1/":{"auth":"dTpw"},"r.io":{"username":"a","password":"b"}}}"#;
         let auth = credentials(config, "busybox:latest").expect("docker hub");
         assert_eq!((auth.username.as_str(), auth.password.as_str()), ("u", "p"));
         assert_eq!(credentials(config, "r.io/x:1").map(|a| a.username).as_deref(), Some("a"));

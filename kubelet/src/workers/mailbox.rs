@@ -36,7 +36,10 @@ impl Known {
 impl Mailbox {
     /// A mailbox for a new pod.
     pub fn new(pod: Arc<Pod>) -> Self {
-        Self { state: Mutex::new(Known { pod, removed: false, failure: None, grace: None, rejected: false }), notify: Notify::new() }
+        Self {
+            state: Mutex::new(Known { pod, removed: false, failure: None, grace: None, rejected: false }),
+            notify: Notify::new(),
+        }
     }
 
     /// The pod changed.

@@ -269,6 +269,7 @@ impl Manager {
 /// Not yet run anywhere: a pod that already runs here stays, whatever has changed.
 fn is_new(pod: &Pod) -> bool {
     let status = pod.status.as_ref();
-    let begun = status.is_some_and(|status| status.container_statuses.is_some() || status.init_container_statuses.is_some());
+    let begun =
+        status.is_some_and(|status| status.container_statuses.is_some() || status.init_container_statuses.is_some());
     !begun && !pods::is_terminal(pod) && pod.metadata.deletion_timestamp.is_none()
 }

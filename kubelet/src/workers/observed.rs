@@ -224,7 +224,10 @@ fn container(mut status: v1::ContainerStatus, sandbox_id: String) -> Container {
         exit_code: status.exit_code,
         reason: status.reason,
         message: status.message,
-        image: status.image.map(|i| if i.user_specified_image.is_empty() { i.image } else { i.user_specified_image }).unwrap_or_default(),
+        image: status
+            .image
+            .map(|i| if i.user_specified_image.is_empty() { i.image } else { i.user_specified_image })
+            .unwrap_or_default(),
         image_ref: if status.image_ref.is_empty() { status.image_id } else { status.image_ref },
         restart_count: restart_count.unwrap_or(metadata.attempt),
         hash,

@@ -164,7 +164,10 @@ fn new_sandbox(spec: &PodSpec, observed: &Observed, steps: &mut Vec<Step>) {
     let never = restart_policy(spec) == "Never" && !spec.init_containers.iter().flatten().any(is_sidecar);
     // A pod that may not restart and already ran something in an earlier sandbox stays as it is.
     let stays = attempt != 0 && never && !observed.containers.is_empty();
-    let finished = spec.containers.iter().all(|c| !wants_start(spec, c, observed.latest(&c.name)) && observed.latest(&c.name).is_some_and(|f| f.state == State::Exited));
+    let finished = spec.containers.iter().all(|c| {
+        !wants_start(spec, c, observed.latest(&c.name))
+            && observed.latest(&c.name).is_some_and(|f| f.state == State::Exited)
+    });
     if !observed.is_stopped() {
         steps.push(Step::KillPod { recreate: !(stays || finished) });
         return;
@@ -187,7 +190,12 @@ enum Init {
 fn in_sandbox(spec: &PodSpec, observed: &Observed, sandbox: &str, probes: &dyn ProbeResults, steps: &mut Vec<Step>) {
     for container in spec.ephemeral_containers.iter().flatten() {
         if observed.latest(&container.name).is_none() {
-            steps.push(Step::StartContainer { name: container.name.clone(), kind: Kind::Ephemeral, attempt: 0, ended: None });
+            steps.push(Step::StartContainer {
+                name: container.name.clone(),
+                kind: Kind::Ephemeral,
+                attempt: 0,
+                ended: None,
+            });
         }
     }
     let before = steps.len();
@@ -225,7 +233,10 @@ fn in_sandbox(spec: &PodSpec, observed: &Observed, sandbox: &str, probes: &dyn P
                 }
                 if let Some(lost) = found.filter(|f| f.state == State::Unknown) {
                     let name = &container.name;
-                    steps.push(kill(lost, format!("Container {name} is in unknown state, try killing it before restart")));
+                    steps.push(kill(
+                        lost,
+                        format!("Container {name} is in unknown state, try killing it before restart"),
+                    ));
                 }
                 steps.push(start(container, Kind::App, latest));
                 starting += 1;

@@ -24,11 +24,26 @@ fn simple(policy: &str) -> Pod {
 }
 
 fn sandbox() -> Sandbox {
-    Sandbox { id: "s".into(), ready: true, created_at: 1, attempt: 0, ips: vec!["10.0.0.2".into()], host_network: false }
+    Sandbox {
+        id: "s".into(),
+        ready: true,
+        created_at: 1,
+        attempt: 0,
+        ips: vec!["10.0.0.2".into()],
+        host_network: false,
+    }
 }
 
 fn found(name: &str, state: State, exit_code: i32) -> Found {
-    Found { id: format!("{name}-id"), sandbox_id: "s".into(), name: name.into(), state, exit_code, created_at: 2, ..Found::default() }
+    Found {
+        id: format!("{name}-id"),
+        sandbox_id: "s".into(),
+        name: name.into(),
+        state,
+        exit_code,
+        created_at: 2,
+        ..Found::default()
+    }
 }
 
 fn words(plan: &Plan) -> Vec<String> {
@@ -111,7 +126,12 @@ fn probes_and_changed_images_replace_containers() {
     check(&simple("Always"), observed(), &startup, &["kill b: Container b failed startup probe, will be restarted"]);
     let mut changed = observed();
     changed.containers[0].hash = "old".into();
-    check(&simple("Always"), changed, &Results::default(), &["kill a: Container a definition changed, will be restarted"]);
+    check(
+        &simple("Always"),
+        changed,
+        &Results::default(),
+        &["kill a: Container a definition changed, will be restarted"],
+    );
 }
 
 #[test]

@@ -19,7 +19,13 @@ pub fn pod_labels(pod: &Pod) -> BTreeMap<String, String> {
 }
 
 /// The sandbox's configuration; `parent` is the pod's cgroup.
-pub fn sandbox_config(pod: &Pod, attempt: u32, parent: &str, settings: &Settings, host: &Resolver) -> v1::PodSandboxConfig {
+pub fn sandbox_config(
+    pod: &Pod,
+    attempt: u32,
+    parent: &str,
+    settings: &Settings,
+    host: &Resolver,
+) -> v1::PodSandboxConfig {
     let spec = pod.spec.as_ref();
     let host_network = pods::host_network(pod);
     let (name, domain) = hostname(pod, settings);

@@ -1,12 +1,23 @@
 //! Security contexts in the runtime's words. Pure.
 
 use crate::cri::v1;
-use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod, PodSecurityContext, SELinuxOptions, SeccompProfile, SecurityContext};
+use k8s_openapi::api::core::v1::{
+    AppArmorProfile, Container, Pod, PodSecurityContext, SELinuxOptions, SeccompProfile, SecurityContext,
+};
 
 /// Paths hidden from containers unless they are privileged or ask for an unmasked `/proc`.
 const MASKED: [&str; 11] = [
-    "/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
-    "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware",
+    "/proc/asound",
+    "/proc/acpi",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
 ];
 /// One more, kept apart because it is the only device path.
 const MASKED_POWERCAP: &str = "/sys/devices/virtual/powercap";
@@ -143,7 +154,9 @@ pub fn container(
             (None, Some(0)) => return Err(format!("container has runAsNonRoot and image will run as root {place}")),
             (None, None) if !image.name.is_empty() => {
                 let name = &image.name;
-                return Err(format!("container has runAsNonRoot and image has non-numeric user ({name}), cannot verify user is non-root {place}"));
+                return Err(format!(
+                    "container has runAsNonRoot and image has non-numeric user ({name}), cannot verify user is non-root {place}"
+                ));
             }
             (None, None) => return Err(format!("container has runAsNonRoot and image will run as root {place}")),
             (None, Some(_)) => {}

@@ -87,9 +87,8 @@ impl Start<'_> {
         let sandbox_config = sandbox_config(pod, self.sandbox.attempt, &parent, &cx.settings, &host_resolver(cx).await);
         let (runtime, objects, events) = (cx.runtime.as_ref(), cx.objects.as_ref(), cx.events.as_ref());
         let image = cx.images.ensure(runtime, objects, events, pod, container, sandbox_config.clone()).await;
-        let (image_id, image_user) = image.map_err(|wait| {
+        let (image_id, image_user) = image.inspect_err(|wait| {
             self.event(name, EventType::Warning, "Failed", &format!("Error: {}", wait.0));
-            wait
         })?;
         let facts = cx.facts(pod, &self.sandbox.ips);
         let log_dir = cx.settings.pod_log_dir(pods::namespace(pod), pods::name(pod), pods::uid(pod)).join(name);
@@ -98,8 +97,7 @@ impl Start<'_> {
         let env = self.environment(container, &facts).await.map_err(config_error)?;
         let mounts = self.mounts(container, &facts, &env).await.map_err(config_error)?;
         let prepared = Prepared { attempt, env, mounts, image_id, image_user };
-        let mut config =
-            container_config(pod, container, prepared, &cx.machine, &cx.settings).map_err(config_error)?;
+        let mut config = container_config(pod, container, prepared, &cx.machine, &cx.settings).map_err(config_error)?;
         if let Some(target) = target {
             look_into(&mut config, &target.id);
         }
@@ -144,9 +142,11 @@ impl Start<'_> {
         let Err(error) = self.cx.hooks.run(hook, target, POST_START_LIMIT).await else { return Ok(()) };
         tracing::warn!(pod = %pods::describe(self.pod), container = %container.name, %error, "PostStart hook failed");
         self.event(&container.name, EventType::Warning, "FailedPostStartHook", "PostStartHook failed");
-        let found = Found { id: id.to_owned(), name: container.name.clone(), state: State::Running, ..Found::default() };
+        let found =
+            Found { id: id.to_owned(), name: container.name.clone(), state: State::Running, ..Found::default() };
         let grace = pods::grace(self.pod);
-        let killed = kill::container(self.cx, self.pod, &found, pod_ip, grace, "FailedPostStartHook", self.hooks_run).await;
+        let killed =
+            kill::container(self.cx, self.pod, &found, pod_ip, grace, "FailedPostStartHook", self.hooks_run).await;
         if let Err(error) = killed {
             tracing::warn!(error, "Could not stop container after its PostStart hook failed");
         }
@@ -178,12 +178,20 @@ impl Start<'_> {
         env::container_env(pod, container, &services, &sources, facts).map_err(|e| e.to_string())
     }
 
-    async fn mounts(&self, container: &Container, facts: &PodFacts, env: &[(String, String)]) -> Result<Vec<v1::Mount>, String> {
+    async fn mounts(
+        &self,
+        container: &Container,
+        facts: &PodFacts,
+        env: &[(String, String)],
+    ) -> Result<Vec<v1::Mount>, String> {
         let (cx, pod) = (self.cx, self.pod);
         let mut mounts = Vec::new();
         for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
             let Some(volume) = self.volumes.get(&mount.name) else {
-                return Err(format!("cannot find volume \"{}\" to mount into container \"{}\"", mount.name, container.name));
+                return Err(format!(
+                    "cannot find volume \"{}\" to mount into container \"{}\"",
+                    mount.name, container.name
+                ));
             };
             let sub_path = match (&mount.sub_path_expr, &mount.sub_path) {
                 (Some(expression), _) if !expression.is_empty() => env::expand(expression, env),
@@ -195,8 +203,11 @@ impl Start<'_> {
                 .mount_path(pod, &container.name, index, volume, mount, &sub_path)
                 .await
                 .map_err(|e| e.to_string())?;
-            let container_path =
-                if mount.mount_path.starts_with('/') { mount.mount_path.clone() } else { format!("/{}", mount.mount_path) };
+            let container_path = if mount.mount_path.starts_with('/') {
+                mount.mount_path.clone()
+            } else {
+                format!("/{}", mount.mount_path)
+            };
             mounts.push(v1::Mount {
                 container_path,
                 host_path: path.to_string_lossy().into_owned(),
@@ -212,7 +223,10 @@ impl Start<'_> {
         }
         let inside = container.termination_message_path.as_deref().unwrap_or("/dev/termination-log");
         if !inside.is_empty() {
-            let file = self.termination_file(&container.name).await.map_err(|e| format!("failed to create termination-log file: {e}"))?;
+            let file = self
+                .termination_file(&container.name)
+                .await
+                .map_err(|e| format!("failed to create termination-log file: {e}"))?;
             mounts.push(plain(&file, inside));
         }
         Ok(mounts)
@@ -258,11 +272,8 @@ fn plain(host: &Path, container: &str) -> v1::Mount {
 }
 
 fn look_into(config: &mut v1::ContainerConfig, target: &str) {
-    let namespaces = config
-        .linux
-        .as_mut()
-        .and_then(|l| l.security_context.as_mut())
-        .and_then(|c| c.namespace_options.as_mut());
+    let namespaces =
+        config.linux.as_mut().and_then(|l| l.security_context.as_mut()).and_then(|c| c.namespace_options.as_mut());
     if let Some(namespaces) = namespaces {
         namespaces.pid = v1::NamespaceMode::Target.into();
         namespaces.target_id = target.to_owned();

@@ -70,8 +70,17 @@ impl Worker {
         let crash = Backoff::new(super::backoff::INITIAL, cx.settings.max_crash_backoff);
         let now = Timestamp::now();
         Self {
-            cx, mailbox, uid, crash, seen: now, last_refresh: now, observer: Observer::default(), waiting: HashMap::new(),
-            hooks_run: Arc::default(), published: None, failures: 0,
+            cx,
+            mailbox,
+            uid,
+            crash,
+            seen: now,
+            last_refresh: now,
+            observer: Observer::default(),
+            waiting: HashMap::new(),
+            hooks_run: Arc::default(),
+            published: None,
+            failures: 0,
         }
     }
 
@@ -154,7 +163,13 @@ impl Worker {
     }
 
     /// Computes the status and hands it on when it changed; tells the prober what runs.
-    pub(super) fn publish(&mut self, pod: &Arc<Pod>, observed: &Observed, terminating: bool, terminated: bool) -> PodStatus {
+    pub(super) fn publish(
+        &mut self,
+        pod: &Arc<Pod>,
+        observed: &Observed,
+        terminating: bool,
+        terminated: bool,
+    ) -> PodStatus {
         let cx = Arc::clone(&self.cx);
         let ips = observed.active_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
         let facts = cx.facts(pod, &ips);
@@ -176,7 +191,8 @@ impl Worker {
             Some(ProbeResult::Unknown) | None => {
                 // After a restart of the kubelet a container that was ready stays so until a probe says otherwise.
                 let was = before.container_statuses.iter().flatten().find(|s| s.name == name);
-                let same = was.is_some_and(|s| s.ready && s.container_id.as_deref() == Some(&format!("containerd://{id}")));
+                let same =
+                    was.is_some_and(|s| s.ready && s.container_id.as_deref() == Some(&format!("containerd://{id}")));
                 same.then_some(ProbeResult::Success)
             }
             known => known,
@@ -190,8 +206,18 @@ impl Worker {
             current.status = Some(PodStatus { conditions, ..published.clone() });
         }
         let status = pod_status(&Inputs {
-            pod: &current, observed, facts: &facts, waiting: &self.waiting, startup: &startup, readiness: &readiness,
-            previous: &previous, failure: failure.as_ref(), terminating, terminated, seen: self.seen, now: Timestamp::now(),
+            pod: &current,
+            observed,
+            facts: &facts,
+            waiting: &self.waiting,
+            startup: &startup,
+            readiness: &readiness,
+            previous: &previous,
+            failure: failure.as_ref(),
+            terminating,
+            terminated,
+            seen: self.seen,
+            now: Timestamp::now(),
         });
         if self.published.as_ref() != Some(&status) {
             self.cx.statuses.set(pod, &status);
@@ -240,7 +266,8 @@ impl Worker {
 
     fn next_wake(&self, pod: &Pod, status: &PodStatus) -> Option<Duration> {
         let now = Timestamp::now();
-        let mut wake = SignedDuration::try_from(self.cx.settings.sync_frequency).unwrap_or(SignedDuration::from_secs(60));
+        let mut wake =
+            SignedDuration::try_from(self.cx.settings.sync_frequency).unwrap_or(SignedDuration::from_secs(60));
         if let Some(left) = deadline_left(pod, status, now) {
             wake = wake.min(left);
         }
@@ -253,7 +280,9 @@ impl Worker {
                     .chain(&status.init_container_statuses)
                     .flatten()
                     .find(|s| s.name == *name)
-                    .and_then(|s| s.last_state.as_ref().and_then(|l| l.terminated.as_ref()).and_then(|t| t.finished_at.clone()))
+                    .and_then(|s| {
+                        s.last_state.as_ref().and_then(|l| l.terminated.as_ref()).and_then(|t| t.finished_at.clone())
+                    })
                     .and_then(|at| self.crash.remaining(name, at.0, now)),
                 "ErrImagePull" | "ImagePullBackOff" => {
                     let image = spec.and_then(|s| s.image.clone()).unwrap_or_default();
@@ -323,7 +352,11 @@ impl Worker {
                     let Some((container, target)) = container_to_start(pod, &name, kind, observed) else { continue };
                     let (cx, hooks_run) = (Arc::clone(&self.cx), Arc::clone(&self.hooks_run));
                     let start = Start {
-                        cx: &cx, pod, sandbox, volumes: volumes.as_ref().unwrap_or(&NO_VOLUMES), hooks_run: &hooks_run,
+                        cx: &cx,
+                        pod,
+                        sandbox,
+                        volumes: volumes.as_ref().unwrap_or(&NO_VOLUMES),
+                        hooks_run: &hooks_run,
                     };
                     let Some(result) = self.watch_start(pod, start.run(&container, attempt, target)).await else {
                         return Ok(true);
@@ -405,7 +438,10 @@ impl Worker {
         let (cx, for_cgroup) = (Arc::clone(&self.cx), Arc::clone(pod));
         let made = tokio::task::spawn_blocking(move || cx.cgroups.ensure_pod(&for_cgroup)).await;
         if let Ok(Err(error)) = made {
-            let text = format!("unable to ensure pod container exists: failed to create container for {} : {error}", self.cx.cgroups.pod_parent(pod));
+            let text = format!(
+                "unable to ensure pod container exists: failed to create container for {} : {error}",
+                self.cx.cgroups.pod_parent(pod)
+            );
             self.cx.events.pod(pod, "", EventType::Warning, "FailedCreatePodContainer", &text);
             return Err(());
         }
