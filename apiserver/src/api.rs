@@ -77,11 +77,30 @@ pub trait Pipeline: Send + Sync {
     /// A consistent list.
     async fn list(&self, resource: &'static Resource, namespace: Option<&str>) -> Result<Vec<Value>, Status>;
     /// Creates and returns the stored object.
-    async fn create(&self, user: &UserInfo, resource: &'static Resource, namespace: &str, object: Value) -> Result<Value, Status>;
+    async fn create(
+        &self,
+        user: &UserInfo,
+        resource: &'static Resource,
+        namespace: &str,
+        object: Value,
+    ) -> Result<Value, Status>;
     /// Replaces; `subresource` may be empty or `status`.
-    async fn update(&self, user: &UserInfo, resource: &'static Resource, subresource: &str, object: Value) -> Result<Value, Status>;
+    async fn update(
+        &self,
+        user: &UserInfo,
+        resource: &'static Resource,
+        subresource: &str,
+        object: Value,
+    ) -> Result<Value, Status>;
     /// Deletes.
-    async fn delete(&self, user: &UserInfo, resource: &'static Resource, namespace: &str, name: &str, args: DeleteArgs) -> Result<(), Status>;
+    async fn delete(
+        &self,
+        user: &UserInfo,
+        resource: &'static Resource,
+        namespace: &str,
+        name: &str,
+        args: DeleteArgs,
+    ) -> Result<(), Status>;
 }
 
 /// Cloneable handle on the [`Pipeline`], addressed by group and plural.
@@ -111,17 +130,39 @@ impl Api {
     }
 
     /// Creates `object` as `user`.
-    pub async fn create(&self, user: &UserInfo, group: &str, plural: &str, namespace: &str, object: Value) -> Result<Value, Status> {
+    pub async fn create(
+        &self,
+        user: &UserInfo,
+        group: &str,
+        plural: &str,
+        namespace: &str,
+        object: Value,
+    ) -> Result<Value, Status> {
         self.pipeline.create(user, Self::resource(group, plural)?, namespace, object).await
     }
 
     /// Replaces an object; the `resourceVersion` inside it is the precondition.
-    pub async fn update(&self, user: &UserInfo, group: &str, plural: &str, subresource: &str, object: Value) -> Result<Value, Status> {
+    pub async fn update(
+        &self,
+        user: &UserInfo,
+        group: &str,
+        plural: &str,
+        subresource: &str,
+        object: Value,
+    ) -> Result<Value, Status> {
         self.pipeline.update(user, Self::resource(group, plural)?, subresource, object).await
     }
 
     /// Deletes an object.
-    pub async fn delete(&self, user: &UserInfo, group: &str, plural: &str, namespace: &str, name: &str, args: DeleteArgs) -> Result<(), Status> {
+    pub async fn delete(
+        &self,
+        user: &UserInfo,
+        group: &str,
+        plural: &str,
+        namespace: &str,
+        name: &str,
+        args: DeleteArgs,
+    ) -> Result<(), Status> {
         self.pipeline.delete(user, Self::resource(group, plural)?, namespace, name, args).await
     }
 }
@@ -157,7 +198,13 @@ pub trait TokenIssuer: Send + Sync {
 #[async_trait]
 pub trait Virtual: Send + Sync {
     /// Answers a create of `object` by `user`; `None` when the resource is not a computed one.
-    async fn create(&self, user: &UserInfo, resource: &'static Resource, namespace: &str, object: Value) -> Option<Result<Value, Status>>;
+    async fn create(
+        &self,
+        user: &UserInfo,
+        resource: &'static Resource,
+        namespace: &str,
+        object: Value,
+    ) -> Option<Result<Value, Status>>;
 }
 
 /// Asks the authorisers whether something is allowed; implemented by `access`.

@@ -129,7 +129,12 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let _ = engine.permits.set(Arc::new(Asks(access.clone())));
 
     let milestones = Arc::new(Milestones::default());
-    let reconciler = Arc::new(Reconciler { engine: engine.clone(), api: api.clone(), address: addresses.advertise, port: addresses.port });
+    let reconciler = Arc::new(Reconciler {
+        engine: engine.clone(),
+        api: api.clone(),
+        address: addresses.advertise,
+        port: addresses.port,
+    });
     let progress = bootstrap::start(&cx, access.rbac_enabled());
     start_system(&tasks, &shutdown, &api, &reconciler, &milestones);
     tasks.spawn("sync", until(&shutdown, synced(hub, milestones.clone())));
@@ -138,11 +143,12 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let address = format!("{}:{}", addresses.advertise, addresses.port);
     let connect = Connect::new(&flags, api.clone())?;
     let server = Server::new(engine.clone(), Some(access), connect, health, address);
-    let names: Vec<String> = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
-        .map(str::to_owned)
-        .into_iter()
-        .chain(engine.services.ranges.iter().map(|r| ip_allocator::first(r).to_string()))
-        .collect();
+    let names: Vec<String> =
+        ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain(engine.services.ranges.iter().map(|r| ip_allocator::first(r).to_string()))
+            .collect();
     let running = server.running.clone();
     let (handle, serving) = listen::serve(listener, &flags, &addresses, &names, server, &shutdown)?;
     flags.warn_unread();
@@ -168,7 +174,10 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn until(shutdown: &Shutdown, work: impl Future<Output = ()> + Send + 'static) -> impl Future<Output = ()> + Send + 'static {
+fn until(
+    shutdown: &Shutdown,
+    work: impl Future<Output = ()> + Send + 'static,
+) -> impl Future<Output = ()> + Send + 'static {
     let shutdown = shutdown.clone();
     async move {
         tokio::select! {
@@ -178,7 +187,13 @@ fn until(shutdown: &Shutdown, work: impl Future<Output = ()> + Send + 'static) -
     }
 }
 
-fn start_system(tasks: &TaskGroup, shutdown: &Shutdown, api: &Api, reconciler: &Arc<Reconciler>, milestones: &Arc<Milestones>) {
+fn start_system(
+    tasks: &TaskGroup,
+    shutdown: &Shutdown,
+    api: &Api,
+    reconciler: &Arc<Reconciler>,
+    milestones: &Arc<Milestones>,
+) {
     let m = milestones.clone();
     let namespaces = system_namespaces::keep(api.clone(), move || m.namespaces.store(true, Ordering::Release));
     tasks.spawn("system-namespaces", until(shutdown, namespaces));
@@ -207,7 +222,11 @@ fn start_system(tasks: &TaskGroup, shutdown: &Shutdown, api: &Api, reconciler: &
 
 /// The caches every request may need.
 async fn synced(hub: Arc<Hub>, milestones: Arc<Milestones>) {
-    for (group, plural) in [("", "namespaces"), ("rbac.authorization.k8s.io", "clusterroles"), ("rbac.authorization.k8s.io", "clusterrolebindings")] {
+    for (group, plural) in [
+        ("", "namespaces"),
+        ("rbac.authorization.k8s.io", "clusterroles"),
+        ("rbac.authorization.k8s.io", "clusterrolebindings"),
+    ] {
         if let Some(row) = crate::registry::storage_row(group, plural) {
             hub.cacher(row).wait_ready().await;
         }

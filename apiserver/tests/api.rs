@@ -37,7 +37,10 @@ async fn objects_live_and_die() {
     assert_eq!((again.code, again.json()["reason"].as_str()), (409, Some("AlreadyExists")));
     let dry = c.post(&format!("{maps}?dryRun=All"), json!({"metadata": {"generateName": "g-"}, "unknown": 1})).await;
     assert_eq!((dry.code, dry.header("warning")), (201, r#"299 - "unknown field \"unknown\"""#));
-    assert_eq!(c.get(&format!("{maps}?fieldSelector=metadata.name=a")).await.json()["items"].as_array().map(Vec::len), Some(1));
+    assert_eq!(
+        c.get(&format!("{maps}?fieldSelector=metadata.name=a")).await.json()["items"].as_array().map(Vec::len),
+        Some(1)
+    );
 
     // The key and the envelope are upstream's, the revision is not part of the value.
     let (stored, _) = c.stored("/registry/configmaps/default/a").await.expect("stored");
@@ -68,7 +71,8 @@ async fn objects_live_and_die() {
     let forced = c.patch(&format!("{path}?fieldManager=m2&force=true"), "apply-patch+yaml", apply("3")).await;
     assert_eq!((forced.code, forced.json()["data"]["k"].as_str()), (200, Some("3")));
 
-    let table = c.send("GET", &maps, "application/json;as=Table;v=v1;g=meta.k8s.io,application/json", None).await.json();
+    let table =
+        c.send("GET", &maps, "application/json;as=Table;v=v1;g=meta.k8s.io,application/json", None).await.json();
     assert_eq!((&table["kind"], &table["rows"][0]["cells"][1]), (&json!("Table"), &json!(4)));
     let proto = c.send("GET", &path, "application/vnd.kubernetes.protobuf", None).await;
     assert!(proto.bytes.starts_with(b"k8s\0"));
@@ -85,7 +89,10 @@ async fn objects_live_and_die() {
     assert_eq!(gone["message"], r#"configmaps "a" not found"#);
 
     let too_large = c.send("POST", &maps, "application/json", Some(Bytes::from(vec![b' '; (3 << 20) + 1]))).await;
-    assert_eq!((too_large.code, too_large.json()["message"].as_str()), (413, Some("Request entity too large: limit is 3145728")));
+    assert_eq!(
+        (too_large.code, too_large.json()["message"].as_str()),
+        (413, Some("Request entity too large: limit is 3145728"))
+    );
     let event = json!({"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}, "reason": "r"});
     assert_eq!(c.post(&format!("{NS}/events"), event).await.code, 201);
     assert!(c.stored("/registry/events/default/e").await.is_some_and(|(_, lease)| lease != 0));
@@ -110,14 +117,24 @@ async fn watches_see_every_change_once() {
     c.delete(&format!("{maps}/b")).await;
 
     let seen = |frames: &[Value]| -> Vec<String> {
-        frames.iter().map(|f| format!("{} {}", f["type"].as_str().unwrap_or(""), f["object"]["metadata"]["name"].as_str().unwrap_or(""))).collect()
+        frames
+            .iter()
+            .map(|f| {
+                format!(
+                    "{} {}",
+                    f["type"].as_str().unwrap_or(""),
+                    f["object"]["metadata"]["name"].as_str().unwrap_or("")
+                )
+            })
+            .collect()
     };
     let frames = c.watch(&format!("{maps}?watch=1&timeoutSeconds=5&resourceVersion={from}"), 4).await;
     assert_eq!(seen(&frames), ["ADDED b", "MODIFIED b", "MODIFIED a", "DELETED b"]);
     let revisions: Vec<u64> = frames.iter().map(|f| revision(&f["object"]).parse().expect("a number")).collect();
     assert!(revisions.is_sorted_by(|a, b| a < b), "{revisions:?}");
     // Through a selector, coming into it is ADDED and leaving it DELETED, at the revision of the change.
-    let red = c.watch(&format!("{maps}?watch=1&timeoutSeconds=5&labelSelector=color=red&resourceVersion={from}"), 3).await;
+    let red =
+        c.watch(&format!("{maps}?watch=1&timeoutSeconds=5&labelSelector=color=red&resourceVersion={from}"), 3).await;
     assert_eq!(seen(&red), ["ADDED b", "DELETED a", "DELETED b"]);
     assert_eq!(revision(&red[1]["object"]), revisions[2].to_string());
 
@@ -125,7 +142,10 @@ async fn watches_see_every_change_once() {
         .watch(&format!("{maps}?watch=1&timeoutSeconds=5&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"), 2)
         .await;
     assert_eq!(seen(&initial)[0], "ADDED a");
-    assert_eq!((&initial[1]["type"], &initial[1]["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"]), (&json!("BOOKMARK"), &json!("true")));
+    assert_eq!(
+        (&initial[1]["type"], &initial[1]["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"]),
+        (&json!("BOOKMARK"), &json!("true"))
+    );
 
     let old = c.watch(&format!("{maps}?watch=1&resourceVersion=1"), 1).await;
     assert_eq!((&old[0]["type"], &old[0]["object"]["code"]), (&json!("ERROR"), &json!(410)));
@@ -154,12 +174,16 @@ async fn lists_page_at_one_revision() {
         c.post(&maps, json!({"metadata": {"name": format!("m{i}")}})).await;
     }
     let first = c.get(&format!("{maps}?limit=3")).await.json();
-    assert_eq!((first["items"].as_array().map(Vec::len), &first["metadata"]["remainingItemCount"]), (Some(3), &json!(4)));
+    assert_eq!(
+        (first["items"].as_array().map(Vec::len), &first["metadata"]["remainingItemCount"]),
+        (Some(3), &json!(4))
+    );
     // What happens in between does not show.
     c.delete(&format!("{maps}/m5")).await;
     let token = first["metadata"]["continue"].as_str().expect("a token").to_owned();
     let rest = c.get(&format!("{maps}?limit=500&continue={token}")).await.json();
-    let names: Vec<&str> = rest["items"].as_array().expect("items").iter().filter_map(|o| o["metadata"]["name"].as_str()).collect();
+    let names: Vec<&str> =
+        rest["items"].as_array().expect("items").iter().filter_map(|o| o["metadata"]["name"].as_str()).collect();
     assert_eq!(names, ["m3", "m4", "m5", "m6"]);
     assert_eq!(revision(&rest), revision(&first));
     let exact = c.get(&format!("{maps}?resourceVersion={}&resourceVersionMatch=Exact", revision(&first))).await.json();
@@ -195,7 +219,10 @@ async fn services_never_share_an_address() {
     };
     let mut seen = std::collections::BTreeSet::from([("10.96.0.1".to_owned(), 0)]);
     let mut take = |s: Value| {
-        let key = (s["spec"]["clusterIP"].as_str().unwrap_or("").to_owned(), s["spec"]["ports"][0]["nodePort"].as_u64().unwrap_or(0));
+        let key = (
+            s["spec"]["clusterIP"].as_str().unwrap_or("").to_owned(),
+            s["spec"]["ports"][0]["nodePort"].as_u64().unwrap_or(0),
+        );
         assert!(!key.0.is_empty() && key.1 >= 30000, "{s}");
         assert!(seen.iter().all(|(ip, port)| *ip != key.0 && *port != key.1), "{key:?} twice");
         seen.insert(key);
@@ -211,7 +238,10 @@ async fn services_never_share_an_address() {
     let fixed = c.post(&services, service("fixed", Some(30001))).await.json();
     assert_eq!(fixed["spec"]["ports"][0]["nodePort"], 30001);
     let twice = c.post(&services, service("twice", Some(30001))).await.json();
-    assert_eq!(twice["message"], r#"Service "twice" is invalid: spec.ports[0].nodePort: Invalid value: 30001: provided port is already allocated"#);
+    assert_eq!(
+        twice["message"],
+        r#"Service "twice" is invalid: spec.ports[0].nodePort: Invalid value: 30001: provided port is already allocated"#
+    );
     assert_eq!(c.get(&format!("{services}/twice")).await.code, 404);
     c.delete(&format!("{services}/fixed")).await;
     assert_eq!(c.post(&services, service("again", Some(30001))).await.code, 201);
@@ -230,19 +260,26 @@ async fn pods_are_bound_scaled_evicted_and_deleted() {
     let pods = format!("{NS}/pods");
     let made = c.post(&pods, pod("p")).await;
     assert_eq!(made.code, 201, "{}", made.json());
-    assert_eq!((&made.json()["status"]["phase"], &made.json()["status"]["qosClass"]), (&json!("Pending"), &json!("BestEffort")));
+    assert_eq!(
+        (&made.json()["status"]["phase"], &made.json()["status"]["qosClass"]),
+        (&json!("Pending"), &json!("BestEffort"))
+    );
     let binding = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n1"}});
     assert_eq!(c.post(&format!("{pods}/p/binding"), binding.clone()).await.code, 201);
     assert_eq!(c.post(&format!("{pods}/p/binding"), binding).await.code, 409);
     let bound = c.get(&format!("{pods}/p")).await.json();
-    assert_eq!((&bound["spec"]["nodeName"], &bound["status"]["conditions"][0]["type"]), (&json!("n1"), &json!("PodScheduled")));
+    assert_eq!(
+        (&bound["spec"]["nodeName"], &bound["status"]["conditions"][0]["type"]),
+        (&json!("n1"), &json!("PodScheduled"))
+    );
 
     // Status writes leave the rest alone.
     let status = json!({"metadata": {"labels": {"x": "y"}}, "spec": {"nodeName": "n2"}, "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
     let status = c.patch(&format!("{pods}/p/status"), "strategic-merge-patch+json", status).await.json();
     assert_eq!((&status["status"]["phase"], &status["spec"]["nodeName"]), (&json!("Running"), &json!("n1")));
 
-    let budget = json!({"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "p"}}}});
+    let budget =
+        json!({"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "p"}}}});
     assert_eq!(c.post("/apis/policy/v1/namespaces/default/poddisruptionbudgets", budget).await.code, 201);
     let evicted = c.post(&format!("{pods}/p/eviction"), json!({"metadata": {"name": "p"}})).await;
     assert_eq!((evicted.code, evicted.header("retry-after")), (429, "10"));
@@ -262,7 +299,10 @@ async fn pods_are_bound_scaled_evicted_and_deleted() {
     c.post(&format!("{NS}/replicationcontrollers"), rc).await;
     let scale = format!("{NS}/replicationcontrollers/r/scale");
     let scaled = c.patch(&scale, "merge-patch+json", json!({"spec": {"replicas": 4}})).await.json();
-    assert_eq!((&scaled["kind"], &scaled["spec"]["replicas"], &scaled["status"]["selector"]), (&json!("Scale"), &json!(4), &json!("a=b")));
+    assert_eq!(
+        (&scaled["kind"], &scaled["spec"]["replicas"], &scaled["status"]["selector"]),
+        (&json!("Scale"), &json!(4), &json!("a=b"))
+    );
     let rc = c.get(&format!("{NS}/replicationcontrollers/r")).await.json();
     assert_eq!((&rc["spec"]["replicas"], &rc["metadata"]["generation"]), (&json!(4), &json!(2)));
 

@@ -196,7 +196,10 @@ impl Cacher {
         let s = self.state.read();
         let from = if start.is_empty() { scope } else { start };
         let mut items = Vec::new();
-        let mut range = s.objects.range::<str, _>((Bound::Included(from), Bound::Unbounded)).take_while(|(k, _)| k.starts_with(scope));
+        let mut range = s
+            .objects
+            .range::<str, _>((Bound::Included(from), Bound::Unbounded))
+            .take_while(|(k, _)| k.starts_with(scope));
         let mut more = false;
         let mut remaining = 0;
         for (_, e) in range.by_ref() {
@@ -228,7 +231,11 @@ impl Cacher {
         match start {
             Start::State => {
                 let range = s.objects.range::<str, _>((Bound::Included(scope), Bound::Unbounded));
-                initial = range.take_while(|(k, _)| k.starts_with(scope)).filter(|(_, e)| filter(e)).map(|(_, e)| e.clone()).collect();
+                initial = range
+                    .take_while(|(k, _)| k.starts_with(scope))
+                    .filter(|(_, e)| filter(e))
+                    .map(|(_, e)| e.clone())
+                    .collect();
             }
             Start::After(asked) if asked < s.floor => return Err(CacheError::TooOld { asked, oldest: s.floor }),
             Start::After(asked) => {
@@ -251,11 +258,11 @@ impl Cacher {
 impl State {
     fn publish(&mut self, change: Change) {
         self.revision = change.revision;
-        self.ring_bytes += change.before.as_ref().map_or(0, |e| e.raw.len());
+        self.ring_bytes += change.before.as_ref().map_or(0, |e| e.raw.size());
         self.ring.push_back(change.clone());
         while self.ring.len() > RING || self.ring_bytes > RING_BYTES {
             let Some(oldest) = self.ring.pop_front() else { break };
-            self.ring_bytes -= oldest.before.as_ref().map_or(0, |e| e.raw.len());
+            self.ring_bytes -= oldest.before.as_ref().map_or(0, |e| e.raw.size());
             self.floor = oldest.revision;
         }
         if self.watchers.is_empty() {
@@ -358,7 +365,10 @@ mod tests {
         for i in 0..2000 {
             c.put(entry("a/x", 7 + i, "1"));
         }
-        assert_eq!(c.watch("", Start::After(7), 0, all()).err(), Some(CacheError::TooOld { asked: 7, oldest: 2006 - 1024 }));
+        assert_eq!(
+            c.watch("", Start::After(7), 0, all()).err(),
+            Some(CacheError::TooOld { asked: 7, oldest: 2006 - 1024 })
+        );
         assert!(c.watch("", Start::After(2006 - 1024), 0, all()).is_ok());
     }
 

@@ -17,7 +17,7 @@ pub enum Raw {
 
 impl Raw {
     /// Size in memory.
-    pub fn len(&self) -> usize {
+    pub fn size(&self) -> usize {
         match self {
             Self::Proto(b) | Self::Json(b) => b.len(),
         }
@@ -103,7 +103,9 @@ impl Change {
     pub fn seen(&self, matches: impl Fn(&Entry) -> bool) -> Option<(Seen, &Arc<Entry>)> {
         let before = self.before.as_ref().filter(|e| matches(e));
         match (&self.after, before) {
-            (Some(after), before) if matches(after) => Some((if before.is_some() { Seen::Modified } else { Seen::Added }, after)),
+            (Some(after), before) if matches(after) => {
+                Some((if before.is_some() { Seen::Modified } else { Seen::Added }, after))
+            }
             (Some(_) | None, Some(before)) => Some((Seen::Deleted, before)),
             _ => None,
         }

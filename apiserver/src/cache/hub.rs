@@ -75,7 +75,8 @@ impl Hub {
 
     /// Stored objects by resource, for the caches that run.
     pub fn counts(&self) -> Vec<(String, usize)> {
-        let name = |r: &Resource| if r.group.is_empty() { r.plural.to_string() } else { format!("{}.{}", r.plural, r.group) };
+        let name =
+            |r: &Resource| if r.group.is_empty() { r.plural.to_string() } else { format!("{}.{}", r.plural, r.group) };
         self.slots.read().values().map(|s| (name(s.resource), s.cacher.len())).collect()
     }
 
@@ -87,7 +88,8 @@ impl Hub {
         }
         let mut slots = self.slots.write();
         let slot = slots.entry(prefix.clone()).or_insert_with(|| {
-            let slot = Arc::new(Slot { resource, cacher: Arc::default(), phase: Mutex::new(Phase::Loading(Vec::new())) });
+            let slot =
+                Arc::new(Slot { resource, cacher: Arc::default(), phase: Mutex::new(Phase::Loading(Vec::new())) });
             // Ends by itself once the list is in.
             self.runtime.spawn(self.clone().load(prefix, slot.clone()));
             slot
@@ -113,7 +115,11 @@ impl Hub {
         }
     }
 
-    async fn read_all(&self, prefix: &str, resource: &'static Resource) -> Result<(Vec<Arc<Entry>>, i64), storage::Error> {
+    async fn read_all(
+        &self,
+        prefix: &str,
+        resource: &'static Resource,
+    ) -> Result<(Vec<Arc<Entry>>, i64), storage::Error> {
         let mut entries = Vec::new();
         let (mut start, mut revision) = (prefix.to_owned(), 0);
         loop {
@@ -195,7 +201,11 @@ impl Hub {
                 Err(storage::Error::Compacted) => self.reload(),
                 Err(error) => tracing::warn!(%error, "watch on etcd broke"),
             }
-            delay = if self.processed() > from { Duration::from_millis(20) } else { (delay * 2).min(Duration::from_secs(2)) };
+            delay = if self.processed() > from {
+                Duration::from_millis(20)
+            } else {
+                (delay * 2).min(Duration::from_secs(2))
+            };
             tokio::time::sleep(delay).await;
         }
     }
@@ -209,7 +219,11 @@ impl Hub {
         let mut stream = self.store.watch_client().watch("", Some(options)).await?;
         while let Some(response) = stream.message().await? {
             if response.canceled() || response.compact_revision() > 0 {
-                return Err(if response.compact_revision() > 0 { storage::Error::Compacted } else { storage::Error::Timeout });
+                return Err(if response.compact_revision() > 0 {
+                    storage::Error::Compacted
+                } else {
+                    storage::Error::Timeout
+                });
             }
             if response.created() {
                 self.processed.send_if_modified(|r| std::mem::replace(r, (*r).max(processed)) < processed);

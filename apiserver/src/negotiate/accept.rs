@@ -101,7 +101,9 @@ pub fn parse(header: Option<&str>, watch: bool) -> Result<Accepted, NotAcceptabl
         let shape = match r#as {
             "" => Shape::Object,
             "Table" if group == "meta.k8s.io" && !version.is_empty() => Shape::Table(version),
-            "PartialObjectMetadata" | "PartialObjectMetadataList" if group == "meta.k8s.io" && !version.is_empty() => Shape::Metadata(version),
+            "PartialObjectMetadata" | "PartialObjectMetadataList" if group == "meta.k8s.io" && !version.is_empty() => {
+                Shape::Metadata(version)
+            }
             _ => {
                 error = NotAcceptable::Shape;
                 continue;
@@ -134,11 +136,18 @@ fn clauses(header: &str) -> Vec<Clause<'_>> {
         .filter_map(|c| {
             let mut parts = c.split(';').map(str::trim);
             let media = parts.next()?;
-            let parameters: Vec<_> = parts.filter_map(|p| p.split_once('=')).map(|(k, v)| (k.trim(), v.trim().trim_matches('"'))).collect();
+            let parameters: Vec<_> =
+                parts.filter_map(|p| p.split_once('=')).map(|(k, v)| (k.trim(), v.trim().trim_matches('"'))).collect();
             let q = parameters.iter().find(|(k, _)| *k == "q").and_then(|(_, v)| v.parse::<f32>().ok()).unwrap_or(1.0);
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
             let quality = (q.clamp(0.0, 1.0) * 1000.0) as u16;
-            let specificity = if media == "*/*" { 0 } else if media.ends_with("/*") { 1 } else { 2 };
+            let specificity = if media == "*/*" {
+                0
+            } else if media.ends_with("/*") {
+                1
+            } else {
+                2
+            };
             Some(Clause { media, parameters, quality, specificity })
         })
         .collect();
@@ -167,10 +176,19 @@ mod tests {
             ("", ok(Format::Json, Shape::Object)),
             ("*/*", ok(Format::Json, Shape::Object)),
             ("application/vnd.kubernetes.protobuf,application/json", ok(Format::Protobuf, Shape::Object)),
-            ("application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", ok(Format::Json, Shape::Table("v1"))),
+            (
+                "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
+                ok(Format::Json, Shape::Table("v1")),
+            ),
             ("application/json;as=Table;v=v9;g=meta.k8s.io", Err(NotAcceptable::Shape)),
-            ("application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io,application/json", ok(Format::Json, Shape::Object)),
-            ("application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", ok(Format::Protobuf, Shape::Metadata("v1"))),
+            (
+                "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io,application/json",
+                ok(Format::Json, Shape::Object),
+            ),
+            (
+                "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+                ok(Format::Protobuf, Shape::Metadata("v1")),
+            ),
             ("text/html", Err(NotAcceptable::Format)),
             ("application/cbor", Err(NotAcceptable::Format)),
             ("text/html, */*;q=0.1", ok(Format::Json, Shape::Object)),

@@ -83,7 +83,12 @@ fn package(group: &str) -> &str {
 }
 
 /// Reads a body of a declared content type as the expected kind.
-pub fn decode(content_type: &str, body: &[u8], expected: &Expected<'_>, validation: FieldValidation) -> Result<Decoded, Status> {
+pub fn decode(
+    content_type: &str,
+    body: &[u8],
+    expected: &Expected<'_>,
+    validation: FieldValidation,
+) -> Result<Decoded, Status> {
     let Some(format) = body_format(content_type) else { return Err(Status::unsupported_media_type(&BODY_TYPES)) };
     let schema = |group: &str, version: &str, kind: &str| schema::kind(group, version, kind);
     let Some(target) = schema(expected.group, expected.version, expected.kind) else {
@@ -92,6 +97,9 @@ pub fn decode(content_type: &str, body: &[u8], expected: &Expected<'_>, validati
     if format == Format::Protobuf {
         return from_protobuf(body, expected, target);
     }
+    if format == Format::Yaml && too_deep(body) {
+        return Err(unrecognized(expected.kind, &format!("yaml: {TOO_DEEP} ({})", shown(body))));
+    }
     let converted;
     let json_body: &[u8] = if format == Format::Yaml {
         converted = yaml::to_json(body).map_err(|e| unrecognized(expected.kind, &format!("{e} ({})", shown(body))))?;
@@ -99,8 +107,9 @@ pub fn decode(content_type: &str, body: &[u8], expected: &Expected<'_>, validati
     } else {
         body
     };
-    let (api_version, kind) = json::type_meta(json_body)
-        .map_err(|e| unrecognized(expected.kind, &format!("couldn't get version/kind; json parse error: {e} ({})", shown(body))))?;
+    let (api_version, kind) = json::type_meta(json_body).map_err(|e| {
+        unrecognized(expected.kind, &format!("couldn't get version/kind; json parse error: {e} ({})", shown(body)))
+    })?;
     let (api_version, kind) = named(api_version, kind, expected)?;
     let decoded = if format == Format::Yaml {
         yaml::decode(target, body, validation.into())
@@ -112,6 +121,24 @@ pub fn decode(content_type: &str, body: &[u8], expected: &Expected<'_>, validati
     Ok(Decoded { object: decoded.value, warnings: decoded.warnings })
 }
 
+/// Deepest nesting of flow collections in YAML.
+const MAX_YAML_DEPTH: usize = 10_000;
+/// What is said about deeper ones.
+pub const TOO_DEEP: &str = "exceeded max depth of 10000";
+
+/// True for YAML whose brackets alone would keep a parser busy for long.
+pub fn too_deep(body: &[u8]) -> bool {
+    let mut depth = 0usize;
+    body.iter().any(|b| {
+        match b {
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth > MAX_YAML_DEPTH
+    })
+}
+
 /// Fills in missing type metadata and refuses other kinds.
 fn named(api_version: String, kind: String, expected: &Expected<'_>) -> Result<(String, String), Status> {
     let want = group_version(expected.group, expected.version);
@@ -121,7 +148,12 @@ fn named(api_version: String, kind: String, expected: &Expected<'_>) -> Result<(
         return Ok((api_version, kind));
     }
     let why = if schema::kind_of(&api_version, &kind).is_none() {
-        format!("no kind {} is registered for version {} in scheme {}", go_quote(&kind), go_quote(&api_version), go_quote("pkg/runtime/scheme.go:111"))
+        format!(
+            "no kind {} is registered for version {} in scheme {}",
+            go_quote(&kind),
+            go_quote(&api_version),
+            go_quote("pkg/runtime/scheme.go:111")
+        )
     } else {
         let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
         if kind == expected.kind && group == expected.group {
@@ -149,20 +181,30 @@ fn from_protobuf(body: &[u8], expected: &Expected<'_>, target: &'static Message)
         unrecognized(expected.kind, &format!("{why} ({})", shown(body)))
     })?;
     let (api_version, kind) = named(envelope.api_version.to_string(), envelope.kind.to_string(), expected)?;
-    let mut object = protobuf::decode(target, &envelope.raw).map_err(|e| cannot_be_handled(&kind, &api_version, expected.kind, &e.to_string()))?;
+    let mut object = protobuf::decode(target, envelope.raw)
+        .map_err(|e| cannot_be_handled(&kind, &api_version, expected.kind, &e.to_string()))?;
     name(&mut object, expected);
     Ok(Decoded { object, warnings: Vec::new() })
 }
 
 /// Brings a tree into the canonical form of its kind, as if it had been sent. The error is upstream's bare text.
-pub fn decode_tree(schema: &Message, tree: &Value, validation: FieldValidation) -> Result<json::Decoded, json::DecodeError> {
+pub fn decode_tree(
+    schema: &Message,
+    tree: &Value,
+    validation: FieldValidation,
+) -> Result<json::Decoded, json::DecodeError> {
     let mut bytes = Vec::new();
     json::encode_any(tree, &mut bytes);
     json::decode(schema, &bytes, validation.into())
 }
 
 /// The outcome of a patch as a canonical tree; what does not fit is the client's fault.
-pub fn decode_patched(named: (&str, &str), schema: &Message, tree: &Value, validation: FieldValidation) -> Result<Decoded, Status> {
+pub fn decode_patched(
+    named: (&str, &str),
+    schema: &Message,
+    tree: &Value,
+    validation: FieldValidation,
+) -> Result<Decoded, Status> {
     let decoded = decode_tree(schema, tree, validation).map_err(|e| {
         let mut bytes = Vec::new();
         json::encode_any(tree, &mut bytes);
@@ -186,7 +228,11 @@ mod tests {
     #[test]
     fn bodies_that_do_not_fit() {
         let row = resources::find("", "v1", "configmaps").expect("row");
-        let try_json = |body: &str| decode("application/json", body.as_bytes(), &Expected::of(row), FieldValidation::Warn).map(|d| d.object).map_err(|s| s.message);
+        let try_json = |body: &str| {
+            decode("application/json", body.as_bytes(), &Expected::of(row), FieldValidation::Warn)
+                .map(|d| d.object)
+                .map_err(|s| s.message)
+        };
         assert!(try_json(r#"{"metadata":{"name":"x"}}"#).is_ok_and(|o| o["kind"] == "ConfigMap"));
         assert_eq!(
             try_json(r#"{"apiVersion":"v1","#).expect_err("cut"),
@@ -200,7 +246,10 @@ mod tests {
             try_json(r#"{"apiVersion":"v2","kind":"ConfigMap"}"#).expect_err("version"),
             r#"ConfigMap in version "v2" cannot be handled as a ConfigMap: no kind "ConfigMap" is registered for version "v2" in scheme "pkg/runtime/scheme.go:111""#
         );
-        let e = decode("application/vnd.kubernetes.protobuf", b"nope", &Expected::of(row), FieldValidation::Warn).map(|_| ()).expect_err("proto");
+        let e = decode("application/vnd.kubernetes.protobuf", b"nope", &Expected::of(row), FieldValidation::Warn)
+            .map(|_| ())
+            .expect_err("proto");
         assert!(e.message.ends_with("expected prefix [107 56 115 0] (6e6f7065)"), "{}", e.message);
+        assert!(too_deep("[".repeat(10_001).as_bytes()) && !too_deep("[]".repeat(20_000).as_bytes()));
     }
 }

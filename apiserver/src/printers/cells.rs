@@ -99,7 +99,8 @@ mod tests {
 
     #[test]
     fn every_row_has_a_cell_per_column() {
-        let empty = json!({"metadata": {"name": "x", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}, "status": {}});
+        let empty =
+            json!({"metadata": {"name": "x", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}, "status": {}});
         for r in resources::all().iter().filter(|r| r.is_stored()) {
             let columns = super::super::columns(r);
             let cells = of(r, &empty, columns, Timestamp::UNIX_EPOCH);

@@ -32,7 +32,12 @@ pub(super) fn node(o: &Value, now: Timestamp) -> Vec<Value> {
         }
     }
     let roles = if roles.is_empty() { "<none>".to_owned() } else { roles.into_iter().collect::<Vec<_>>().join(",") };
-    let address = |kind: &str| list(o, "/status/addresses").iter().find(|a| a["type"] == kind).map_or("<none>", |a| text_or(a, "/address", "<none>"));
+    let address = |kind: &str| {
+        list(o, "/status/addresses")
+            .iter()
+            .find(|a| a["type"] == kind)
+            .map_or("<none>", |a| text_or(a, "/address", "<none>"))
+    };
     let info = |key: &str| json!(text_or(o, &format!("/status/nodeInfo/{key}"), "<unknown>"));
     vec![
         name(o),
@@ -56,7 +61,9 @@ pub(super) fn component_status(o: &Value, _: Timestamp) -> Vec<Value> {
     let healthy = list(o, "/conditions").iter().find(|c| c["type"] == "Healthy");
     let (status, message, error) = match healthy {
         None => ("Unknown", "", ""),
-        Some(c) => (if c["status"] == "True" { "Healthy" } else { "Unhealthy" }, text(c, "/message"), text(c, "/error")),
+        Some(c) => {
+            (if c["status"] == "True" { "Healthy" } else { "Unhealthy" }, text(c, "/message"), text(c, "/error"))
+        }
     };
     vec![name(o), json!(status), json!(message), json!(error)]
 }
@@ -150,8 +157,11 @@ fn phase(o: &Value) -> Value {
 }
 
 /// A class given by field or by its old annotation.
-fn class<'a>(o: &'a Value) -> &'a str {
-    let old = o.pointer("/metadata/annotations").and_then(|a| a.get("volume.beta.kubernetes.io/storage-class")).and_then(Value::as_str);
+fn class(o: &Value) -> &str {
+    let old = o
+        .pointer("/metadata/annotations")
+        .and_then(|a| a.get("volume.beta.kubernetes.io/storage-class"))
+        .and_then(Value::as_str);
     old.unwrap_or_else(|| text(o, "/spec/storageClassName"))
 }
 
@@ -177,8 +187,11 @@ pub(super) fn volume(o: &Value, now: Timestamp) -> Vec<Value> {
 
 pub(super) fn claim(o: &Value, now: Timestamp) -> Vec<Value> {
     let bound = !text(o, "/spec/volumeName").is_empty();
-    let (capacity, modes) =
-        if bound { (text(o, "/status/capacity/storage"), access_modes(list(o, "/status/accessModes"))) } else { ("", String::new()) };
+    let (capacity, modes) = if bound {
+        (text(o, "/status/capacity/storage"), access_modes(list(o, "/status/accessModes")))
+    } else {
+        ("", String::new())
+    };
     vec![
         name(o),
         phase(o),
@@ -195,7 +208,11 @@ pub(super) fn claim(o: &Value, now: Timestamp) -> Vec<Value> {
 pub(super) fn storage_class(o: &Value, now: Timestamp) -> Vec<Value> {
     let annotations = &o["metadata"]["annotations"];
     let default = ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
-    let shown = if default.iter().any(|k| annotations[*k] == "true") { format!("{} (default)", text(o, "/metadata/name")) } else { text(o, "/metadata/name").to_owned() };
+    let shown = if default.iter().any(|k| annotations[*k] == "true") {
+        format!("{} (default)", text(o, "/metadata/name"))
+    } else {
+        text(o, "/metadata/name").to_owned()
+    };
     vec![
         json!(shown),
         json!(text(o, "/provisioner")),
@@ -285,5 +302,11 @@ pub(super) fn resource_claim(o: &Value, now: Timestamp) -> Vec<Value> {
 }
 
 pub(super) fn resource_slice(o: &Value, now: Timestamp) -> Vec<Value> {
-    vec![name(o), json!(text(o, "/spec/nodeName")), json!(text(o, "/spec/driver")), json!(text(o, "/spec/pool/name")), age(o, now)]
+    vec![
+        name(o),
+        json!(text(o, "/spec/nodeName")),
+        json!(text(o, "/spec/driver")),
+        json!(text(o, "/spec/pool/name")),
+        age(o, now),
+    ]
 }

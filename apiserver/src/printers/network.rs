@@ -98,7 +98,8 @@ pub(super) fn endpoint_slice(o: &Value, now: Timestamp) -> Vec<Value> {
 }
 
 pub(super) fn ingress(o: &Value, now: Timestamp) -> Vec<Value> {
-    let hosts: Vec<String> = list(o, "/spec/rules").iter().map(|r| text(r, "/host").to_owned()).filter(|h| !h.is_empty()).collect();
+    let hosts: Vec<String> =
+        list(o, "/spec/rules").iter().map(|r| text(r, "/host").to_owned()).filter(|h| !h.is_empty()).collect();
     let hosts = if hosts.is_empty() { "*".to_owned() } else { some(&hosts, 3, ",") };
     let mut address = load_balancer(o);
     if address.len() > NARROW {
@@ -106,7 +107,14 @@ pub(super) fn ingress(o: &Value, now: Timestamp) -> Vec<Value> {
         address = format!("{}...", &address[..cut]);
     }
     let ports = if list(o, "/spec/tls").is_empty() { "80" } else { "80, 443" };
-    vec![name(o), json!(text_or(o, "/spec/ingressClassName", "<none>")), json!(hosts), json!(address), json!(ports), age(o, now)]
+    vec![
+        name(o),
+        json!(text_or(o, "/spec/ingressClassName", "<none>")),
+        json!(hosts),
+        json!(address),
+        json!(ports),
+        age(o, now),
+    ]
 }
 
 pub(super) fn ingress_class(o: &Value, now: Timestamp) -> Vec<Value> {

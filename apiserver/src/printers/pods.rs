@@ -100,7 +100,9 @@ pub(super) fn summary(pod: &Value, now: Timestamp) -> Summary {
         }
     }
     let restarts = match all.last {
-        Some(at) if all.restarts != 0 => format!("{} ({} ago)", all.restarts, since(Some(&Value::from(at.to_string())), now)),
+        Some(at) if all.restarts != 0 => {
+            format!("{} ({} ago)", all.restarts, since(Some(&Value::from(at.to_string())), now))
+        }
         _ => all.restarts.to_string(),
     };
     Summary { ready, total, reason, restarts }
@@ -128,17 +130,32 @@ mod tests {
         let running = json!({"name": "a", "ready": true, "restartCount": 1, "state": {"running": {}}, "lastState": {"terminated": {"finishedAt": "2026-01-01T00:09:00Z"}}});
         let table = [
             (json!({"phase": "Pending"}), "0/2 Pending 0"),
-            (json!({"phase": "Pending", "initContainerStatuses": [{"name": "i", "restartCount": 0, "state": {"waiting": {"reason": "PodInitializing"}}}]}), "0/2 Init:0/1 0"),
-            (json!({"phase": "Pending", "initContainerStatuses": [{"name": "i", "restartCount": 3, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]}), "0/2 Init:CrashLoopBackOff 3"),
-            (json!({"phase": "Running", "containerStatuses": [running, {"name": "b", "restartCount": 0, "state": {"waiting": {"reason": "ErrImagePull"}}}]}), "1/2 ErrImagePull 1 (60s ago)"),
-            (json!({"phase": "Running", "containerStatuses": [running, {"name": "b", "restartCount": 0, "state": {"terminated": {"reason": "Completed", "exitCode": 0}}}]}), "1/2 NotReady 1 (60s ago)"),
+            (
+                json!({"phase": "Pending", "initContainerStatuses": [{"name": "i", "restartCount": 0, "state": {"waiting": {"reason": "PodInitializing"}}}]}),
+                "0/2 Init:0/1 0",
+            ),
+            (
+                json!({"phase": "Pending", "initContainerStatuses": [{"name": "i", "restartCount": 3, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]}),
+                "0/2 Init:CrashLoopBackOff 3",
+            ),
+            (
+                json!({"phase": "Running", "containerStatuses": [running, {"name": "b", "restartCount": 0, "state": {"waiting": {"reason": "ErrImagePull"}}}]}),
+                "1/2 ErrImagePull 1 (60s ago)",
+            ),
+            (
+                json!({"phase": "Running", "containerStatuses": [running, {"name": "b", "restartCount": 0, "state": {"terminated": {"reason": "Completed", "exitCode": 0}}}]}),
+                "1/2 NotReady 1 (60s ago)",
+            ),
             (json!({"phase": "Failed", "reason": "Evicted"}), "0/2 Evicted 0"),
         ];
         for (status, want) in table {
             let s = summary(&json!({"metadata": {}, "spec": spec, "status": status}), now);
             assert_eq!(format!("{}/{} {} {}", s.ready, s.total, s.reason, s.restarts), want);
         }
-        let s = summary(&json!({"metadata": {"deletionTimestamp": "x"}, "spec": spec, "status": {"phase": "Running"}}), now);
+        let s = summary(
+            &json!({"metadata": {"deletionTimestamp": "x"}, "spec": spec, "status": {"phase": "Running"}}),
+            now,
+        );
         assert_eq!(s.reason, "Terminating");
     }
 }

@@ -54,20 +54,29 @@ fn metric(spec: &Value, current: &Value) -> String {
     if let Some(value) = target["value"].as_str() {
         return format!("{label}{}/{value}", text_or(now, "/value", "<unknown>"));
     }
-    format!("{label}{}/{}", percent(&now["averageUtilization"], "<unknown>"), percent(&target["averageUtilization"], "<auto>"))
+    format!(
+        "{label}{}/{}",
+        percent(&now["averageUtilization"], "<unknown>"),
+        percent(&target["averageUtilization"], "<auto>")
+    )
 }
 
 pub(super) fn autoscaler(o: &Value, now: Timestamp) -> Vec<Value> {
     let reference = format!("{}/{}", text(o, "/spec/scaleTargetRef/kind"), text(o, "/spec/scaleTargetRef/name"));
-    let mut targets: Vec<String> =
-        list(o, "/spec/metrics").iter().enumerate().map(|(i, m)| metric(m, o.pointer(&format!("/status/currentMetrics/{i}")).unwrap_or(&Value::Null))).collect();
+    let mut targets: Vec<String> = list(o, "/spec/metrics")
+        .iter()
+        .enumerate()
+        .map(|(i, m)| metric(m, o.pointer(&format!("/status/currentMetrics/{i}")).unwrap_or(&Value::Null)))
+        .collect();
     // autoscaling/v1 has one target.
     if let Some(cpu) = o.pointer("/spec/targetCPUUtilizationPercentage").and_then(Value::as_i64) {
         let current = o.pointer("/status/currentCPUUtilizationPercentage").and_then(Value::as_i64);
-        targets.insert(0, format!("cpu: {}/{cpu}%", current.map_or_else(|| "<unknown>".to_owned(), |n| format!("{n}%"))));
+        targets
+            .insert(0, format!("cpu: {}/{cpu}%", current.map_or_else(|| "<unknown>".to_owned(), |n| format!("{n}%"))));
     }
     let shown = if targets.is_empty() { "<none>".to_owned() } else { some(&targets, 2, ", ") };
-    let minimum = o.pointer("/spec/minReplicas").and_then(Value::as_i64).map_or_else(|| "<unset>".to_owned(), |n| n.to_string());
+    let minimum =
+        o.pointer("/spec/minReplicas").and_then(Value::as_i64).map_or_else(|| "<unset>".to_owned(), |n| n.to_string());
     vec![
         name(o),
         json!(reference),
@@ -88,7 +97,14 @@ pub(super) fn binding(o: &Value, now: Timestamp) -> Vec<Value> {
         named.collect::<Vec<_>>().join(", ")
     };
     let role = format!("{}/{}", text(o, "/roleRef/kind"), text(o, "/roleRef/name"));
-    vec![name(o), json!(role), age(o, now), json!(subjects("User")), json!(subjects("Group")), json!(subjects("ServiceAccount"))]
+    vec![
+        name(o),
+        json!(role),
+        age(o, now),
+        json!(subjects("User")),
+        json!(subjects("Group")),
+        json!(subjects("ServiceAccount")),
+    ]
 }
 
 pub(super) fn signing_request(o: &Value, now: Timestamp) -> Vec<Value> {
@@ -105,7 +121,8 @@ pub(super) fn signing_request(o: &Value, now: Timestamp) -> Vec<Value> {
     if !text(o, "/status/certificate").is_empty() {
         status.push_str(",Issued");
     }
-    let asked = o.pointer("/spec/expirationSeconds").and_then(Value::as_i64).map_or_else(|| "<none>".to_owned(), duration);
+    let asked =
+        o.pointer("/spec/expirationSeconds").and_then(Value::as_i64).map_or_else(|| "<none>".to_owned(), duration);
     vec![
         name(o),
         age(o, now),
@@ -163,7 +180,9 @@ pub(super) fn flow_schema(o: &Value, now: Timestamp) -> Vec<Value> {
 
 pub(super) fn priority_level(o: &Value, now: Timestamp) -> Vec<Value> {
     let n = |pointer: &str| o.pointer(pointer).and_then(Value::as_i64).map_or_else(|| json!("<none>"), |n| json!(n));
-    let shares = o.pointer("/spec/limited/nominalConcurrencyShares").or_else(|| o.pointer("/spec/exempt/nominalConcurrencyShares"));
+    let shares = o
+        .pointer("/spec/limited/nominalConcurrencyShares")
+        .or_else(|| o.pointer("/spec/exempt/nominalConcurrencyShares"));
     vec![
         name(o),
         json!(text(o, "/spec/type")),

@@ -105,7 +105,8 @@ pub(super) fn some(items: &[String], max: usize, separator: &str) -> String {
 
 /// `RWO,ROX,…`, each once, in upstream's order.
 pub(super) fn access_modes(modes: &[Value]) -> String {
-    let short = [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
+    let short =
+        [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
     let found: Vec<&str> = short.iter().filter(|(long, _)| modes.iter().any(|m| m == long)).map(|(_, s)| *s).collect();
     found.join(",")
 }

@@ -99,7 +99,11 @@ pub(super) fn controller_revision(o: &Value, now: Timestamp) -> Vec<Value> {
         |r| {
             let group = text(r, "/apiVersion").split_once('/').map_or("", |(g, _)| g);
             let kind = text(r, "/kind").to_lowercase();
-            if group.is_empty() { format!("{kind}/{}", text(r, "/name")) } else { format!("{kind}.{group}/{}", text(r, "/name")) }
+            if group.is_empty() {
+                format!("{kind}/{}", text(r, "/name"))
+            } else {
+                format!("{kind}.{group}/{}", text(r, "/name"))
+            }
         },
     );
     vec![name(o), json!(owner), json!(int(o, "/revision")), age(o, now)]

@@ -9,5 +9,6 @@ use super::strategy::StrategyCx;
 pub(super) fn prepare_create(object: &mut Value, _: &StrategyCx<'_>) {
     let versions = object.pointer("/spec/versions").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let stored: Vec<&Value> = versions.iter().filter(|v| v["storage"] == true).map(|v| &v["name"]).collect();
-    object["status"] = json!({"conditions": null, "acceptedNames": {"plural": "", "kind": ""}, "storedVersions": stored});
+    object["status"] =
+        json!({"conditions": null, "acceptedNames": {"plural": "", "kind": ""}, "storedVersions": stored});
 }

@@ -13,7 +13,11 @@ pub mod job {
         if object.pointer("/spec/manualSelector").and_then(Value::as_bool) == Some(true) {
             return;
         }
-        let (Some(uid), Some(name)) = (object.pointer("/metadata/uid").cloned(), object.pointer("/metadata/name").cloned()) else { return };
+        let (Some(uid), Some(name)) =
+            (object.pointer("/metadata/uid").cloned(), object.pointer("/metadata/name").cloned())
+        else {
+            return;
+        };
         let spec = &mut object["spec"];
         spec["selector"]["matchLabels"]["batch.kubernetes.io/controller-uid"] = uid.clone();
         let labels = [

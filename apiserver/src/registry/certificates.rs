@@ -18,7 +18,8 @@ pub(super) fn prepare_create(object: &mut Value, cx: &StrategyCx<'_>) {
         if !cx.user.groups.is_empty() {
             spec.insert("groups".to_owned(), Value::from(cx.user.groups.clone()));
         }
-        let extra: Map<String, Value> = cx.user.extra.iter().map(|(k, v)| (k.clone(), Value::from(v.clone()))).collect();
+        let extra: Map<String, Value> =
+            cx.user.extra.iter().map(|(k, v)| (k.clone(), Value::from(v.clone()))).collect();
         if !extra.is_empty() {
             spec.insert("extra".to_owned(), Value::Object(extra));
         }

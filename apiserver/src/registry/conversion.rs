@@ -10,8 +10,12 @@ pub fn convert(mut object: Value, group: &str, kind: &str, to_group: &str, to_ve
     match (group, kind, to_group, to_version) {
         ("events.k8s.io", "Event", "", _) => rename(&mut object, EVENT_NAMES, false),
         ("", "Event", "events.k8s.io", _) => rename(&mut object, EVENT_NAMES, true),
-        ("autoscaling", "HorizontalPodAutoscaler", _, "v2") if from(&object) == "autoscaling/v1" => autoscaler_to_v2(&mut object),
-        ("autoscaling", "HorizontalPodAutoscaler", _, "v1") if from(&object) == "autoscaling/v2" => autoscaler_to_v1(&mut object),
+        ("autoscaling", "HorizontalPodAutoscaler", _, "v2") if from(&object) == "autoscaling/v1" => {
+            autoscaler_to_v2(&mut object)
+        }
+        ("autoscaling", "HorizontalPodAutoscaler", _, "v1") if from(&object) == "autoscaling/v2" => {
+            autoscaler_to_v1(&mut object)
+        }
         _ => {}
     }
     if let Some(map) = object.as_object_mut() {
@@ -78,7 +82,8 @@ fn is_cpu_utilization(metric: &Value) -> bool {
 
 /// v1 knows one CPU target; everything else of v2 travels in annotations.
 fn autoscaler_to_v2(object: &mut Value) {
-    let mut metrics: Vec<Value> = take_annotation(object, METRICS).and_then(|v| v.as_array().cloned()).unwrap_or_default();
+    let mut metrics: Vec<Value> =
+        take_annotation(object, METRICS).and_then(|v| v.as_array().cloned()).unwrap_or_default();
     let conditions = take_annotation(object, CONDITIONS);
     let current = take_annotation(object, CURRENT_METRICS);
     let behavior = take_annotation(object, BEHAVIOR);
@@ -99,7 +104,10 @@ fn autoscaler_to_v2(object: &mut Value) {
     if let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) {
         let mut list: Vec<Value> = current.and_then(|v| v.as_array().cloned()).unwrap_or_default();
         if let Some(now) = status.remove("currentCPUUtilizationPercentage").filter(|v| !v.is_null()) {
-            list.insert(0, json!({"type": "Resource", "resource": {"name": "cpu", "current": {"averageUtilization": now}}}));
+            list.insert(
+                0,
+                json!({"type": "Resource", "resource": {"name": "cpu", "current": {"averageUtilization": now}}}),
+            );
         }
         if !list.is_empty() {
             status.insert("currentMetrics".to_owned(), Value::Array(list));
@@ -157,9 +165,13 @@ mod tests {
 
     #[test]
     fn events_change_names_and_back() {
-        let core = json!({"apiVersion": "v1", "kind": "Event", "involvedObject": {"name": "p"}, "message": "m", "count": 2});
+        let core =
+            json!({"apiVersion": "v1", "kind": "Event", "involvedObject": {"name": "p"}, "message": "m", "count": 2});
         let ev = convert(core.clone(), "", "Event", "events.k8s.io", "v1");
-        assert_eq!(ev, json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "regarding": {"name": "p"}, "note": "m", "deprecatedCount": 2}));
+        assert_eq!(
+            ev,
+            json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "regarding": {"name": "p"}, "note": "m", "deprecatedCount": 2})
+        );
         assert_eq!(convert(ev, "events.k8s.io", "Event", "", "v1"), core);
     }
 

@@ -46,8 +46,10 @@ const EVENTS: &[Selectable] = &[
 ];
 
 const NAMESPACES: &[Selectable] = &[text("status.phase", &["/status/phase"])];
-const NODES: &[Selectable] = &[Selectable { label: "spec.unschedulable", pointers: &["/spec/unschedulable"], absent: "false" }];
-const CONTROLLERS: &[Selectable] = &[Selectable { label: "status.replicas", pointers: &["/status/replicas"], absent: "0" }];
+const NODES: &[Selectable] =
+    &[Selectable { label: "spec.unschedulable", pointers: &["/spec/unschedulable"], absent: "false" }];
+const CONTROLLERS: &[Selectable] =
+    &[Selectable { label: "status.replicas", pointers: &["/status/replicas"], absent: "0" }];
 const SECRETS: &[Selectable] = &[text("type", &["/type"])];
 const SERVICES: &[Selectable] = &[text("spec.clusterIP", &["/spec/clusterIP"]), text("spec.type", &["/spec/type"])];
 const JOBS: &[Selectable] = &[Selectable { label: "status.successful", pointers: &["/status/succeeded"], absent: "0" }];
@@ -73,7 +75,10 @@ pub fn of(group: &str, plural: &str) -> &'static [Selectable] {
 
 /// The values of the selectable fields of an object, in the table's order.
 pub fn values(table: &[Selectable], object: &Value) -> Box<[Box<str>]> {
-    table.iter().map(|f| f.pointers.iter().find_map(|p| shown(object.pointer(p)?)).unwrap_or_else(|| f.absent.into())).collect()
+    table
+        .iter()
+        .map(|f| f.pointers.iter().find_map(|p| shown(object.pointer(p)?)).unwrap_or_else(|| f.absent.into()))
+        .collect()
 }
 
 fn shown(v: &Value) -> Option<Box<str>> {
@@ -97,7 +102,14 @@ pub enum Place {
 }
 
 /// Resolves a field label as used with a group version; the error is upstream's text.
-pub fn resolve(group: &str, version: &str, plural: &str, kind: &str, namespaced: bool, label: &str) -> Result<Place, String> {
+pub fn resolve(
+    group: &str,
+    version: &str,
+    plural: &str,
+    kind: &str,
+    namespaced: bool,
+    label: &str,
+) -> Result<Place, String> {
     let table = of(group, plural);
     let label_here = if group == "events.k8s.io" { from_events_v1(label) } else { label };
     match label_here {
@@ -111,8 +123,12 @@ pub fn resolve(group: &str, version: &str, plural: &str, kind: &str, namespaced:
     }
     Err(match (group, plural) {
         ("batch", "jobs") => format!("field label {label:?} not supported for {kind}"),
-        ("resource.k8s.io", "resourceslices") => format!("field label not supported for {group}/{version}, Kind={kind}: {label}"),
-        _ if table.is_empty() => format!("{label:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""),
+        ("resource.k8s.io", "resourceslices") => {
+            format!("field label not supported for {group}/{version}, Kind={kind}: {label}")
+        }
+        _ if table.is_empty() => {
+            format!("{label:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
+        }
         _ => format!("field label not supported: {label}"),
     })
 }
@@ -139,10 +155,16 @@ mod tests {
     #[test]
     fn texts_for_unknown_labels() {
         let r = |g: &str, p: &str, k: &str| resolve(g, "v1", p, k, true, "zz.zz").expect_err("unknown");
-        assert_eq!(r("", "configmaps", "ConfigMap"), r#""zz.zz" is not a known field selector: only "metadata.name", "metadata.namespace""#);
+        assert_eq!(
+            r("", "configmaps", "ConfigMap"),
+            r#""zz.zz" is not a known field selector: only "metadata.name", "metadata.namespace""#
+        );
         assert_eq!(r("", "pods", "Pod"), "field label not supported: zz.zz");
         assert_eq!(r("batch", "jobs", "Job"), r#"field label "zz.zz" not supported for Job"#);
-        assert_eq!(r("resource.k8s.io", "resourceslices", "ResourceSlice"), "field label not supported for resource.k8s.io/v1, Kind=ResourceSlice: zz.zz");
+        assert_eq!(
+            r("resource.k8s.io", "resourceslices", "ResourceSlice"),
+            "field label not supported for resource.k8s.io/v1, Kind=ResourceSlice: zz.zz"
+        );
     }
 
     #[test]

@@ -56,7 +56,11 @@ pub fn set_text(object: &mut Value, field: &str, value: &str) {
 pub fn revision(object: &Value) -> Result<i64, String> {
     match text(object, "resourceVersion") {
         "" => Ok(0),
-        v => v.parse::<i64>().ok().filter(|n| *n >= 0).ok_or_else(|| format!("strconv.ParseUint: parsing {v:?}: invalid syntax")),
+        v => v
+            .parse::<i64>()
+            .ok()
+            .filter(|n| *n >= 0)
+            .ok_or_else(|| format!("strconv.ParseUint: parsing {v:?}: invalid syntax")),
     }
 }
 
@@ -166,7 +170,13 @@ pub enum Deletion {
 
 /// Marks an object for deletion. `grace` is the kind's decision on seconds to wait, `None` for kinds without grace; `kept` when
 /// something besides finalizers keeps it.
-pub fn mark_deleted(object: &mut Value, grace: Option<i64>, asked: Option<i64>, propagation: Propagation, kept: bool) -> Deletion {
+pub fn mark_deleted(
+    object: &mut Value,
+    grace: Option<i64>,
+    asked: Option<i64>,
+    propagation: Propagation,
+    kept: bool,
+) -> Deletion {
     let before = object["metadata"]["finalizers"].clone();
     set_propagation(object, propagation);
     let finalizers_changed = before != object["metadata"]["finalizers"];

@@ -118,10 +118,18 @@ static ROWS: &[(&str, &str, Strategy)] = &[
     (
         "apps",
         "daemonsets",
-        Strategy { prepare_create: Some(apps::daemon_set::prepare_create), prepare_update: Some(apps::daemon_set::prepare_update), ..WITH_GENERATION },
+        Strategy {
+            prepare_create: Some(apps::daemon_set::prepare_create),
+            prepare_update: Some(apps::daemon_set::prepare_update),
+            ..WITH_GENERATION
+        },
     ),
     ("apps", "statefulsets", WITH_GENERATION),
-    ("batch", "jobs", Strategy { prepare_create: Some(batch::job::prepare_create), orphans_by_default: true, ..WITH_GENERATION }),
+    (
+        "batch",
+        "jobs",
+        Strategy { prepare_create: Some(batch::job::prepare_create), orphans_by_default: true, ..WITH_GENERATION },
+    ),
     ("batch", "cronjobs", WITH_GENERATION),
     (
         "certificates.k8s.io",

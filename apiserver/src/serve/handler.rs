@@ -57,12 +57,19 @@ struct Counters {
 
 impl Server {
     /// Puts the parts together.
-    pub fn new(engine: Arc<Engine>, access: Option<Arc<Access>>, connect: Connect, health: Health, address: String) -> Self {
+    pub fn new(
+        engine: Arc<Engine>,
+        access: Option<Arc<Access>>,
+        connect: Connect,
+        health: Health,
+        address: String,
+    ) -> Self {
         let labels = ["verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component", "code"];
         let timing = ["verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component"];
         let long = ["verb", "group", "version", "resource", "subresource", "scope", "component"];
         let buckets = vec![
-            0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
+            0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0,
+            20.0, 30.0, 45.0, 60.0,
         ];
         let counters = Counters {
             total: metrics::counter(
@@ -70,9 +77,22 @@ impl Server {
                 "Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code.",
                 &labels,
             ),
-            duration: metrics::histogram("apiserver_request_duration_seconds", "Response latency distribution in seconds per request.", &timing, buckets),
-            long_running: metrics::gauge("apiserver_longrunning_requests", "Gauge of all active long-running requests.", &long),
-            objects: metrics::gauge("apiserver_storage_objects", "Number of stored objects at the time of last check.", &["resource"]),
+            duration: metrics::histogram(
+                "apiserver_request_duration_seconds",
+                "Response latency distribution in seconds per request.",
+                &timing,
+                buckets,
+            ),
+            long_running: metrics::gauge(
+                "apiserver_longrunning_requests",
+                "Gauge of all active long-running requests.",
+                &long,
+            ),
+            objects: metrics::gauge(
+                "apiserver_storage_objects",
+                "Number of stored objects at the time of last check.",
+                &["resource"],
+            ),
         };
         Self { engine, access, connect, health, address, running: Arc::default(), counters }
     }
@@ -100,12 +120,18 @@ impl Server {
         let dry = if dry_run { "All" } else { "" };
         let (group, version, resource, sub) = (&info.api_group, &info.api_version, &info.resource, &info.subresource);
         let code = code.to_string();
-        self.counters.total.with_label_values(&[&verb, dry, group, version, resource, sub, scope, "apiserver", &code]).inc();
+        self.counters
+            .total
+            .with_label_values(&[&verb, dry, group, version, resource, sub, scope, "apiserver", &code])
+            .inc();
         if verb != "WATCH" {
             let labels = [&verb, dry, group, version, resource, sub, scope, "apiserver"];
             self.counters.duration.with_label_values(&labels).observe(since.elapsed().as_secs_f64());
         } else {
-            self.counters.long_running.with_label_values(&[&verb, group, version, resource, sub, scope, "apiserver"]).set(0.0);
+            self.counters
+                .long_running
+                .with_label_values(&[&verb, group, version, resource, sub, scope, "apiserver"])
+                .set(0.0);
         }
     }
 }
@@ -197,7 +223,8 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
     if !info.is_resource {
         return paths::serve(&server, &info, req.method().as_str(), &query, &shape).await;
     }
-    let served = if info.api_prefix == "api" { info.api_version == "v1" } else { registry::group_exists(&info.api_group) };
+    let served =
+        if info.api_prefix == "api" { info.api_version == "v1" } else { registry::group_exists(&info.api_group) };
     if !served {
         return answer::not_found(&shape);
     }
@@ -219,7 +246,11 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
         return response.unwrap_or_else(|status| answer::failure(&status, &shape));
     }
     let outcome = async {
-        let body = if matches!(req.method().as_str(), "POST" | "PUT" | "PATCH" | "DELETE") { read_body(payload).await? } else { Bytes::new() };
+        let body = if matches!(req.method().as_str(), "POST" | "PUT" | "PATCH" | "DELETE") {
+            read_body(payload).await?
+        } else {
+            Bytes::new()
+        };
         let request = Request {
             info: info.clone(),
             method: req.method().as_str().to_owned(),

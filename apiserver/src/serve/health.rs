@@ -114,11 +114,13 @@ impl Health {
     async fn check(&self, name: &str) -> Result<(), String> {
         let m = &self.milestones;
         match name {
-            "etcd" | "etcd-readiness" => match tokio::time::timeout(Duration::from_secs(2), self.store.revision()).await {
-                Ok(Ok(_)) => Ok(()),
-                Ok(Err(e)) => Err(e.to_string()),
-                Err(_) => Err("error getting data from etcd: context deadline exceeded".to_owned()),
-            },
+            "etcd" | "etcd-readiness" => {
+                match tokio::time::timeout(Duration::from_secs(2), self.store.revision()).await {
+                    Ok(Ok(_)) => Ok(()),
+                    Ok(Err(e)) => Err(e.to_string()),
+                    Err(_) => Err("error getting data from etcd: context deadline exceeded".to_owned()),
+                }
+            }
             "informer-sync" => done(&m.synced),
             "shutdown" if m.stopping.load(Ordering::Acquire) => Err("process is shutting down".to_owned()),
             "poststarthook/start-system-namespaces-controller" => done(&m.namespaces),
@@ -164,6 +166,9 @@ impl Health {
         if !failed.is_empty() {
             return Some((500, format!("{text}{path} check failed\n")));
         }
-        Some((200, if query.get("verbose").is_some() { format!("{text}{path} check passed\n") } else { "ok".to_owned() }))
+        Some((
+            200,
+            if query.get("verbose").is_some() { format!("{text}{path} check passed\n") } else { "ok".to_owned() },
+        ))
     }
 }

@@ -97,7 +97,14 @@ mod tests {
             let (path, query) = url.split_once('?').unwrap_or((url, ""));
             let i = request_info(method, path, &Query::parse(query));
             assert!(i.is_resource);
-            assert_eq!(format!("{}|{}|{}|{}|{}|{}|{}", i.verb, i.api_group, i.api_version, i.namespace, i.resource, i.name, i.subresource), want, "{url}");
+            assert_eq!(
+                format!(
+                    "{}|{}|{}|{}|{}|{}|{}",
+                    i.verb, i.api_group, i.api_version, i.namespace, i.resource, i.name, i.subresource
+                ),
+                want,
+                "{url}"
+            );
         }
         assert!(!request_info("GET", "/healthz", &Query::parse("")).is_resource);
         assert!(!request_info("GET", "/apis/apps/v1", &Query::parse("")).is_resource);

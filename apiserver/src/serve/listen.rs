@@ -85,7 +85,9 @@ fn key(flags: &FlagSet, addresses: &Addresses, names: &[String]) -> Result<Reloa
         return ReloadingKey::from_files(&files.0, &files.1);
     }
     let pair = cert::self_signed("localhost", &[addresses.advertise, IpAddr::from([127, 0, 0, 1])], names)?;
-    let written = std::fs::create_dir_all(dir).and_then(|()| std::fs::write(&files.0, &pair.certificate)).and_then(|()| write_key(&files.1, &pair.key));
+    let written = std::fs::create_dir_all(dir)
+        .and_then(|()| std::fs::write(&files.0, &pair.certificate))
+        .and_then(|()| write_key(&files.1, &pair.key));
     if let Err(error) = written {
         tracing::warn!(%error, dir = %dir.display(), "keeping the self-signed certificate in memory");
         return ReloadingKey::from_pem(&pair);
@@ -96,7 +98,13 @@ fn key(flags: &FlagSet, addresses: &Addresses, names: &[String]) -> Result<Reloa
 fn write_key(path: &Path, key: &str) -> std::io::Result<()> {
     use std::io::Write as _;
     use std::os::unix::fs::OpenOptionsExt as _;
-    std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?.write_all(key.as_bytes())
+    std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)?
+        .write_all(key.as_bytes())
 }
 
 /// Opens the port; connections wait until [`serve`].

@@ -3,9 +3,9 @@
 //! In come connections, out go answers. Policies live in `access`, objects in `verbs`; nothing here knows kinds.
 
 mod answer;
+mod handler;
 pub mod health;
 pub mod info;
-mod handler;
 pub mod listen;
 mod paths;
 

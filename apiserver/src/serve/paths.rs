@@ -38,7 +38,9 @@ fn aggregated(core: bool, shape: &Shape) -> Option<HttpResponse> {
     let accept = shape.accept.as_deref()?;
     let clause = accept.split(',').find(|c| {
         let c: String = c.chars().filter(|c| !c.is_whitespace()).collect();
-        c.starts_with("application/json;") && c.contains("g=apidiscovery.k8s.io") && c.contains("as=APIGroupDiscoveryList")
+        c.starts_with("application/json;")
+            && c.contains("g=apidiscovery.k8s.io")
+            && c.contains("as=APIGroupDiscoveryList")
     })?;
     let version = if clause.contains("v=v2beta1") { "v2beta1" } else { "v2" };
     let tree = discovery::aggregated(&groups(), core, version);
@@ -46,12 +48,15 @@ fn aggregated(core: bool, shape: &Shape) -> Option<HttpResponse> {
     let body = negotiate::envelope(negotiate::Format::Json, false, schema, &tree);
     let content_type = AGGREGATED.replace("v=v2;", &format!("v={version};"));
     let mut response = answer::reply(Reply::new(200, &content_type, body), shape);
-    response.headers_mut().insert(actix_web::http::header::VARY, actix_web::http::header::HeaderValue::from_static("Accept"));
+    response
+        .headers_mut()
+        .insert(actix_web::http::header::VARY, actix_web::http::header::HeaderValue::from_static("Accept"));
     Some(response)
 }
 
 fn root() -> Value {
-    let mut paths: Vec<String> = ["/.well-known/openid-configuration", "/api", "/api/v1", "/apis", "/apis/"].map(str::to_owned).into();
+    let mut paths: Vec<String> =
+        ["/.well-known/openid-configuration", "/api", "/api/v1", "/apis", "/apis/"].map(str::to_owned).into();
     for r in proto::resources::all().iter().filter(|r| !r.group.is_empty()) {
         for p in [format!("/apis/{}", r.group), format!("/apis/{}/{}", r.group, r.version)] {
             if !paths.contains(&p) {
@@ -59,7 +64,10 @@ fn root() -> Value {
             }
         }
     }
-    paths.extend(["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/openid/v1/jwks", "/readyz", "/version"].map(str::to_owned));
+    paths.extend(
+        ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/openid/v1/jwks", "/readyz", "/version"]
+            .map(str::to_owned),
+    );
     paths.sort();
     serde_json::json!({"paths": paths})
 }
@@ -102,7 +110,12 @@ const JWKS: &str = "application/jwk-set+json";
 
 /// Whether the client takes a media type that is offered alone.
 fn takes(shape: &Shape, offered: &str) -> bool {
-    shape.accept.as_deref().is_none_or(|a| a.trim().is_empty() || a.split(',').any(|c| matches!(c.split(';').next().unwrap_or("").trim(), "*/*" | "application/*") || c.trim() == offered))
+    shape.accept.as_deref().is_none_or(|a| {
+        a.trim().is_empty()
+            || a.split(',').any(|c| {
+                matches!(c.split(';').next().unwrap_or("").trim(), "*/*" | "application/*") || c.trim() == offered
+            })
+    })
 }
 
 fn published(content_type: &str, body: Vec<u8>, shape: &Shape) -> HttpResponse {
@@ -113,7 +126,13 @@ fn published(content_type: &str, body: Vec<u8>, shape: &Shape) -> HttpResponse {
 }
 
 /// Answers a path that is no resource.
-pub(super) async fn serve(server: &Server, info: &RequestInfo, method: &str, query: &Query, shape: &Shape) -> HttpResponse {
+pub(super) async fn serve(
+    server: &Server,
+    info: &RequestInfo,
+    method: &str,
+    query: &Query,
+    shape: &Shape,
+) -> HttpResponse {
     let segments: Vec<&str> = info.path.split('/').filter(|s| !s.is_empty()).collect();
     for (name, endpoint) in [("healthz", Endpoint::Healthz), ("livez", Endpoint::Livez), ("readyz", Endpoint::Readyz)] {
         if segments.first() == Some(&name) {
@@ -133,7 +152,9 @@ pub(super) async fn serve(server: &Server, info: &RequestInfo, method: &str, que
     match segments.as_slice() {
         [] => json(&root(), shape),
         ["version"] => json(&shared::version::info(), shape),
-        ["metrics"] => answer::reply(Reply::new(200, "text/plain; version=0.0.4; charset=utf-8", server.metrics()), shape),
+        ["metrics"] => {
+            answer::reply(Reply::new(200, "text/plain; version=0.0.4; charset=utf-8", server.metrics()), shape)
+        }
         ["api"] => match aggregated(true, shape) {
             Some(r) => r,
             None => document(Some(discovery::api_versions(&server.address)), "APIVersions", query, shape),
@@ -165,10 +186,12 @@ pub(super) async fn serve(server: &Server, info: &RequestInfo, method: &str, que
             Some(body) => published(JWKS, body, shape),
             None => answer::not_found(shape),
         },
-        [".well-known", "openid-configuration"] => match server.access.as_ref().and_then(|a| a.openid_configuration()) {
-            Some(body) => published("application/json", body, shape),
-            None => answer::not_found(shape),
-        },
+        [".well-known", "openid-configuration"] => {
+            match server.access.as_ref().and_then(|a| a.openid_configuration()) {
+                Some(body) => published("application/json", body, shape),
+                None => answer::not_found(shape),
+            }
+        }
         _ => answer::not_found(shape),
     }
 }

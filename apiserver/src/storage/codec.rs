@@ -64,7 +64,9 @@ pub fn decode(row: &Resource, stored: &[u8], revision: i64) -> Result<Value, Cod
 /// Reads cached bytes into a tree of the storage row's served version.
 pub fn value(row: &Resource, raw: &Raw) -> Result<Value, CodecError> {
     let mut v = match raw {
-        Raw::Proto(bytes) => protobuf::decode(storage_schema(row)?, bytes).map_err(|e| CodecError::Protobuf(e.to_string()))?,
+        Raw::Proto(bytes) => {
+            protobuf::decode(storage_schema(row)?, bytes).map_err(|e| CodecError::Protobuf(e.to_string()))?
+        }
         Raw::Json(bytes) => serde_json::from_slice(bytes)?,
     };
     if let Some(map) = v.as_object_mut() {
@@ -89,7 +91,8 @@ fn transcode(row: &Resource, raw: &Raw, typed: bool, out: &mut Vec<u8>) -> Resul
     if let Raw::Proto(bytes) = raw {
         let api_version = if typed { conversion::group_version(&row.group, &row.version) } else { String::new() };
         let kind = if typed { &*row.kind } else { "" };
-        return protobuf::to_json(served_schema(row)?, &api_version, kind, bytes, out).map_err(|e| CodecError::Protobuf(e.to_string()));
+        return protobuf::to_json(served_schema(row)?, &api_version, kind, bytes, out)
+            .map_err(|e| CodecError::Protobuf(e.to_string()));
     }
     let mut tree = value(row, raw)?;
     if let (false, Some(map)) = (typed, tree.as_object_mut()) {
@@ -104,7 +107,8 @@ fn transcode(row: &Resource, raw: &Raw, typed: bool, out: &mut Vec<u8>) -> Resul
 pub fn raw(stored: &[u8], revision: i64) -> Result<Raw, CodecError> {
     if stored.starts_with(MAGIC) {
         let envelope = protobuf::unwrap(stored).map_err(|e| CodecError::Protobuf(e.to_string()))?;
-        let body = stamp(&envelope.raw, &revision.to_string()).ok_or_else(|| CodecError::Protobuf("object without metadata".to_owned()))?;
+        let body = stamp(envelope.raw, &revision.to_string())
+            .ok_or_else(|| CodecError::Protobuf("object without metadata".to_owned()))?;
         return Ok(Raw::Proto(Bytes::from(body)));
     }
     let mut v: Value = serde_json::from_slice(stored)?;

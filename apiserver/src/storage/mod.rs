@@ -10,7 +10,10 @@ mod compact;
 mod connect;
 mod lease;
 
-use etcd_client::{Compare, CompareOp, DeleteOptions, GetOptions, KeyValue, KvClient, PutOptions, Txn, TxnOp, TxnOpResponse, WatchClient};
+use etcd_client::{
+    Compare, CompareOp, DeleteOptions, GetOptions, KeyValue, KvClient, PutOptions, Txn, TxnOp, TxnOpResponse,
+    WatchClient,
+};
 
 pub use compact::compact_forever;
 pub use connect::Options;
@@ -155,7 +158,8 @@ impl Store {
 
     /// The store's revision, agreed by a quorum. Reads no data.
     pub async fn revision(&self) -> Result<i64, Error> {
-        let r = timed(self.kv.clone().get("\u{1}ironclad-revision-probe", Some(GetOptions::new().with_count_only()))).await?;
+        let r = timed(self.kv.clone().get("\u{1}ironclad-revision-probe", Some(GetOptions::new().with_count_only())))
+            .await?;
         Ok(r.header().map_or(0, etcd_client::ResponseHeader::revision))
     }
 
@@ -167,7 +171,8 @@ impl Store {
 
     /// Reads `[start, end of prefix)`, at most `limit` entries (0: all), at `revision` (0: newest).
     pub async fn page(&self, prefix: &str, start: &str, limit: i64, revision: i64) -> Result<Page, Error> {
-        let options = GetOptions::new().with_range(range_end(prefix.as_bytes())).with_limit(limit).with_revision(revision);
+        let options =
+            GetOptions::new().with_range(range_end(prefix.as_bytes())).with_limit(limit).with_revision(revision);
         let mut r = timed(self.kv.clone().get(start, Some(options))).await?;
         let (more, count) = (r.more(), r.count());
         let revision = r.header().map_or(0, etcd_client::ResponseHeader::revision);
@@ -190,7 +195,13 @@ impl Store {
     }
 
     /// Writes a key on the lease it already has.
-    pub async fn put_keeping_lease(&self, key: &str, value: Vec<u8>, revision: i64, lease: i64) -> Result<Written, Error> {
+    pub async fn put_keeping_lease(
+        &self,
+        key: &str,
+        value: Vec<u8>,
+        revision: i64,
+        lease: i64,
+    ) -> Result<Written, Error> {
         let options = (lease != 0).then(|| PutOptions::new().with_lease(lease));
         self.conditional(key, revision, TxnOp::put(key, value, options)).await
     }

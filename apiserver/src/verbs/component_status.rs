@@ -43,11 +43,21 @@ impl ServerCertVerifier for Anybody {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(&self, m: &[u8], c: &CertificateDer<'_>, d: &DigitallySignedStruct) -> Result<HandshakeSignatureValid, rustls::Error> {
+    fn verify_tls12_signature(
+        &self,
+        m: &[u8],
+        c: &CertificateDer<'_>,
+        d: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
         rustls::crypto::verify_tls12_signature(m, c, d, &self.0.signature_verification_algorithms)
     }
 
-    fn verify_tls13_signature(&self, m: &[u8], c: &CertificateDer<'_>, d: &DigitallySignedStruct) -> Result<HandshakeSignatureValid, rustls::Error> {
+    fn verify_tls13_signature(
+        &self,
+        m: &[u8],
+        c: &CertificateDer<'_>,
+        d: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
         rustls::crypto::verify_tls13_signature(m, c, d, &self.0.signature_verification_algorithms)
     }
 
@@ -59,7 +69,9 @@ impl ServerCertVerifier for Anybody {
 /// `ok`, or why not.
 async fn ask(port: u16) -> Result<(), String> {
     let url = format!("Get \"https://127.0.0.1:{port}/healthz\"");
-    let tcp = TcpStream::connect(("127.0.0.1", port)).await.map_err(|_| format!("{url}: dial tcp 127.0.0.1:{port}: connect: connection refused"))?;
+    let tcp = TcpStream::connect(("127.0.0.1", port))
+        .await
+        .map_err(|_| format!("{url}: dial tcp 127.0.0.1:{port}: connect: connection refused"))?;
     let provider = shared::cert::provider();
     let config = rustls::ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
@@ -88,7 +100,8 @@ async fn status(engine: &Engine, name: &str, port: Option<u16>) -> Value {
             None => engine.store.revision().await.map(|_| ()).map_err(|e| e.to_string()),
         }
     };
-    let answer = tokio::time::timeout(PATIENCE, question).await.unwrap_or_else(|_| Err("context deadline exceeded".to_owned()));
+    let answer =
+        tokio::time::timeout(PATIENCE, question).await.unwrap_or_else(|_| Err("context deadline exceeded".to_owned()));
     let (status, message) = match &answer {
         Ok(()) => ("True", "ok"),
         Err(why) => ("False", why.as_str()),
@@ -115,9 +128,10 @@ pub async fn list(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> 
     let mut items: Vec<Value> = futures::future::join_all(LOCAL.iter().map(|(n, p)| status(engine, n, Some(*p)))).await;
     items.push(status(engine, ETCD, None).await);
     let (schema, tree) = match accepted.shape {
-        Shape::Table(version) => {
-            (negotiate::table_kind("v1"), table::tabulate(row, version, items.iter(), Include::read(&r.query)?, json!({"resourceVersion": ""}), true))
-        }
+        Shape::Table(version) => (
+            negotiate::table_kind("v1"),
+            table::tabulate(row, version, items.iter(), Include::read(&r.query)?, json!({"resourceVersion": ""}), true),
+        ),
         Shape::Metadata(version) => {
             let items: Vec<Value> = items.iter().map(|t| negotiate::metadata_of(t, version)).collect();
             let tree = json!({"kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": {}, "items": items});

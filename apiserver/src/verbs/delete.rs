@@ -8,7 +8,7 @@ use proto::{Value, protobuf, schema, yaml};
 use serde_json::json;
 use shared::status::{Status, field};
 
-use super::engine::{Deleted, DeleteOptions, Engine, Target};
+use super::engine::{DeleteOptions, Deleted, Engine, Target};
 use super::list::{self, Found};
 use super::query::{Query, WriteOptions, check_dry_run};
 use super::select::Selection;
@@ -44,9 +44,12 @@ fn from_query(query: &Query) -> Result<Value, Status> {
 
 fn from_body(content_type: &str, body: &[u8]) -> Result<Value, Status> {
     let bad = |e: String| Status::bad_request(&e);
-    let schema = schema::message("k8s.io.apimachinery.pkg.apis.meta.v1.DeleteOptions").ok_or_else(|| Status::internal("no DeleteOptions"))?;
+    let schema = schema::message("k8s.io.apimachinery.pkg.apis.meta.v1.DeleteOptions")
+        .ok_or_else(|| Status::internal("no DeleteOptions"))?;
     let wrong_kind = |version: &str, kind: &str| {
-        Status::bad_request(&format!("no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\""))
+        Status::bad_request(&format!(
+            "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\""
+        ))
     };
     match body_format(content_type) {
         None => Err(Status::unsupported_media_type(&BODY_TYPES)),
@@ -55,17 +58,21 @@ fn from_body(content_type: &str, body: &[u8]) -> Result<Value, Status> {
             if !matches!(&*e.kind, "DeleteOptions" | "") {
                 return Err(wrong_kind(&e.api_version, &e.kind));
             }
-            protobuf::decode(schema, &e.raw).map_err(|e| bad(e.to_string()))
+            protobuf::decode(schema, e.raw).map_err(|e| bad(e.to_string()))
         }
         Some(format) => {
             let converted;
+            if format == Format::Yaml && negotiate::too_deep(body) {
+                return Err(bad(format!("yaml: {}", negotiate::TOO_DEEP)));
+            }
             let text: &[u8] = if format == Format::Yaml {
                 converted = yaml::to_json(body).map_err(|e| bad(e.to_string()))?;
                 &converted
             } else {
                 body
             };
-            let (version, kind) = json::type_meta(text).map_err(|e| bad(format!("couldn't get version/kind; json parse error: {e}")))?;
+            let (version, kind) =
+                json::type_meta(text).map_err(|e| bad(format!("couldn't get version/kind; json parse error: {e}")))?;
             if !matches!(kind.as_str(), "DeleteOptions" | "") {
                 return Err(wrong_kind(&version, &kind));
             }
@@ -76,7 +83,8 @@ fn from_body(content_type: &str, body: &[u8]) -> Result<Value, Status> {
 
 fn check(tree: &Value) -> Result<DeleteOptions, Status> {
     let mut errors = Vec::new();
-    let dry: Vec<String> = tree["dryRun"].as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect();
+    let dry: Vec<String> =
+        tree["dryRun"].as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect();
     let policy = tree["propagationPolicy"].as_str();
     let orphan = tree["orphanDependents"].as_bool();
     let path = || field::Path::new("propagationPolicy");

@@ -104,7 +104,12 @@ impl Engine {
     }
 
     /// A quorum read; the object is in the storage row's version.
-    pub async fn read(&self, row: &'static Resource, namespace: &str, name: &str) -> Result<Option<(Value, Stored)>, Status> {
+    pub async fn read(
+        &self,
+        row: &'static Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<(Value, Stored)>, Status> {
         let storage = storage_of(row);
         let (found, _) = self.store.get(&self.key(storage, namespace, name)).await.map_err(|e| storage_status(&e))?;
         found.map(|s| Ok((decode(storage, &s)?, s))).transpose()
@@ -118,7 +123,8 @@ impl Engine {
         let generated = meta::text(&object, "name").is_empty() && !meta::text(&object, "generateName").is_empty();
         let base = meta::text(&object, "generateName").to_owned();
         for round in 1.. {
-            let mut attempt = if generated && round < NAME_ROUNDS { object.clone() } else { std::mem::take(&mut object) };
+            let mut attempt =
+                if generated && round < NAME_ROUNDS { object.clone() } else { std::mem::take(&mut object) };
             if generated {
                 meta::set_text(&mut attempt, "name", &meta::generate_name(&base));
             }
@@ -184,7 +190,12 @@ impl Engine {
 
     /// Changes an object. True when it was created instead. `unset_revision_wins` is for patches, whose result always
     /// carries the revision they were computed on.
-    pub async fn update(&self, t: &mut Target<'_>, may_create: bool, change: &mut Change<'_>) -> Result<(Value, bool), Status> {
+    pub async fn update(
+        &self,
+        t: &mut Target<'_>,
+        may_create: bool,
+        change: &mut Change<'_>,
+    ) -> Result<(Value, bool), Status> {
         let storage = storage_of(t.row);
         let key = self.key(storage, t.namespace, t.name);
         let (mut found, _) = self.store.get(&key).await.map_err(|e| storage_status(&e))?;
@@ -251,9 +262,15 @@ impl Engine {
         } else if bytes == stored.value {
             Written::Done(stored.revision)
         } else if strategy.expires {
-            self.store.put_if(key, bytes, stored.revision, Some(self.event_ttl)).await.map_err(|e| storage_status(&e))?
+            self.store
+                .put_if(key, bytes, stored.revision, Some(self.event_ttl))
+                .await
+                .map_err(|e| storage_status(&e))?
         } else {
-            self.store.put_keeping_lease(key, bytes, stored.revision, stored.lease).await.map_err(|e| storage_status(&e))?
+            self.store
+                .put_keeping_lease(key, bytes, stored.revision, stored.lease)
+                .await
+                .map_err(|e| storage_status(&e))?
         };
         match written {
             Written::Done(revision) => {
@@ -283,7 +300,8 @@ impl Engine {
             self.judge(t, Operation::Delete, None, Some(&before)).await?;
             let grace = strategy.grace.map(|f| f(&object, options.grace_period_seconds));
             let decided = meta::has_propagation(&object);
-            let default = if strategy.orphans_by_default && !decided { Propagation::Orphan } else { Propagation::Unset };
+            let default =
+                if strategy.orphans_by_default && !decided { Propagation::Orphan } else { Propagation::Unset };
             let propagation = options.propagation.unwrap_or(default);
             let held = strategy.holds.is_some_and(|f| f(&object));
             let step = meta::mark_deleted(&mut object, grace, options.grace_period_seconds, propagation, held);
@@ -300,7 +318,10 @@ impl Engine {
                     let mut bare = object.clone();
                     meta::metadata(&mut bare).remove("resourceVersion");
                     let bytes = codec::encode(storage, &bare).map_err(|e| Status::internal(&e.to_string()))?;
-                    self.store.put_keeping_lease(&key, bytes, stored.revision, stored.lease).await.map_err(|e| storage_status(&e))?
+                    self.store
+                        .put_keeping_lease(&key, bytes, stored.revision, stored.lease)
+                        .await
+                        .map_err(|e| storage_status(&e))?
                 }
             };
             match written {
@@ -339,7 +360,12 @@ impl Engine {
             }
             meta::metadata(&mut object).remove("resourceVersion");
             let bytes = codec::encode(storage, &object).map_err(|e| Status::internal(&e.to_string()))?;
-            match self.store.put_keeping_lease(&key, bytes, stored.revision, stored.lease).await.map_err(|e| storage_status(&e))? {
+            match self
+                .store
+                .put_keeping_lease(&key, bytes, stored.revision, stored.lease)
+                .await
+                .map_err(|e| storage_status(&e))?
+            {
                 Written::Done(revision) => {
                     meta::set_text(&mut object, "resourceVersion", &revision.to_string());
                     return Ok(object);
@@ -371,24 +397,44 @@ impl Engine {
     /// From the request's version to the storage row's.
     pub fn to_storage(&self, row: &'static Resource, object: Value) -> Value {
         let s = storage_of(row);
-        if std::ptr::eq(s, row) { object } else { conversion::convert(object, &row.group, &row.kind, &s.group, &s.version) }
+        if std::ptr::eq(s, row) {
+            object
+        } else {
+            conversion::convert(object, &row.group, &row.kind, &s.group, &s.version)
+        }
     }
 
     /// From the storage row's version to the request's.
     pub fn to_served(&self, row: &'static Resource, object: Value) -> Value {
         let s = storage_of(row);
-        if std::ptr::eq(s, row) { object } else { conversion::convert(object, &s.group, &s.kind, &row.group, &row.version) }
+        if std::ptr::eq(s, row) {
+            object
+        } else {
+            conversion::convert(object, &s.group, &s.kind, &row.group, &row.version)
+        }
     }
 
     /// Mutating admission.
-    pub async fn admit(&self, t: &mut Target<'_>, operation: Operation, object: Option<&mut Value>, old: Option<&Value>) -> Result<(), Status> {
+    pub async fn admit(
+        &self,
+        t: &mut Target<'_>,
+        operation: Operation,
+        object: Option<&mut Value>,
+        old: Option<&Value>,
+    ) -> Result<(), Status> {
         let Some(chain) = self.admission.get() else { return Ok(()) };
         let mut annotations = BTreeMap::new();
         chain.admit(&mut attributes(t, operation, object, old, &mut annotations)).await
     }
 
     /// Validating admission.
-    pub async fn judge(&self, t: &mut Target<'_>, operation: Operation, object: Option<&mut Value>, old: Option<&Value>) -> Result<(), Status> {
+    pub async fn judge(
+        &self,
+        t: &mut Target<'_>,
+        operation: Operation,
+        object: Option<&mut Value>,
+        old: Option<&Value>,
+    ) -> Result<(), Status> {
         let Some(chain) = self.admission.get() else { return Ok(()) };
         let mut annotations = BTreeMap::new();
         chain.validate(&mut attributes(t, operation, object, old, &mut annotations)).await
@@ -445,7 +491,11 @@ fn prepare(strategy: &Strategy, row: &Resource, subresource: &str, new: &mut Val
 fn check_revision(t: &Target<'_>, strategy: &Strategy, new: &Value, stored: &Stored) -> Result<(), Status> {
     let asked = meta::revision(new).map_err(|e| Status::unknown(&e))?;
     if asked == 0 && !strategy.unconditional_update {
-        let e = field::Error::invalid(field::Path::new("metadata").child("resourceVersion"), Value::from(0), "must be specified for an update");
+        let e = field::Error::invalid(
+            field::Path::new("metadata").child("resourceVersion"),
+            Value::from(0),
+            "must be specified for an update",
+        );
         return Err(Status::invalid(&t.row.group, &t.row.kind, t.name, vec![e]));
     }
     if asked != 0 && asked != stored.revision {
@@ -479,7 +529,12 @@ fn check_preconditions(t: &Target<'_>, options: &DeleteOptions, object: &Value) 
 
 /// `409`: somebody else wrote first.
 pub fn conflict(row: &Resource, name: &str) -> Status {
-    Status::conflict(&row.group, &row.plural, name, "the object has been modified; please apply your changes to the latest version and try again")
+    Status::conflict(
+        &row.group,
+        &row.plural,
+        name,
+        "the object has been modified; please apply your changes to the latest version and try again",
+    )
 }
 
 /// A storage failure as clients see it.

@@ -17,20 +17,31 @@ pub fn revision(text: &str) -> Result<Option<i64>, String> {
         "" => Ok(None),
         t => match t.parse::<u64>() {
             Ok(n) => Ok(Some(i64::try_from(n).unwrap_or(i64::MAX))),
-            Err(_) => Err(format!("resourceVersion: Invalid value: {t:?}: strconv.ParseUint: parsing {t:?}: invalid syntax")),
+            Err(_) => {
+                Err(format!("resourceVersion: Invalid value: {t:?}: strconv.ParseUint: parsing {t:?}: invalid syntax"))
+            }
         },
     }
 }
 
 /// Finds the entry of an object as fresh as asked: `None` is a quorum read, 0 whatever is known.
-pub async fn entry(engine: &Arc<Engine>, row: &'static Resource, namespace: &str, name: &str, at: Option<i64>) -> Result<Arc<Entry>, Status> {
+pub async fn entry(
+    engine: &Arc<Engine>,
+    row: &'static Resource,
+    namespace: &str,
+    name: &str,
+    at: Option<i64>,
+) -> Result<Arc<Entry>, Status> {
     let storage = storage_of(row);
     let missing = || Status::not_found(&row.group, &row.plural, name);
     let short = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
     let Some(at) = at else {
-        let (found, _) = engine.store.get(&engine.key(storage, namespace, name)).await.map_err(|e| storage_status(&e))?;
+        let (found, _) =
+            engine.store.get(&engine.key(storage, namespace, name)).await.map_err(|e| storage_status(&e))?;
         let stored = found.ok_or_else(missing)?;
-        return codec::entry(storage, &short, &stored.value, stored.revision).map(Arc::new).map_err(|e| Status::internal(&e.to_string()));
+        return codec::entry(storage, &short, &stored.value, stored.revision)
+            .map(Arc::new)
+            .map_err(|e| Status::internal(&e.to_string()));
     };
     let cacher = engine.hub.cacher(storage);
     cacher.wait_ready().await;

@@ -15,8 +15,8 @@ use super::select::Selection;
 use super::{list, managers, write};
 use crate::api::{DeleteArgs, Pipeline};
 use crate::negotiate::decode_patched;
-use crate::registry::meta::Propagation;
 use crate::registry::meta;
+use crate::registry::meta::Propagation;
 use crate::storage::codec;
 
 /// Field manager of the server's own writes.
@@ -48,17 +48,37 @@ impl Pipeline for InProcess {
         Ok(found.items.iter().filter_map(|e| codec::value(resource, &e.raw).ok()).collect())
     }
 
-    async fn create(&self, user: &UserInfo, resource: &'static Resource, namespace: &str, object: Value) -> Result<Value, Status> {
+    async fn create(
+        &self,
+        user: &UserInfo,
+        resource: &'static Resource,
+        namespace: &str,
+        object: Value,
+    ) -> Result<Value, Status> {
         let mut object = canonical(resource, &object)?;
         write::check_namespace(&mut object, namespace)?;
         managers::created(resource, "", &mut object, MANAGER);
         let options = options();
-        let mut t =
-            Target { row: resource, subresource: "", namespace, name: "", user, options: &options, options_object: Value::Null, warnings: Vec::new() };
+        let mut t = Target {
+            row: resource,
+            subresource: "",
+            namespace,
+            name: "",
+            user,
+            options: &options,
+            options_object: Value::Null,
+            warnings: Vec::new(),
+        };
         self.0.create(&mut t, object).await
     }
 
-    async fn update(&self, user: &UserInfo, resource: &'static Resource, subresource: &str, object: Value) -> Result<Value, Status> {
+    async fn update(
+        &self,
+        user: &UserInfo,
+        resource: &'static Resource,
+        subresource: &str,
+        object: Value,
+    ) -> Result<Value, Status> {
         let object = canonical(resource, &object)?;
         let (namespace, name) = (meta::text(&object, "namespace").to_owned(), meta::text(&object, "name").to_owned());
         let options = options();
@@ -82,7 +102,14 @@ impl Pipeline for InProcess {
         Ok(self.0.update(&mut t, false, &mut change).await?.0)
     }
 
-    async fn delete(&self, user: &UserInfo, resource: &'static Resource, namespace: &str, name: &str, args: DeleteArgs) -> Result<(), Status> {
+    async fn delete(
+        &self,
+        user: &UserInfo,
+        resource: &'static Resource,
+        namespace: &str,
+        name: &str,
+        args: DeleteArgs,
+    ) -> Result<(), Status> {
         let propagation = match args.propagation_policy.as_deref() {
             Some("Foreground") => Some(Propagation::Foreground),
             Some("Orphan") => Some(Propagation::Orphan),

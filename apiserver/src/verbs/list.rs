@@ -67,7 +67,10 @@ pub fn check(query: &Query, watch: bool) -> Result<(), Status> {
         }
     } else {
         if send.is_some() {
-            errors.push(field::Error::forbidden(field::Path::new("sendInitialEvents"), "sendInitialEvents is forbidden for list"));
+            errors.push(field::Error::forbidden(
+                field::Path::new("sendInitialEvents"),
+                "sendInitialEvents is forbidden for list",
+            ));
         }
         if !matching.is_empty() {
             if rv.is_empty() {
@@ -93,7 +96,8 @@ fn options(query: &Query, scope: &str) -> Result<Options, Status> {
     let limit = usize::try_from(query.int("limit")?.unwrap_or(0)).unwrap_or(0);
     query.int("timeoutSeconds")?;
     let text = |k: &str| query.get(k).unwrap_or("");
-    let rv = get::revision(text("resourceVersion")).map_err(|e| Status::bad_request(&format!("invalid resource version: {e}")))?;
+    let rv = get::revision(text("resourceVersion"))
+        .map_err(|e| Status::bad_request(&format!("invalid resource version: {e}")))?;
     if let Some(token) = query.get("continue").filter(|t| !t.is_empty()) {
         let (revision, start) = read_token(token, scope)?;
         if rv.is_some_and(|n| n > 0) {
@@ -168,13 +172,21 @@ fn expired(error: storage::Error, o: &Options, scope: &str, last_start: &str) ->
     status
 }
 
-async fn from_cache(engine: &Arc<Engine>, storage: &'static Resource, scope: &str, o: &Options, selection: &Selection, at_least: i64) -> Found {
+async fn from_cache(
+    engine: &Arc<Engine>,
+    storage: &'static Resource,
+    scope: &str,
+    o: &Options,
+    selection: &Selection,
+    at_least: i64,
+) -> Found {
     let cacher = engine.hub.cacher(storage);
     if o.limit == 0
         && let Some(name) = selection.name()
         && (!storage.namespaced || !scope.is_empty())
     {
-        let items: Vec<_> = cacher.get(&format!("{scope}{name}")).into_iter().filter(|e| selection.matches(e)).collect();
+        let items: Vec<_> =
+            cacher.get(&format!("{scope}{name}")).into_iter().filter(|e| selection.matches(e)).collect();
         return Found { items, revision: at_least, rest: None };
     }
     let plain = selection.is_everything();
@@ -187,7 +199,14 @@ async fn from_cache(engine: &Arc<Engine>, storage: &'static Resource, scope: &st
     Found { items: snapshot.items, revision: snapshot.revision, rest }
 }
 
-async fn from_etcd(engine: &Arc<Engine>, storage: &'static Resource, scope: &str, o: &Options, selection: &Selection, revision: i64) -> Result<Found, storage::Error> {
+async fn from_etcd(
+    engine: &Arc<Engine>,
+    storage: &'static Resource,
+    scope: &str,
+    o: &Options,
+    selection: &Selection,
+    revision: i64,
+) -> Result<Found, storage::Error> {
     const PAGE: i64 = 500;
     let base = format!("{}/", engine.store.key(&storage.etcd_prefix));
     let prefix = format!("{base}{scope}");
@@ -204,7 +223,11 @@ async fn from_etcd(engine: &Arc<Engine>, storage: &'static Resource, scope: &str
                     items.push(Arc::new(e));
                     if o.limit > 0 && items.len() == o.limit && left > 0 {
                         let rest = token(revision, scope, &stored.key[base.len()..]);
-                        return Ok(Found { items, revision, rest: Some((rest, selection.is_everything().then_some(left))) });
+                        return Ok(Found {
+                            items,
+                            revision,
+                            rest: Some((rest, selection.is_everything().then_some(left))),
+                        });
                     }
                 }
                 Ok(_) => {}
@@ -217,7 +240,13 @@ async fn from_etcd(engine: &Arc<Engine>, storage: &'static Resource, scope: &str
     }
 }
 
-async fn find(engine: &Arc<Engine>, row: &'static Resource, namespace: &str, o: &Options, selection: &Selection) -> Result<Found, Status> {
+async fn find(
+    engine: &Arc<Engine>,
+    row: &'static Resource,
+    namespace: &str,
+    o: &Options,
+    selection: &Selection,
+) -> Result<Found, Status> {
     let storage = storage_of(row);
     let scope = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
     let cacher = engine.hub.cacher(storage);
@@ -232,7 +261,9 @@ async fn find(engine: &Arc<Engine>, row: &'static Resource, namespace: &str, o: 
         Moment::Exact(n) => {
             get::reach(engine, n).await?;
             if !cacher.unchanged_since(n) {
-                return from_etcd(engine, storage, &scope, o, selection, n).await.map_err(|e| expired(e, o, &scope, &o.start));
+                return from_etcd(engine, storage, &scope, o, selection, n)
+                    .await
+                    .map_err(|e| expired(e, o, &scope, &o.start));
             }
             n
         }
@@ -241,7 +272,9 @@ async fn find(engine: &Arc<Engine>, row: &'static Resource, namespace: &str, o: 
     if let Moment::Exact(n) = o.moment {
         if found.revision > n {
             // It changed since the look.
-            return from_etcd(engine, storage, &scope, o, selection, n).await.map_err(|e| expired(e, o, &scope, &o.start));
+            return from_etcd(engine, storage, &scope, o, selection, n)
+                .await
+                .map_err(|e| expired(e, o, &scope, &o.start));
         }
         found.revision = n;
     }
@@ -249,8 +282,20 @@ async fn find(engine: &Arc<Engine>, row: &'static Resource, namespace: &str, o: 
 }
 
 /// All objects of a collection that match, as they are now.
-pub async fn collect(engine: &Arc<Engine>, row: &'static Resource, namespace: &str, selection: &Selection) -> Result<Found, Status> {
-    find(engine, row, namespace, &Options { moment: Moment::Now, limit: 0, start: String::new(), continued: false }, selection).await
+pub async fn collect(
+    engine: &Arc<Engine>,
+    row: &'static Resource,
+    namespace: &str,
+    selection: &Selection,
+) -> Result<Found, Status> {
+    find(
+        engine,
+        row,
+        namespace,
+        &Options { moment: Moment::Now, limit: 0, start: String::new(), continued: false },
+        selection,
+    )
+    .await
 }
 
 /// The verb.
@@ -283,7 +328,13 @@ fn meta(found: &Found) -> Value {
 }
 
 /// Encodes a list.
-pub fn reply(engine: &Engine, row: &'static Resource, accepted: &Accepted, include: Include, found: &Found) -> Result<Reply, Status> {
+pub fn reply(
+    engine: &Engine,
+    row: &'static Resource,
+    accepted: &Accepted,
+    include: Include,
+    found: &Found,
+) -> Result<Reply, Status> {
     let failed = |e: codec::CodecError| Status::internal(&e.to_string());
     let own = std::ptr::eq(storage_of(row), row);
     let body = match (accepted.shape, accepted.format) {
@@ -295,7 +346,10 @@ pub fn reply(engine: &Engine, row: &'static Resource, accepted: &Accepted, inclu
                 trees.push(engine.to_served(row, codec::value(storage_of(row), &e.raw).map_err(failed)?));
             }
             let (schema, tree) = match shape {
-                Shape::Table(version) => (negotiate::table_kind("v1"), table::tabulate(row, version, trees.iter(), include, meta(found), true)),
+                Shape::Table(version) => (
+                    negotiate::table_kind("v1"),
+                    table::tabulate(row, version, trees.iter(), include, meta(found), true),
+                ),
                 Shape::Metadata(version) => {
                     let items: Vec<Value> = trees.iter().map(|t| negotiate::metadata_of(t, version)).collect();
                     let tree = json!({"kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": meta(found), "items": items});
@@ -326,9 +380,11 @@ pub fn reply(engine: &Engine, row: &'static Resource, accepted: &Accepted, inclu
 
 fn json_list(engine: &Engine, row: &'static Resource, own: bool, found: &Found) -> Result<Vec<u8>, Status> {
     let failed = |e: codec::CodecError| Status::internal(&e.to_string());
-    let size: usize = found.items.iter().map(|e| e.raw.len() * 2).sum();
+    let size: usize = found.items.iter().map(|e| e.raw.size() * 2).sum();
     let mut out = Vec::with_capacity(size + 256);
-    out.extend_from_slice(format!(r#"{{"kind":"{}","apiVersion":"{}","metadata":"#, row.list_kind, row.api_version()).as_bytes());
+    out.extend_from_slice(
+        format!(r#"{{"kind":"{}","apiVersion":"{}","metadata":"#, row.list_kind, row.api_version()).as_bytes(),
+    );
     match schema::message("k8s.io.apimachinery.pkg.apis.meta.v1.ListMeta") {
         Some(s) => json::encode(s, &meta(found), &mut out),
         None => json::encode_any(&meta(found), &mut out),
@@ -357,9 +413,11 @@ fn json_list(engine: &Engine, row: &'static Resource, own: bool, found: &Found) 
 /// `metadata = 1`, `items = 2`.
 fn protobuf_list(engine: &Engine, row: &'static Resource, own: bool, found: &Found) -> Result<Vec<u8>, Status> {
     let failed = |e: codec::CodecError| Status::internal(&e.to_string());
-    let size: usize = found.items.iter().map(|e| e.raw.len() + 4).sum();
+    let size: usize = found.items.iter().map(|e| e.raw.size() + 4).sum();
     let mut body = Vec::with_capacity(size + 64);
-    let list_meta = schema::message("k8s.io.apimachinery.pkg.apis.meta.v1.ListMeta").map(|s| protobuf::encode(s, &meta(found))).unwrap_or_default();
+    let list_meta = schema::message("k8s.io.apimachinery.pkg.apis.meta.v1.ListMeta")
+        .map(|s| protobuf::encode(s, &meta(found)))
+        .unwrap_or_default();
     put(&mut body, 0x0a, &list_meta);
     let served = codec::served_schema(row).map_err(failed)?;
     for e in &found.items {
@@ -396,7 +454,10 @@ mod tests {
         assert_eq!(t, "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6NSwic3RhcnQiOiJhXHUwMDAwIn0");
         assert_eq!(read_token(&t, "e/").map_err(|e| e.message), Ok((5, "e/a\0".to_owned())));
         let e = read_token("abc", "").expect_err("garbage");
-        assert_eq!(e.message, "invalid continue token: continue key is not valid: invalid character 'i' looking for beginning of value");
+        assert_eq!(
+            e.message,
+            "invalid continue token: continue key is not valid: invalid character 'i' looking for beginning of value"
+        );
     }
 
     #[test]
@@ -412,6 +473,9 @@ mod tests {
         ] {
             assert_eq!(options(&Query::parse(query), "").is_ok(), ok, "{query}");
         }
-        assert_eq!(options(&Query::parse("resourceVersion=7&limit=5"), "").map(|o| o.moment).ok(), Some(Moment::Exact(7)));
+        assert_eq!(
+            options(&Query::parse("resourceVersion=7&limit=5"), "").map(|o| o.moment).ok(),
+            Some(Moment::Exact(7))
+        );
     }
 }

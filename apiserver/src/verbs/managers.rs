@@ -42,12 +42,19 @@ fn unknown_fields(schema: &Message, applied: &Value, validation: FieldValidation
 }
 
 /// Server-side apply. Returns the object, canonical but not defaulted, and warnings.
-pub fn applied(row: &Resource, subresource: &str, old: Option<&Value>, applied: &Value, options: &WriteOptions) -> Result<(Value, Vec<String>), Status> {
+pub fn applied(
+    row: &Resource,
+    subresource: &str,
+    old: Option<&Value>,
+    applied: &Value,
+    options: &WriteOptions,
+) -> Result<(Value, Vec<String>), Status> {
     let schema = codec::served_schema(row).map_err(|e| Status::internal(&e.to_string()))?;
     let api_version = row.api_version();
     let reset = reset_fields(&row.group, &row.plural, subresource);
     let now = meta::now();
-    let write = Write { manager: &options.field_manager, api_version: &api_version, subresource, now: &now, reset: &reset };
+    let write =
+        Write { manager: &options.field_manager, api_version: &api_version, subresource, now: &now, reset: &reset };
     let mut config = applied.clone();
     if old.is_none() {
         meta::set_text(&mut config, "resourceVersion", "");
@@ -58,7 +65,8 @@ pub fn applied(row: &Resource, subresource: &str, old: Option<&Value>, applied: 
         Error::Unknown(text) => Status::unknown(&text),
         Error::Conflicts(conflicts) => {
             let message = Error::Conflicts(conflicts.clone()).to_string();
-            let pairs: Vec<(String, String)> = conflicts.into_iter().map(|c| (format!("conflict with {}", c.owner), c.field)).collect();
+            let pairs: Vec<(String, String)> =
+                conflicts.into_iter().map(|c| (format!("conflict with {}", c.owner), c.field)).collect();
             let mut status = Status::apply_conflict(&pairs);
             status.message = message;
             status

@@ -150,7 +150,13 @@ pub fn namespace_of<'a>(info: &'a RequestInfo, row: &Resource) -> &'a str {
 }
 
 /// The target of a write.
-pub fn target<'a>(r: &'a Request, row: &'static Resource, subresource: &'a str, options: &'a WriteOptions, kind: &str) -> Target<'a> {
+pub fn target<'a>(
+    r: &'a Request,
+    row: &'static Resource,
+    subresource: &'a str,
+    options: &'a WriteOptions,
+    kind: &str,
+) -> Target<'a> {
     let mut object = json!({"kind": kind, "apiVersion": "meta.k8s.io/v1"});
     if options.dry_run {
         object["dryRun"] = json!(["All"]);
@@ -174,7 +180,13 @@ pub fn target<'a>(r: &'a Request, row: &'static Resource, subresource: &'a str, 
 }
 
 /// Encodes an object answer in the form the client accepts.
-pub fn reply_object(engine: &Engine, r: &Request, row: &'static Resource, code: u16, object: &Value) -> Result<Reply, Status> {
+pub fn reply_object(
+    engine: &Engine,
+    r: &Request,
+    row: &'static Resource,
+    code: u16,
+    object: &Value,
+) -> Result<Reply, Status> {
     let accepted = accepted(r, false)?;
     table::object_reply(engine, r, row, &accepted, code, object)
 }

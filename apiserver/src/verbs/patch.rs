@@ -13,7 +13,7 @@ use shared::status::{Status, field};
 use super::engine::Engine;
 use super::query::{FieldValidation, OptionsKind, WriteOptions};
 use super::{Reply, Request, managers, namespace_of, reply_object, target, write};
-use crate::negotiate::{decode_patched, decode_tree};
+use crate::negotiate::{TOO_DEEP, decode_patched, decode_tree, too_deep};
 use crate::registry::meta;
 use crate::storage::codec;
 
@@ -29,8 +29,12 @@ pub enum Patch {
     Apply(Value),
 }
 
-const TYPES: [&str; 4] =
-    ["application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json", "application/apply-patch+yaml"];
+const TYPES: [&str; 4] = [
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+    "application/apply-patch+yaml",
+];
 
 fn media(content_type: &str) -> &str {
     content_type.split(';').next().unwrap_or("").trim()
@@ -57,14 +61,24 @@ impl Patch {
             "application/json-patch+json" => {
                 let document = json::decode_any(body).map_err(|e| bad(format!("error decoding patch: {e}")))?;
                 json_patch::Patch::decode(document).map(Self::Json).map_err(|e| match e {
-                    json_patch::Error::TooMany(_) => Status::failure(413, "RequestEntityTooLarge", format!("Request entity too large: {e}")),
+                    json_patch::Error::TooMany(_) => {
+                        Status::failure(413, "RequestEntityTooLarge", format!("Request entity too large: {e}"))
+                    }
                     e => bad(e.to_string()),
                 })
             }
-            "application/merge-patch+json" => json::decode_any(body).map(Self::Merge).map_err(|e| bad(format!("error decoding patch: {e}"))),
-            "application/strategic-merge-patch+json" => json::decode_any(body).map(Self::Strategic).map_err(|e| bad(e.to_string())),
+            "application/merge-patch+json" => {
+                json::decode_any(body).map(Self::Merge).map_err(|e| bad(format!("error decoding patch: {e}")))
+            }
+            "application/strategic-merge-patch+json" => {
+                json::decode_any(body).map(Self::Strategic).map_err(|e| bad(e.to_string()))
+            }
             "application/apply-patch+yaml" => {
-                let text = yaml::to_json(body).map_err(|e| bad(format!("error decoding YAML: error converting YAML to JSON: {e}")))?;
+                if too_deep(body) {
+                    return Err(bad(format!("error decoding YAML: error converting YAML to JSON: yaml: {TOO_DEEP}")));
+                }
+                let text = yaml::to_json(body)
+                    .map_err(|e| bad(format!("error decoding YAML: error converting YAML to JSON: {e}")))?;
                 json::decode_any(&text).map(Self::Apply).map_err(|e| bad(format!("error decoding YAML: {e}")))
             }
             _ => Err(unsupported()),
@@ -76,14 +90,22 @@ impl Patch {
     }
 
     /// The patched object of a kind (`apiVersion`, `kind`), canonical, with what lenient decoding found.
-    pub fn on_kind(&self, named: (&str, &str), schema: &Message, old: &Value, validation: FieldValidation) -> Result<(Value, Vec<String>), Status> {
+    pub fn on_kind(
+        &self,
+        named: (&str, &str),
+        schema: &Message,
+        old: &Value,
+        validation: FieldValidation,
+    ) -> Result<(Value, Vec<String>), Status> {
         let mut warnings = Vec::new();
         let mut new = old.clone();
         match self {
             Self::Json(p) => {
                 if !p.strict.is_empty() {
                     match validation {
-                        FieldValidation::Strict => return Err(Status::bad_request(&format!("strict decoding error: {}", p.strict.join(", ")))),
+                        FieldValidation::Strict => {
+                            return Err(Status::bad_request(&format!("strict decoding error: {}", p.strict.join(", "))));
+                        }
                         FieldValidation::Warn => warnings.extend(p.strict.iter().cloned()),
                         FieldValidation::Ignore => {}
                     }
@@ -111,7 +133,11 @@ impl Patch {
             }
             Self::Apply(_) => return Err(Status::internal("apply is not a patch of an object")),
         }
-        let lenient = if matches!(self, Self::Strategic(_)) && validation != FieldValidation::Ignore { FieldValidation::Ignore } else { validation };
+        let lenient = if matches!(self, Self::Strategic(_)) && validation != FieldValidation::Ignore {
+            FieldValidation::Ignore
+        } else {
+            validation
+        };
         check_kind(named, &new)?;
         let decoded = decode_patched(named, schema, &new, lenient)?;
         warnings.extend(decoded.warnings);
@@ -130,7 +156,11 @@ fn check_kind(named: (&str, &str), new: &Value) -> Result<(), Status> {
     let shown = String::from_utf8_lossy(&bytes).into_owned();
     let (version, kind) = (new["apiVersion"].as_str().unwrap_or(""), new["kind"].as_str().unwrap_or(""));
     let why = if proto::schema::kind_of(version, kind).is_some() {
-        format!("unable to decode {version}, Kind={kind} into *{}.{}", named.0.rsplit('/').next().unwrap_or(""), named.1)
+        format!(
+            "unable to decode {version}, Kind={kind} into *{}.{}",
+            named.0.rsplit('/').next().unwrap_or(""),
+            named.1
+        )
     } else {
         format!("no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\"")
     };
@@ -141,7 +171,11 @@ fn check_kind(named: (&str, &str), new: &Value) -> Result<(), Status> {
 fn check_applied(row: &Resource, applied: &Value, name: &str, namespace: &str) -> Result<(), Status> {
     let text = |k: &str| applied.get(k).and_then(Value::as_str).unwrap_or("");
     let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
-    if text("kind").is_empty() || text("apiVersion").is_empty() || text("kind") != row.kind || text("apiVersion") != row.api_version() {
+    if text("kind").is_empty()
+        || text("apiVersion").is_empty()
+        || text("kind") != row.kind
+        || text("apiVersion") != row.api_version()
+    {
         return Err(Status::bad_request(&format!("invalid object type: {group}/{version}, Kind={}", text("kind"))));
     }
     if applied.pointer("/metadata/managedFields").is_some_and(|m| !m.is_null()) {
@@ -149,17 +183,26 @@ fn check_applied(row: &Resource, applied: &Value, name: &str, namespace: &str) -
     }
     let there = meta::text(applied, "name");
     if !there.is_empty() && there != name {
-        return Err(Status::bad_request(&format!("the name of the object ({there}) does not match the name on the URL ({name})")));
+        return Err(Status::bad_request(&format!(
+            "the name of the object ({there}) does not match the name on the URL ({name})"
+        )));
     }
     let there = meta::text(applied, "namespace");
     if !there.is_empty() && !namespace.is_empty() && there != namespace {
-        return Err(Status::bad_request("the namespace of the provided object does not match the namespace sent on the request"));
+        return Err(Status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
     }
     Ok(())
 }
 
 /// The verb, for an object or one of its object-shaped subresources.
-pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &'static Resource, subresource: &str) -> Result<Reply, Status> {
+pub async fn patch(
+    engine: &Arc<Engine>,
+    r: &Request,
+    row: &'static Resource,
+    subresource: &str,
+) -> Result<Reply, Status> {
     if !TYPES.contains(&media(&r.content_type)) {
         return Err(unsupported());
     }
@@ -182,7 +225,8 @@ pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &'static Resource, su
             }
             (_, None) => return Err(Status::not_found(&row.group, &row.plural, &r.info.name)),
             (patch, Some(old)) => {
-                let (new, warnings) = patch.on_kind((&row.api_version(), &row.kind), schema, old, options.field_validation)?;
+                let (new, warnings) =
+                    patch.on_kind((&row.api_version(), &row.kind), schema, old, options.field_validation)?;
                 found = warnings;
                 new
             }

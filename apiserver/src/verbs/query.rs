@@ -11,7 +11,13 @@ pub struct Query(Vec<(String, String)>);
 impl Query {
     /// Parses `a=b&c=d`.
     pub fn parse(raw: &str) -> Self {
-        Self(raw.split('&').filter(|p| !p.is_empty()).map(|p| p.split_once('=').unwrap_or((p, ""))).map(|(k, v)| (decode(k), decode(v))).collect())
+        Self(
+            raw.split('&')
+                .filter(|p| !p.is_empty())
+                .map(|p| p.split_once('=').unwrap_or((p, "")))
+                .map(|(k, v)| (decode(k), decode(v)))
+                .collect(),
+        )
     }
 
     /// The first value of a parameter.
@@ -125,10 +131,14 @@ impl WriteOptions {
         if let OptionsKind::Patch(apply) = kind {
             if apply {
                 if manager.is_empty() {
-                    errors.push(field::Error::required(field::Path::new("fieldManager"), "is required for apply patch"));
+                    errors
+                        .push(field::Error::required(field::Path::new("fieldManager"), "is required for apply patch"));
                 }
             } else if query.get("force").is_some() {
-                errors.push(field::Error::forbidden(field::Path::new("force"), "may not be specified for non-apply patch"));
+                errors.push(field::Error::forbidden(
+                    field::Path::new("force"),
+                    "may not be specified for non-apply patch",
+                ));
             }
         }
         check_manager(manager, &mut errors);
@@ -140,7 +150,11 @@ impl WriteOptions {
             "Ignore" => FieldValidation::Ignore,
             "Strict" => FieldValidation::Strict,
             other => {
-                errors.push(field::Error::not_supported(field::Path::new("fieldValidation"), Value::from(other), &["", "Ignore", "Strict", "Warn"]));
+                errors.push(field::Error::not_supported(
+                    field::Path::new("fieldValidation"),
+                    Value::from(other),
+                    &["", "Ignore", "Strict", "Warn"],
+                ));
                 FieldValidation::Warn
             }
         };
@@ -186,7 +200,8 @@ pub fn check_dry_run(dry: &[String], errors: &mut Vec<field::Error>) {
 
 /// The manager of a client that names none: the first word of its user agent.
 pub fn manager_of(user_agent: &str) -> String {
-    let name: String = user_agent.split('/').next().unwrap_or("").chars().filter(|c| !c.is_control()).take(128).collect();
+    let name: String =
+        user_agent.split('/').next().unwrap_or("").chars().filter(|c| !c.is_control()).take(128).collect();
     if name.is_empty() { "unknown".to_owned() } else { name }
 }
 

@@ -24,7 +24,9 @@ pub fn of(object: &Value) -> Value {
         }
     }
     let selector = match &object["spec"]["selector"] {
-        Value::Object(m) if m.contains_key("matchLabels") || m.contains_key("matchExpressions") => Selector::from_object(Some(&object["spec"]["selector"])),
+        Value::Object(m) if m.contains_key("matchLabels") || m.contains_key("matchExpressions") => {
+            Selector::from_object(Some(&object["spec"]["selector"]))
+        }
         Value::Object(m) => Selector::from_map(m),
         _ => Ok(Selector::everything()),
     };
@@ -47,7 +49,11 @@ fn reply(r: &Request, scale: &Value) -> Result<Reply, Status> {
 fn check(scale: &Value, name: &str) -> Result<i64, Status> {
     let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
     if replicas < 0 {
-        let e = field::Error::invalid(field::Path::of(&["spec", "replicas"]), replicas, "must be greater than or equal to 0");
+        let e = field::Error::invalid(
+            field::Path::of(&["spec", "replicas"]),
+            replicas,
+            "must be greater than or equal to 0",
+        );
         return Err(Status::invalid("autoscaling", "Scale", name, vec![e]));
     }
     Ok(replicas)
@@ -59,7 +65,8 @@ fn written_back(row: &Resource, old: &Value, scale: &Value, manager: &str) -> Re
     let replicas = check(scale, name)?;
     let uid = meta::text(scale, "uid");
     if !uid.is_empty() && uid != meta::text(old, "uid") {
-        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", meta::text(old, "uid"));
+        let why =
+            format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", meta::text(old, "uid"));
         return Err(Status::conflict(&row.group, &row.plural, name, &why));
     }
     let mut new = old.clone();
@@ -81,7 +88,12 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &'static Resource)
         }
         "update" => {
             let options = WriteOptions::read(&r.query, OptionsKind::Update, &r.user_agent)?;
-            let scale = negotiate::decode(&r.content_type, &r.body, &Expected::kind("autoscaling", "v1", "Scale"), options.field_validation)?;
+            let scale = negotiate::decode(
+                &r.content_type,
+                &r.body,
+                &Expected::kind("autoscaling", "v1", "Scale"),
+                options.field_validation,
+            )?;
             let mut t = target(r, row, "scale", &options, "UpdateOptions");
             let mut change = |old: Option<&Value>| {
                 let old = old.ok_or_else(|| Status::not_found(&row.group, &row.plural, name))?;

@@ -44,7 +44,13 @@ pub fn created(r: &Request) -> Result<Reply, Status> {
 }
 
 /// Creates of kinds that are computed, and of `bindings`.
-pub async fn create_virtual(engine: &Arc<Engine>, r: &Request, row: &'static Resource, mut object: Value, options: &WriteOptions) -> Result<Reply, Status> {
+pub async fn create_virtual(
+    engine: &Arc<Engine>,
+    r: &Request,
+    row: &'static Resource,
+    mut object: Value,
+    options: &WriteOptions,
+) -> Result<Reply, Status> {
     let namespace = namespace_of(&r.info, row);
     write::check_namespace(&mut object, namespace)?;
     if row.plural == "bindings" {
@@ -64,7 +70,9 @@ pub async fn create_virtual(engine: &Arc<Engine>, r: &Request, row: &'static Res
 
 async fn bind(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Result<Reply, Status> {
     let options = WriteOptions::read(&r.query, OptionsKind::Create, &r.user_agent)?;
-    let mut object = negotiate::decode(&r.content_type, &r.body, &Expected::kind("", "v1", "Binding"), options.field_validation)?.object;
+    let mut object =
+        negotiate::decode(&r.content_type, &r.body, &Expected::kind("", "v1", "Binding"), options.field_validation)?
+            .object;
     write::check_namespace(&mut object, &r.info.namespace)?;
     let there = meta::text(&object, "name");
     if !there.is_empty() && there != r.info.name {
@@ -73,7 +81,14 @@ async fn bind(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Resu
     bind_to(engine, r, row, &r.info.name, object, &options).await
 }
 
-async fn bind_to(engine: &Arc<Engine>, r: &Request, row: &'static Resource, name: &str, mut object: Value, options: &WriteOptions) -> Result<Reply, Status> {
+async fn bind_to(
+    engine: &Arc<Engine>,
+    r: &Request,
+    row: &'static Resource,
+    name: &str,
+    mut object: Value,
+    options: &WriteOptions,
+) -> Result<Reply, Status> {
     let mut t = target(r, row, "binding", options, "CreateOptions");
     t.name = name;
     engine.admit(&mut t, Operation::Create, Some(&mut object), None).await?;
@@ -92,7 +107,9 @@ async fn token(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Res
     }
     let there = meta::text(&object, "name");
     if !there.is_empty() && there != r.info.name {
-        return Err(Status::bad_request(&format!("metadata.name: Invalid value: {there:?}: must match the service account name if specified")));
+        return Err(Status::bad_request(&format!(
+            "metadata.name: Invalid value: {there:?}: must match the service account name if specified"
+        )));
     }
     let Some((account, _)) = engine.read(row, &r.info.namespace, &r.info.name).await? else {
         return Err(Status::not_found(&row.group, &row.plural, &r.info.name));

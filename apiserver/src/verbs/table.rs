@@ -50,7 +50,7 @@ pub fn direct(row: &'static Resource, accepted: &Accepted, raw: &Raw) -> Result<
     }
     match (accepted.format, raw) {
         (Format::Json, _) => {
-            let mut out = Vec::with_capacity(raw.len() * 2);
+            let mut out = Vec::with_capacity(raw.size() * 2);
             codec::to_json(row, raw, &mut out).map_err(|e| internal(&e))?;
             out.push(b'\n');
             Ok(Some(out))
@@ -61,7 +61,14 @@ pub fn direct(row: &'static Resource, accepted: &Accepted, raw: &Raw) -> Result<
 }
 
 /// One object, in the request's version, with type metadata.
-pub fn object_reply(_engine: &Engine, r: &Request, row: &'static Resource, accepted: &Accepted, code: u16, object: &Value) -> Result<Reply, Status> {
+pub fn object_reply(
+    _engine: &Engine,
+    r: &Request,
+    row: &'static Resource,
+    accepted: &Accepted,
+    code: u16,
+    object: &Value,
+) -> Result<Reply, Status> {
     let tree;
     let (schema, value) = match accepted.shape {
         Shape::Object => {
@@ -87,7 +94,14 @@ fn meta_of(object: &Value) -> Value {
 }
 
 /// A table of objects. Definitions of the columns are left out of all frames of a watch but the first.
-pub fn tabulate<'a>(row: &Resource, version: &str, objects: impl Iterator<Item = &'a Value>, include: Include, meta: Value, headers: bool) -> Value {
+pub fn tabulate<'a>(
+    row: &Resource,
+    version: &str,
+    objects: impl Iterator<Item = &'a Value>,
+    include: Include,
+    meta: Value,
+    headers: bool,
+) -> Value {
     let rows: Vec<Value> = objects
         .map(|o| {
             let object = match include {

@@ -88,9 +88,11 @@ impl Framer {
     fn object(&mut self, raw: &Raw) -> Vec<u8> {
         if self.accepted.shape == Shape::Object && self.own() {
             match (self.accepted.format, raw) {
-                (Format::Protobuf, Raw::Proto(bytes)) => return protobuf::wrap(&self.row.api_version(), &self.row.kind, bytes),
+                (Format::Protobuf, Raw::Proto(bytes)) => {
+                    return protobuf::wrap(&self.row.api_version(), &self.row.kind, bytes);
+                }
                 (Format::Json, _) => {
-                    let mut out = Vec::with_capacity(raw.len() * 2);
+                    let mut out = Vec::with_capacity(raw.size() * 2);
                     if codec::to_json(self.row, raw, &mut out).is_ok() {
                         return out;
                     }
@@ -107,7 +109,11 @@ impl Framer {
 
     /// A frame for an entry; `revision` is that of the change it is shown for.
     fn entry(&mut self, seen: Seen, entry: &Entry, revision: i64, out: &mut Vec<u8>) {
-        let object = if entry.revision == revision { self.object(&entry.raw) } else { self.object(&codec::restamp(&entry.raw, revision)) };
+        let object = if entry.revision == revision {
+            self.object(&entry.raw)
+        } else {
+            self.object(&codec::restamp(&entry.raw, revision))
+        };
         self.frame(seen.as_str(), &object, out);
     }
 
@@ -230,7 +236,10 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &'static Resource) ->
     }
     let at = get::revision(r.query.get("resourceVersion").unwrap_or("")).map_err(|e| Status::unknown(&e))?;
     let seconds = r.query.int("timeoutSeconds")?.filter(|n| *n > 0);
-    let timeout = seconds.map_or_else(|| Duration::from_secs(rand::rng().random_range(1800..3600)), |n| Duration::from_secs(n.unsigned_abs()));
+    let timeout = seconds.map_or_else(
+        || Duration::from_secs(rand::rng().random_range(1800..3600)),
+        |n| Duration::from_secs(n.unsigned_abs()),
+    );
     let bookmarks = r.query.flag("allowWatchBookmarks");
     let send_initial = r.query.maybe_flag("sendInitialEvents");
     let namespace = namespace_of(&r.info, row);
@@ -289,5 +298,10 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &'static Resource) ->
         watch,
     };
     let stream = futures::stream::unfold(session, |mut s| async move { s.next().await.map(|b| (Ok(b), s)) });
-    Ok(Reply { code: 200, content_type: content_type.to_owned(), warnings: Vec::new(), body: Body::Stream(stream.boxed_local()) })
+    Ok(Reply {
+        code: 200,
+        content_type: content_type.to_owned(),
+        warnings: Vec::new(),
+        body: Body::Stream(stream.boxed_local()),
+    })
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use proto::resources::Resource;
 use proto::Value;
+use proto::resources::Resource;
 use shared::status::Status;
 
 use super::engine::Engine;
@@ -31,7 +31,9 @@ pub fn default(row: &Resource, object: &mut Value) -> Result<(), Status> {
 pub fn check_namespace(object: &mut Value, namespace: &str) -> Result<(), Status> {
     let there = meta::text(object, "namespace");
     if !there.is_empty() && !namespace.is_empty() && there != namespace {
-        return Err(Status::bad_request("the namespace of the provided object does not match the namespace sent on the request"));
+        return Err(Status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
     }
     meta::set_text(object, "namespace", namespace);
     Ok(())
@@ -40,8 +42,12 @@ pub fn check_namespace(object: &mut Value, namespace: &str) -> Result<(), Status
 /// The object must have the name of the URL.
 pub fn check_name(object: &Value, name: &str) -> Result<(), Status> {
     match meta::text(object, "name") {
-        "" => Err(Status::bad_request(&format!("the name of the object ({name} based on URL) was undeterminable: name must be provided"))),
-        there if there != name => Err(Status::bad_request(&format!("the name of the object ({there}) does not match the name on the URL ({name})"))),
+        "" => Err(Status::bad_request(&format!(
+            "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        ))),
+        there if there != name => Err(Status::bad_request(&format!(
+            "the name of the object ({there}) does not match the name on the URL ({name})"
+        ))),
         _ => Ok(()),
     }
 }
@@ -77,7 +83,12 @@ fn check_uid(engine: &Engine, row: &Resource, namespace: &str, new: &Value, old:
 }
 
 /// PUT of an object or one of its object-shaped subresources.
-pub async fn update(engine: &Arc<Engine>, r: &Request, row: &'static Resource, subresource: &str) -> Result<Reply, Status> {
+pub async fn update(
+    engine: &Arc<Engine>,
+    r: &Request,
+    row: &'static Resource,
+    subresource: &str,
+) -> Result<Reply, Status> {
     let options = WriteOptions::read(&r.query, OptionsKind::Update, &r.user_agent)?;
     let Decoded { mut object, warnings } = body(r, row, &options)?;
     let namespace = namespace_of(&r.info, row);

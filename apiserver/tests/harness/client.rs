@@ -49,7 +49,11 @@ impl Answer {
         let status = self.json();
         let text = |name: &str| status[name].as_str().unwrap_or("").to_owned();
         if status["kind"] == "Status" {
-            assert_eq!(status["code"].as_u64(), Some(u64::from(self.code)), "the code of the Status is that of HTTP: {status}");
+            assert_eq!(
+                status["code"].as_u64(),
+                Some(u64::from(self.code)),
+                "the code of the Status is that of HTTP: {status}"
+            );
         }
         (self.code, text("reason"), text("message"))
     }
@@ -82,7 +86,8 @@ impl Client {
                 .expect("client tls"),
             None => tls.with_no_client_auth(),
         };
-        let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1().enable_http2().build();
+        let https =
+            HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1().enable_http2().build();
         let token = if let Identity::Token(t) = identity { Some(t) } else { None };
         Self { http: HttpClient::builder(TokioExecutor::new()).build(https), port, token }
     }
@@ -102,8 +107,15 @@ impl Client {
         b.body(Full::new(body.unwrap_or_default())).expect("request")
     }
 
-    async fn try_call(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<Bytes>) -> Result<Answer, String> {
-        let response = self.http.request(self.request(method, path, headers, body)).await.map_err(|e| format!("{e:?}"))?;
+    async fn try_call(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<Bytes>,
+    ) -> Result<Answer, String> {
+        let response =
+            self.http.request(self.request(method, path, headers, body)).await.map_err(|e| format!("{e:?}"))?;
         let (code, headers) = (response.status().as_u16(), response.headers().clone());
         let bytes = response.into_body().collect().await.map_err(|e| format!("{e:?}"))?.to_bytes();
         Ok(Answer { code, headers, bytes })

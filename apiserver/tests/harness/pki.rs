@@ -72,7 +72,12 @@ impl Pki {
             expired: leaf(&issuer, "admin", masters, 2020),
             foreign: leaf(&other, "admin", masters, 2999),
         };
-        for (name, text) in [("ca.crt", &pki.ca), ("server.crt", &pki.server.0), ("server.key", &pki.server.1), ("sa.key", &pki.server.1)] {
+        for (name, text) in [
+            ("ca.crt", &pki.ca),
+            ("server.crt", &pki.server.0),
+            ("server.key", &pki.server.1),
+            ("sa.key", &pki.server.1),
+        ] {
             std::fs::write(dir.join(name), text).expect("pki file");
         }
         pki

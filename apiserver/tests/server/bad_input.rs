@@ -10,11 +10,20 @@ const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 async fn names(c: &Client, path: &str) -> Vec<String> {
     let list = c.get(path).await.ok();
-    list["items"].as_array().expect("items").iter().map(|o| o["metadata"]["name"].as_str().unwrap_or("").to_owned()).collect()
+    list["items"]
+        .as_array()
+        .expect("items")
+        .iter()
+        .map(|o| o["metadata"]["name"].as_str().unwrap_or("").to_owned())
+        .collect()
 }
 
 fn nested(open: &str, close: &str, levels: usize) -> String {
-    format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"x"}},"data":{{"a":{}{}}}}}"#, open.repeat(levels), close.repeat(levels))
+    format!(
+        r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"x"}},"data":{{"a":{}{}}}}}"#,
+        open.repeat(levels),
+        close.repeat(levels)
+    )
 }
 
 /// `message` is what the answer's message starts with.
@@ -27,48 +36,162 @@ struct Case {
     message: &'static str,
 }
 
-fn case(what: &'static str, content_type: &'static str, body: impl Into<Vec<u8>>, code: u16, reason: &'static str, message: &'static str) -> Case {
+fn case(
+    what: &'static str,
+    content_type: &'static str,
+    body: impl Into<Vec<u8>>,
+    code: u16,
+    reason: &'static str,
+    message: &'static str,
+) -> Case {
     Case { what, content_type, body: body.into(), code, reason, message }
 }
 
 const UNRECOGNIZED: &str = "the object provided is unrecognized (must be of type ConfigMap): ";
 const UNHANDLED: &str = r#"ConfigMap in version "v1" cannot be handled as a ConfigMap: "#;
 
+const UNNAMED: &str = r#"ConfigMap "" is invalid: metadata.name: Required value: name or generateName is required"#;
+
 fn bodies(valid: &[u8]) -> Vec<Case> {
     let json = "application/json";
     let yaml = "application/yaml";
     let mut list = vec![
         case("not JSON", json, "nope", 400, "BadRequest", UNRECOGNIZED),
-        case("half an object", json, r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x""#, 400, "BadRequest", UNRECOGNIZED),
-        case("something after the object", json, r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"}} {"#, 400, "BadRequest", UNRECOGNIZED),
+        case(
+            "half an object",
+            json,
+            r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x""#,
+            400,
+            "BadRequest",
+            UNRECOGNIZED,
+        ),
+        case(
+            "something after the object",
+            json,
+            r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"}} {"#,
+            400,
+            "BadRequest",
+            UNRECOGNIZED,
+        ),
         case("nothing", json, "", 400, "BadRequest", UNRECOGNIZED),
-        case("null", json, "null", 422, "Invalid", r#"ConfigMap "" is invalid: metadata.name: Required value: name or generateName is required"#),
+        case(
+            "null",
+            json,
+            "null",
+            422,
+            "Invalid",
+            r#"ConfigMap "" is invalid: metadata.name: Required value: name or generateName is required"#,
+        ),
         case("a number", json, "5", 400, "BadRequest", UNRECOGNIZED),
         case("deep objects", json, nested(r#"{"a":"#, "}", 100_000), 400, "BadRequest", ""),
         case("deep lists", json, nested("[", "]", 100_000), 400, "BadRequest", ""),
         case("deep and never closed", json, "[".repeat(1_000_000), 400, "BadRequest", UNRECOGNIZED),
         case("YAML with a tab", yaml, "a:\n\t- b", 400, "BadRequest", UNRECOGNIZED),
         case("deep YAML", yaml, "[".repeat(100_000), 400, "BadRequest", ""),
-        case("bytes that are no text, as YAML", yaml, b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: \"\xff\xfe\"}".as_slice(), 400, "BadRequest", ""),
-        case("no protobuf envelope", PROTOBUF, "nope", 400, "BadRequest", "the object provided is unrecognized (must be of type ConfigMap): provided data does not appear to be a protobuf message, expected prefix [107 56 115 0] (6e6f7065)"),
-        case("JSON that says protobuf", PROTOBUF, r#"{"apiVersion":"v1","kind":"ConfigMap"}"#, 400, "BadRequest", UNRECOGNIZED),
-        case("only the prefix", PROTOBUF, b"k8s\0".as_slice(), 400, "BadRequest", ""),
-        case("an unknown media type", "text/plain", "x", 415, "UnsupportedMediaType", "the body of the request was in an unknown format - accepted media types include: "),
-        case("3 MiB and a byte", json, vec![b' '; (3 << 20) + 1], 413, "RequestEntityTooLarge", "Request entity too large: limit is 3145728"),
-        case("a number for a text", json, r#"{"metadata":{"name":5}}"#, 400, "BadRequest", "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct field ObjectMeta.metadata.name of type string"),
+        case(
+            "bytes that are no text, as YAML",
+            yaml,
+            b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: \"\xff\xfe\"}".as_slice(),
+            400,
+            "BadRequest",
+            "",
+        ),
+        case(
+            "no protobuf envelope",
+            PROTOBUF,
+            "nope",
+            400,
+            "BadRequest",
+            "the object provided is unrecognized (must be of type ConfigMap): provided data does not appear to be a protobuf message, expected prefix [107 56 115 0] (6e6f7065)",
+        ),
+        case(
+            "JSON that says protobuf",
+            PROTOBUF,
+            r#"{"apiVersion":"v1","kind":"ConfigMap"}"#,
+            400,
+            "BadRequest",
+            UNRECOGNIZED,
+        ),
+        case("only the prefix", PROTOBUF, b"k8s\0".as_slice(), 422, "Invalid", UNNAMED),
+        case(
+            "an unknown media type",
+            "text/plain",
+            "x",
+            415,
+            "UnsupportedMediaType",
+            "the body of the request was in an unknown format - accepted media types include: ",
+        ),
+        case(
+            "3 MiB and a byte",
+            json,
+            vec![b' '; (3 << 20) + 1],
+            413,
+            "RequestEntityTooLarge",
+            "Request entity too large: limit is 3145728",
+        ),
+        case(
+            "a number for a text",
+            json,
+            r#"{"metadata":{"name":5}}"#,
+            400,
+            "BadRequest",
+            "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct field ObjectMeta.metadata.name of type string",
+        ),
         case("a list for a map", json, r#"{"metadata":{"name":"x"},"data":[]}"#, 400, "BadRequest", UNHANDLED),
-        case("another kind", json, r#"{"apiVersion":"v1","kind":"Secret","metadata":{"name":"x"}}"#, 400, "BadRequest", r#"Secret in version "v1" cannot be handled as a ConfigMap: converting (v1.Secret) to (core.ConfigMap): unknown conversion"#),
-        case("an unknown kind", json, r#"{"apiVersion":"v1","kind":"Nope","metadata":{"name":"x"}}"#, 400, "BadRequest", r#"Nope in version "v1" cannot be handled as a ConfigMap: no kind "Nope" is registered for version "v1" in scheme "pkg/runtime/scheme.go:111""#),
-        case("an unknown version", json, r#"{"apiVersion":"v2","kind":"ConfigMap","metadata":{"name":"x"}}"#, 400, "BadRequest", r#"ConfigMap in version "v2" cannot be handled as a ConfigMap: no kind "ConfigMap" is registered for version "v2" in scheme "pkg/runtime/scheme.go:111""#),
-        case("another namespace", json, r#"{"metadata":{"name":"x","namespace":"other"}}"#, 400, "BadRequest", "the namespace of the provided object does not match the namespace sent on the request"),
+        case(
+            "another kind",
+            json,
+            r#"{"apiVersion":"v1","kind":"Secret","metadata":{"name":"x"}}"#,
+            400,
+            "BadRequest",
+            r#"Secret in version "v1" cannot be handled as a ConfigMap: converting (v1.Secret) to (core.ConfigMap): unknown conversion"#,
+        ),
+        case(
+            "an unknown kind",
+            json,
+            r#"{"apiVersion":"v1","kind":"Nope","metadata":{"name":"x"}}"#,
+            400,
+            "BadRequest",
+            r#"Nope in version "v1" cannot be handled as a ConfigMap: no kind "Nope" is registered for version "v1" in scheme "pkg/runtime/scheme.go:111""#,
+        ),
+        case(
+            "an unknown version",
+            json,
+            r#"{"apiVersion":"v2","kind":"ConfigMap","metadata":{"name":"x"}}"#,
+            400,
+            "BadRequest",
+            r#"ConfigMap in version "v2" cannot be handled as a ConfigMap: no kind "ConfigMap" is registered for version "v2" in scheme "pkg/runtime/scheme.go:111""#,
+        ),
+        case(
+            "another namespace",
+            json,
+            r#"{"metadata":{"name":"x","namespace":"other"}}"#,
+            400,
+            "BadRequest",
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ),
     ];
-    // Every prefix of a valid message that ends inside of it.
-    for end in (5..valid.len()).step_by(7) {
+    // Parts of a valid message; the one that ends after the type is an object without anything.
+    let typed = 6 + usize::from(valid[5]);
+    for end in (5..valid.len() - 4).step_by(7).filter(|end| *end != typed) {
         list.push(case("a part of a protobuf message", PROTOBUF, &valid[..end], 400, "BadRequest", ""));
     }
+    list.push(case("only the type", PROTOBUF, &valid[..typed], 422, "Invalid", UNNAMED));
     // Lengths that point beyond the end, or beyond any end.
-    for tail in [b"\x12\xff\xff\xff\xff\x0f".as_slice(), b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\x0a\x7f\x00", b"\x0b\x0c\x0d"] {
-        list.push(case("a length that is not there", PROTOBUF, [b"k8s\0".as_slice(), tail].concat(), 400, "BadRequest", ""));
+    for tail in [
+        b"\x12\xff\xff\xff\xff\x0f".as_slice(),
+        b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+        b"\x0a\x7f\x00",
+        b"\x0b\x0c\x0d",
+    ] {
+        list.push(case(
+            "a length that is not there",
+            PROTOBUF,
+            [b"k8s\0".as_slice(), tail].concat(),
+            400,
+            "BadRequest",
+            "",
+        ));
     }
     list
 }
@@ -108,14 +231,22 @@ async fn bytes_that_are_no_text() {
 async fn unknown_and_duplicate_fields() {
     let Some((c, ns)) = workspace("bad-fields").await else { return };
     let maps = format!("{ns}/configmaps");
-    let body = || Some(Bytes::from_static(br#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"f","name":"f","bar":2},"foo":1,"data":{"a":"1","a":"2"}}"#));
+    let body = || {
+        Some(Bytes::from_static(br#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"f","name":"f","bar":2},"foo":1,"data":{"a":"1","a":"2"}}"#))
+    };
     let path = |mode: &str| format!("{maps}?dryRun=All&fieldValidation={mode}");
     let strict = c.send("POST", &path("Strict"), "application/json", body()).await;
     let said = r#"ConfigMap in version "v1" cannot be handled as a ConfigMap: strict decoding error: "#;
     let (code, reason, message) = strict.failure();
     assert_eq!((code, reason.as_str()), (400, "BadRequest"));
-    let parts: std::collections::BTreeSet<&str> = message.strip_prefix(said).expect("a strict decoding error").split(", ").collect();
-    let want = [r#"duplicate field "data.a""#, r#"duplicate field "metadata.name""#, r#"unknown field "foo""#, r#"unknown field "metadata.bar""#];
+    let parts: std::collections::BTreeSet<&str> =
+        message.strip_prefix(said).expect("a strict decoding error").split(", ").collect();
+    let want = [
+        r#"duplicate field "data.a""#,
+        r#"duplicate field "metadata.name""#,
+        r#"unknown field "foo""#,
+        r#"unknown field "metadata.bar""#,
+    ];
     assert_eq!(parts, want.into());
 
     for mode in ["Warn", ""] {
@@ -146,7 +277,11 @@ async fn writes_that_name_something_else() {
         *o.pointer_mut(pointer).expect("a field") = value;
         o
     };
-    c.put(&path, &with("/metadata/name", json!("b"))).await.fails(400, "BadRequest", "the name of the object (b) does not match the name on the URL (a)");
+    c.put(&path, &with("/metadata/name", json!("b"))).await.fails(
+        400,
+        "BadRequest",
+        "the name of the object (b) does not match the name on the URL (a)",
+    );
     c.put(&path, &with("/metadata/namespace", json!("b"))).await.fails(
         400,
         "BadRequest",
@@ -154,8 +289,14 @@ async fn writes_that_name_something_else() {
     );
     let modified = r#"Operation cannot be fulfilled on configmaps "a": the object has been modified; please apply your changes to the latest version and try again"#;
     c.put(&path, &with("/metadata/resourceVersion", json!("1"))).await.fails(409, "Conflict", modified);
-    c.put(&path, &with("/metadata/resourceVersion", json!("abc"))).await.fails(500, "", r#"strconv.ParseUint: parsing "abc": invalid syntax"#);
-    c.patch(&path, "merge-patch+json", json!({"metadata": {"resourceVersion": "1"}})).await.fails(409, "Conflict", modified);
+    c.put(&path, &with("/metadata/resourceVersion", json!("abc"))).await.fails(
+        500,
+        "",
+        r#"strconv.ParseUint: parsing "abc": invalid syntax"#,
+    );
+    c.patch(&path, "merge-patch+json", json!({"metadata": {"resourceVersion": "1"}}))
+        .await
+        .fails(409, "Conflict", modified);
     assert_eq!(c.get(&path).await.ok(), a);
 }
 
@@ -166,18 +307,88 @@ async fn patches_that_are_none() {
     let a = c.post(&format!("{ns}/configmaps"), json!({"metadata": {"name": "a"}, "data": {"x": "1"}})).await.ok();
     let rejected = "the server rejected our request due to an error in our request";
     for (what, kind, body, code, reason, message) in [
-        ("a path that is not there", "json-patch+json", r#"[{"op":"remove","path":"/data/nope"}]"#, 422, "Invalid", rejected),
-        ("a path without a slash", "json-patch+json", r#"[{"op":"add","path":"data","value":1}]"#, 422, "Invalid", rejected),
-        ("a test that fails", "json-patch+json", r#"[{"op":"test","path":"/data/x","value":"2"}]"#, 422, "Invalid", rejected),
+        (
+            "a path that is not there",
+            "json-patch+json",
+            r#"[{"op":"remove","path":"/data/nope"}]"#,
+            422,
+            "Invalid",
+            rejected,
+        ),
+        (
+            "a path without a slash",
+            "json-patch+json",
+            r#"[{"op":"add","path":"data","value":1}]"#,
+            422,
+            "Invalid",
+            rejected,
+        ),
+        (
+            "a test that fails",
+            "json-patch+json",
+            r#"[{"op":"test","path":"/data/x","value":"2"}]"#,
+            422,
+            "Invalid",
+            rejected,
+        ),
         ("an unknown operation", "json-patch+json", r#"[{"op":"zap","path":"/data"}]"#, 422, "Invalid", rejected),
-        ("half done, then failing", "json-patch+json", r#"[{"op":"add","path":"/data/y","value":"1"},{"op":"remove","path":"/nope"}]"#, 422, "Invalid", rejected),
-        ("no list", "json-patch+json", r#"{"op":"x"}"#, 400, "BadRequest", "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"),
-        ("half a merge patch", "merge-patch+json", "{", 400, "BadRequest", "error decoding patch: unexpected end of JSON input"),
-        ("half a strategic patch", "strategic-merge-patch+json", "{", 400, "BadRequest", "unexpected end of JSON input"),
-        ("an unknown directive", "strategic-merge-patch+json", r#"{"data":{"$patch":"zap"}}"#, 500, "", "unknown patch type: zap in map: map[$patch:zap]"),
+        (
+            "half done, then failing",
+            "json-patch+json",
+            r#"[{"op":"add","path":"/data/y","value":"1"},{"op":"remove","path":"/nope"}]"#,
+            422,
+            "Invalid",
+            rejected,
+        ),
+        (
+            "no list",
+            "json-patch+json",
+            r#"{"op":"x"}"#,
+            400,
+            "BadRequest",
+            "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp",
+        ),
+        (
+            "half a merge patch",
+            "merge-patch+json",
+            "{",
+            400,
+            "BadRequest",
+            "error decoding patch: unexpected end of JSON input",
+        ),
+        (
+            "half a strategic patch",
+            "strategic-merge-patch+json",
+            "{",
+            400,
+            "BadRequest",
+            "unexpected end of JSON input",
+        ),
+        (
+            "an unknown directive",
+            "strategic-merge-patch+json",
+            r#"{"data":{"$patch":"zap"}}"#,
+            500,
+            "",
+            "unknown patch type: zap in map: map[$patch:zap]",
+        ),
         ("an unknown kind of patch", "json", "{}", 415, "UnsupportedMediaType", "415: Unsupported Media Type"),
-        ("another uid", "merge-patch+json", r#"{"metadata":{"uid":"x"}}"#, 422, "Invalid", r#"ConfigMap "a" is invalid: metadata.uid: Invalid value: "x": field is immutable"#),
-        ("another name", "merge-patch+json", r#"{"metadata":{"name":"b"}}"#, 400, "BadRequest", "the name of the object (b) does not match the name on the URL (a)"),
+        (
+            "another uid",
+            "merge-patch+json",
+            r#"{"metadata":{"uid":"x"}}"#,
+            422,
+            "Invalid",
+            r#"ConfigMap "a" is invalid: metadata.uid: Invalid value: "x": field is immutable"#,
+        ),
+        (
+            "another name",
+            "merge-patch+json",
+            r#"{"metadata":{"name":"b"}}"#,
+            400,
+            "BadRequest",
+            "the name of the object (b) does not match the name on the URL (a)",
+        ),
     ] {
         let answer = c.send("PATCH", &path, &format!("application/{kind}"), Some(Bytes::from(body))).await;
         let (c, r, m) = answer.failure();
@@ -185,8 +396,20 @@ async fn patches_that_are_none() {
     }
     let deep = format!(r#"{{"data":{}1{}}}"#, r#"{"a":"#.repeat(50_000), "}".repeat(50_000));
     for kind in ["merge-patch+json", "strategic-merge-patch+json", "apply-patch+yaml"] {
-        let answer = c.send("PATCH", &format!("{path}?fieldManager=m"), &format!("application/{kind}"), Some(Bytes::from(deep.clone()))).await;
-        assert!((400..500).contains(&answer.code), "{kind}: {} {}", answer.code, answer.text().chars().take(300).collect::<String>());
+        let answer = c
+            .send(
+                "PATCH",
+                &format!("{path}?fieldManager=m"),
+                &format!("application/{kind}"),
+                Some(Bytes::from(deep.clone())),
+            )
+            .await;
+        assert!(
+            (400..500).contains(&answer.code),
+            "{kind}: {} {}",
+            answer.code,
+            answer.text().chars().take(300).collect::<String>()
+        );
     }
     assert_eq!(c.get(&path).await.ok(), a, "nothing stays");
 }
@@ -200,9 +423,15 @@ async fn selectors_and_options() {
         ("labelSelector=a%3D%3D%3Db", "unable to parse requirement: found '=', expected: identifier"),
         ("labelSelector=a+in+b", "unable to parse requirement: found 'b' expected: '('"),
         ("fieldSelector=a", "invalid selector: 'a'; can't understand 'a'"),
-        ("fieldSelector=spec.foo%3D1", r#""spec.foo" is not a known field selector: only "metadata.name", "metadata.namespace""#),
+        (
+            "fieldSelector=spec.foo%3D1",
+            r#""spec.foo" is not a known field selector: only "metadata.name", "metadata.namespace""#,
+        ),
         ("limit=abc", r#"strconv.ParseInt: parsing "abc": invalid syntax"#),
-        ("continue=abc", "invalid continue token: continue key is not valid: invalid character 'i' looking for beginning of value"),
+        (
+            "continue=abc",
+            "invalid continue token: continue key is not valid: invalid character 'i' looking for beginning of value",
+        ),
     ] {
         c.get(&format!("{maps}?{query}")).await.fails(400, "BadRequest", message);
     }
@@ -236,8 +465,12 @@ async fn credentials_that_are_none() {
     let admin = server.client(Identity::Admin);
     let account = "/api/v1/namespaces/default/serviceaccounts/robot";
     admin.post("/api/v1/namespaces/default/serviceaccounts", json!({"metadata": {"name": "robot"}})).await.ok();
-    let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}});
-    let good = admin.post(&format!("{account}/token"), request).await.ok()["status"]["token"].as_str().expect("a token").to_owned();
+    let request =
+        json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}});
+    let good = admin.post(&format!("{account}/token"), request).await.ok()["status"]["token"]
+        .as_str()
+        .expect("a token")
+        .to_owned();
     let parts: Vec<&str> = good.split('.').collect();
     let forbidden = r#"configmaps is forbidden: User "system:serviceaccount:default:robot" cannot list resource "configmaps" in API group "" in the namespace "default""#;
     server.client(Identity::Token(good.clone())).get(path).await.fails(403, "Forbidden", forbidden);
@@ -245,9 +478,11 @@ async fn credentials_that_are_none() {
     use base64::Engine as _;
     let code = |v: Value| base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(v.to_string());
     let mut claims: Value =
-        serde_json::from_slice(&base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(parts[1]).expect("base64")).expect("claims");
+        serde_json::from_slice(&base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(parts[1]).expect("base64"))
+            .expect("claims");
     claims["sub"] = json!("system:serviceaccount:kube-system:namespace-controller");
-    let flipped = if parts[2].starts_with('A') { parts[2].replacen('A', "B", 1) } else { format!("A{}", &parts[2][1..]) };
+    let flipped =
+        if parts[2].starts_with('A') { parts[2].replacen('A', "B", 1) } else { format!("A{}", &parts[2][1..]) };
     for (what, token) in [
         ("a word", "nope".to_owned()),
         ("no signature", format!("{}.{}.", parts[0], parts[1])),

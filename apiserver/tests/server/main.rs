@@ -5,6 +5,7 @@
 mod harness;
 
 mod bad_input;
+mod objects;
 mod upstream;
 
 use harness::{Client, Cluster, Identity, etcd_is_missing};

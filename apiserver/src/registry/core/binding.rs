@@ -10,7 +10,10 @@ use crate::registry::meta;
 pub fn check(binding: &Value) -> Result<(), Status> {
     let text = |key: &str| binding["target"].get(key).and_then(Value::as_str).unwrap_or("");
     if !matches!(text("kind"), "" | "Node") {
-        return Err(Status::unknown(&format!("target.kind: Unsupported value: {:?}: supported values: \"Node\", \"<empty>\"", text("kind"))));
+        return Err(Status::unknown(&format!(
+            "target.kind: Unsupported value: {:?}: supported values: \"Node\", \"<empty>\"",
+            text("kind")
+        )));
     }
     if text("name").is_empty() {
         return Err(Status::unknown("target.name: Required value"));
@@ -29,7 +32,10 @@ pub fn assign(pod: &mut Value, binding: &Value) -> Result<(), Status> {
         let (asked, there) = (meta::text(binding, field), meta::text(pod, field));
         if !asked.is_empty() && asked != there {
             let what = if field == "uid" { "UID" } else { "ResourceVersion" };
-            return Err(refuse(pod, &format!("Precondition failed: {what} in precondition: {asked}, {what} in object meta: {there}")));
+            return Err(refuse(
+                pod,
+                &format!("Precondition failed: {what} in precondition: {asked}, {what} in object meta: {there}"),
+            ));
         }
     }
     if !pod["metadata"]["deletionTimestamp"].is_null() {
@@ -71,7 +77,8 @@ fn scheduled(pod: &mut Value) {
                 map.remove("message");
             }
         }
-        None => conditions.push(json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now})),
+        None => conditions
+            .push(json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now})),
     }
     pod["status"]["conditions"] = Value::Array(conditions);
 }
@@ -88,7 +95,10 @@ mod tests {
         assert_eq!((&pod["spec"]["nodeName"], &pod["metadata"]["annotations"]["a"]), (&json!("n1"), &json!("b")));
         assert_eq!(pod["status"]["conditions"][0]["status"], "True");
         let e = assign(&mut pod, &b).expect_err("twice");
-        assert_eq!(e.message, r#"Operation cannot be fulfilled on pods/binding "p": pod p is already assigned to node "n1""#);
+        assert_eq!(
+            e.message,
+            r#"Operation cannot be fulfilled on pods/binding "p": pod p is already assigned to node "n1""#
+        );
         assert_eq!(check(&json!({"target": {"kind": "Pod", "name": "x"}})).expect_err("kind").code, 500);
     }
 }

@@ -22,14 +22,16 @@ const MAX_DISRUPTED: usize = 2000;
 
 fn too_many(cause: String, retry_after_seconds: i32) -> Status {
     let causes = vec![Cause { reason: "DisruptionBudget".to_owned(), message: cause, field: String::new() }];
-    let mut status = Status::failure(429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.");
+    let mut status =
+        Status::failure(429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.");
     status.details = Some(Details { causes, retry_after_seconds, ..Details::default() });
     status
 }
 
 /// A pod that is not running counts for no budget.
 fn ignores_budget(pod: &Value) -> bool {
-    matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed" | "Pending")) || !pod["metadata"]["deletionTimestamp"].is_null()
+    matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed" | "Pending"))
+        || !pod["metadata"]["deletionTimestamp"].is_null()
 }
 
 fn is_ready(pod: &Value) -> bool {
@@ -60,18 +62,31 @@ fn take(budget: &mut Value, pod: &str) -> Result<(), Status> {
         return Err(Status::forbidden("policy", "poddisruptionbudgets", &name, "pdb disruptions allowed is negative"));
     }
     if budget["status"]["disruptedPods"].as_object().is_some_and(|m| m.len() > MAX_DISRUPTED) {
-        return Err(Status::forbidden("policy", "poddisruptionbudgets", &name, "DisruptedPods map too big - too many evictions not confirmed by PDB controller"));
+        return Err(Status::forbidden(
+            "policy",
+            "poddisruptionbudgets",
+            &name,
+            "DisruptedPods map too big - too many evictions not confirmed by PDB controller",
+        ));
     }
     if allowed == 0 {
         let (needs, has) = (n(budget, "desiredHealthy"), n(budget, "currentHealthy"));
-        return Err(too_many(format!("The disruption budget {name} needs {needs} healthy pods and has {has} currently"), 0));
+        return Err(too_many(
+            format!("The disruption budget {name} needs {needs} healthy pods and has {has} currently"),
+            0,
+        ));
     }
     budget["status"]["disruptionsAllowed"] = Value::from(allowed - 1);
     budget["status"]["disruptedPods"][pod] = json!(meta::now());
     Ok(())
 }
 
-async fn budgets_of(engine: &Arc<Engine>, row: &'static Resource, namespace: &str, pod: &Value) -> Result<Vec<Value>, Status> {
+async fn budgets_of(
+    engine: &Arc<Engine>,
+    row: &'static Resource,
+    namespace: &str,
+    pod: &Value,
+) -> Result<Vec<Value>, Status> {
     let found = list::collect(engine, row, namespace, &Selection::all()).await?;
     let labels = pod["metadata"].get("labels");
     let trees = found.items.iter().filter_map(|e| codec::value(row, &e.raw).ok());
@@ -81,7 +96,13 @@ async fn budgets_of(engine: &Arc<Engine>, row: &'static Resource, namespace: &st
 /// The verb.
 pub async fn evict(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Result<Reply, Status> {
     let options = WriteOptions::read(&r.query, OptionsKind::Create, &r.user_agent)?;
-    let mut eviction = negotiate::decode(&r.content_type, &r.body, &Expected::kind("policy", "v1", "Eviction"), options.field_validation)?.object;
+    let mut eviction = negotiate::decode(
+        &r.content_type,
+        &r.body,
+        &Expected::kind("policy", "v1", "Eviction"),
+        options.field_validation,
+    )?
+    .object;
     if let Some(s) = schema::kind("policy", "v1", "Eviction") {
         proto::defaulting::apply(s, &mut eviction);
     }
@@ -92,7 +113,9 @@ pub async fn evict(engine: &Arc<Engine>, r: &Request, row: &'static Resource) ->
     let mut t = target(r, row, "eviction", &options, "CreateOptions");
     engine.admit(&mut t, crate::admission::Operation::Create, Some(&mut eviction), None).await?;
     engine.judge(&mut t, crate::admission::Operation::Create, Some(&mut eviction), None).await?;
-    let Some((pod, _)) = engine.read(row, namespace, name).await? else { return Err(Status::not_found("", "pods", name)) };
+    let Some((pod, _)) = engine.read(row, namespace, name).await? else {
+        return Err(Status::not_found("", "pods", name));
+    };
     let mut delete_options = match eviction.get("deleteOptions").filter(|d| d.is_object()) {
         Some(d) => delete::options("application/json", &serde_json::to_vec(d).unwrap_or_default(), &Query::default())?,
         None => DeleteOptions::default(),
@@ -105,7 +128,16 @@ pub async fn evict(engine: &Arc<Engine>, r: &Request, row: &'static Resource) ->
     }
     let write = WriteOptions { dry_run: delete_options.dry_run, ..WriteOptions::default() };
     let object = options_object(&delete_options);
-    let mut t = Target { row, subresource: "", namespace, name, user: &r.user, options: &write, options_object: object, warnings: Vec::new() };
+    let mut t = Target {
+        row,
+        subresource: "",
+        namespace,
+        name,
+        user: &r.user,
+        options: &write,
+        options_object: object,
+        warnings: Vec::new(),
+    };
     engine.delete(&mut t, &delete_options).await?;
     subresources::created(r)
 }
@@ -120,7 +152,9 @@ async fn ask_budget(engine: &Arc<Engine>, namespace: &str, pod: &Value, dry_run:
             let pod = meta::text(pod, "name").to_owned();
             engine.modify(row, namespace, meta::text(budget, "name"), dry_run, &mut |b| take(b, &pod)).await.map(|_| ())
         }
-        _ => Err(Status::internal("This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")),
+        _ => Err(Status::internal(
+            "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+        )),
     }
 }
 
@@ -138,7 +172,10 @@ mod tests {
         assert!(take(&mut b, "p").is_ok());
         assert_eq!(b["status"]["disruptionsAllowed"], 0);
         let e = take(&mut b, "q").expect_err("used up");
-        assert_eq!(e.details.expect("details").causes[0].message, "The disruption budget b needs 1 healthy pods and has 1 currently");
+        assert_eq!(
+            e.details.expect("details").causes[0].message,
+            "The disruption budget b needs 1 healthy pods and has 1 currently"
+        );
         assert_eq!(take(&mut budget(1, 1), "p").expect_err("stale").retry_after(), Some(10));
     }
 }

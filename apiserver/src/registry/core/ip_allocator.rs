@@ -73,12 +73,17 @@ async fn take(engine: &Engine, ip: IpAddr, namespace: &str, name: &str) -> Resul
     let storage = |e: String| IpError::Storage(e);
     let row = storage_row("networking.k8s.io", "ipaddresses").ok_or(IpError::Full)?;
     let bytes = codec::encode(row, &object(ip, namespace, name)).map_err(|e| storage(e.to_string()))?;
-    let written = engine.store.create(&engine.key(row, "", &ip.to_string()), bytes, None).await.map_err(|e| storage(e.to_string()))?;
+    let written = engine
+        .store
+        .create(&engine.key(row, "", &ip.to_string()), bytes, None)
+        .await
+        .map_err(|e| storage(e.to_string()))?;
     match written {
         Written::Done(_) => Ok(true),
         // A service that is created again may find its own address.
         Written::Lost(Some(there)) => {
-            let parent = codec::decode(row, &there.value, 0).map_err(|e| storage(e.to_string()))?["spec"]["parentRef"].take();
+            let parent =
+                codec::decode(row, &there.value, 0).map_err(|e| storage(e.to_string()))?["spec"]["parentRef"].take();
             Ok(parent["namespace"] == namespace && parent["name"] == name && name == "kubernetes")
         }
         Written::Lost(None) => Ok(false),

@@ -56,7 +56,13 @@ impl Reconciler {
         json!([{"name": "https", "port": self.port, "protocol": "TCP"}])
     }
 
-    async fn ensure(&self, group: &str, plural: &str, object: Value, same: impl Fn(&Value) -> bool) -> Result<(), Status> {
+    async fn ensure(
+        &self,
+        group: &str,
+        plural: &str,
+        object: Value,
+        same: impl Fn(&Value) -> bool,
+    ) -> Result<(), Status> {
         let user = server_user();
         let namespace = if plural == "servicecidrs" { "" } else { NAMESPACE };
         match self.api.get(group, plural, namespace, NAME).await {
@@ -107,7 +113,12 @@ impl Reconciler {
         // Upstream counts renewals in the generation, so that every write changes something.
         let tree = json!({"metadata": {"generation": there.as_ref().map_or(1, |s| s.revision)}, "subsets": [{"addresses": [{"ip": self.address.to_string()}]}]});
         let bytes = protobuf::wrap("v1", "Endpoints", &protobuf::encode(schema, &tree));
-        self.engine.store.put_if(&self.lease_key(), bytes, there.map_or(0, |s| s.revision), Some(LEASE_SECONDS)).await.map(|_| ()).map_err(failed)
+        self.engine
+            .store
+            .put_if(&self.lease_key(), bytes, there.map_or(0, |s| s.revision), Some(LEASE_SECONDS))
+            .await
+            .map(|_| ())
+            .map_err(failed)
     }
 
     async fn addresses(&self) -> Result<Vec<String>, Status> {
@@ -126,10 +137,15 @@ impl Reconciler {
             json!([{"addresses": addresses.iter().map(|ip| json!({"ip": ip})).collect::<Vec<_>>(), "ports": self.ports()}])
         };
         let labels = json!({"endpointslice.kubernetes.io/skip-mirror": "true"});
-        let endpoints = json!({"metadata": {"name": NAME, "namespace": NAMESPACE, "labels": labels}, "subsets": subsets});
-        let same = |there: &Value| there["subsets"].as_array().map_or(&[][..], Vec::as_slice) == subsets.as_array().map_or(&[][..], Vec::as_slice);
+        let endpoints =
+            json!({"metadata": {"name": NAME, "namespace": NAMESPACE, "labels": labels}, "subsets": subsets});
+        let same = |there: &Value| {
+            there["subsets"].as_array().map_or(&[][..], Vec::as_slice)
+                == subsets.as_array().map_or(&[][..], Vec::as_slice)
+        };
         self.ensure("", "endpoints", endpoints.clone(), same).await?;
-        let ready: Vec<Value> = addresses.iter().map(|ip| json!({"addresses": [ip], "conditions": {"ready": true}})).collect();
+        let ready: Vec<Value> =
+            addresses.iter().map(|ip| json!({"addresses": [ip], "conditions": {"ready": true}})).collect();
         let slice = json!({
             "metadata": {"name": NAME, "namespace": NAMESPACE, "labels": {"kubernetes.io/service-name": NAME}},
             "addressType": self.family(), "endpoints": ready, "ports": self.ports(),
@@ -138,7 +154,9 @@ impl Reconciler {
         let same = |there: &Value| {
             listed(there)
                 && there["ports"][0]["port"] == self.port
-                && there["endpoints"].as_array().is_some_and(|l| l.iter().zip(&ready).all(|(a, b)| a["addresses"] == b["addresses"]))
+                && there["endpoints"]
+                    .as_array()
+                    .is_some_and(|l| l.iter().zip(&ready).all(|(a, b)| a["addresses"] == b["addresses"]))
         };
         self.ensure("discovery.k8s.io", "endpointslices", slice, same).await
     }

@@ -71,7 +71,8 @@ impl Bitmap {
     }
 
     fn bytes(&self) -> Vec<u8> {
-        let mut out: Vec<u8> = self.0.chunks(8).map(|c| c.iter().enumerate().fold(0, |b, (i, set)| b | u8::from(*set) << i)).collect();
+        let mut out: Vec<u8> =
+            self.0.chunks(8).map(|c| c.iter().enumerate().fold(0, |b, (i, set)| b | u8::from(*set) << i)).collect();
         while out.last() == Some(&0) {
             out.pop();
         }
@@ -101,7 +102,7 @@ fn decode(stored: &[u8], len: usize) -> Result<(Bitmap, Value), PortError> {
     let schema = schema::kind("", "v1", "RangeAllocation").ok_or_else(|| fail("no RangeAllocation".to_owned()))?;
     let value = if stored.starts_with(b"k8s\0") {
         let envelope = protobuf::unwrap(stored).map_err(|e| fail(e.to_string()))?;
-        protobuf::decode(schema, &envelope.raw).map_err(|e| fail(e.to_string()))?
+        protobuf::decode(schema, envelope.raw).map_err(|e| fail(e.to_string()))?
     } else {
         serde_json::from_slice(stored).map_err(|e| fail(e.to_string()))?
     };
@@ -109,7 +110,11 @@ fn decode(stored: &[u8], len: usize) -> Result<(Bitmap, Value), PortError> {
     Ok((Bitmap::parse(&data, len), value))
 }
 
-async fn change<T>(engine: &Engine, range: PortRange, mut f: impl FnMut(&mut Bitmap) -> Result<T, PortError>) -> Result<T, PortError> {
+async fn change<T>(
+    engine: &Engine,
+    range: PortRange,
+    mut f: impl FnMut(&mut Bitmap) -> Result<T, PortError>,
+) -> Result<T, PortError> {
     let fail = |e: String| PortError::Storage(e);
     let schema = schema::kind("", "v1", "RangeAllocation").ok_or_else(|| fail("no RangeAllocation".to_owned()))?;
     let key = engine.store.key("/registry/ranges/servicenodeports");

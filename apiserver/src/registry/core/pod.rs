@@ -34,13 +34,16 @@ pub(in crate::registry) fn prepare_update(new: &mut Value, old: &Value) {
 
 /// Who writes status does not own the pod: owners, deletion and class stay.
 pub(in crate::registry) fn prepare_status(new: &mut Value, old: &Value) {
-    if let (Some(meta), Some(old_meta)) = (new.get_mut("metadata").and_then(Value::as_object_mut), old.get("metadata")) {
+    if let (Some(meta), Some(old_meta)) = (new.get_mut("metadata").and_then(Value::as_object_mut), old.get("metadata"))
+    {
         match old_meta.get("ownerReferences") {
             Some(o) => meta.insert("ownerReferences".to_owned(), o.clone()),
             None => meta.remove("ownerReferences"),
         };
     }
-    if let (Some(status), Some(class)) = (new.get_mut("status").and_then(Value::as_object_mut), old.pointer("/status/qosClass")) {
+    if let (Some(status), Some(class)) =
+        (new.get_mut("status").and_then(Value::as_object_mut), old.pointer("/status/qosClass"))
+    {
         status.insert("qosClass".to_owned(), class.clone());
     }
 }
@@ -59,7 +62,9 @@ pub fn resize(new: &mut Value, old: &Value) {
     let wanted = new.clone();
     keep_all_but_spec(new, old);
     for list in ["containers", "initContainers"] {
-        let Some(containers) = new.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut) else { continue };
+        let Some(containers) = new.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut) else {
+            continue;
+        };
         for c in containers {
             let source = wanted.pointer(&format!("/spec/{list}")).and_then(Value::as_array);
             let Some(w) = source.and_then(|l| l.iter().find(|w| w["name"] == c["name"])) else { continue };
@@ -74,7 +79,8 @@ pub fn resize(new: &mut Value, old: &Value) {
 }
 
 fn keep_all_but_spec(new: &mut Value, old: &Value) {
-    let (revision, managed) = (new.pointer("/metadata/resourceVersion").cloned(), new.pointer("/metadata/managedFields").cloned());
+    let (revision, managed) =
+        (new.pointer("/metadata/resourceVersion").cloned(), new.pointer("/metadata/managedFields").cloned());
     *new = old.clone();
     for (field, value) in [("resourceVersion", revision), ("managedFields", managed)] {
         if let Some(v) = value {
@@ -85,7 +91,8 @@ fn keep_all_but_spec(new: &mut Value, old: &Value) {
 
 /// Nothing runs yet, or no more: gone at once. Otherwise what was asked, or what the pod asks for.
 pub(in crate::registry) fn grace(pod: &Value, requested: Option<i64>) -> i64 {
-    let asked = requested.or_else(|| pod.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64)).unwrap_or(30);
+    let asked =
+        requested.or_else(|| pod.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64)).unwrap_or(30);
     let unscheduled = pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or("").is_empty();
     let over = matches!(pod.pointer("/status/phase").and_then(Value::as_str), Some("Failed" | "Succeeded"));
     if unscheduled || over {
@@ -99,7 +106,10 @@ pub(in crate::registry) fn grace(pod: &Value, requested: Option<i64>) -> i64 {
 
 /// The quality of service class of a pod.
 pub fn qos_class(pod: &Value) -> &'static str {
-    let containers = ["/spec/containers", "/spec/initContainers"].into_iter().filter_map(|p| pod.pointer(p).and_then(Value::as_array)).flatten();
+    let containers = ["/spec/containers", "/spec/initContainers"]
+        .into_iter()
+        .filter_map(|p| pod.pointer(p).and_then(Value::as_array))
+        .flatten();
     let pod_level = pod.pointer("/spec/resources").filter(|r| !r.as_object().is_none_or(serde_json::Map::is_empty));
     let resources: Vec<&Value> = match pod_level {
         Some(r) => vec![r],
@@ -141,7 +151,10 @@ mod tests {
         for (r, class) in [
             (json!({}), "BestEffort"),
             (json!({"requests": {"cpu": "0"}}), "BestEffort"),
-            (json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "1000m", "memory": "1Gi"}}), "Guaranteed"),
+            (
+                json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "1000m", "memory": "1Gi"}}),
+                "Guaranteed",
+            ),
             (json!({"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}), "Burstable"),
             (json!({"requests": {"memory": "1Gi"}}), "Burstable"),
         ] {

@@ -38,7 +38,12 @@ fn text<'a>(spec: &'a Spec, key: &str) -> &'a str {
 }
 
 fn strings(spec: &Spec, key: &str) -> Vec<String> {
-    spec.get(key).and_then(Value::as_array).into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect()
+    spec.get(key)
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(|v| v.as_str().map(str::to_owned))
+        .collect()
 }
 
 fn needs_cluster_ip(spec: &Spec) -> bool {
@@ -70,7 +75,8 @@ fn number(v: &Value) -> u16 {
 }
 
 fn node_ports_of(spec: &Spec) -> Vec<u16> {
-    let mut out: Vec<u16> = spec.get("ports").and_then(Value::as_array).into_iter().flatten().map(|p| number(&p["nodePort"])).collect();
+    let mut out: Vec<u16> =
+        spec.get("ports").and_then(Value::as_array).into_iter().flatten().map(|p| number(&p["nodePort"])).collect();
     out.push(spec.get("healthCheckNodePort").map_or(0, number));
     out.retain(|p| *p != 0);
     out.sort_unstable();
@@ -113,13 +119,8 @@ impl Services {
         let mut families = strings(spec, "ipFamilies");
         let selectorless_headless = is_headless(spec) && without_selector;
         if text(spec, "ipFamilyPolicy").is_empty() {
-            let policy = if selectorless_headless {
-                "RequireDualStack"
-            } else if ips.len() == 2 || families.len() == 2 {
-                "RequireDualStack"
-            } else {
-                "SingleStack"
-            };
+            let both = selectorless_headless || ips.len() == 2 || families.len() == 2;
+            let policy = if both { "RequireDualStack" } else { "SingleStack" };
             spec.insert("ipFamilyPolicy".to_owned(), Value::from(policy));
         }
         for ip in ips.iter().skip(families.len()) {
@@ -142,7 +143,15 @@ impl Services {
         spec.insert("ipFamilies".to_owned(), json!(families));
     }
 
-    async fn take_ips(&self, engine: &Engine, spec: &mut Spec, have: &[String], who: (&str, &str), dry_run: bool, taken: &mut Allocation) -> Result<(), field::Error> {
+    async fn take_ips(
+        &self,
+        engine: &Engine,
+        spec: &mut Spec,
+        have: &[String],
+        who: (&str, &str),
+        dry_run: bool,
+        taken: &mut Allocation,
+    ) -> Result<(), field::Error> {
         if !needs_cluster_ip(spec) || is_headless(spec) {
             if is_headless(spec) {
                 spec.insert("clusterIP".to_owned(), Value::from("None"));
@@ -152,18 +161,26 @@ impl Services {
         }
         let mut ips = strings(spec, "clusterIPs");
         let given = ips.clone();
-        let wrong = |why: String| field::Error::invalid(field::Path::new("spec").child("clusterIPs"), json!(given), &why);
+        let wrong =
+            |why: String| field::Error::invalid(field::Path::new("spec").child("clusterIPs"), json!(given), &why);
         for (i, family_name) in strings(spec, "ipFamilies").iter().enumerate() {
             let Some(range) = self.ranges.iter().find(|r| family(&r.addr()) == family_name) else {
                 let path = field::Path::new("spec").child("ipFamilies").index(i);
-                return Err(field::Error::invalid(path, Value::from(family_name.as_str()), "not configured on this cluster"));
+                return Err(field::Error::invalid(
+                    path,
+                    Value::from(family_name.as_str()),
+                    "not configured on this cluster",
+                ));
             };
             match ips.get(i).filter(|ip| !ip.is_empty()) {
                 Some(ip) if have.contains(ip) => {}
                 Some(ip) => {
-                    let parsed: IpAddr = ip.parse().map_err(|_| wrong(format!("failed to allocate IP {ip}: {}", IpError::Range)))?;
+                    let parsed: IpAddr =
+                        ip.parse().map_err(|_| wrong(format!("failed to allocate IP {ip}: {}", IpError::Range)))?;
                     if !dry_run {
-                        ip_allocator::allocate(engine, range, parsed, who.0, who.1).await.map_err(|e| wrong(format!("failed to allocate IP {ip}: {e}")))?;
+                        ip_allocator::allocate(engine, range, parsed, who.0, who.1)
+                            .await
+                            .map_err(|e| wrong(format!("failed to allocate IP {ip}: {e}")))?;
                         taken.ips.push(ip.clone());
                     } else if !range.contains(&parsed) {
                         return Err(wrong(format!("failed to allocate IP {ip}: {}", IpError::Range)));
@@ -173,7 +190,9 @@ impl Services {
                     let ip = if dry_run {
                         ip_allocator::preview(range).to_string()
                     } else {
-                        let ip = ip_allocator::allocate_next(engine, range, who.0, who.1).await.map_err(|e| wrong(format!("failed to allocate a serviceIP: {e}")))?;
+                        let ip = ip_allocator::allocate_next(engine, range, who.0, who.1)
+                            .await
+                            .map_err(|e| wrong(format!("failed to allocate a serviceIP: {e}")))?;
                         taken.ips.push(ip.to_string());
                         ip.to_string()
                     };
@@ -187,7 +206,14 @@ impl Services {
         Ok(())
     }
 
-    async fn take_ports(&self, engine: &Engine, spec: &mut Spec, have: &[u16], dry_run: bool, taken: &mut Allocation) -> Result<(), field::Error> {
+    async fn take_ports(
+        &self,
+        engine: &Engine,
+        spec: &mut Spec,
+        have: &[u16],
+        dry_run: bool,
+        taken: &mut Allocation,
+    ) -> Result<(), field::Error> {
         let allocate_missing = needs_node_ports(spec);
         let may_have = may_have_node_ports(spec);
         let health = needs_health_port(spec);
@@ -198,7 +224,11 @@ impl Services {
                 for (i, port) in ports.iter_mut().enumerate() {
                     let wanted = number(&port["nodePort"]);
                     let wrong = |e: node_ports::PortError| {
-                        field::Error::invalid(field::Path::new("spec").child("ports").index(i).child("nodePort"), Value::from(wanted), &e.to_string())
+                        field::Error::invalid(
+                            field::Path::new("spec").child("ports").index(i).child("nodePort"),
+                            Value::from(wanted),
+                            &e.to_string(),
+                        )
                     };
                     if given && wanted != 0 && !mine.contains(&wanted) {
                         if dry_run {
@@ -212,7 +242,11 @@ impl Services {
                         mine.push(wanted);
                     }
                     if !given && wanted == 0 && allocate_missing {
-                        let p = if dry_run { self.ports.last } else { node_ports::allocate_next(engine, self.ports).await.map_err(wrong)? };
+                        let p = if dry_run {
+                            self.ports.last
+                        } else {
+                            node_ports::allocate_next(engine, self.ports).await.map_err(wrong)?
+                        };
                         if !dry_run {
                             taken.ports.push(p);
                         }
@@ -229,7 +263,11 @@ impl Services {
                 field::Error::invalid(field::Path::new("spec").child("healthCheckNodePort"), Value::from(wanted), &why)
             };
             if wanted == 0 {
-                let p = if dry_run { self.ports.last } else { node_ports::allocate_next(engine, self.ports).await.map_err(wrong)? };
+                let p = if dry_run {
+                    self.ports.last
+                } else {
+                    node_ports::allocate_next(engine, self.ports).await.map_err(wrong)?
+                };
                 if !dry_run {
                     taken.ports.push(p);
                 }
@@ -242,10 +280,18 @@ impl Services {
         Ok(())
     }
 
-    async fn take(&self, engine: &Engine, object: &mut Value, old: Option<&Spec>, dry_run: bool) -> Result<Allocation, Status> {
+    async fn take(
+        &self,
+        engine: &Engine,
+        object: &mut Value,
+        old: Option<&Spec>,
+        dry_run: bool,
+    ) -> Result<Allocation, Status> {
         let name = object["metadata"]["name"].as_str().unwrap_or("").to_owned();
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or("").to_owned();
-        let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else { return Ok(Allocation::default()) };
+        let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else {
+            return Ok(Allocation::default());
+        };
         let mut taken = Allocation::default();
         let have_ips = old.map(ips_of).unwrap_or_default();
         let have_ports = old.map(node_ports_of).unwrap_or_default();
@@ -263,7 +309,13 @@ impl Services {
     }
 
     /// Completes a new Service and takes what it needs.
-    pub async fn before_create(&self, engine: &Engine, row: &Resource, object: &mut Value, dry_run: bool) -> Result<Allocation, Status> {
+    pub async fn before_create(
+        &self,
+        engine: &Engine,
+        row: &Resource,
+        object: &mut Value,
+        dry_run: bool,
+    ) -> Result<Allocation, Status> {
         if !is_service(row) {
             return Ok(Allocation::default());
         }
@@ -274,7 +326,14 @@ impl Services {
     }
 
     /// Completes a changed Service from what it had and takes what it needs more.
-    pub async fn before_update(&self, engine: &Engine, row: &Resource, new: &mut Value, old: &Value, dry_run: bool) -> Result<Allocation, Status> {
+    pub async fn before_update(
+        &self,
+        engine: &Engine,
+        row: &Resource,
+        new: &mut Value,
+        old: &Value,
+        dry_run: bool,
+    ) -> Result<Allocation, Status> {
         if !is_service(row) {
             return Ok(Allocation::default());
         }
@@ -288,11 +347,23 @@ impl Services {
     }
 
     /// Releases what an update, or the deletion it turned into, no longer needs.
-    pub async fn after_update(&self, engine: &Engine, row: &Resource, new: &Value, old: &Value, deleted: bool, dry_run: bool) {
+    pub async fn after_update(
+        &self,
+        engine: &Engine,
+        row: &Resource,
+        new: &Value,
+        old: &Value,
+        deleted: bool,
+        dry_run: bool,
+    ) {
         if !is_service(row) || dry_run {
             return;
         }
-        let (Some(old), Some(new)) = (old.get("spec").and_then(Value::as_object), new.get("spec").and_then(Value::as_object)) else { return };
+        let (Some(old), Some(new)) =
+            (old.get("spec").and_then(Value::as_object), new.get("spec").and_then(Value::as_object))
+        else {
+            return;
+        };
         let (mut ips, mut ports) = (ips_of(old), node_ports_of(old));
         if !deleted {
             let (kept_ips, kept_ports) = (ips_of(new), node_ports_of(new));
@@ -333,7 +404,10 @@ fn inherit(spec: &mut Spec, old: &Spec) {
                     spec.insert(key.to_owned(), v.clone());
                 }
             }
-        } else if !first_same && text(spec, "clusterIP") != text(old, "clusterIP") && strings(spec, "clusterIPs") == strings(old, "clusterIPs") {
+        } else if !first_same
+            && text(spec, "clusterIP") != text(old, "clusterIP")
+            && strings(spec, "clusterIPs") == strings(old, "clusterIPs")
+        {
             let ip = text(spec, "clusterIP").to_owned();
             spec.insert("clusterIPs".to_owned(), json!([ip]));
         }
@@ -416,13 +490,19 @@ mod tests {
 
     #[test]
     fn put_keeps_what_was_allocated() {
-        let old = spec(json!({"type": "NodePort", "clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"], "ports": [{"port": 80, "protocol": "TCP", "nodePort": 30001}]}));
-        let mut new = spec(json!({"type": "NodePort", "ports": [{"port": 80, "protocol": "TCP"}, {"port": 81, "protocol": "TCP"}]}));
+        let old = spec(
+            json!({"type": "NodePort", "clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"], "ports": [{"port": 80, "protocol": "TCP", "nodePort": 30001}]}),
+        );
+        let mut new = spec(
+            json!({"type": "NodePort", "ports": [{"port": 80, "protocol": "TCP"}, {"port": 81, "protocol": "TCP"}]}),
+        );
         inherit(&mut new, &old);
         assert_eq!(new["clusterIPs"], json!(["10.96.0.9"]));
         assert_eq!(new["ports"][0]["nodePort"], 30001);
         assert!(new["ports"][1].get("nodePort").is_none());
-        let mut back = spec(json!({"type": "ClusterIP", "clusterIP": "10.96.0.9", "ports": [{"port": 80, "protocol": "TCP", "nodePort": 30001}]}));
+        let mut back = spec(
+            json!({"type": "ClusterIP", "clusterIP": "10.96.0.9", "ports": [{"port": 80, "protocol": "TCP", "nodePort": 30001}]}),
+        );
         inherit(&mut back, &old);
         assert!(back["ports"][0].get("nodePort").is_none());
     }
