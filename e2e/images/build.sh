@@ -10,7 +10,7 @@ mkdir -p "$folder"
 recipe() {
   local name=$1 reference=$2 packages=$3
   local archive=$folder/$name.tar stamp
-  stamp=$(cat "$here/build.sh" "$here/$name"/* | sha256sum | cut -c1-16)
+  stamp=$( (echo "$reference $packages" && cat "$here/$name"/*) | sha256sum | cut -c1-16)
   [ "$(cat "$archive.stamp" 2>/dev/null)" = "$stamp" ] && [ -e "$archive" ] && return
   echo "==> image $reference"
   local layer=$folder/$name-layer.tar hooks=()
@@ -37,7 +37,7 @@ small() {
   echo 'root:x:0:0:root:/root:/bin/sh' >"$root/etc/passwd"
   tar -C "$root" --owner=0 --group=0 -cf "$folder/busybox-layer.tar" .
   rm -rf "$root"
-  "$cluster" wrap "$folder/busybox-layer.tar" "$archive" --reference docker.io/library/busybox:1.36 --env PATH=/bin -- sh
+  "$cluster" wrap "$folder/busybox-layer.tar" "$archive" --reference docker.io/library/busybox:1.36 --env PATH=/bin --cmd sh
 }
 
 small

@@ -189,6 +189,9 @@ fn kubelet_config(layout: &Layout, node: &Node) -> serde_json::Value {
         "cgroupRoot": node.cgroup(),
         "clusterDomain": "cluster.local",
         "containerRuntimeEndpoint": format!("unix://{SOCKET}"),
+        // The disk is shared with whatever else this machine does: nothing is evicted or thrown away for its sake.
+        "evictionHard": {"imagefs.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%"},
+        "imageGCHighThresholdPercent": 100,
         "failCgroupV1": false,
         "failSwapOn": false,
         "resolvConf": "/etc/resolv.conf",

@@ -14,5 +14,6 @@ INSERT INTO T_USERS (USER_NAME, LEVEL) VALUES ('me', '100'), ('our team', '100')
 SQL
   set -- --init-file=/tmp/first.sql
 fi
+install -d -o mysql -g mysql /run/mysqld
 exec mariadbd --user=mysql --bind-address=0.0.0.0 --skip-name-resolve --innodb-buffer-pool-size=16M \
   --performance-schema=OFF --log-error=/dev/stderr "$@"

@@ -49,6 +49,7 @@ fn command() -> Command {
                 .arg(path("archive"))
                 .arg(Arg::new("reference").long("reference").required(true))
                 .arg(Arg::new("env").long("env").action(ArgAction::Append))
+                .arg(Arg::new("cmd").long("cmd").action(ArgAction::Append))
                 .arg(Arg::new("entrypoint").last(true).action(ArgAction::Append)),
         )
 }
@@ -92,7 +93,7 @@ fn wrap(given: &ArgMatches) -> Result<()> {
     let config = image::Config {
         reference: given.get_one::<String>("reference").cloned().unwrap_or_default(),
         entrypoint: many("entrypoint"),
-        command: Vec::new(),
+        command: many("cmd"),
         environment: many("env"),
     };
     image::wrap(path(given, "layer")?, &config, path(given, "archive")?)

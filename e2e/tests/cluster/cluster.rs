@@ -48,7 +48,7 @@ impl Cluster {
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| cache.join("target"), PathBuf::from);
         let cluster = Self {
             run: std::env::temp_dir().join(format!("ironclad-e2e-{}", std::process::id())),
-            binaries: target.join("release"),
+            binaries: std::env::var_os("BINARIES").map_or_else(|| target.join("release"), PathBuf::from),
             images: cache.join("images"),
             running: std::cell::Cell::new(true),
         };
