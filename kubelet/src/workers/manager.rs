@@ -122,7 +122,8 @@ impl Manager {
         let refusal = if is_new(&pod) { self.refuse(&pod, &inner) } else { None };
         let mailbox = Arc::new(Mailbox::new(pod));
         if let Some((reason, message)) = refusal {
-            self.cx.events.pod(&mailbox.pod(), "", EventType::Warning, &reason, &message);
+            let cause = message.strip_prefix("Pod was rejected: ").unwrap_or(&message);
+            self.cx.events.pod(&mailbox.pod(), "", EventType::Warning, &reason, cause);
             mailbox.reject(&reason, &message);
         }
         inner.workers.insert(uid.clone(), Arc::clone(&mailbox));
