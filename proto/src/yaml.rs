@@ -62,9 +62,11 @@ pub fn encode_any(value: &Value) -> String {
 fn message(error: &serde_norway::Error) -> String {
     let text = error.to_string();
     let text = text.split(" at line ").next().unwrap_or(&text);
-    match error.location() {
-        Some(place) => format!("yaml: line {}: {text}", place.line()),
-        None => format!("yaml: {text}"),
+    // Upstream counts from one only where the scanner complains, and says nothing about the first line.
+    match error.location().map_or(0, |place| place.line().saturating_sub(1)) {
+        0 => format!("yaml: {text}"),
+        line if text.starts_with("did not find expected") => format!("yaml: line {line}: {text}"),
+        line => format!("yaml: line {}: {text}", line + 1),
     }
 }
 
@@ -206,8 +208,9 @@ mod tests {
     #[test]
     fn errors_have_lines() {
         let error = to_json(b"a: [").expect_err("bad").to_string();
-        assert!(error.starts_with("yaml: line "), "{error}");
-        assert!(to_json(b"a: b: c").is_err());
+        assert_eq!(error, "yaml: line 1: did not find expected node content");
+        let error = to_json(b"a: b: c").expect_err("bad").to_string();
+        assert_eq!(error, "yaml: mapping values are not allowed in this context");
         assert_eq!(to_json(b"").expect("present"), b"null");
         assert!(to_json("[".repeat(5000).as_bytes()).is_err());
     }

@@ -41,7 +41,9 @@ impl Plugin for LimitRanger {
     }
 
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        if !a.is("", "pods") || a.operation != Operation::Create {
+        let created = a.is("", "pods") && a.operation == Operation::Create;
+        let resized = a.of("", "pods") && a.subresource == "resize";
+        if !created && !resized {
             return Ok(());
         }
         let ranges = self.reader.list("", "limitranges", Some(a.namespace));

@@ -36,7 +36,7 @@ impl Connect {
         let container = container(&pod, query.get("container").unwrap_or_default())?;
         let node = text(&pod, "/spec/nodeName");
         if node.is_empty() {
-            return Ok(HttpResponse::Ok().content_type("text/plain").finish());
+            return Ok(HttpResponse::NoContent().finish());
         }
         let kubelet = self.kubelets.of(&self.api, node).await?;
         let path = format!("/containerLogs/{}/{}/{container}{parameters}", call.info.namespace, call.info.name);
@@ -181,9 +181,6 @@ fn kubelet_path(call: &Call<'_>, kind: Kind, query: &Query, pod: &Value) -> Resu
         return Err(Status::bad_request("you must specify at least 1 of stdin, stdout, stderr"));
     }
     let mut parameters: Vec<String> = query.all("command").iter().map(|word| format!("command={}", encode(word))).collect();
-    if kind == Kind::Exec && parameters.is_empty() {
-        return Err(Status::bad_request("you must specify a command for the container"));
-    }
     // With a terminal there is one output stream.
     let flags = [("input", streams.stdin), ("output", streams.stdout), ("error", streams.stderr && !streams.tty), ("tty", streams.tty)];
     parameters.extend(flags.iter().filter(|(_, wanted)| *wanted).map(|(name, _)| format!("{name}=1")));
@@ -260,7 +257,7 @@ fn log_parameters(query: &Query, pod: &str) -> Result<String, Status> {
     }
     if let Some(time) = query.get("sinceTime") {
         if query.get("sinceSeconds").is_some() {
-            errors.push(field::Error::forbidden(field::Path::new(""), "at most one of `sinceTime` or `sinceSeconds` may be specified"));
+            errors.push(field::Error::forbidden(field::Path::new("[]"), "at most one of `sinceTime` or `sinceSeconds` may be specified"));
         }
         parameters.push(format!("sinceTime={}", encode(time)));
     }

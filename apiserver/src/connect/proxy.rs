@@ -81,7 +81,7 @@ impl Connect {
         let port_name = service_port(&service, name)?;
         let none = || Status::service_unavailable(&format!("no endpoints available for service {:?}", name.name));
         let endpoints = self.api.get("", "endpoints", &call.info.namespace, name.name).await;
-        let endpoints = endpoints.map_err(|status| if status.is_not_found() { none() } else { status })?;
+        let endpoints = endpoints.map_err(|status| if status.is_not_found() { Status::not_found("", "services", name.name) } else { status })?;
         let ready = addresses(&endpoints, &port_name);
         let (ip, port) = ready.choose(&mut rand::rng()).ok_or_else(none)?;
         origin(name.scheme, ip, *port)
