@@ -156,7 +156,10 @@ impl Engine {
         t.warnings.extend(validation::warnings(storage, &object));
         let name = meta::text(&object, "name").to_owned();
         let allocation = self.services.before_create(self, storage, &mut object, t.options.dry_run).await?;
-        self.judge(t, Operation::Create, Some(&mut object), None).await?;
+        if let Err(refused) = self.judge(t, Operation::Create, Some(&mut object), None).await {
+            self.services.undo(self, allocation).await;
+            return Err(refused);
+        }
         let key = self.key(storage, t.namespace, &name);
         let revision = if t.options.dry_run {
             let (there, _) = self.store.get(&key).await.map_err(|e| storage_status(&e))?;
@@ -248,7 +251,10 @@ impl Engine {
             t.warnings.extend(validation::warnings(storage, &new));
         }
         let allocation = self.services.before_update(self, storage, &mut new, &old, t.options.dry_run).await?;
-        self.judge(t, Operation::Update, Some(&mut new), Some(&old)).await?;
+        if let Err(refused) = self.judge(t, Operation::Update, Some(&mut new), Some(&old)).await {
+            self.services.undo(self, allocation).await;
+            return Err(refused);
+        }
         meta::set_text(&mut new, "resourceVersion", meta::text(&old, "resourceVersion"));
         // A write that changes nothing but the times of its owners changes nothing.
         proto::merge::apply::keep_timestamps(&mut new, &old);
