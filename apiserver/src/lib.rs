@@ -4,6 +4,9 @@
 //! of `registry`, `admission` and `validation` judge what is written, `storage` writes it, `cache` is what reads and
 //! watches are served from. The ports between the rooms are in [`api`].
 
+// A Status is the error of almost everything here; boxing it everywhere would only hide that.
+#![allow(clippy::result_large_err)]
+
 pub mod access;
 pub mod admission;
 pub mod api;
