@@ -98,7 +98,9 @@ impl Hub {
     }
 
     async fn load(self: Arc<Self>, prefix: String, slot: Arc<Slot>) {
-        // Changes are only queued from now on: what is listed must be at least as new as the hub.
+        // Changes are queued from where the watch begins: only what is listed after that leaves no gap.
+        // The sender lives in self: waiting cannot fail.
+        let _ = self.processed.subscribe().wait_for(|r| *r > 0).await;
         let mut delay = Duration::from_millis(50);
         loop {
             match self.read_all(&prefix, slot.resource).await {
