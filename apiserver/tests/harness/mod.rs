@@ -3,6 +3,7 @@
 
 mod client;
 mod pki;
+mod webhook;
 
 use std::net::TcpListener;
 use std::ops::Deref;
@@ -18,6 +19,8 @@ use shared::run::Shutdown;
 #[allow(unused_imports)]
 pub use client::{Answer, Client};
 pub use pki::{Identity, Pki};
+#[allow(unused_imports)]
+pub use webhook::Webhook;
 
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port()
@@ -95,7 +98,12 @@ impl Cluster {
             .expect("etcd starts");
         // Its input ends with this process, however that ends.
         let guard = Command::new("sh")
-            .args(["-c", r#"cat >/dev/null; kill -9 "$1"; rm -rf "$2""#, "sh", &child.id().to_string()])
+            .args([
+                "-c",
+                r#"cat >/dev/null; kill -9 "$1"; while kill -0 "$1" 2>/dev/null; do sleep 0.1; done; rm -rf "$2""#,
+                "sh",
+                &child.id().to_string(),
+            ])
             .arg(&self.dir)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())

@@ -4,8 +4,11 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod access;
+mod admission;
 mod bad_input;
 mod objects;
+mod restart;
 mod upstream;
 
 use harness::{Client, Cluster, Identity, etcd_is_missing};

@@ -1,0 +1,80 @@
+//! A server that comes back on the same etcd.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Cluster, Identity, etcd_is_missing};
+
+const NS: &str = "/api/v1/namespaces/default";
+
+fn revision(o: &Value) -> &str {
+    o["metadata"]["resourceVersion"].as_str().expect("a revision")
+}
+
+fn seen(frames: &[Value]) -> Vec<String> {
+    frames
+        .iter()
+        .map(|f| {
+            format!("{} {}", f["type"].as_str().unwrap_or(""), f["object"]["metadata"]["name"].as_str().unwrap_or(""))
+        })
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_lost() {
+    if etcd_is_missing() {
+        return;
+    }
+    let mut cluster = Cluster::start().await;
+    let maps = format!("{NS}/configmaps");
+    cluster.post(&maps, json!({"metadata": {"name": "a"}, "data": {"k": "v"}})).await.ok();
+    let start = cluster.get(&maps).await.ok();
+    cluster.post(&maps, json!({"metadata": {"name": "b"}})).await.ok();
+    cluster.delete(&format!("{maps}/a")).await.ok();
+    let service = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}});
+    let service = cluster.post(&format!("{NS}/services"), service).await.ok();
+    cluster.post(&format!("{NS}/serviceaccounts"), json!({"metadata": {"name": "robot"}})).await.ok();
+    let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+    let token = cluster.post(&format!("{NS}/serviceaccounts/robot/token"), request).await.ok()["status"]["token"]
+        .as_str()
+        .expect("a token")
+        .to_owned();
+    let paths = ["configmaps", "services", "serviceaccounts", "secrets"].map(|plural| format!("{NS}/{plural}"));
+    let clusterwide = [
+        "/api/v1/namespaces",
+        "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+        "/apis/scheduling.k8s.io/v1/priorityclasses",
+    ];
+    let mut before = Vec::new();
+    for path in paths.iter().map(String::as_str).chain(clusterwide) {
+        before.push((path.to_owned(), cluster.get(path).await.ok()["items"].clone()));
+    }
+    let last = cluster.get(&maps).await.ok();
+
+    cluster.stop_server();
+    cluster.start_server().await;
+
+    for (path, items) in before {
+        assert_eq!(cluster.get(&path).await.ok()["items"], items, "{path}");
+    }
+    // From where a client was, it goes on.
+    cluster.post(&maps, json!({"metadata": {"name": "c"}})).await.ok();
+    let frames =
+        cluster.watch(&format!("{maps}?watch=1&timeoutSeconds=5&resourceVersion={}", revision(&last)), 1).await;
+    assert_eq!(seen(&frames), ["ADDED c"]);
+    // Also from before the restart.
+    let frames =
+        cluster.watch(&format!("{maps}?watch=1&timeoutSeconds=5&resourceVersion={}", revision(&start)), 3).await;
+    assert_eq!(seen(&frames), ["ADDED b", "DELETED a", "ADDED c"]);
+    let exact =
+        cluster.get(&format!("{maps}?resourceVersion={}&resourceVersionMatch=Exact", revision(&start))).await.ok();
+    assert_eq!(exact["items"], start["items"]);
+    // What was taken is still taken, and who was known is still known.
+    let address = &service["spec"]["clusterIP"];
+    let twice = json!({"metadata": {"name": "t"}, "spec": {"clusterIP": address, "ports": [{"port": 80}]}});
+    let message = format!(
+        "Service \"t\" is invalid: spec.clusterIPs: Invalid value: [{address}]: failed to allocate IP {}: provided IP is already allocated",
+        address.as_str().unwrap_or("")
+    );
+    cluster.post(&format!("{NS}/services"), twice).await.fails(422, "Invalid", &message);
+    assert_eq!(cluster.client(Identity::Token(token)).get(&maps).await.code, 403);
+}
