@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use shared::client::Throttle;
 use shared::flags::FlagSet;
 use shared::leader::{self, Outcome};
 use shared::run::{Shutdown, TaskGroup};
 use shared::serve::{Configz, DelegatedOptions, Health, Probe, SecureOptions, Server, hostname};
 
 use crate::controllers::TABLE;
-use crate::engine::connection;
 use crate::engine::context::{Clients, Context};
 use crate::engine::registry::{Selection, Started, known};
 use crate::engine::settings::Settings;
@@ -34,7 +34,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let election = leader::Config::from_flags(&flags, &host);
     let config = shared::client::config(&options).await?;
     // Controllers are not throttled here: the server's fair queuing is, and their batches grow slowly.
-    let main = connection::client(&config).context("client configuration")?;
+    let main = shared::client::connect(&config, &Throttle::new(0.0, 0)).context("client configuration")?;
     let anonymous = if settings.own_accounts { Some(without_identity(config)?) } else { None };
     let tasks = TaskGroup::new();
     let health = Health::new();
@@ -109,5 +109,5 @@ async fn lead(clients: Clients, tasks: TaskGroup, term: Shutdown, settings: Sett
 /// A client for the same server that presents nothing; controllers add their service accounts' tokens.
 fn without_identity(mut config: kube::Config) -> anyhow::Result<kube::Client> {
     config.auth_info = kube::config::AuthInfo::default();
-    connection::client(&config).context("client configuration")
+    shared::client::connect(&config, &Throttle::new(0.0, 0)).context("client configuration")
 }

@@ -6,7 +6,6 @@
 pub mod action;
 pub mod backoff;
 pub mod claim;
-pub mod connection;
 pub mod context;
 pub mod discovery;
 pub mod events;

@@ -1,15 +1,16 @@
 //! The connection of a component to the apiserver: kubeconfig or in-cluster configuration, user agent, and
 //! client-side rate limiting as client-go does it (`--kube-api-qps`, `--kube-api-burst`).
 
+mod connection;
 mod throttle;
 
 use anyhow::Context;
 use http::HeaderValue;
 use http::header::USER_AGENT;
-use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
+pub use connection::connect;
 pub use throttle::Throttle;
 
 /// How to reach the apiserver, and how hard to press it.
@@ -70,6 +71,5 @@ pub async fn config(options: &Options) -> anyhow::Result<Config> {
 /// Those of [`config`], and unusable certificates.
 pub async fn new(options: &Options) -> anyhow::Result<Client> {
     let config = config(options).await?;
-    let builder = ClientBuilder::try_from(config).context("client configuration")?;
-    Ok(builder.with_layer(&Throttle::new(options.qps, options.burst)).build())
+    connect(&config, &Throttle::new(options.qps, options.burst)).context("client configuration")
 }

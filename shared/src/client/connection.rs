@@ -1,4 +1,4 @@
-//! One connection for all watches and writes: HTTP/2, where a connection for each of the many watches would cost both
+//! One connection for all watches and requests: HTTP/2, where a connection for each of many watches would cost both
 //! sides its buffers.
 
 use std::time::Duration;
@@ -11,13 +11,18 @@ use kube::client::{Body, ConfigExt as _};
 use kube::{Client, Config};
 use tower::ServiceBuilder;
 
+use super::Throttle;
+
 /// A peer that does not answer pings for so long is gone, as client-go has it.
 const PING: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A client for the server that `config` names. Servers without HTTP/2 are spoken to in HTTP/1.1.
-pub fn client(config: &Config) -> Result<Client, kube::Error> {
+///
+/// # Errors
+/// Unusable certificates or credentials.
+pub fn connect(config: &Config, throttle: &Throttle) -> Result<Client, kube::Error> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -36,6 +41,7 @@ pub fn client(config: &Config) -> Result<Client, kube::Error> {
         .http2_keep_alive_while_idle(true)
         .build(https);
     let service = ServiceBuilder::new()
+        .layer(throttle)
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
