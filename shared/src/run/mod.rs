@@ -16,6 +16,10 @@ pub use tasks::TaskGroup;
 const WORKER_THREADS: usize = 2;
 const BLOCKING_THREADS: usize = 32;
 const BLOCKING_IDLE: Duration = Duration::from_secs(5);
+/// How often freed memory goes back to the system.
+const TIDY: Duration = Duration::from_secs(30);
+/// A heap in use beyond which looking through it takes too long to be done on the side, in bytes.
+const TIDY_LIMIT: usize = 128 << 20;
 
 /// Tells everything that runs when to stop. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -96,6 +100,7 @@ where
     let shutdown = Shutdown::new();
     let result = runtime.block_on(async {
         tokio::spawn(signals(shutdown.clone()));
+        tokio::spawn(tidy());
         work(flags, shutdown).await
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -173,6 +178,25 @@ fn few_arenas() {
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 2);
     }
+}
+
+/// Bursts leave holes that the allocator keeps; a component that is idle again gives them back. Outlives everything.
+async fn tidy() {
+    loop {
+        tokio::time::sleep(TIDY).await;
+        if heap_in_use() < TIDY_LIMIT {
+            release_memory();
+        }
+    }
+}
+
+#[allow(unsafe_code)]
+fn heap_in_use() -> usize {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: mallinfo2 only reads the allocator's counters, under its own locks.
+    return unsafe { libc::mallinfo2() }.uordblks;
+    #[cfg(not(target_env = "gnu"))]
+    0
 }
 
 /// Gives freed memory back to the system; worth calling once after a big initial load.
