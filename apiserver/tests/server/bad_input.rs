@@ -503,3 +503,44 @@ async fn credentials_that_are_none() {
     admin.delete(account).await.ok();
     admin.get(&format!("{path}/never")).await.fails(404, "NotFound", r#"configmaps "never" not found"#);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn paths_that_lead_nowhere() {
+    let Some((c, ns)) = workspace("bad-paths").await else { return };
+    let before = c.get(&format!("{ns}/configmaps")).await.ok()["items"].clone();
+    let long = format!("{ns}/configmaps/{}", "x".repeat(5_000));
+    for path in [
+        "/foo",
+        "/api/v9/pods",
+        "/apis/nosuch.io/v1/things",
+        "/apis/apps/v9/deployments",
+        "/api/v1/nosuch",
+        "/api/v1/namespaces/bad-paths/pods/x/nosuch",
+        "/api/v1/namespaces/bad-paths/configmaps/%00",
+        "/api/v1/namespaces/bad-paths/configmaps/%ff%fe",
+        "/api/v1/namespaces/bad-paths/configmaps/a%2Fb",
+        "/api/v1/namespaces/../../../etc/passwd",
+        "/api/v1/namespaces/%2e%2e/configmaps/x",
+        &long,
+    ] {
+        for method in ["GET", "DELETE"] {
+            let answer = c.call(method, path, &[], None).await;
+            assert!((400..500).contains(&answer.code), "{method} {path}: {} {}", answer.code, answer.text());
+        }
+    }
+    for query in [
+        "limit=1&limit=2",
+        "%zz",
+        "=",
+        "&&&",
+        "watch=1&timeoutSeconds=x",
+        "labelSelector=%ff",
+        "pretty=%00",
+        "resourceVersion=-1",
+        "limit=99999999999999999999",
+    ] {
+        let answer = c.get(&format!("{ns}/configmaps?{query}")).await;
+        assert!(answer.code < 500 || query.contains("ersion"), "{query}: {} {}", answer.code, answer.text());
+    }
+    assert_eq!(c.get(&format!("{ns}/configmaps")).await.ok()["items"], before);
+}

@@ -8,6 +8,7 @@ mod access;
 mod admission;
 mod bad_input;
 mod objects;
+mod reads;
 mod restart;
 mod upstream;
 

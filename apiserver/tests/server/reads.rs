@@ -1,0 +1,138 @@
+//! Lists and watches while others write.
+
+use std::collections::BTreeSet;
+
+use futures::future::join_all;
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Identity};
+use crate::{cluster, workspace};
+
+fn name(o: &Value) -> &str {
+    o["metadata"]["name"].as_str().unwrap_or("")
+}
+
+fn revision(o: &Value) -> u64 {
+    o["metadata"]["resourceVersion"].as_str().and_then(|v| v.parse().ok()).expect("a revision")
+}
+
+async fn names(c: &Client, path: &str) -> Vec<String> {
+    c.get(path).await.ok()["items"].as_array().expect("items").iter().map(|o| name(o).to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_written_is_read() {
+    let Some((c, ns)) = workspace("reads").await else { return };
+    let maps = format!("{ns}/configmaps");
+    for i in 0..30 {
+        let made = c.post(&maps, json!({"metadata": {"name": format!("m{i:02}")}})).await.ok();
+        let list = c.get(&maps).await.ok();
+        assert!(revision(&list) >= revision(&made), "a list is no older than what was written before it");
+        assert_eq!(list["items"].as_array().map(Vec::len), Some(i + 1));
+        let later = c.get(&format!("{maps}/m{i:02}?resourceVersion={}", revision(&made))).await.ok();
+        assert_eq!(later, made);
+    }
+    // Not older than is enough for the cache; exact is what it was.
+    let (first, all) = (c.get(&format!("{maps}/m09")).await.ok(), names(&c, &maps).await);
+    let at = revision(&first);
+    assert_eq!(names(&c, &format!("{maps}?resourceVersion={at}&resourceVersionMatch=Exact")).await, all[..10]);
+    assert_eq!(names(&c, &format!("{maps}?resourceVersion={at}&resourceVersionMatch=NotOlderThan")).await, all);
+    assert_eq!(names(&c, &format!("{maps}?resourceVersion=0")).await, all);
+    // Pages, with and without a selector, are the list.
+    for selector in ["", "&fieldSelector=metadata.name!%3Dm03"] {
+        let whole = names(&c, &format!("{maps}?x=y{selector}")).await;
+        let (mut pages, mut token, mut rounds) = (Vec::new(), String::new(), 0);
+        loop {
+            let page = c.get(&format!("{maps}?limit=7{selector}&continue={token}")).await.ok();
+            pages.extend(page["items"].as_array().expect("items").iter().map(|o| name(o).to_owned()));
+            rounds += 1;
+            match page["metadata"]["continue"].as_str() {
+                Some(next) if !next.is_empty() && rounds < 20 => next.clone_into(&mut token),
+                _ => break,
+            }
+        }
+        assert_eq!((pages, rounds), (whole, 5));
+    }
+    assert_eq!(names(&c, &format!("{maps}?fieldSelector=metadata.name%3Dm07")).await, ["m07"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_writers_one_wins() {
+    let Some((c, ns)) = workspace("writers").await else { return };
+    let path = format!("{ns}/configmaps/a");
+    let a = c.post(&format!("{ns}/configmaps"), json!({"metadata": {"name": "a"}})).await.ok();
+    let bodies: Vec<Value> = (0..10)
+        .map(|i| {
+            let mut o = a.clone();
+            o["data"] = json!({"winner": i.to_string()});
+            o
+        })
+        .collect();
+    let codes: Vec<u16> = join_all(bodies.iter().map(|b| c.put(&path, b))).await.iter().map(|x| x.code).collect();
+    assert_eq!(
+        (codes.iter().filter(|c| **c == 200).count(), codes.iter().filter(|c| **c == 409).count()),
+        (1, 9),
+        "{codes:?}"
+    );
+    // Of creations as well.
+    let maps = format!("{ns}/configmaps");
+    let made = join_all((0..10).map(|_| c.post(&maps, json!({"metadata": {"name": "b"}})))).await;
+    assert_eq!(made.iter().filter(|x| x.code == 201).count(), 1);
+    // Patches say nothing about what they were made for: those that were accepted are all there.
+    let patched =
+        join_all((0..10).map(|i| c.patch(&path, "merge-patch+json", json!({"data": {format!("k{i}"): "v"}})))).await;
+    let last = c.get(&path).await.ok();
+    for (i, answer) in patched.iter().enumerate() {
+        assert_eq!(last["data"][format!("k{i}")].is_string(), answer.code == 200, "{i}: {}", answer.text());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn watches_miss_nothing_under_load() {
+    let Some((c, ns)) = workspace("watched").await else { return };
+    let Some(server) = cluster().await else { return };
+    let maps = format!("{ns}/configmaps");
+    let from = revision(&c.get(&maps).await.ok());
+    let live = server.client(Identity::Admin);
+    let path = format!("{maps}?watch=1&timeoutSeconds=20&resourceVersion={from}");
+    let watching = tokio::spawn({
+        let path = path.clone();
+        async move { live.watch(&path, 200).await }
+    });
+    join_all((0..100).map(|i| {
+        let (c, maps) = (&c, &maps);
+        async move {
+            c.post(maps, json!({"metadata": {"name": format!("m{i}")}})).await.ok();
+            c.patch(&format!("{maps}/m{i}"), "merge-patch+json", json!({"data": {"a": "b"}})).await.ok();
+        }
+    }))
+    .await;
+    let live = watching.await.expect("no panic");
+    let late = c.watch(&path, 200).await;
+    assert_eq!(live, late, "who watched and who comes later see the same");
+    let revisions: Vec<u64> = live.iter().map(|f| revision(&f["object"])).collect();
+    assert!(revisions.is_sorted_by(|a, b| a < b));
+    for kind in ["ADDED", "MODIFIED"] {
+        let names: BTreeSet<&str> = live.iter().filter(|f| f["type"] == kind).map(|f| name(&f["object"])).collect();
+        assert_eq!(names.len(), 100, "{kind}");
+    }
+    // A watch of one object, by the name in its path and by field.
+    let from = revision(&c.get(&maps).await.ok());
+    c.delete(&format!("{maps}/m1")).await.ok();
+    c.delete(&format!("{maps}/m2")).await.ok();
+    let one = c
+        .watch(&format!("{maps}?watch=1&timeoutSeconds=1&resourceVersion={from}&fieldSelector=metadata.name%3Dm2"), 9)
+        .await;
+    assert_eq!(one.len(), 1);
+    assert_eq!((&one[0]["type"], name(&one[0]["object"])), (&json!("DELETED"), "m2"));
+    let path = format!("/api/v1/watch/namespaces/watched/configmaps/m2?timeoutSeconds=1&resourceVersion={from}");
+    assert_eq!(c.watch(&path, 9).await, one);
+    // Tables and bare metadata are streamed as well.
+    let path = format!("{maps}?watch=1&timeoutSeconds=1&resourceVersion={from}");
+    for (accept, kind) in [("Table", "Table"), ("PartialObjectMetadata", "PartialObjectMetadata")] {
+        let answer = c.send("GET", &path, &format!("application/json;as={accept};v=v1;g=meta.k8s.io"), None).await;
+        let first: Value =
+            serde_json::from_slice(answer.bytes.split(|b| *b == b'\n').next().unwrap_or(b"")).expect("a frame");
+        assert_eq!((&first["type"], &first["object"]["kind"]), (&json!("DELETED"), &json!(kind)));
+    }
+}
