@@ -13,13 +13,14 @@ use crate::shell;
 
 const SOCKET: &str = "/run/containerd/containerd.sock";
 /// Folders of a node that are its own: (name on its disk, standard path).
-const FOLDERS: [(&str, &str); 9] = [
+const FOLDERS: [(&str, &str); 10] = [
     ("var-lib-kubelet", "/var/lib/kubelet"),
     ("var-lib-containerd", "/var/lib/containerd"),
     ("var-lib-cni", "/var/lib/cni"),
     ("var-log-pods", "/var/log/pods"),
     ("var-log-containers", "/var/log/containers"),
     ("run-containerd", "/run/containerd"),
+    ("run-netns", "/run/netns"),
     ("opt-containerd", "/opt/containerd"),
     ("etc-cni", "/etc/cni/net.d"),
     ("etc-kubernetes", "/etc/kubernetes"),

@@ -138,7 +138,9 @@ impl Cluster {
 
     /// The pods with this label, by name.
     pub fn pods(&self, selector: &str) -> Vec<Value> {
-        self.json(&format!("get pods -l {selector}"))["items"].as_array().cloned().unwrap_or_default()
+        let listed = self.kubectl_args(&["get", "pods", "-l", selector, "-o", "json"]);
+        let list: Value = serde_json::from_str(&listed).expect("kubectl prints JSON");
+        list["items"].as_array().cloned().unwrap_or_default()
     }
 
     /// GETs a page of a node from outside of all pods.
@@ -148,9 +150,14 @@ impl Cluster {
     }
 
     /// Runs a command in a node's namespaces.
-    pub fn on_node(&self, node: &str, command: &[&str]) -> String {
+    pub fn try_on_node(&self, node: &str, command: &[&str]) -> Said {
         let pid = self.pid(node, "supervisor");
-        let said = run("nsenter", &[&["--target", pid.as_str(), "--mount", "--net"], command].concat(), None);
+        run("nsenter", &[&["--target", pid.as_str(), "--mount", "--net"], command].concat(), None)
+    }
+
+    /// As [`Cluster::try_on_node`], for commands that must succeed.
+    pub fn on_node(&self, node: &str, command: &[&str]) -> String {
+        let said = self.try_on_node(node, command);
         assert!(said.ok, "{command:?} on {node}: {}", said.err);
         said.out
     }

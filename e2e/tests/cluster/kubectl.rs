@@ -49,8 +49,8 @@ pub fn create_and_look(cluster: &Cluster) {
     assert_eq!(cluster.kubectl("get pods --field-selector status.phase=Running -o name").trim(), "pod/shell");
     let nodes = cluster.kubectl("get nodes");
     assert_eq!(nodes.matches(" Ready ").count(), 2, "{nodes}");
-    let described = cluster.kubectl("describe pod shell");
-    for part in ["Successfully assigned default/shell to node-", "Started", "QoS Class:        BestEffort"] {
+    let described: String = cluster.kubectl("describe pod shell").split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in ["Successfully assigned default/shell to node-", "Normal Started", "QoS Class: BestEffort"] {
         assert!(described.contains(part), "{part} is missing in {described}");
     }
     assert!(cluster.kubectl("explain pod.spec.containers.image").contains("FIELD: image <string>"));
@@ -121,14 +121,16 @@ pub fn run_and_talk(cluster: &Cluster) {
     assert_eq!(cluster.kubectl("exec shell -- cat /tmp/file"), "copied");
     assert_eq!(cluster.kubectl("get --raw /api/v1/namespaces/default/pods/shell:8080/proxy/"), "hello\n");
     cluster.kubectl("expose pod shell --port=80 --target-port=8080 --name=shell");
-    cluster.until("the service answers from a pod", 30, || {
-        let said = cluster.try_kubectl(&["exec", "shell", "--", "wget", "-q", "-O-", "-T2", "http://169.169.0.1:443"], None);
-        drop(said);
-        let ip = cluster.kubectl("get svc shell -o jsonpath={.spec.clusterIP}");
-        let said = cluster.try_kubectl(&["exec", "shell", "--", "wget", "-q", "-O-", "-T2", &format!("http://{ip}")], None);
-        if said.out == "hello\n" { Ok(()) } else { Err(said.err) }
-    });
-    let ran = cluster.kubectl("run once --image=busybox:1.36 --restart=Never --attach --rm -q -- echo ran");
+    let ip = cluster.kubectl("get svc shell -o jsonpath={.spec.clusterIP}");
+    for node in ["node-1", "node-2"] {
+        cluster.until(&format!("the service answers on {node}"), 30, || {
+            let said = cluster.try_on_node(node, &["curl", "-sS", "--noproxy", "*", "--max-time", "2", &format!("http://{ip}")]);
+            if said.out == "hello\n" { Ok(()) } else { Err(said.err) }
+        });
+    }
+    let mut once: Vec<&str> = "run once --image=busybox:1.36 --restart=Never --attach --rm -q -- sh -c".split(' ').collect();
+    once.push("sleep 2; echo ran");
+    let ran = cluster.kubectl_args(&once);
     assert_eq!(ran.trim(), "ran");
 }
 
