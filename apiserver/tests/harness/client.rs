@@ -86,8 +86,12 @@ impl Client {
                 .expect("client tls"),
             None => tls.with_no_client_auth(),
         };
-        let https =
-            HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1().enable_http2().build();
+        // A head and a body are two writes.
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_only();
+        let https = https.enable_http1().enable_http2().wrap_connector(tcp);
         let token = if let Identity::Token(t) = identity { Some(t) } else { None };
         Self { http: HttpClient::builder(TokioExecutor::new()).build(https), port, token }
     }

@@ -460,7 +460,6 @@ async fn errors(cluster: &Cluster, users: &Users, norm: &Norm) -> Vec<String> {
     for record in load("errors.json") {
         let (name, request) = (record["name"].as_str().expect("name"), &record["request"]);
         let path = request["path"].as_str().expect("path");
-        let began = std::time::Instant::now();
         before(cluster, &users.admin, name).await;
         if is_elsewhere(path) {
             continue;
@@ -492,9 +491,6 @@ async fn errors(cluster: &Cluster, users: &Users, norm: &Norm) -> Vec<String> {
         }
         let answer =
             client.call(request["method"].as_str().expect("method"), path, &headers, body.map(Bytes::from)).await;
-        if began.elapsed().as_millis() > 300 {
-            eprintln!("SLOW {name} {:?}", began.elapsed());
-        }
         let found = compare(norm, &record, &answer);
         if !found.is_empty() && !OPEN.contains(&name) {
             wrong.push(format!("{name}:\n    {}", found.join("\n    ")));
@@ -517,10 +513,8 @@ async fn answers_are_upstreams() {
         node: cluster.client(Identity::Node),
         anonymous: cluster.client(Identity::Anonymous),
     };
-    let began = std::time::Instant::now();
     let mut wrong = defaults(&users.admin, &norm).await;
     wrong.extend(stored(&cluster).await);
-    eprintln!("SLOW defaults {:?}", began.elapsed());
     wrong.extend(errors(&cluster, &users, &norm).await);
     assert!(wrong.is_empty(), "{} answers differ:\n{}", wrong.len(), wrong.join("\n"));
 }
