@@ -23,7 +23,7 @@ use crate::serve::health::{Health, Milestones};
 use crate::serve::listen::{self, Addresses};
 use crate::storage::{self, Store};
 use crate::verbs::InProcess;
-use crate::verbs::engine::Engine;
+use crate::verbs::engine::{Engine, Policy};
 
 /// Time for background work to end.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -104,6 +104,10 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         store: store.clone(),
         hub: hub.clone(),
         services,
+        policy: Policy {
+            allow_privileged: flags.boolean("allow-privileged"),
+            clear_nomination: flags.enabled("ClearingNominatedNodeNameAfterBinding"),
+        },
         event_ttl: i64::try_from(flags.duration("event-ttl").as_secs()).unwrap_or(3600),
         admission: OnceLock::new(),
         tokens: OnceLock::new(),

@@ -53,6 +53,7 @@ fn apiserver(layout: &Layout) -> Process {
         ("advertise-address", HOST_ADDRESS.into()),
         ("bind-address", HOST_ADDRESS.into()),
         ("secure-port", APISERVER_PORT.to_string()),
+        ("allow-privileged", "true".into()),
         ("authorization-mode", "Node,RBAC".into()),
         ("enable-admission-plugins", "NodeRestriction".into()),
         ("client-ca-file", pki(layout, "ca.crt")),

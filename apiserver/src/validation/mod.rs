@@ -19,12 +19,14 @@ mod networking;
 mod node;
 mod pod;
 mod policy;
+mod privileged;
 mod quota;
 mod rbac;
 mod reviews;
 mod scheduling;
 mod selectors;
 mod service;
+mod shown;
 mod storage;
 mod tree;
 mod volume;
@@ -39,6 +41,8 @@ use proto::resources::Resource;
 use shared::status::field::{Error, Path};
 
 use names::NameRule;
+pub use privileged::privileged;
+pub use shown::in_order;
 
 type Create = fn(&Value, &mut Vec<Error>);
 type Update = fn(&Value, &Value, &mut Vec<Error>);

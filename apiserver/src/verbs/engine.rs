@@ -28,6 +28,15 @@ const UPDATE_ROUNDS: usize = 50;
 /// Attempts to find a free generated name.
 const NAME_ROUNDS: usize = 8;
 
+/// What flags and feature gates say about writes.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// `--allow-privileged`.
+    pub allow_privileged: bool,
+    /// A binding ends the nomination of its pod.
+    pub clear_nomination: bool,
+}
+
 /// See the module.
 pub struct Engine {
     /// etcd.
@@ -36,6 +45,8 @@ pub struct Engine {
     pub hub: Arc<Hub>,
     /// Service addresses and ports.
     pub services: Services,
+    /// What the operator allows.
+    pub policy: Policy,
     /// Seconds events live.
     pub event_ttl: i64,
     /// Admission, once it is built (it reads through this engine).
@@ -150,9 +161,7 @@ impl Engine {
         meta::fill(&mut object);
         strategy.create(storage, &mut object, &StrategyCx { user: t.user });
         let errors = validation::validate_create(storage, &object);
-        if !errors.is_empty() {
-            return Err(Status::invalid(&t.row.group, &t.row.kind, meta::text(&object, "name"), errors));
-        }
+        self.refuse(t, storage, &object, true, errors)?;
         t.warnings.extend(validation::warnings(storage, &object));
         let name = meta::text(&object, "name").to_owned();
         let allocation = self.services.before_create(self, storage, &mut object, t.options.dry_run).await?;
@@ -244,9 +253,7 @@ impl Engine {
             "" | "scale" => validation::validate_update(storage, &new, &old),
             subresource => validation::validate_subresource(storage, subresource, &new, &old),
         };
-        if !errors.is_empty() {
-            return Err(Status::invalid(&t.row.group, &t.row.kind, t.name, errors));
-        }
+        self.refuse(t, storage, &new, false, errors)?;
         if t.subresource.is_empty() {
             t.warnings.extend(validation::warnings(storage, &new));
         }
@@ -398,6 +405,30 @@ impl Engine {
             ..shared::authz::Attributes::default()
         };
         permits.allows(&attributes).await
+    }
+
+    /// The answer to an object with errors, its own and those of what the operator allows.
+    fn refuse(
+        &self,
+        t: &Target<'_>,
+        storage: &'static Resource,
+        object: &Value,
+        is_new: bool,
+        mut errors: Vec<field::Error>,
+    ) -> Result<(), Status> {
+        // Containers of a pod do not become privileged later; templates are judged again with every change.
+        let judged = t.subresource.is_empty() && (is_new || storage.plural != "pods");
+        if judged && !self.policy.allow_privileged {
+            errors.extend(validation::privileged(storage, object));
+        }
+        if errors.is_empty() {
+            return Ok(());
+        }
+        let errors = match codec::served_schema(storage) {
+            Ok(schema) => validation::in_order(schema, errors),
+            Err(_) => errors,
+        };
+        Err(Status::invalid(&t.row.group, &t.row.kind, meta::text(object, "name"), errors))
     }
 
     /// From the request's version to the storage row's.

@@ -94,7 +94,9 @@ async fn bind_to(
     engine.admit(&mut t, Operation::Create, Some(&mut object), None).await?;
     binding::check(&object)?;
     engine.judge(&mut t, Operation::Create, Some(&mut object), None).await?;
-    engine.modify(row, &r.info.namespace, name, options.dry_run, &mut |pod| binding::assign(pod, &object)).await?;
+    let clear = engine.policy.clear_nomination;
+    let mut assign = |pod: &mut Value| binding::assign(pod, &object, clear);
+    engine.modify(row, &r.info.namespace, name, options.dry_run, &mut assign).await?;
     created(r)
 }
 

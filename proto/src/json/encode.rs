@@ -29,6 +29,11 @@ pub fn encode_any(value: &Value, out: &mut Vec<u8>) {
     any(value, 0, out);
 }
 
+/// Appends the value of a field, or with `whole` unset one of its elements, as it stands inside an object.
+pub fn encode_field(field: &Field, whole: bool, value: &Value, out: &mut Vec<u8>) {
+    if whole { field_value(field, value, 0, out) } else { element(&field.kind, value, 0, out) }
+}
+
 fn separator(first: &mut bool, out: &mut Vec<u8>) {
     if *first {
         *first = false;

@@ -20,7 +20,7 @@ pub(crate) use encode::{
     empty_element as encode_element, name as encode_name, one as encode_special, scalar as encode_scalar,
     text as encode_text, zero_value as encode_zero,
 };
-pub use encode::{encode, encode_any, encode_pretty, indent};
+pub use encode::{encode, encode_any, encode_field, encode_pretty, indent};
 pub use text::canonicalize;
 pub(crate) use text::{schema_props, time_value};
 

@@ -88,7 +88,10 @@ fn single(field: &Field, atomic: bool) -> Shape<'_> {
         Kind::Int32 | Kind::Int64 | Kind::Double => Shape::Scalar(Scalar::Numeric),
         Kind::String | Kind::Bytes | Kind::Duration => Shape::Scalar(Scalar::Text),
         Kind::Quantity | Kind::IntOrString | Kind::Time | Kind::MicroTime => Shape::Scalar(Scalar::Untyped),
-        Kind::Message(m) => Shape::Map(MapShape { atomic: atomic || m.atomic, fields: Some(m), element: Type::Any }),
+        Kind::Message(m) => {
+            let atomic = atomic || (m.atomic && !field.granular);
+            Shape::Map(MapShape { atomic, fields: Some(m), element: Type::Any })
+        }
         Kind::Nested(inner) => Type::Field(inner).shape(),
         Kind::StringList => Shape::List(List { relation: Relation::Atomic, element: Type::Any }),
         Kind::RawExtension

@@ -134,11 +134,13 @@ pub struct Error {
     pub value: Value,
     /// The rest of the sentence.
     pub detail: String,
+    /// The value as it is printed, where its own order is not the one clients see.
+    pub shown: Option<String>,
 }
 
 impl Error {
     fn make(kind: ErrorKind, field: impl Into<Path>, value: Value, detail: impl Into<String>) -> Self {
-        Self { kind, field: field.into().to_string(), value, detail: detail.into() }
+        Self { kind, field: field.into().to_string(), value, detail: detail.into(), shown: None }
     }
 
     /// `Required value: detail`.
@@ -209,7 +211,10 @@ impl Error {
         let words = self.kind.words();
         let mut text = match self.kind {
             ErrorKind::Required | ErrorKind::Forbidden | ErrorKind::TooLong | ErrorKind::Internal => words.to_owned(),
-            _ => format!("{words}: {}", show(&self.value)),
+            _ => match &self.shown {
+                Some(text) => format!("{words}: {text}"),
+                None => format!("{words}: {}", show(&self.value)),
+            },
         };
         if !self.detail.is_empty() {
             text.push_str(": ");

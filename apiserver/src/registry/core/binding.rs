@@ -25,8 +25,9 @@ fn refuse(pod: &Value, why: &str) -> Status {
     Status::conflict("", "pods/binding", meta::text(pod, "name"), why)
 }
 
-/// Puts the pod on the node, with the labels and annotations of the binding.
-pub fn assign(pod: &mut Value, binding: &Value) -> Result<(), Status> {
+/// Puts the pod on the node, with the labels and annotations of the binding. A nomination has served its purpose
+/// then and goes, if `clear_nomination` says so.
+pub fn assign(pod: &mut Value, binding: &Value, clear_nomination: bool) -> Result<(), Status> {
     let name = meta::text(pod, "name").to_owned();
     for field in ["uid", "resourceVersion"] {
         let (asked, there) = (meta::text(binding, field), meta::text(pod, field));
@@ -56,6 +57,9 @@ pub fn assign(pod: &mut Value, binding: &Value) -> Result<(), Status> {
         }
     }
     scheduled(pod);
+    if let (true, Some(status)) = (clear_nomination, pod["status"].as_object_mut()) {
+        status.remove("nominatedNodeName");
+    }
     Ok(())
 }
 
@@ -91,14 +95,24 @@ mod tests {
     fn a_pod_is_bound_once() {
         let mut pod = json!({"metadata": {"name": "p"}, "spec": {}, "status": {"phase": "Pending"}});
         let b = json!({"metadata": {"annotations": {"a": "b"}}, "target": {"kind": "Node", "name": "n1"}});
-        assert!(check(&b).is_ok() && assign(&mut pod, &b).is_ok());
+        assert!(check(&b).is_ok() && assign(&mut pod, &b, true).is_ok());
         assert_eq!((&pod["spec"]["nodeName"], &pod["metadata"]["annotations"]["a"]), (&json!("n1"), &json!("b")));
         assert_eq!(pod["status"]["conditions"][0]["status"], "True");
-        let e = assign(&mut pod, &b).expect_err("twice");
+        let e = assign(&mut pod, &b, true).expect_err("twice");
         assert_eq!(
             e.message,
             r#"Operation cannot be fulfilled on pods/binding "p": pod p is already assigned to node "n1""#
         );
         assert_eq!(check(&json!({"target": {"kind": "Pod", "name": "x"}})).expect_err("kind").code, 500);
+    }
+
+    #[test]
+    fn a_nomination_ends_with_the_binding() {
+        let b = json!({"target": {"kind": "Node", "name": "n1"}});
+        for (clear, left) in [(true, json!(null)), (false, json!("n2"))] {
+            let mut pod = json!({"metadata": {"name": "p"}, "spec": {}, "status": {"nominatedNodeName": "n2"}});
+            assert!(assign(&mut pod, &b, clear).is_ok());
+            assert_eq!(pod["status"]["nominatedNodeName"], left);
+        }
     }
 }

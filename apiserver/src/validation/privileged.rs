@@ -1,0 +1,70 @@
+//! Privileged containers on servers that do not allow them.
+
+use proto::Value;
+use proto::resources::Resource;
+use shared::status::field::{Error, Path};
+
+use super::tree::{at, flag, get, list};
+
+/// Where a kind keeps a pod's spec.
+fn spec_path(row: &Resource) -> &'static [&'static str] {
+    match (&*row.group, &*row.plural) {
+        ("", "pods") => &["spec"],
+        ("", "podtemplates") => &["template", "spec"],
+        ("", "replicationcontrollers") | ("apps", _) | ("batch", "jobs") => &["spec", "template", "spec"],
+        ("batch", "cronjobs") => &["spec", "jobTemplate", "spec", "template", "spec"],
+        _ => &[],
+    }
+}
+
+/// One error for each privileged container of a pod or a pod template.
+pub fn privileged(row: &Resource, object: &Value) -> Vec<Error> {
+    let keys = spec_path(row);
+    let mut out = Vec::new();
+    if keys.is_empty() {
+        return out;
+    }
+    let (spec, path) = (at(object, keys), Path::of(keys));
+    for key in ["containers", "initContainers", "ephemeralContainers"] {
+        for (i, container) in list(spec, key).iter().enumerate() {
+            if flag(get(container, "securityContext"), "privileged") {
+                let path = path.child(key).index(i).child("securityContext").child("privileged");
+                out.push(Error::forbidden(path, "disallowed by cluster policy"));
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn wherever_a_pod_is_described() {
+        let spec = json!({
+            "initContainers": [{"name": "i", "securityContext": {"privileged": true}}],
+            "containers": [{"name": "a", "securityContext": {"privileged": false}}, {"name": "b"}],
+        });
+        let row = |group, plural| proto::resources::find(group, "v1", plural).expect("row");
+        let texts = |row: &Resource, object: Value| -> Vec<String> {
+            privileged(row, &object).iter().map(ToString::to_string).collect()
+        };
+        let why = "initContainers[0].securityContext.privileged: Forbidden: disallowed by cluster policy";
+        for (group, plural, object, path) in [
+            ("", "pods", json!({"spec": spec}), "spec"),
+            ("", "podtemplates", json!({"template": {"spec": spec}}), "template.spec"),
+            ("apps", "deployments", json!({"spec": {"template": {"spec": spec}}}), "spec.template.spec"),
+            (
+                "batch",
+                "cronjobs",
+                json!({"spec": {"jobTemplate": {"spec": {"template": {"spec": spec}}}}}),
+                "spec.jobTemplate.spec.template.spec",
+            ),
+        ] {
+            assert_eq!(texts(row(group, plural), object), [format!("{path}.{why}")]);
+        }
+        assert!(texts(row("", "configmaps"), json!({"spec": spec})).is_empty());
+    }
+}

@@ -1,0 +1,77 @@
+//! Offending values as clients see them: fields in the order of the schema.
+
+use proto::json;
+use proto::schema::{Card, Field, Kind, Message};
+use shared::status::field::Error;
+
+/// The field a path leads to; false when the path ends at one of its elements.
+fn lookup<'a>(schema: &'a Message, path: &str) -> Option<(&'a Field, bool)> {
+    let mut message = schema;
+    let mut rest = path;
+    loop {
+        let end = rest.find(['.', '[']).unwrap_or(rest.len());
+        let field = message.field(&rest[..end])?;
+        rest = &rest[end..];
+        let mut whole = true;
+        while let Some(inner) = rest.strip_prefix('[') {
+            rest = &inner[inner.find(']')? + 1..];
+            whole = false;
+        }
+        let Some(next) = rest.strip_prefix('.') else {
+            return rest.is_empty().then_some((field, whole));
+        };
+        if whole && field.card != Card::Single {
+            return None;
+        }
+        match &field.kind {
+            Kind::Message(m) => message = m,
+            _ => return None,
+        }
+        rest = next;
+    }
+}
+
+/// Prints the structured values of `errors` in the order of the schema.
+pub fn in_order(schema: &Message, mut errors: Vec<Error>) -> Vec<Error> {
+    for error in &mut errors {
+        if error.shown.is_some() || !(error.value.is_object() || error.value.is_array()) {
+            continue;
+        }
+        let Some((field, whole)) = lookup(schema, &error.field) else { continue };
+        // Some rules report an element under the path of its list, or the other way round.
+        let fits = match (field.card, whole) {
+            (Card::Repeated, true) => error.value.is_array(),
+            _ => error.value.is_object(),
+        };
+        if fits {
+            let mut out = Vec::new();
+            json::encode_field(field, whole, &error.value, &mut out);
+            error.shown = String::from_utf8(out).ok();
+        }
+    }
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn structs_keep_their_order() {
+        let schema = proto::schema::kind("apps", "v1", "Deployment").expect("kind");
+        let owner = json!({"apiVersion": "v1", "controller": true, "kind": "Pod", "name": "a", "uid": "1"});
+        let ordered = r#"{"apiVersion":"v1","kind":"Pod","name":"a","uid":"1","controller":true}"#;
+        let body = |field: &str, value| in_order(schema, vec![Error::invalid(field, value, "no")])[0].body();
+        assert_eq!(body("metadata.ownerReferences", json!([owner])), format!("Invalid value: [{ordered}]: no"));
+        assert_eq!(body("metadata.ownerReferences[1]", owner.clone()), format!("Invalid value: {ordered}: no"));
+        let port = json!({"containerPort": 1, "name": "p"});
+        assert_eq!(
+            body("spec.template.spec.containers[0].ports[0]", port),
+            r#"Invalid value: {"name":"p","containerPort":1}: no"#
+        );
+        for field in ["spec.nope", "metadata.labels[a.b/c]", "", "spec.template.spec.containers.x"] {
+            assert_eq!(body(field, json!({"b": 1, "a": 2})), r#"Invalid value: {"a":2,"b":1}: no"#, "{field}");
+        }
+    }
+}
