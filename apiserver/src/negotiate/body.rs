@@ -142,30 +142,37 @@ pub fn too_deep(body: &[u8]) -> bool {
 /// Fills in missing type metadata and refuses other kinds.
 fn named(api_version: String, kind: String, expected: &Expected<'_>) -> Result<(String, String), Status> {
     let want = group_version(expected.group, expected.version);
-    let api_version = if api_version.is_empty() { want.clone() } else { api_version };
+    let api_version = if api_version.is_empty() { want } else { api_version };
     let kind = if kind.is_empty() { expected.kind.to_owned() } else { kind };
-    if kind == expected.kind && api_version == want {
-        return Ok((api_version, kind));
+    match other_kind(&api_version, &kind, expected) {
+        Some(why) => Err(cannot_be_handled(&kind, &api_version, expected.kind, &why)),
+        None => Ok((api_version, kind)),
     }
-    let why = if schema::kind_of(&api_version, &kind).is_none() {
-        format!(
+}
+
+/// Why an object of this kind is not one of the expected kind.
+pub fn other_kind(api_version: &str, kind: &str, expected: &Expected<'_>) -> Option<String> {
+    if kind == expected.kind && api_version == group_version(expected.group, expected.version) {
+        return None;
+    }
+    if schema::kind_of(api_version, kind).is_none() {
+        return Some(format!(
             "no kind {} is registered for version {} in scheme {}",
-            go_quote(&kind),
-            go_quote(&api_version),
+            go_quote(kind),
+            go_quote(api_version),
             go_quote("pkg/runtime/scheme.go:111")
-        )
-    } else {
-        let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
-        if kind == expected.kind && group == expected.group {
-            // Another version of the same kind is converted by whoever asked for it.
-            return Ok((api_version, kind));
-        }
-        if kind == expected.kind && (group, expected.group) == ("", "events.k8s.io") {
-            return Ok((api_version, kind));
-        }
-        format!("converting ({version}.{kind}) to ({}.{}): unknown conversion", package(expected.group), expected.kind)
-    };
-    Err(cannot_be_handled(&kind, &api_version, expected.kind, &why))
+        ));
+    }
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    // Another version of the same kind is converted by whoever asked for it.
+    if kind == expected.kind && (group == expected.group || (group, expected.group) == ("", "events.k8s.io")) {
+        return None;
+    }
+    Some(format!(
+        "converting ({version}.{kind}) to ({}.{}): unknown conversion",
+        package(expected.group),
+        expected.kind
+    ))
 }
 
 fn name(object: &mut Value, expected: &Expected<'_>) {
@@ -203,21 +210,54 @@ pub fn decode_patched(
     named: (&str, &str),
     schema: &Message,
     tree: &Value,
+    patch: &Value,
     validation: FieldValidation,
 ) -> Result<Decoded, Status> {
-    let decoded = decode_tree(schema, tree, validation).map_err(|e| {
-        let mut bytes = Vec::new();
-        json::encode_any(tree, &mut bytes);
-        let shown = String::from_utf8_lossy(&bytes).into_owned();
-        let error = shared::status::field::Error::invalid("patch", Value::from(shown), &e.to_string());
-        Status::invalid("", "", "", vec![error])
-    })?;
+    let decoded = decode_tree(schema, tree, validation).map_err(|e| unpatched(schema, tree, patch, &e.to_string()))?;
     let mut object = decoded.value;
     if let Some(map) = object.as_object_mut() {
         map.insert("apiVersion".to_owned(), Value::from(named.0));
         map.insert("kind".to_owned(), Value::from(named.1));
     }
     Ok(Decoded { object, warnings: decoded.warnings })
+}
+
+/// The answer to a patch whose outcome is no object of the kind; it shows the outcome.
+pub fn unpatched(schema: &Message, tree: &Value, patch: &Value, why: &str) -> Status {
+    let mut bytes = Vec::new();
+    patched_text(Some(schema), tree, patch, &mut bytes);
+    let shown = String::from_utf8_lossy(&bytes).into_owned();
+    let error = shared::status::field::Error::invalid("patch", Value::from(shown), why);
+    Status::invalid("", "", "", vec![error])
+}
+
+/// Upstream sorts the keys of what a patch touches, and leaves everything else in the order of the schema.
+fn patched_text(schema: Option<&Message>, tree: &Value, patch: &Value, out: &mut Vec<u8>) {
+    let (Some(tree_map), Some(touched)) = (tree.as_object(), patch.as_object()) else {
+        json::encode_any(tree, out);
+        return;
+    };
+    out.push(b'{');
+    for (i, (key, value)) in tree_map.iter().enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        json::encode_any(&Value::from(key.as_str()), out);
+        out.push(b':');
+        let field = schema.and_then(|s| s.field(key));
+        match (field, touched.get(key)) {
+            (Some(field), None) => json::encode_field(field, true, value, out),
+            (_, None) => json::encode_any(value, out),
+            (field, Some(inner)) => {
+                let below = field.and_then(|f| match (&f.kind, f.card) {
+                    (schema::Kind::Message(m), schema::Card::Single) => Some(&**m),
+                    _ => None,
+                });
+                patched_text(below, value, inner, out);
+            }
+        }
+    }
+    out.push(b'}');
 }
 
 #[cfg(test)]

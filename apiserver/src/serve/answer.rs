@@ -4,6 +4,7 @@ use std::io::Write as _;
 
 use actix_web::HttpResponse;
 use actix_web::http::StatusCode;
+use actix_web::http::header::{HeaderValue, WARNING};
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -45,16 +46,33 @@ fn warning(text: &str) -> Option<String> {
     (!clean.is_empty()).then(|| format!("299 - \"{}\"", clean.replace('\\', "\\\\").replace('"', "\\\"")))
 }
 
+/// One header for each text, equal ones once.
+fn warning_headers(warnings: &[String]) -> Vec<String> {
+    let mut seen: Vec<String> = Vec::new();
+    for text in warnings.iter().filter_map(|w| warning(w)) {
+        if !seen.contains(&text) {
+            seen.push(text);
+        }
+    }
+    seen
+}
+
+/// Adds warnings to a response.
+pub fn warned(mut response: HttpResponse, warnings: &[String]) -> HttpResponse {
+    for text in warning_headers(warnings) {
+        if let Ok(value) = HeaderValue::from_str(&text) {
+            response.headers_mut().append(WARNING, value);
+        }
+    }
+    response
+}
+
 /// An answer.
 pub fn reply(r: Reply, shape: &Shape) -> HttpResponse {
     let mut b = start(r.code, shape);
     b.insert_header(("Content-Type", r.content_type));
-    let mut seen: Vec<String> = Vec::new();
-    for text in r.warnings.iter().filter_map(|w| warning(w)) {
-        if !seen.contains(&text) {
-            b.append_header(("Warning", text.as_str()));
-            seen.push(text);
-        }
+    for text in warning_headers(&r.warnings) {
+        b.append_header(("Warning", text.as_str()));
     }
     match r.body {
         Body::Stream(s) => b.streaming(s),

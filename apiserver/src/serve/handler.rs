@@ -245,6 +245,7 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
         server.count(&info, false, code, since);
         return response.unwrap_or_else(|status| answer::failure(&status, &shape));
     }
+    let noted = verbs::Noted::default();
     let outcome = async {
         let body = if matches!(req.method().as_str(), "POST" | "PUT" | "PATCH" | "DELETE") {
             read_body(payload).await?
@@ -260,6 +261,7 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
             user_agent: header("user-agent").to_owned(),
             body,
             user,
+            noted: noted.clone(),
         };
         verbs::dispatch(&server.engine, request).await
     }
@@ -272,7 +274,7 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
         }
         Err(status) => {
             server.count(&info, dry_run, status.code, since);
-            answer::failure(&status, &shape)
+            answer::warned(answer::failure(&status, &shape), &noted.take())
         }
     }
 }

@@ -12,6 +12,7 @@ use proto::resources::Resource;
 use shared::authn::UserInfo;
 use shared::status::{Status, field};
 
+use super::preconditions::{check_preconditions, check_revision};
 use super::query::WriteOptions;
 use crate::admission::{Attributes, Chain, Operation};
 use crate::api::{Permits, TokenIssuer, Virtual};
@@ -267,6 +268,10 @@ impl Engine {
         proto::merge::apply::keep_timestamps(&mut new, &old);
         meta::metadata(&mut new).remove("resourceVersion");
         let bytes = codec::encode(storage, &new).map_err(|e| Status::internal(&e.to_string()))?;
+        if has_empty_list(&new) {
+            // The store does not tell an empty list from none; what is returned is what it holds.
+            new = codec::decode(storage, &bytes, stored.revision).map_err(|e| Status::internal(&e.to_string()))?;
+        }
         let deletable = meta::is_deletable(&new) && !strategy.holds.is_some_and(|f| f(&new));
         let written = if t.options.dry_run {
             Written::Done(stored.revision)
@@ -525,43 +530,12 @@ fn prepare(strategy: &Strategy, row: &Resource, subresource: &str, new: &mut Val
     }
 }
 
-fn check_revision(t: &Target<'_>, strategy: &Strategy, new: &Value, stored: &Stored) -> Result<(), Status> {
-    let asked = meta::revision(new).map_err(|e| Status::unknown(&e))?;
-    if asked == 0 && !strategy.unconditional_update {
-        let e = field::Error::invalid(
-            field::Path::new("metadata").child("resourceVersion"),
-            Value::from(0),
-            "must be specified for an update",
-        );
-        return Err(Status::invalid(&t.row.group, &t.row.kind, t.name, vec![e]));
+fn has_empty_list(tree: &Value) -> bool {
+    match tree {
+        Value::Array(list) => list.is_empty() || list.iter().any(has_empty_list),
+        Value::Object(map) => map.values().any(has_empty_list),
+        _ => false,
     }
-    if asked != 0 && asked != stored.revision {
-        return Err(conflict(t.row, t.name));
-    }
-    Ok(())
-}
-
-fn check_preconditions(t: &Target<'_>, options: &DeleteOptions, object: &Value) -> Result<(), Status> {
-    // These two name the kind, not the resource.
-    if let Some(uid) = &options.uid {
-        let there = meta::text(object, "uid");
-        if uid != there {
-            let why = format!(
-                "the UID in the precondition ({uid}) does not match the UID in record ({there}). The object might have been deleted and then recreated"
-            );
-            return Err(Status::conflict(&t.row.group, &t.row.kind, t.name, &why));
-        }
-    }
-    if let Some(revision) = &options.resource_version {
-        let there = meta::text(object, "resourceVersion");
-        if revision != there {
-            let why = format!(
-                "the ResourceVersion in the precondition ({revision}) does not match the ResourceVersion in record ({there}). The object might have been modified"
-            );
-            return Err(Status::conflict(&t.row.group, &t.row.kind, t.name, &why));
-        }
-    }
-    Ok(())
 }
 
 /// `409`: somebody else wrote first.

@@ -27,7 +27,8 @@ pub struct InProcess(pub Arc<Engine>);
 
 fn canonical(row: &Resource, object: &Value) -> Result<Value, Status> {
     let schema = codec::served_schema(row).map_err(|e| Status::internal(&e.to_string()))?;
-    let mut object = decode_patched((&row.api_version(), &row.kind), schema, object, FieldValidation::Ignore)?.object;
+    let mut object =
+        decode_patched((&row.api_version(), &row.kind), schema, object, &Value::Null, FieldValidation::Ignore)?.object;
     write::default(row, &mut object)?;
     Ok(object)
 }

@@ -11,6 +11,7 @@ mod in_process;
 pub mod list;
 pub mod managers;
 pub mod patch;
+mod preconditions;
 pub mod query;
 mod route;
 pub mod scale;
@@ -21,7 +22,7 @@ pub mod watch;
 pub mod write;
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use futures::stream::LocalBoxStream;
@@ -55,6 +56,31 @@ pub struct Request {
     pub body: Bytes,
     /// Who asks.
     pub user: UserInfo,
+    /// Warnings that go out with an error.
+    pub noted: Noted,
+}
+
+/// Warnings a request earned before it failed.
+#[derive(Clone, Debug, Default)]
+pub struct Noted(Arc<Mutex<Vec<String>>>);
+
+impl Noted {
+    /// Keeps the warnings of a write that failed.
+    fn keep<T>(&self, outcome: Result<T, Status>, warnings: &[String]) -> Result<T, Status> {
+        if outcome.is_err() {
+            self.add(warnings.iter().cloned());
+        }
+        outcome
+    }
+
+    fn add(&self, warnings: impl IntoIterator<Item = String>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(warnings);
+    }
+
+    /// All of them.
+    pub fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 /// What is sent back.
@@ -108,9 +134,9 @@ pub fn accepted(r: &Request, watch: bool) -> Result<Accepted, Status> {
 /// Runs a request for a resource.
 pub async fn dispatch(engine: &Arc<Engine>, r: Request) -> Result<Reply, Status> {
     let route = route(&r.info, &r.method)?;
-    let deprecated = deprecation(route.row);
-    let reply = perform(engine, &r, &route).await?;
-    Ok(reply.warn(deprecated.map(str::to_owned).into_iter().collect()))
+    let deprecated: Vec<String> = deprecation(route.row).map(str::to_owned).into_iter().collect();
+    let reply = r.noted.keep(perform(engine, &r, &route).await, &deprecated)?;
+    Ok(reply.warn(deprecated))
 }
 
 /// What clients of an old resource are told.

@@ -13,7 +13,7 @@ use shared::status::{Status, field};
 use super::engine::Engine;
 use super::query::{FieldValidation, OptionsKind, WriteOptions};
 use super::{Reply, Request, managers, namespace_of, reply_object, target, write};
-use crate::negotiate::{TOO_DEEP, decode_patched, decode_tree, too_deep};
+use crate::negotiate::{Expected, TOO_DEEP, decode_patched, decode_tree, other_kind, too_deep, unpatched};
 use crate::registry::meta;
 use crate::storage::codec;
 
@@ -104,7 +104,10 @@ impl Patch {
                 if !p.strict.is_empty() {
                     match validation {
                         FieldValidation::Strict => {
-                            return Err(Status::bad_request(&format!("strict decoding error: {}", p.strict.join(", "))));
+                            return Err(Status::bad_request(&format!(
+                                "strict decoding error: {}",
+                                p.strict.join(", ")
+                            )));
                         }
                         FieldValidation::Warn => warnings.extend(p.strict.iter().cloned()),
                         FieldValidation::Ignore => {}
@@ -138,33 +141,28 @@ impl Patch {
         } else {
             validation
         };
-        check_kind(named, &new)?;
-        let decoded = decode_patched(named, schema, &new, lenient)?;
+        let whole = Value::Object(serde_json::Map::new());
+        let touched = if let Self::Merge(p) = self { p } else { &whole };
+        check_kind(named, schema, &new, touched)?;
+        let decoded = decode_patched(named, schema, &new, touched, lenient)?;
         warnings.extend(decoded.warnings);
         Ok((decoded.object, warnings))
     }
 }
 
 /// A patch cannot make another kind of an object.
-fn check_kind(named: (&str, &str), new: &Value) -> Result<(), Status> {
-    let same = new.get("kind").is_none_or(|k| k == named.1) && new.get("apiVersion").is_none_or(|v| v == named.0);
-    if same {
-        return Ok(());
+fn check_kind(named: (&str, &str), schema: &Message, new: &Value, touched: &Value) -> Result<(), Status> {
+    let text = |key: &str, default| new.get(key).and_then(Value::as_str).filter(|t| !t.is_empty()).unwrap_or(default);
+    let (api_version, kind) = (text("apiVersion", named.0), text("kind", named.1));
+    let (group, version) = named.0.split_once('/').unwrap_or(("", named.0));
+    let Some(mut why) = other_kind(api_version, kind, &Expected::kind(group, version, named.1)) else { return Ok(()) };
+    // What the object claims to be is read first.
+    if let Some(claimed) = proto::schema::kind_of(api_version, kind)
+        && let Err(e) = decode_tree(claimed, new, FieldValidation::Ignore)
+    {
+        why = e.to_string();
     }
-    let mut bytes = Vec::new();
-    json::encode_any(new, &mut bytes);
-    let shown = String::from_utf8_lossy(&bytes).into_owned();
-    let (version, kind) = (new["apiVersion"].as_str().unwrap_or(""), new["kind"].as_str().unwrap_or(""));
-    let why = if proto::schema::kind_of(version, kind).is_some() {
-        format!(
-            "unable to decode {version}, Kind={kind} into *{}.{}",
-            named.0.rsplit('/').next().unwrap_or(""),
-            named.1
-        )
-    } else {
-        format!("no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\"")
-    };
-    Err(Status::invalid("", "", "", vec![field::Error::invalid("patch", Value::from(shown), &why)]))
+    Err(unpatched(schema, new, touched, &why))
 }
 
 /// Checks the object an apply request sends.
@@ -243,8 +241,9 @@ pub async fn patch(
         Ok(new)
     };
     let may_create = is_apply && subresource.is_empty() && engine.may_create(r, row).await;
-    let (updated, created) = engine.update(&mut t, may_create, &mut change).await?;
+    let outcome = engine.update(&mut t, may_create, &mut change).await;
     let mut warnings = found;
     warnings.extend(t.warnings);
+    let (updated, created) = r.noted.keep(outcome, &warnings)?;
     Ok(reply_object(engine, r, row, if created { 201 } else { 200 }, &updated)?.warn(warnings))
 }

@@ -64,7 +64,7 @@ pub async fn create(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -
     managers::created(row, "", &mut object, &options.field_manager);
     let mut t = target(r, row, "", &options, "CreateOptions");
     t.warnings = warnings;
-    let created = engine.create(&mut t, object).await?;
+    let created = r.noted.keep(engine.create(&mut t, object).await, &t.warnings)?;
     let warnings = t.warnings;
     Ok(reply_object(engine, r, row, 201, &created)?.warn(warnings))
 }
@@ -108,7 +108,7 @@ pub async fn update(
         }
         Ok(new)
     };
-    let (updated, created) = engine.update(&mut t, may_create, &mut change).await?;
+    let (updated, created) = r.noted.keep(engine.update(&mut t, may_create, &mut change).await, &t.warnings)?;
     let warnings = t.warnings;
     Ok(reply_object(engine, r, row, if created { 201 } else { 200 }, &updated)?.warn(warnings))
 }
