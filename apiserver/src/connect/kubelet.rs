@@ -8,7 +8,7 @@ use shared::cert::{self, PemPair};
 use shared::flags::FlagSet;
 use shared::status::Status;
 
-use super::transport::{Origin, untrusting};
+use super::transport::Origin;
 use crate::api::Api;
 
 /// The kubelets' side of the command line.
@@ -34,7 +34,7 @@ impl Kubelets {
         };
         let tls = match authority.as_str() {
             // As upstream: without an authority, kubelets are not verified.
-            "" => untrusting(pair.as_ref())?,
+            "" => cert::client_config_unverified(pair.as_ref())?,
             authority => cert::client_config(cert::root_store(&cert::read(authority)?)?, pair.as_ref())?,
         };
         Ok(Self {

@@ -7,10 +7,11 @@ use actix_web::HttpResponse;
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
 use proto::Value;
 use rand::seq::IndexedRandom as _;
+use shared::cert;
 use shared::status::Status;
 use shared::upgrade::{self, RequestHead};
 
-use super::transport::{Origin, forwarded, untrusting};
+use super::transport::{Origin, forwarded};
 use super::{Call, Connect, pods};
 
 /// `[scheme:]name[:port]`.
@@ -100,7 +101,7 @@ impl Connect {
 
 fn origin(scheme: &str, host: &str, port: u16) -> Result<Origin, Status> {
     let tls = match scheme {
-        "https" => Some(Arc::new(untrusting(None).map_err(|error| Status::internal(&error.to_string()))?)),
+        "https" => Some(Arc::new(cert::client_config_unverified(None).map_err(|error| Status::internal(&error.to_string()))?)),
         _ => None,
     };
     Ok(Origin { host: host.to_owned(), port, tls })

@@ -15,11 +15,7 @@ use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
-use rustls::{DigitallySignedStruct, SignatureScheme};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
-use shared::cert::{self, CertError, PemPair};
+use rustls_pki_types::ServerName;
 use shared::upgrade::{Dialed, RequestHead, dial};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -129,42 +125,6 @@ pub(super) fn forwarded(headers: &HeaderMap, upgrade: bool) -> HeaderMap {
         }
     }
     kept
-}
-
-/// TLS without verification: for kubelets when no authority is given, and for pods behind `https:` proxies, whose
-/// certificates nobody could know.
-pub(super) fn untrusting(pair: Option<&PemPair>) -> Result<ClientConfig, CertError> {
-    let mut config = cert::client_config(rustls::RootCertStore::empty(), pair)?;
-    config.dangerous().set_certificate_verifier(Arc::new(Anyone));
-    Ok(config)
-}
-
-#[derive(Debug)]
-struct Anyone;
-
-impl ServerCertVerifier for Anyone {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(&self, message: &[u8], cert: &CertificateDer<'_>, dss: &DigitallySignedStruct) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, dss, &cert::provider().signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(&self, message: &[u8], cert: &CertificateDer<'_>, dss: &DigitallySignedStruct) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &cert::provider().signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        cert::provider().signature_verification_algorithms.supported_schemes()
-    }
 }
 
 /// Reads a small answer completely.

@@ -5,10 +5,7 @@ use std::time::Duration;
 
 use proto::resources::Resource;
 use proto::{Value, schema};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::CryptoProvider;
-use rustls::{DigitallySignedStruct, SignatureScheme};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls_pki_types::ServerName;
 use serde_json::json;
 use shared::status::Status;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -27,58 +24,14 @@ const LIMIT: u64 = 4096;
 const LOCAL: [(&str, u16); 2] = [("scheduler", 10259), ("controller-manager", 10257)];
 const ETCD: &str = "etcd-0";
 
-/// Any certificate will do: the question is whether somebody answers, and nothing is told.
-#[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Anybody {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        m: &[u8],
-        c: &CertificateDer<'_>,
-        d: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(m, c, d, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        m: &[u8],
-        c: &CertificateDer<'_>,
-        d: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(m, c, d, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
-}
-
 /// `ok`, or why not.
 async fn ask(port: u16) -> Result<(), String> {
     let url = format!("Get \"https://127.0.0.1:{port}/healthz\"");
     let tcp = TcpStream::connect(("127.0.0.1", port))
         .await
         .map_err(|_| format!("{url}: dial tcp 127.0.0.1:{port}: connect: connection refused"))?;
-    let provider = shared::cert::provider();
-    let config = rustls::ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(|e| e.to_string())?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody(provider)))
-        .with_no_client_auth();
+    // Any certificate will do: the question is whether somebody answers, and nothing is told.
+    let config = shared::cert::client_config_unverified(None).map_err(|e| e.to_string())?;
     let name = ServerName::try_from("127.0.0.1").map_err(|e| e.to_string())?;
     let talk = async {
         let mut tls = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, tcp).await?;

@@ -4,6 +4,7 @@
 mod options;
 mod reload;
 mod sni;
+mod unverified;
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -21,6 +22,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 pub use options::{OptionError, TlsOptions};
 pub use reload::ReloadingKey;
 pub use sni::SniKeys;
+pub use unverified::client_config_unverified;
 
 /// What can go wrong with a certificate.
 #[derive(Debug, thiserror::Error)]

@@ -3,11 +3,10 @@
 //! Plain data: knows neither HTTP servers nor clients.
 
 pub mod field;
-mod quote;
 
 use serde::{Deserialize, Serialize};
 
-pub use quote::go_quote;
+pub use proto::selector::format::quote as go_quote;
 
 /// One cause inside [`Details`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
