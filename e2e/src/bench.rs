@@ -110,9 +110,19 @@ fn start_etcd(folder: &Path) -> Result<Child> {
     let (client, peer) = ("http://127.0.0.1:22379", "http://127.0.0.1:22380");
     let data = folder.display().to_string();
     let child = quiet(Command::new("etcd").args([
-        "--data-dir", &data, "--listen-client-urls", client, "--advertise-client-urls", client,
-        "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster",
-        &format!("default={peer}"), "--unsafe-no-fsync",
+        "--data-dir",
+        &data,
+        "--listen-client-urls",
+        client,
+        "--advertise-client-urls",
+        client,
+        "--listen-peer-urls",
+        peer,
+        "--initial-advertise-peer-urls",
+        peer,
+        "--initial-cluster",
+        &format!("default={peer}"),
+        "--unsafe-no-fsync",
     ]))?;
     wait_http("http://127.0.0.1:22379/health")?;
     Ok(child)

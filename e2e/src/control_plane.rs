@@ -1,9 +1,7 @@
 //! The control-plane machine: etcd, kube-apiserver, kube-controller-manager and
 //! kube-scheduler on the host's network, with kubeadm's flags.
 
-use crate::layout::{
-    APISERVER_PORT, CLUSTER_CIDR, ETCD_PEER_PORT, ETCD_PORT, HOST_ADDRESS, Layout, SERVICE_CIDR,
-};
+use crate::layout::{APISERVER_PORT, CLUSTER_CIDR, ETCD_PEER_PORT, ETCD_PORT, HOST_ADDRESS, Layout, SERVICE_CIDR};
 use crate::machine::{Machine, Process};
 
 /// Name of the control-plane machine.

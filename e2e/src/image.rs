@@ -41,7 +41,20 @@ pub fn pause(folder: &Path) -> Result<PathBuf> {
     fs::write(&source, PAUSE_SOURCE)?;
     run("gcc", &["-static", "-Os", "-s", "-o", &text(&program), &text(&source)])?;
     let layer = folder.join("pause-layer.tar");
-    run("tar", &["--create", "--numeric-owner", "--owner=0", "--group=0", "--file", &text(&layer), "--directory", &text(&root), "."])?;
+    run(
+        "tar",
+        &[
+            "--create",
+            "--numeric-owner",
+            "--owner=0",
+            "--group=0",
+            "--file",
+            &text(&layer),
+            "--directory",
+            &text(&root),
+            ".",
+        ],
+    )?;
     let config = Config { reference: PAUSE_IMAGE.into(), entrypoint: vec!["/pause".into()], ..Config::default() };
     wrap(&layer, &config, &archive)?;
     Ok(archive)
@@ -72,7 +85,10 @@ pub fn wrap(layer: &Path, config: &Config, archive: &Path) -> Result<()> {
     fs::rename(layer, folder.join("layer.tar"))
         .with_context(|| format!("cannot move {} into the archive", layer.display()))?;
     let partial = archive.with_extension("partial");
-    run("tar", &["--create", "--file", &text(&partial), "--directory", &text(&folder), "manifest.json", &name, "layer.tar"])?;
+    run(
+        "tar",
+        &["--create", "--file", &text(&partial), "--directory", &text(&folder), "manifest.json", &name, "layer.tar"],
+    )?;
     fs::remove_dir_all(&folder)?;
     fs::rename(&partial, archive)?;
     Ok(())

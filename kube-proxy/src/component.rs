@@ -97,7 +97,8 @@ async fn proxy(settings: Settings, shutdown: Shutdown) -> Result<()> {
     let nodes = factory.informer_in::<Node>(this);
     slim(&services, &slices, &nodes);
 
-    let families: Vec<Family> = [Family::V4, Family::V6].into_iter().filter(|family| kernel::has_family(*family)).collect();
+    let families: Vec<Family> =
+        [Family::V4, Family::V6].into_iter().filter(|family| kernel::has_family(*family)).collect();
     let changed = Arc::new(Notify::new());
     notify(&services, &changed, &health, &families, metrics::service_changed);
     notify(&slices, &changed, &health, &families, metrics::endpoint_changed);
@@ -140,7 +141,10 @@ fn networks(node: &Node) -> NodeNetworks {
     let spec = node.spec.as_ref();
     let pods = spec.and_then(|spec| spec.pod_cidrs.as_ref()).into_iter().flatten();
     NodeNetworks {
-        addresses: internal.filter_map(|address| address.address.parse::<std::net::IpAddr>().ok()).map(IpNet::from).collect(),
+        addresses: internal
+            .filter_map(|address| address.address.parse::<std::net::IpAddr>().ok())
+            .map(IpNet::from)
+            .collect(),
         pods: pods.filter_map(|cidr| cidr.parse().ok()).collect(),
     }
 }
@@ -149,7 +153,8 @@ fn networks(node: &Node) -> NodeNetworks {
 async fn node_facts(settings: &Settings, nodes: &Informer<Node>, shutdown: &Shutdown) -> Result<Option<NodeNetworks>> {
     let needs_pods = settings.local == LocalMode::NodeCidr;
     let needs_addresses = settings.node_port_addresses == NodePortAddresses::Primary;
-    let enough = |found: &NodeNetworks| !(needs_pods && found.pods.is_empty() || needs_addresses && found.addresses.is_empty());
+    let enough =
+        |found: &NodeNetworks| !(needs_pods && found.pods.is_empty() || needs_addresses && found.addresses.is_empty());
     let (sender, mut receiver) = tokio::sync::watch::channel(NodeNetworks::default());
     nodes.add_handler(move |event| {
         sender.send_replace(networks(event.object()));
@@ -271,10 +276,16 @@ async fn open_ports(settings: &Settings, health: &Health, tasks: &TaskGroup, shu
     Ok(())
 }
 
-async fn listen(settings: &Settings, address: std::net::SocketAddr, what: &str) -> Result<Option<tokio::net::TcpListener>> {
+async fn listen(
+    settings: &Settings,
+    address: std::net::SocketAddr,
+    what: &str,
+) -> Result<Option<tokio::net::TcpListener>> {
     match bind(address).await {
         Ok(listener) => Ok(Some(listener)),
-        Err(error) if settings.bind_hard_fail => Err(error).with_context(|| format!("cannot serve {what} on {address}")),
+        Err(error) if settings.bind_hard_fail => {
+            Err(error).with_context(|| format!("cannot serve {what} on {address}"))
+        }
         Err(error) => {
             tracing::error!(%address, %error, "Failed to serve {what}");
             Ok(None)
@@ -290,7 +301,9 @@ fn diagnostics(settings: &Settings) -> impl Fn(&str) -> Page + Send + Sync + use
     };
     let configuration = serde_json::json!({"kubeproxy.config.k8s.io": settings.configuration}).to_string();
     move |path| match path {
-        "/metrics" => Page { content_type: "text/plain; version=0.0.4; charset=utf-8", ..Page::text(shared::metrics::gather()) },
+        "/metrics" => {
+            Page { content_type: "text/plain; version=0.0.4; charset=utf-8", ..Page::text(shared::metrics::gather()) }
+        }
         "/proxyMode" => Page::text(mode),
         "/healthz" => Page::text("ok"),
         "/configz" => Page::json(StatusCode::OK, configuration.clone()),

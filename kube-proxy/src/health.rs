@@ -47,7 +47,8 @@ impl Health {
     /// Healthy from the start, as upstream: there is nothing to write yet.
     #[must_use]
     pub fn new(sync_period: Duration) -> Self {
-        let state = State { updated: Timestamp::now(), waiting_since: HashMap::new(), eligible: true, checks: BTreeMap::new() };
+        let state =
+            State { updated: Timestamp::now(), waiting_since: HashMap::new(), eligible: true, checks: BTreeMap::new() };
         Self { state: Arc::new(Mutex::new(state)), limit: sync_period * 2 }
     }
 

@@ -39,7 +39,12 @@ impl Page {
     /// A text with status 200.
     #[must_use]
     pub fn text(body: impl Into<String>) -> Self {
-        Self { status: StatusCode::OK, content_type: "text/plain; charset=utf-8", headers: Vec::new(), body: body.into() }
+        Self {
+            status: StatusCode::OK,
+            content_type: "text/plain; charset=utf-8",
+            headers: Vec::new(),
+            body: body.into(),
+        }
     }
 
     /// A JSON document.

@@ -25,7 +25,8 @@ pub fn allow_localhost_node_ports() {
 /// Applies the `conntrack` part of the configuration.
 pub fn tune_conntrack(conntrack: &Conntrack) {
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
-    let wanted = conntrack.max_per_core.saturating_mul(cpus).max(if conntrack.max_per_core == 0 { 0 } else { conntrack.min });
+    let wanted =
+        conntrack.max_per_core.saturating_mul(cpus).max(if conntrack.max_per_core == 0 { 0 } else { conntrack.min });
     if wanted > 0 {
         write("/proc/sys/net/netfilter/nf_conntrack_max", &wanted.to_string());
     }

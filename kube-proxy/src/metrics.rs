@@ -37,7 +37,11 @@ fn last_queued() -> GaugeVec {
 }
 
 fn changes(what: &str) -> CounterVec {
-    counter(&format!("kubeproxy_sync_proxy_rules_{what}_changes_total"), &format!("Cumulative proxy rules {what} changes"), &[])
+    counter(
+        &format!("kubeproxy_sync_proxy_rules_{what}_changes_total"),
+        &format!("Cumulative proxy rules {what} changes"),
+        &[],
+    )
 }
 
 fn failures(mode: &str) -> CounterVec {
@@ -81,5 +85,7 @@ pub fn endpoint_changed() {
 /// Somebody asked for our health.
 pub fn count_probe(path: &str, code: u16) {
     let name = if path == "/livez" { "kubeproxy_proxy_livez_total" } else { "kubeproxy_proxy_healthz_total" };
-    counter(name, "Cumulative proxy health checks by HTTP status", &["code"]).with_label_values(&[&code.to_string()]).inc();
+    counter(name, "Cumulative proxy health checks by HTTP status", &["code"])
+        .with_label_values(&[&code.to_string()])
+        .inc();
 }

@@ -119,7 +119,10 @@ impl Proxier {
     async fn look_after(&mut self) {
         for proxy in &mut self.families {
             if !proxy.backend.is_intact().await {
-                tracing::info!(family = proxy.family.address_type(), "Rules were flushed by somebody else, writing all of them");
+                tracing::info!(
+                    family = proxy.family.address_type(),
+                    "Rules were flushed by somebody else, writing all of them"
+                );
                 proxy.backend.forget();
             }
         }

@@ -181,12 +181,22 @@ pub fn parse(configuration: Value, master: String, host: &str) -> Result<Setting
     let mode = match text("/mode").as_str() {
         "" | "iptables" => Mode::Iptables,
         "nftables" => Mode::Nftables,
-        _ => return Err(invalid("Mode", &at("/mode"), "must be iptables,nftables or blank (blank means the best-available proxy [currently iptables])")),
+        _ => {
+            return Err(invalid(
+                "Mode",
+                &at("/mode"),
+                "must be iptables,nftables or blank (blank means the best-available proxy [currently iptables])",
+            ));
+        }
     };
     let backend = if mode == Mode::Iptables { "/iptables" } else { "/nftables" };
     let bit = at(&format!("{backend}/masqueradeBit")).as_u64().unwrap_or(14);
     if bit > 31 {
-        return Err(invalid("MasqueradeBit", &at(&format!("{backend}/masqueradeBit")), "must be within the range [0, 31]"));
+        return Err(invalid(
+            "MasqueradeBit",
+            &at(&format!("{backend}/masqueradeBit")),
+            "must be within the range [0, 31]",
+        ));
     }
     let time = |path: &str| -> Result<Duration, Invalid> {
         let value = at(path);
@@ -207,9 +217,9 @@ pub fn parse(configuration: Value, master: String, host: &str) -> Result<Setting
         qps,
         burst,
         node_name: node_name.trim().to_lowercase(),
-        bind_address: bind_address
-            .parse()
-            .map_err(|_| invalid("BindAddress", &at("/bindAddress"), "not a valid textual representation of an IP address"))?,
+        bind_address: bind_address.parse().map_err(|_| {
+            invalid("BindAddress", &at("/bindAddress"), "not a valid textual representation of an IP address")
+        })?,
         healthz: socket("HealthzBindAddress", &at("/healthzBindAddress"))?,
         metrics: socket("MetricsBindAddress", &at("/metricsBindAddress"))?,
         bind_hard_fail: at("/bindAddressHardFail").as_bool().unwrap_or(false),

@@ -10,8 +10,8 @@ pub mod quantity;
 pub mod resources;
 mod scalar;
 pub mod schema;
+pub mod selector;
 pub mod yaml;
 mod zero;
-pub mod selector;
 
 pub use serde_json::Value;

@@ -294,7 +294,9 @@ mod tests {
 
     #[test]
     fn durations_read_and_print_as_in_go() {
-        for (text, nanos) in [("-1m0s", -60_000_000_000), ("1.5µs", 1500), ("1h0m0s", 3_600_000_000_000), ("1m30s", 90_000_000_000)] {
+        for (text, nanos) in
+            [("-1m0s", -60_000_000_000), ("1.5µs", 1500), ("1h0m0s", 3_600_000_000_000), ("1m30s", 90_000_000_000)]
+        {
             assert_eq!(parse_duration(text), Ok(nanos));
             assert_eq!(format_duration(nanos), text);
         }

@@ -57,7 +57,12 @@ impl Connect {
     ///
     /// # Errors
     /// The object does not allow it, or what stands behind it cannot be reached.
-    pub async fn handle(&self, request: &HttpRequest, payload: web::Payload, info: &RequestInfo) -> Result<HttpResponse, Status> {
+    pub async fn handle(
+        &self,
+        request: &HttpRequest,
+        payload: web::Payload,
+        info: &RequestInfo,
+    ) -> Result<HttpResponse, Status> {
         let call = Call { request, info, payload };
         match (info.resource.as_str(), info.subresource.as_str()) {
             ("pods", "log") => self.log(call).await,

@@ -7,8 +7,8 @@ use proto::Value;
 use shared::status::{Status, field};
 use shared::upgrade::{self, Dialed, RequestHead, ResponseHead};
 
-use super::transport::{BoxStream, Origin, collect, forwarded};
 use super::translate::{self, Streams};
+use super::transport::{BoxStream, Origin, collect, forwarded};
 use super::{Call, Connect, tunnel};
 use crate::verbs::query::Query;
 
@@ -41,7 +41,8 @@ impl Connect {
         let kubelet = self.kubelets.of(&self.api, node).await?;
         let path = format!("/containerLogs/{}/{}/{container}{parameters}", call.info.namespace, call.info.name);
         let response = kubelet.send("GET", &path, &HeaderMap::new(), None).await;
-        let response = response.map_err(|error| Status::unknown(&format!("Get \"https://{}{path}\": {error}", kubelet.authority())))?;
+        let response = response
+            .map_err(|error| Status::unknown(&format!("Get \"https://{}{path}\": {error}", kubelet.authority())))?;
         match response.status().as_u16() {
             200..=206 => Ok(response),
             code => {
@@ -136,7 +137,12 @@ fn passed_on(head: &ResponseHead, body: bytes::Bytes) -> HttpResponse {
 
 fn spdy_request(method: &str, path_and_query: String, protocol: &'static str) -> RequestHead {
     let mut headers = HeaderMap::new();
-    let pairs = [("connection", "Upgrade"), ("upgrade", "SPDY/3.1"), ("x-stream-protocol-version", protocol), ("content-length", "0")];
+    let pairs = [
+        ("connection", "Upgrade"),
+        ("upgrade", "SPDY/3.1"),
+        ("x-stream-protocol-version", protocol),
+        ("content-length", "0"),
+    ];
     for (name, value) in pairs {
         headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
     }
@@ -150,7 +156,8 @@ fn subprotocols(request: &HttpRequest) -> Vec<String> {
 
 /// The server's half of a WebSocket handshake (RFC 6455 section 4.2.2).
 fn websocket_answer(request: &HttpRequest, subprotocol: &'static str) -> Result<ResponseHead, Status> {
-    let key = request.headers().get("sec-websocket-key").ok_or_else(|| Status::bad_request("missing Sec-WebSocket-Key"))?;
+    let key =
+        request.headers().get("sec-websocket-key").ok_or_else(|| Status::bad_request("missing Sec-WebSocket-Key"))?;
     let accept = tungstenite::handshake::derive_accept_key(key.as_bytes());
     let accept = HeaderValue::from_str(&accept).map_err(|error| Status::internal(&error.to_string()))?;
     let mut headers = HeaderMap::new();
@@ -162,27 +169,45 @@ fn websocket_answer(request: &HttpRequest, subprotocol: &'static str) -> Result<
 /// What a client asked for; attach's defaults are those of exec.
 fn streams(query: &Query) -> Streams {
     let flag = |name: &str, default| query.get(name).map_or(default, |_| query.flag(name));
-    Streams { stdin: flag("stdin", false), stdout: flag("stdout", true), stderr: flag("stderr", true), tty: flag("tty", false) }
+    Streams {
+        stdin: flag("stdin", false),
+        stdout: flag("stdout", true),
+        stderr: flag("stderr", true),
+        tty: flag("tty", false),
+    }
 }
 
 fn kubelet_path(call: &Call<'_>, kind: Kind, query: &Query, pod: &Value) -> Result<String, Status> {
     let (namespace, name) = (&call.info.namespace, &call.info.name);
     if kind == Kind::PortForward {
-        let ports: Vec<String> = query.all("ports").iter().flat_map(|ports| ports.split(',')).map(|port| format!("port={}", encode(port))).collect();
+        let ports: Vec<String> = query
+            .all("ports")
+            .iter()
+            .flat_map(|ports| ports.split(','))
+            .map(|port| format!("port={}", encode(port)))
+            .collect();
         return Ok(format!("/portForward/{namespace}/{name}{}", joined(&ports)));
     }
     let container = container(pod, query.get("container").unwrap_or_default())?;
     let phase = text(pod, "/status/phase");
     if kind == Kind::Exec && matches!(phase, "Succeeded" | "Failed") {
-        return Err(Status::bad_request(&format!("cannot exec into a container in a completed pod; current phase is {phase}")));
+        return Err(Status::bad_request(&format!(
+            "cannot exec into a container in a completed pod; current phase is {phase}"
+        )));
     }
     let streams = streams(query);
     if !(streams.stdin || streams.stdout || streams.stderr) {
         return Err(Status::bad_request("you must specify at least 1 of stdin, stdout, stderr"));
     }
-    let mut parameters: Vec<String> = query.all("command").iter().map(|word| format!("command={}", encode(word))).collect();
+    let mut parameters: Vec<String> =
+        query.all("command").iter().map(|word| format!("command={}", encode(word))).collect();
     // With a terminal there is one output stream.
-    let flags = [("input", streams.stdin), ("output", streams.stdout), ("error", streams.stderr && !streams.tty), ("tty", streams.tty)];
+    let flags = [
+        ("input", streams.stdin),
+        ("output", streams.stdout),
+        ("error", streams.stderr && !streams.tty),
+        ("tty", streams.tty),
+    ];
     parameters.extend(flags.iter().filter(|(_, wanted)| *wanted).map(|(name, _)| format!("{name}=1")));
     let verb = if kind == Kind::Exec { "exec" } else { "attach" };
     Ok(format!("/{verb}/{namespace}/{name}/{container}{}", joined(&parameters)))
@@ -220,7 +245,8 @@ fn container(pod: &Value, wanted: &str) -> Result<String, Status> {
         if main.is_empty() {
             return Err(Status::bad_request(&format!("a container name must be specified for pod {pod_name}")));
         }
-        let mut message = format!("a container name must be specified for pod {pod_name}, choose one of: [{}]", main.join(" "));
+        let mut message =
+            format!("a container name must be specified for pod {pod_name}, choose one of: [{}]", main.join(" "));
         if !init.is_empty() {
             message.push_str(&format!(" or one of the init containers: [{}]", init.join(" ")));
         }
@@ -257,7 +283,10 @@ fn log_parameters(query: &Query, pod: &str) -> Result<String, Status> {
     }
     if let Some(time) = query.get("sinceTime") {
         if query.get("sinceSeconds").is_some() {
-            errors.push(field::Error::forbidden(field::Path::new("[]"), "at most one of `sinceTime` or `sinceSeconds` may be specified"));
+            errors.push(field::Error::forbidden(
+                field::Path::new("[]"),
+                "at most one of `sinceTime` or `sinceSeconds` may be specified",
+            ));
         }
         parameters.push(format!("sinceTime={}", encode(time)));
     }
@@ -275,7 +304,11 @@ fn refusal(code: u16, said: &str, pod: &str) -> Status {
     match code {
         500 => Status::internal(said),
         400 => Status::bad_request(said),
-        404 => Status::failure(404, "NotFound", format!("the server could not find the requested resource ( pods/log {pod})")),
+        404 => Status::failure(
+            404,
+            "NotFound",
+            format!("the server could not find the requested resource ( pods/log {pod})"),
+        ),
         _ => Status::failure(code, "", said),
     }
 }
@@ -295,7 +328,13 @@ mod tests {
             (&one, "x", Err("container x is not valid for pod p")),
             (&two, "b", Ok("b")),
             (&two, "i", Ok("i")),
-            (&two, "", Err("a container name must be specified for pod p, choose one of: [a b] or one of the init containers: [i]")),
+            (
+                &two,
+                "",
+                Err(
+                    "a container name must be specified for pod p, choose one of: [a b] or one of the init containers: [i]",
+                ),
+            ),
         ];
         for (pod, wanted, expected) in table {
             let found = container(pod, wanted).map_err(|status| status.message.clone());
@@ -306,10 +345,16 @@ mod tests {
     #[test]
     fn log_options_are_checked_and_passed_on() {
         let read = |query: &str| log_parameters(&Query::parse(query), "p").map_err(|status| status.message.clone());
-        assert_eq!(read("container=a&follow=true&tailLines=5&sinceTime=2026-01-01T00:00:00Z"), Ok("?follow=true&tailLines=5&sinceTime=2026-01-01T00%3A00%3A00Z".to_owned()));
+        assert_eq!(
+            read("container=a&follow=true&tailLines=5&sinceTime=2026-01-01T00:00:00Z"),
+            Ok("?follow=true&tailLines=5&sinceTime=2026-01-01T00%3A00%3A00Z".to_owned())
+        );
         assert_eq!(read(""), Ok(String::new()));
         let error = read("tailLines=-1").expect_err("negative");
-        assert_eq!(error, "PodLogOptions \"p\" is invalid: tailLines: Invalid value: -1: must be greater than or equal to 0");
+        assert_eq!(
+            error,
+            "PodLogOptions \"p\" is invalid: tailLines: Invalid value: -1: must be greater than or equal to 0"
+        );
         assert!(read("sinceSeconds=5&sinceTime=2026-01-01T00:00:00Z").is_err());
     }
 }

@@ -37,7 +37,13 @@ impl<'a> Name<'a> {
 impl Connect {
     /// Proxies one request.
     pub(super) async fn proxy(&self, call: Call<'_>) -> Result<HttpResponse, Status> {
-        let invalid = || Status::bad_request(&format!("invalid {} request {:?}", call.info.resource.trim_end_matches('s'), call.info.name));
+        let invalid = || {
+            Status::bad_request(&format!(
+                "invalid {} request {:?}",
+                call.info.resource.trim_end_matches('s'),
+                call.info.name
+            ))
+        };
         let name = Name::parse(&call.info.name).filter(|name| !name.name.is_empty()).ok_or_else(invalid)?;
         let origin = match call.info.resource.as_str() {
             "pods" => self.pod_origin(&call, &name).await?,
@@ -63,7 +69,8 @@ impl Connect {
         let method = method.to_owned();
         let body = (!matches!(method.as_str(), "GET" | "HEAD")).then_some(call.payload);
         let answered = origin.send(&method, &target, &headers, body).await;
-        let mut response = answered.map_err(|error| Status::service_unavailable(&format!("error trying to reach service: {error}")))?;
+        let mut response = answered
+            .map_err(|error| Status::service_unavailable(&format!("error trying to reach service: {error}")))?;
         relocate(&mut response, prefix, &origin);
         Ok(response)
     }
@@ -82,7 +89,9 @@ impl Connect {
         let port_name = service_port(&service, name)?;
         let none = || Status::service_unavailable(&format!("no endpoints available for service {:?}", name.name));
         let endpoints = self.api.get("", "endpoints", &call.info.namespace, name.name).await;
-        let endpoints = endpoints.map_err(|status| if status.is_not_found() { Status::not_found("", "services", name.name) } else { status })?;
+        let endpoints = endpoints.map_err(|status| {
+            if status.is_not_found() { Status::not_found("", "services", name.name) } else { status }
+        })?;
         let ready = addresses(&endpoints, &port_name);
         let (ip, port) = ready.choose(&mut rand::rng()).ok_or_else(none)?;
         origin(name.scheme, ip, *port)
@@ -94,14 +103,17 @@ impl Connect {
         if name.port.is_empty() || name.port == kubelet.port.to_string() {
             return Ok(kubelet);
         }
-        let port = name.port.parse().map_err(|_| Status::bad_request(&format!("invalid node request {:?}", name.name)))?;
+        let port =
+            name.port.parse().map_err(|_| Status::bad_request(&format!("invalid node request {:?}", name.name)))?;
         origin(name.scheme, &kubelet.host, port)
     }
 }
 
 fn origin(scheme: &str, host: &str, port: u16) -> Result<Origin, Status> {
     let tls = match scheme {
-        "https" => Some(Arc::new(cert::client_config_unverified(None).map_err(|error| Status::internal(&error.to_string()))?)),
+        "https" => {
+            Some(Arc::new(cert::client_config_unverified(None).map_err(|error| Status::internal(&error.to_string()))?))
+        }
         _ => None,
     };
     Ok(Origin { host: host.to_owned(), port, tls })
@@ -130,7 +142,8 @@ fn service_port(service: &Value, name: &Name<'_>) -> Result<String, Status> {
         "" => ports.len() == 1,
         wanted => port["name"] == wanted || port["port"].as_u64().is_some_and(|number| number.to_string() == wanted),
     });
-    let missing = || Status::service_unavailable(&format!("no service port {:?} found for service {:?}", name.port, name.name));
+    let missing =
+        || Status::service_unavailable(&format!("no service port {:?} found for service {:?}", name.port, name.name));
     Ok(found.ok_or_else(missing)?["name"].as_str().unwrap_or_default().to_owned())
 }
 
@@ -158,7 +171,8 @@ fn split(path: &str, namespaced: bool) -> (&str, &str) {
 
 fn add_forwarded(headers: &mut HeaderMap, call: &Call<'_>) {
     let host = call.request.headers().get("host").and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let pairs = [("x-forwarded-uri", call.request.uri().path()), ("x-forwarded-host", host), ("x-forwarded-proto", "https")];
+    let pairs =
+        [("x-forwarded-uri", call.request.uri().path()), ("x-forwarded-host", host), ("x-forwarded-proto", "https")];
     for (name, value) in pairs {
         if let Ok(value) = HeaderValue::from_str(value) {
             headers.insert(HeaderName::from_static(name), value);
@@ -210,7 +224,9 @@ mod tests {
     #[test]
     fn a_service_leads_to_its_ready_endpoints() {
         let service = json!({"spec": {"ports": [{"name": "http", "port": 80}, {"name": "admin", "port": 81}]}});
-        let port = |port| service_port(&service, &Name { scheme: "", name: "web", port }).map_err(|status| status.message.clone());
+        let port = |port| {
+            service_port(&service, &Name { scheme: "", name: "web", port }).map_err(|status| status.message.clone())
+        };
         assert_eq!(port("81"), Ok("admin".to_owned()));
         assert_eq!(port("http"), Ok("http".to_owned()));
         assert_eq!(port("82"), Err("no service port \"82\" found for service \"web\"".to_owned()));

@@ -81,7 +81,8 @@ where
     C: AsyncRead + AsyncWrite + Unpin,
     K: AsyncRead + AsyncWrite + Unpin,
 {
-    let config = WebSocketConfig::default().max_message_size(Some(LONGEST_MESSAGE)).max_frame_size(Some(LONGEST_MESSAGE));
+    let config =
+        WebSocketConfig::default().max_message_size(Some(LONGEST_MESSAGE)).max_frame_size(Some(LONGEST_MESSAGE));
     let socket = WebSocketStream::from_raw_socket(client, Role::Server, Some(config)).await;
     if let Err(error) = converse(socket, kubelet, streams).await {
         tracing::debug!(%error, "An exec or attach connection broke");
@@ -101,7 +102,14 @@ where
     write.write_all(&out).await?;
     write.flush().await?;
     let (pings, mut pinged) = mpsc::channel(PINGS);
-    let mut output = Output { codec, sink: &mut sink, open: numbers.iter().filter(|(c, _)| **c != STDIN && **c != RESIZE).map(|(_, n)| *n).collect(), numbers: &numbers, told: false, pings };
+    let mut output = Output {
+        codec,
+        sink: &mut sink,
+        open: numbers.iter().filter(|(c, _)| **c != STDIN && **c != RESIZE).map(|(_, n)| *n).collect(),
+        numbers: &numbers,
+        told: false,
+        pings,
+    };
     // The directions wait for nothing but each their own: a command that reads as slowly as it writes must not stop.
     tokio::select! {
         ended = input(&mut stream, &mut pinged, &mut write, &numbers) => return ended,
@@ -204,7 +212,8 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Output<'_, C> {
                 if fin {
                     self.open.retain(|open| *open != stream);
                 }
-                let channel = self.numbers.iter().find(|(_, number)| **number == stream).map(|(channel, _)| *channel)?;
+                let channel =
+                    self.numbers.iter().find(|(_, number)| **number == stream).map(|(channel, _)| *channel)?;
                 self.told |= channel == ERROR && !bytes.is_empty();
                 (!bytes.is_empty()).then(|| message(channel, &bytes))
             }

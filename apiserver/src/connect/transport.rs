@@ -25,8 +25,16 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// How long the other side may take to answer a request to upgrade.
 const SWITCH: Duration = Duration::from_secs(30);
 /// Headers that concern one connection only (RFC 9110 section 7.6.1).
-const HOP_BY_HOP: [&str; 8] =
-    ["connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"];
+const HOP_BY_HOP: [&str; 8] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
 /// Headers that are between the client and us.
 const OURS: [&str; 3] = ["authorization", "host", "x-ironclad-upgrade"];
 
@@ -46,14 +54,20 @@ pub(super) type BoxStream = Pin<Box<dyn Stream>>;
 impl Origin {
     /// `host:port`, with brackets where the host is an IPv6 address.
     pub(super) fn authority(&self) -> String {
-        if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
     }
 
     async fn open(&self) -> io::Result<BoxStream> {
         let connect = TcpStream::connect((self.host.as_str(), self.port));
         let timeout = |_| io::Error::new(io::ErrorKind::TimedOut, "i/o timeout");
         let reached = tokio::time::timeout(CONNECT, connect).await.map_err(timeout).flatten();
-        let socket = reached.map_err(|error| io::Error::new(error.kind(), format!("dial tcp {}: connect: {}", self.authority(), go_words(&error))))?;
+        let socket = reached.map_err(|error| {
+            io::Error::new(error.kind(), format!("dial tcp {}: connect: {}", self.authority(), go_words(&error)))
+        })?;
         socket.set_nodelay(true)?;
         let Some(tls) = &self.tls else { return Ok(Box::pin(socket)) };
         let name = ServerName::try_from(self.host.clone()).map_err(io::Error::other)?;
@@ -71,13 +85,20 @@ impl Origin {
     }
 
     /// Sends a request and returns the answer, its body still flowing.
-    pub(super) async fn send(&self, method: &str, path_and_query: &str, headers: &HeaderMap, body: Option<web::Payload>) -> io::Result<HttpResponse> {
+    pub(super) async fn send(
+        &self,
+        method: &str,
+        path_and_query: &str,
+        headers: &HeaderMap,
+        body: Option<web::Payload>,
+    ) -> io::Result<HttpResponse> {
         let stream = self.open().await?;
         let mut request = hyper::Request::builder().method(method).uri(path_and_query).header("host", self.authority());
         for (name, value) in headers {
             request = request.header(name.as_str(), value.as_bytes());
         }
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
         actix_web::rt::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "A proxied connection broke");
@@ -88,7 +109,8 @@ impl Origin {
         let frames = chunks.map(|chunk| chunk.map(Frame::data).map_err(|error| io::Error::other(error.to_string())));
         let request = request.body(StreamBody::new(frames)).map_err(io::Error::other)?;
         let answer = sender.send_request(request).await.map_err(io::Error::other)?;
-        let mut response = HttpResponse::build(StatusCode::from_u16(answer.status().as_u16()).map_err(io::Error::other)?);
+        let mut response =
+            HttpResponse::build(StatusCode::from_u16(answer.status().as_u16()).map_err(io::Error::other)?);
         for (name, value) in answer.headers().iter().filter(|(name, _)| !HOP_BY_HOP.contains(&name.as_str())) {
             let name = HeaderName::from_bytes(name.as_str().as_bytes()).map_err(io::Error::other)?;
             response.append_header((name, HeaderValue::from_bytes(value.as_bytes()).map_err(io::Error::other)?));
@@ -131,7 +153,9 @@ pub(super) fn forwarded(headers: &HeaderMap, upgrade: bool) -> HeaderMap {
 pub(super) async fn collect(response: HttpResponse, limit: usize) -> Bytes {
     let mut body = Vec::new();
     let mut stream = std::pin::pin!(response.into_body());
-    while let Some(Ok(chunk)) = futures::future::poll_fn(|cx| actix_web::body::MessageBody::poll_next(stream.as_mut(), cx)).await {
+    while let Some(Ok(chunk)) =
+        futures::future::poll_fn(|cx| actix_web::body::MessageBody::poll_next(stream.as_mut(), cx)).await
+    {
         body.extend_from_slice(&chunk);
         if body.len() >= limit {
             body.truncate(limit);

@@ -22,7 +22,8 @@ where
     C: AsyncRead + AsyncWrite + Unpin,
     K: AsyncRead + AsyncWrite + Unpin,
 {
-    let config = WebSocketConfig::default().max_message_size(Some(LONGEST_MESSAGE)).max_frame_size(Some(LONGEST_MESSAGE));
+    let config =
+        WebSocketConfig::default().max_message_size(Some(LONGEST_MESSAGE)).max_frame_size(Some(LONGEST_MESSAGE));
     let socket = WebSocketStream::from_raw_socket(client, Role::Server, Some(config)).await;
     if let Err(error) = carry(socket, kubelet).await {
         tracing::debug!(%error, "A port-forward connection broke");
@@ -79,7 +80,10 @@ mod tests {
         theirs.read_exact(&mut there).await.expect("open");
         assert_eq!(&there, b"there");
         theirs.write_all(b"back").await.expect("open");
-        assert_eq!(client.next().await.expect("open").expect("a message"), Message::Binary(Bytes::from_static(b"back")));
+        assert_eq!(
+            client.next().await.expect("open").expect("a message"),
+            Message::Binary(Bytes::from_static(b"back"))
+        );
         drop(theirs);
         assert!(matches!(client.next().await, Some(Ok(Message::Close(_)))));
         drop(client);

@@ -1,5 +1,6 @@
 //! Offending values as clients see them: fields in the order of the schema.
 
+use proto::Value;
 use proto::json;
 use proto::schema::{Card, Field, Kind, Message};
 use shared::status::field::Error;
@@ -31,6 +32,14 @@ fn lookup<'a>(schema: &'a Message, path: &str) -> Option<(&'a Field, bool)> {
     }
 }
 
+/// Whether the schema knows all fields of a struct.
+fn declared(field: &Field, value: &Value) -> bool {
+    match (&field.kind, value) {
+        (Kind::Message(m), Value::Object(map)) => map.keys().all(|k| m.field(k).is_some()),
+        _ => true,
+    }
+}
+
 /// Prints the structured values of `errors` in the order of the schema.
 pub fn in_order(schema: &Message, mut errors: Vec<Error>) -> Vec<Error> {
     for error in &mut errors {
@@ -38,10 +47,11 @@ pub fn in_order(schema: &Message, mut errors: Vec<Error>) -> Vec<Error> {
             continue;
         }
         let Some((field, whole)) = lookup(schema, &error.field) else { continue };
-        // Some rules report an element under the path of its list, or the other way round.
-        let fits = match (field.card, whole) {
-            (Card::Repeated, true) => error.value.is_array(),
-            _ => error.value.is_object(),
+        // Some rules report an element under the path of its list, or the other way round, or name fields as Go does.
+        let fits = match (field.card, whole, &error.value) {
+            (Card::Repeated, true, Value::Array(list)) => list.iter().all(|v| declared(field, v)),
+            (Card::Repeated, true, _) => false,
+            (_, _, value) => value.is_object() && declared(field, value),
         };
         if fits {
             let mut out = Vec::new();
@@ -70,6 +80,8 @@ mod tests {
             body("spec.template.spec.containers[0].ports[0]", port),
             r#"Invalid value: {"name":"p","containerPort":1}: no"#
         );
+        let named = json!({"APIVersion": "v1", "Kind": "Pod"});
+        assert_eq!(body("metadata.ownerReferences[0]", named.clone()), format!("Invalid value: {named}: no"));
         for field in ["spec.nope", "metadata.labels[a.b/c]", "", "spec.template.spec.containers.x"] {
             assert_eq!(body(field, json!({"b": 1, "a": 2})), r#"Invalid value: {"a":2,"b":1}: no"#, "{field}");
         }

@@ -32,9 +32,9 @@ fn command() -> Command {
                 .value_parser(clap::value_parser!(PathBuf)),
         )
         .subcommand(
-            Command::new("up").about("start it and wait until every node is Ready").arg(
-                Arg::new("nodes").long("nodes").default_value("1").value_parser(clap::value_parser!(usize)),
-            ),
+            Command::new("up")
+                .about("start it and wait until every node is Ready")
+                .arg(Arg::new("nodes").long("nodes").default_value("1").value_parser(clap::value_parser!(usize))),
         )
         .subcommand(Command::new("down").about("stop it and leave nothing behind"))
         .subcommand(Command::new("load").about("import an image archive into every node").arg(path("archive")))

@@ -20,7 +20,11 @@ pub fn a_killed_process_is_restarted(cluster: &Cluster) {
     let status = cluster.until("the container runs again", 60, || {
         let pod = cluster.json("get pod victim");
         let status = pod.pointer("/status/containerStatuses/0").cloned().unwrap_or_default();
-        if status["restartCount"] == 1 && status["state"]["running"].is_object() { Ok(status) } else { Err(status.to_string()) }
+        if status["restartCount"] == 1 && status["state"]["running"].is_object() {
+            Ok(status)
+        } else {
+            Err(status.to_string())
+        }
     });
     let last = &status["lastState"]["terminated"];
     assert_eq!((last["exitCode"].as_i64(), last["reason"].as_str()), (Some(137), Some("Error")), "{status}");
@@ -93,7 +97,11 @@ pub fn a_dead_kubelet_loses_its_pods(cluster: &Cluster) {
     }
     cluster.until("the endpoints leave the lost node", 120, || {
         let slices = cluster.json("get endpointslices -l kubernetes.io/service-name=myweb");
-        let ready = slices["items"].as_array().into_iter().flatten().flat_map(|slice| slice["endpoints"].as_array().cloned().unwrap_or_default());
+        let ready = slices["items"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .flat_map(|slice| slice["endpoints"].as_array().cloned().unwrap_or_default());
         let stray: Vec<_> = ready.filter(|e| e["nodeName"] == lost && e["conditions"]["ready"] == true).collect();
         if stray.is_empty() { Ok(()) } else { Err(format!("{stray:?}")) }
     });

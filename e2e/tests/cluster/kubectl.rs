@@ -73,7 +73,9 @@ fn columns(line: Option<&str>) -> Vec<&str> {
 /// apply on both sides, label, annotate, the three patches, edit, and what the server refuses.
 pub fn change(cluster: &Cluster) {
     let map = |color: &str| {
-        format!("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: applied\ndata:\n  color: {color}\n  keep: \"yes\"\n")
+        format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: applied\ndata:\n  color: {color}\n  keep: \"yes\"\n"
+        )
     };
     assert!(cluster.feed("apply -f -", &map("red")).contains("created"));
     assert!(cluster.feed("apply -f -", &map("red")).contains("unchanged"));
@@ -87,7 +89,11 @@ pub fn change(cluster: &Cluster) {
     );
     assert!(conflict.err.contains("conflict with \"kubectl\": .data.a"), "{}", conflict.err);
     cluster.feed("apply --server-side -f -", &server.replace("  b: two\n", ""));
-    assert_eq!(cluster.kubectl("get cm served -o jsonpath={.data}"), r#"{"a":"one"}"#, "a field no longer applied goes");
+    assert_eq!(
+        cluster.kubectl("get cm served -o jsonpath={.data}"),
+        r#"{"a":"one"}"#,
+        "a field no longer applied goes"
+    );
 
     cluster.kubectl("label configmap applied size=big");
     assert_eq!(cluster.kubectl("get cm -l size=big -o name").trim(), "configmap/applied");
@@ -99,7 +105,8 @@ pub fn change(cluster: &Cluster) {
 
     let immutable = cluster.try_kubectl(&["patch", "pod", "shell", "-p", r#"{"spec":{"nodeName":"elsewhere"}}"#], None);
     assert!(immutable.err.contains("pod updates may not change fields other than"), "{}", immutable.err);
-    let unknown = cluster.try_kubectl(&["create", "-f", "-"], Some("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\nspec: 1\n"));
+    let unknown = cluster
+        .try_kubectl(&["create", "-f", "-"], Some("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\nspec: 1\n"));
     assert!(unknown.err.contains("unknown field \"spec\""), "{}", unknown.err);
     let bad = cluster.refused("create configmap Not_A_Name");
     assert!(bad.contains("a lowercase RFC 1123 subdomain must consist of"), "{bad}");
@@ -124,11 +131,13 @@ pub fn run_and_talk(cluster: &Cluster) {
     let ip = cluster.kubectl("get svc shell -o jsonpath={.spec.clusterIP}");
     for node in ["node-1", "node-2"] {
         cluster.until(&format!("the service answers on {node}"), 30, || {
-            let said = cluster.try_on_node(node, &["curl", "-sS", "--noproxy", "*", "--max-time", "2", &format!("http://{ip}")]);
+            let said = cluster
+                .try_on_node(node, &["curl", "-sS", "--noproxy", "*", "--max-time", "2", &format!("http://{ip}")]);
             if said.out == "hello\n" { Ok(()) } else { Err(said.err) }
         });
     }
-    let mut once: Vec<&str> = "run once --image=busybox:1.36 --restart=Never --attach --rm -q -- sh -c".split(' ').collect();
+    let mut once: Vec<&str> =
+        "run once --image=busybox:1.36 --restart=Never --attach --rm -q -- sh -c".split(' ').collect();
     once.push("sleep 2; echo ran");
     let ran = cluster.kubectl_args(&once);
     assert_eq!(ran.trim(), "ran");

@@ -13,7 +13,8 @@ pub fn comes_up(cluster: &Cluster) {
     cluster.until("the database is ready", 120, || ready(cluster, "app=mysql", 1));
     cluster.kubectl(&format!("create -f {folder}/myweb.yaml"));
     cluster.until("the web servers are ready", 180, || ready(cluster, "app=myweb", 2));
-    let nodes: BTreeSet<String> = cluster.pods("app=myweb").iter().map(|pod| text(pod, "/spec/nodeName").to_owned()).collect();
+    let nodes: BTreeSet<String> =
+        cluster.pods("app=myweb").iter().map(|pod| text(pod, "/spec/nodeName").to_owned()).collect();
     assert_eq!(nodes.len(), 2, "the replicas are spread over the nodes");
     page_works(cluster);
     let service = cluster.json("get service mysql");
@@ -23,7 +24,8 @@ pub fn comes_up(cluster: &Cluster) {
 /// The page through every node port.
 pub fn page_works(cluster: &Cluster) {
     for node in NODES {
-        let page = cluster.until(&format!("the page of {node}"), 60, || cluster.curl(&format!("http://{node}:30001/demo/")));
+        let page =
+            cluster.until(&format!("the page of {node}"), 60, || cluster.curl(&format!("http://{node}:30001/demo/")));
         for content in ["Congratulations!!", "our team", "HPE"] {
             assert!(page.contains(content), "{node} answers {page}");
         }

@@ -53,9 +53,6 @@ mod tests {
         };
         let address = "192.0.2.10".parse().expect("ip");
         assert_eq!(service("SVC", &name), "KUBE-SVC-NPX46M4PTMTKRN6Y");
-        assert_eq!(
-            endpoint(&name, &Endpoint { address, port: 26443, local: false }),
-            "KUBE-SEP-Y6Z3E3DZCUVWLI56"
-        );
+        assert_eq!(endpoint(&name, &Endpoint { address, port: 26443, local: false }), "KUBE-SEP-Y6Z3E3DZCUVWLI56");
     }
 }

@@ -73,7 +73,8 @@ fn base(rules: &mut Rules, options: &Options) {
 }
 
 fn node_port_jump(rules: &mut Rules, options: &Options) {
-    let comment = "-m comment --comment \"kubernetes service nodeports; NOTE: this must be the last rule in this chain\"";
+    let comment =
+        "-m comment --comment \"kubernetes service nodeports; NOTE: this must be the last rule in this chain\"";
     let loopback = if options.family == Family::V4 { "127.0.0.0/8" } else { "::1/128" };
     let services = rules.nat.entry("KUBE-SERVICES".into()).or_default();
     if options.node_port_addresses.is_empty() {
@@ -192,10 +193,8 @@ impl Renderer<'_> {
         let bits = if endpoint.address.is_ipv4() { 32 } else { 128 };
         let (name, protocol) = (self.name, self.name.protocol.as_str());
         // A pod that reaches itself through its service must not see its own address as the source.
-        let hairpin =
-            format!("-m comment --comment \"{name}\" -s {}/{bits} -j KUBE-MARK-MASQ", endpoint.address);
-        let recent =
-            self.port.affinity.map(|_| format!(" -m recent --name {chain} --set")).unwrap_or_default();
+        let hairpin = format!("-m comment --comment \"{name}\" -s {}/{bits} -j KUBE-MARK-MASQ", endpoint.address);
+        let recent = self.port.affinity.map(|_| format!(" -m recent --name {chain} --set")).unwrap_or_default();
         let forward = format!(
             "-m comment --comment \"{name}\"{recent} -p {protocol} -m {protocol} -j DNAT --to-destination {endpoint}"
         );
@@ -262,7 +261,10 @@ impl Renderer<'_> {
                 lines.push(format!("{comment} -s {address} -j {target}"));
             }
         }
-        lines.push(format!("-m comment --comment \"other traffic to {} will be dropped by KUBE-PROXY-FIREWALL\"", self.name));
+        lines.push(format!(
+            "-m comment --comment \"other traffic to {} will be dropped by KUBE-PROXY-FIREWALL\"",
+            self.name
+        ));
         self.rules.nat.insert(chain.clone(), lines);
         for address in &self.port.load_balancer_ips {
             let why = format!("-m comment --comment \"{} traffic not accepted by {chain}\"", self.name);

@@ -14,7 +14,12 @@ fn options() -> Options {
 }
 
 fn name() -> PortName {
-    PortName { namespace: "default".into(), service: "kubernetes".into(), port: "https".into(), protocol: Protocol::Tcp }
+    PortName {
+        namespace: "default".into(),
+        service: "kubernetes".into(),
+        port: "https".into(),
+        protocol: Protocol::Tcp,
+    }
 }
 
 fn port() -> ServicePort {
@@ -88,11 +93,15 @@ fn a_service_without_endpoints_refuses() {
     assert_eq!(rules.nat["KUBE-SERVICES"].len(), 1);
     assert_eq!(
         rules.filter["KUBE-SERVICES"],
-        ["-m comment --comment \"default/kubernetes:https has no endpoints\" -d 10.96.0.1/32 -p tcp -m tcp --dport 443 -j REJECT"]
+        [
+            "-m comment --comment \"default/kubernetes:https has no endpoints\" -d 10.96.0.1/32 -p tcp -m tcp --dport 443 -j REJECT"
+        ]
     );
     assert_eq!(
         rules.filter["KUBE-EXTERNAL-SERVICES"],
-        ["-m comment --comment \"default/kubernetes:https has no endpoints\" -m addrtype --dst-type LOCAL -p tcp -m tcp --dport 32700 -j REJECT"]
+        [
+            "-m comment --comment \"default/kubernetes:https has no endpoints\" -m addrtype --dst-type LOCAL -p tcp -m tcp --dport 32700 -j REJECT"
+        ]
     );
 }
 
@@ -121,7 +130,9 @@ fn every_jump_has_its_target() {
         ..port()
     });
     for (chain, lines) in &rules.nat {
-        for target in lines.iter().filter_map(|line| line.rsplit_once("-j KUBE-")).map(|(_, name)| format!("KUBE-{name}")) {
+        for target in
+            lines.iter().filter_map(|line| line.rsplit_once("-j KUBE-")).map(|(_, name)| format!("KUBE-{name}"))
+        {
             assert!(rules.nat.contains_key(&target), "{chain} jumps to {target}");
         }
     }

@@ -113,7 +113,8 @@ fn chain(kind: &str, name: &PortName, more: &str) -> String {
     let protocol = name.protocol.as_str();
     let hash = Sha256::digest(format!("{name}/{protocol}{more}"));
     let text = format!("{}/{}/{protocol}/{}{more}", name.namespace, name.service, name.port);
-    let readable: String = text.chars().map(|c| if c.is_ascii_alphanumeric() || "/_.-".contains(c) { c } else { '.' }).collect();
+    let readable: String =
+        text.chars().map(|c| if c.is_ascii_alphanumeric() || "/_.-".contains(c) { c } else { '.' }).collect();
     let hash: String = hash.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
     let mut name = format!("{kind}-{hash}-{readable}");
     name.truncate(127);

@@ -15,7 +15,8 @@ fn options() -> Options {
 fn desired(endpoints: &[&str]) -> Desired {
     let endpoint = |address: &&str| Endpoint { address: address.parse().expect("ip"), port: 8080, local: true };
     let endpoints: Vec<_> = endpoints.iter().map(endpoint).collect();
-    let name = PortName { namespace: "shop".into(), service: "web".into(), port: "http".into(), protocol: Protocol::Tcp };
+    let name =
+        PortName { namespace: "shop".into(), service: "web".into(), port: "http".into(), protocol: Protocol::Tcp };
     let port = ServicePort {
         cluster_ip: "10.0.0.5".parse().expect("ip"),
         port: 80,

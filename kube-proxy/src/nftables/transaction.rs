@@ -95,7 +95,11 @@ impl Writer {
                 // A set's time-out cannot be changed; its rules are flushed with their chains below.
                 continue;
             }
-            self.line("add", "set", &format!("{name} {{ type {address} ; flags dynamic,timeout ; timeout {}s ; }}", set.seconds));
+            self.line(
+                "add",
+                "set",
+                &format!("{name} {{ type {address} ; flags dynamic,timeout ; timeout {}s ; }}", set.seconds),
+            );
         }
         let changed: Vec<_> = new.chains.iter().filter(|(name, rules)| old.chains.get(*name) != Some(rules)).collect();
         for (name, _) in &changed {

@@ -17,7 +17,8 @@ fn slice(endpoints: Value) -> Arc<EndpointSlice> {
 }
 
 fn spec(more: Value) -> Value {
-    let mut spec = json!({"clusterIP": "10.0.0.5", "ports": [{"name": "http", "port": 80, "protocol": "TCP", "nodePort": 30001}]});
+    let mut spec =
+        json!({"clusterIP": "10.0.0.5", "ports": [{"name": "http", "port": 80, "protocol": "TCP", "nodePort": 30001}]});
     if let (Some(spec), Value::Object(more)) = (spec.as_object_mut(), more) {
         spec.extend(more);
     }
@@ -82,7 +83,10 @@ fn hints_count_only_when_complete_and_for_us() {
 #[test]
 fn two_slices_with_the_same_endpoint_count_once() {
     let node = NodeFacts::default();
-    let slices = [slice(json!([{"addresses": ["10.1.0.1"], "conditions": {"ready": false}}])), slice(json!([{"addresses": ["10.1.0.1"]}]))];
+    let slices = [
+        slice(json!([{"addresses": ["10.1.0.1"], "conditions": {"ready": false}}])),
+        slice(json!([{"addresses": ["10.1.0.1"]}])),
+    ];
     let desired = plan(&[service(spec(json!({})))], &slices, &node, Family::V4);
     let planned = desired.ports.values().next().expect("a port");
     assert_eq!(addresses(&planned.cluster_endpoints), ["10.1.0.1"]);

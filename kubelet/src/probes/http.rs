@@ -142,7 +142,9 @@ async fn exchange(request: &Request) -> Result<(Answer, Option<String>), String>
         return over(stream, request).await;
     }
     let name = ServerName::try_from(request.host.clone()).map_err(|error| error.to_string())?;
-    let connector = tokio_rustls::TlsConnector::from(Arc::new(shared::cert::client_config_unverified(None).map_err(|error| error.to_string())?));
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(
+        shared::cert::client_config_unverified(None).map_err(|error| error.to_string())?,
+    ));
     let stream = connector.connect(name, stream).await.map_err(|error| error.to_string())?;
     over(stream, request).await
 }
@@ -186,4 +188,3 @@ where
         _ = connection => exchange.await,
     }
 }
-

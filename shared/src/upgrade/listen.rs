@@ -81,7 +81,9 @@ where
                 let shutdown = shutdown.clone();
                 async move { shutdown.wait().await }
             })
-            .on_connect_ext(move |io: &Rewriting<TlsStream<TcpStream>>, data: &mut Extensions| connected(io.inner(), data))
+            .on_connect_ext(move |io: &Rewriting<TlsStream<TcpStream>>, data: &mut Extensions| {
+                connected(io.inner(), data)
+            })
             .finish(map_config(app, |()| AppConfig::default()));
         let acceptor = acceptor.clone();
         fn_service(move |socket: TcpStream| accept(acceptor.clone(), socket))

@@ -108,11 +108,13 @@ where
     let (mut a_read, mut a_write) = tokio::io::split(a);
     let (mut b_read, mut b_write) = tokio::io::split(b);
     let there = async {
-        let copied = tokio::io::copy_buf(&mut tokio::io::BufReader::with_capacity(BUFFER, &mut a_read), &mut b_write).await;
+        let copied =
+            tokio::io::copy_buf(&mut tokio::io::BufReader::with_capacity(BUFFER, &mut a_read), &mut b_write).await;
         b_write.flush().await.and(copied.map(drop))
     };
     let back = async {
-        let copied = tokio::io::copy_buf(&mut tokio::io::BufReader::with_capacity(BUFFER, &mut b_read), &mut a_write).await;
+        let copied =
+            tokio::io::copy_buf(&mut tokio::io::BufReader::with_capacity(BUFFER, &mut b_read), &mut a_write).await;
         a_write.flush().await.and(copied.map(drop))
     };
     let ended = tokio::select! {

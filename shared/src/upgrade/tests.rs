@@ -13,10 +13,16 @@ use crate::run::Shutdown;
 #[test]
 fn only_foreign_upgrades_are_rewritten() {
     let table = [
-        ("GET / HTTP/1.1\r\nupgrade: SPDY/3.1\r\nA: b\r\n\r\nrest", "GET / HTTP/1.1\r\nUpgrade: websocket\r\nx-ironclad-upgrade: SPDY/3.1\r\nA: b\r\n\r\nrest"),
+        (
+            "GET / HTTP/1.1\r\nupgrade: SPDY/3.1\r\nA: b\r\n\r\nrest",
+            "GET / HTTP/1.1\r\nUpgrade: websocket\r\nx-ironclad-upgrade: SPDY/3.1\r\nA: b\r\n\r\nrest",
+        ),
         ("GET / HTTP/1.1\r\nUpgrade: WebSocket\r\n\r\n", "GET / HTTP/1.1\r\nUpgrade: WebSocket\r\n\r\n"),
         ("GET / HTTP/1.1\r\nX-Ironclad-Upgrade: lie\r\n\r\n", "GET / HTTP/1.1\r\n\r\n"),
-        ("GET / HTTP/1.1\r\nHost: a\r\n\r\nUpgrade: SPDY/3.1\r\n", "GET / HTTP/1.1\r\nHost: a\r\n\r\nUpgrade: SPDY/3.1\r\n"),
+        (
+            "GET / HTTP/1.1\r\nHost: a\r\n\r\nUpgrade: SPDY/3.1\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\n\r\nUpgrade: SPDY/3.1\r\n",
+        ),
         ("half a head", "half a head"),
     ];
     for (given, expected) in table {
@@ -81,7 +87,9 @@ fn a_client_of_any_protocol_gets_the_raw_connection() {
         actix_web::rt::spawn(server);
         for asked in ["SPDY/3.1", "websocket"] {
             let request = head(&[("host", "localhost"), ("connection", "Upgrade"), ("upgrade", asked)]);
-            let Dialed::Switched(response, mut stream) = dial(connect(address, &trust).await, &request).await.expect("an answer") else {
+            let Dialed::Switched(response, mut stream) =
+                dial(connect(address, &trust).await, &request).await.expect("an answer")
+            else {
                 panic!("{asked} was refused");
             };
             assert_eq!(response.headers.get("x-asked").and_then(|v| v.to_str().ok()), Some(asked));
@@ -93,7 +101,9 @@ fn a_client_of_any_protocol_gets_the_raw_connection() {
                 assert_eq!(back, message.as_bytes());
             }
         }
-        let Dialed::Refused(response, body) = dial(connect(address, &trust).await, &head(&[("host", "localhost")])).await.expect("an answer") else {
+        let Dialed::Refused(response, body) =
+            dial(connect(address, &trust).await, &head(&[("host", "localhost")])).await.expect("an answer")
+        else {
             panic!("nothing asked for an upgrade");
         };
         assert_eq!((response.status.as_u16(), body.starts_with(b"you must specify")), (400, true));
@@ -102,7 +112,10 @@ fn a_client_of_any_protocol_gets_the_raw_connection() {
     });
 }
 
-async fn connect(address: std::net::SocketAddr, trust: &Arc<rustls::ClientConfig>) -> tokio_rustls::client::TlsStream<TcpStream> {
+async fn connect(
+    address: std::net::SocketAddr,
+    trust: &Arc<rustls::ClientConfig>,
+) -> tokio_rustls::client::TlsStream<TcpStream> {
     let connector = tokio_rustls::TlsConnector::from(Arc::clone(trust));
     let socket = TcpStream::connect(address).await.expect("a connection");
     let name = rustls_pki_types::ServerName::try_from("localhost").expect("a name");
