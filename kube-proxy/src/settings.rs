@@ -299,7 +299,7 @@ mod tests {
 
     fn base() -> Value {
         let flags = FlagSet::of("kube-proxy", &["--cluster-cidr=10.244.0.0/16,fd00::/48"]);
-        from_flags(&flags.ok().expect("valid flags"))
+        from_flags(&flags.expect("valid flags"))
     }
 
     #[test]

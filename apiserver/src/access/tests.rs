@@ -73,7 +73,8 @@ async fn each_step_refuses_in_its_own_words() {
     const ALICE: (&str, &str) = ("authorization", "Bearer secret");
     const ROOT: (&str, &str) = ("authorization", "Bearer root");
     let refused = |code: u16, text: &str| Err((code, text.to_owned()));
-    let table: Vec<(RequestInfo, Vec<(&str, &str)>, Result<String, (u16, String)>)> = vec![
+    type Row = (RequestInfo, Vec<(&'static str, &'static str)>, Result<String, (u16, String)>);
+    let table: Vec<Row> = vec![
         (pods("get"), vec![ALICE], Ok("alice".into())),
         (path("/version"), vec![ALICE], Ok("alice".into())),
         (pods("delete"), vec![ROOT], Ok("root".into())),

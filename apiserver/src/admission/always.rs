@@ -84,7 +84,8 @@ impl Plugin for AlwaysPullImages {
     }
 
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        if !a.is("", "pods") && !(a.of("", "pods") && a.subresource == "ephemeralcontainers") {
+        let judged = a.is("", "pods") || (a.of("", "pods") && a.subresource == "ephemeralcontainers");
+        if !judged {
             return Ok(());
         }
         let Some(pod) = a.object.as_deref_mut() else { return Ok(()) };

@@ -97,6 +97,12 @@ fn done(flag: &AtomicBool) -> Result<(), String> {
 }
 
 impl Health {
+    /// The paths of all checks.
+    pub fn paths(&self) -> Vec<String> {
+        let all = [Endpoint::Healthz, Endpoint::Livez, Endpoint::Readyz];
+        all.iter().flat_map(|e| self.names(*e).into_iter().map(|n| format!("/{}/{n}", e.name()))).collect()
+    }
+
     fn names(&self, endpoint: Endpoint) -> Vec<String> {
         let mut names: Vec<String> = ["ping", "log", "etcd"].map(str::to_owned).into();
         if endpoint == Endpoint::Readyz {

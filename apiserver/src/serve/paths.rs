@@ -7,7 +7,7 @@ use shared::status::Status;
 
 use super::answer::{self, Shape};
 use super::handler::Server;
-use super::health::Endpoint;
+use super::health::{Endpoint, Health};
 use crate::api::RequestInfo;
 use crate::negotiate;
 use crate::openapi;
@@ -54,7 +54,7 @@ fn aggregated(core: bool, shape: &Shape) -> Option<HttpResponse> {
     Some(response)
 }
 
-fn root() -> Value {
+fn root(health: &Health) -> Value {
     let mut paths: Vec<String> =
         ["/.well-known/openid-configuration", "/api", "/api/v1", "/apis", "/apis/"].map(str::to_owned).into();
     for r in proto::resources::all().iter().filter(|r| !r.group.is_empty()) {
@@ -65,9 +65,20 @@ fn root() -> Value {
         }
     }
     paths.extend(
-        ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/openid/v1/jwks", "/readyz", "/version"]
-            .map(str::to_owned),
+        [
+            "/healthz",
+            "/livez",
+            "/metrics",
+            "/openapi/v2",
+            "/openapi/v3",
+            "/openapi/v3/",
+            "/openid/v1/jwks",
+            "/readyz",
+            "/version",
+        ]
+        .map(str::to_owned),
     );
+    paths.extend(health.paths());
     paths.sort();
     serde_json::json!({"paths": paths})
 }
@@ -150,7 +161,7 @@ pub(super) async fn serve(
         };
     }
     match segments.as_slice() {
-        [] => json(&root(), shape),
+        [] => json(&root(&server.health), shape),
         ["version"] => json(&shared::version::info(), shape),
         ["metrics"] => {
             answer::reply(Reply::new(200, "text/plain; version=0.0.4; charset=utf-8", server.metrics()), shape)

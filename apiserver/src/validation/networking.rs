@@ -88,10 +88,7 @@ fn ingress_path(one: &Value, path: &Path, out: &mut Vec<Error>) {
     let (kind, target) = (text(one, "pathType"), text(one, "path"));
     let at = path.child("path");
     match kind {
-        "" => {
-            out.push(Error::required(path.child("pathType"), "pathType must be specified"));
-            return;
-        }
+        "" => out.push(Error::required(path.child("pathType"), "pathType must be specified")),
         "Exact" | "Prefix" => {
             if !target.starts_with('/') {
                 out.push(Error::invalid(&at, target, "must be an absolute path"));

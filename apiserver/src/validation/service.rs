@@ -112,7 +112,7 @@ fn affinity(spec: &Value, path: &Path, out: &mut Vec<Error>) {
             let seconds = at(config, &["clientIP", "timeoutSeconds"]);
             let message = "when session affinity type is ClientIP";
             if config.is_null() {
-                out.push(Error::required(path, &format!("{message}")));
+                out.push(Error::required(path, message));
             } else if get(config, "clientIP").is_null() {
                 out.push(Error::required(path.child("clientIP"), message));
             } else if seconds.is_null() {
@@ -265,7 +265,8 @@ pub(super) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     }
     let (now, was) = (addresses(spec), addresses(before));
     // Addresses left out are taken over from the stored service later on.
-    if !now.is_empty() && !(is_headless(spec) && is_headless(before)) {
+    let headless = is_headless(spec) && is_headless(before);
+    if !now.is_empty() && !headless {
         let list_path = path.child("clusterIPs");
         for (i, address) in was.iter().enumerate() {
             if now.get(i).is_some_and(|n| n != address) {

@@ -12,6 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::engine::Engine;
+use super::select::Selection;
 use super::table::{self, Include};
 use super::{Reply, Request, accepted};
 use crate::negotiate::{self, Shape};
@@ -78,8 +79,10 @@ pub async fn get(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> R
 /// GET of all.
 pub async fn list(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Result<Reply, Status> {
     let accepted = accepted(r, false)?;
-    let mut items: Vec<Value> = futures::future::join_all(LOCAL.iter().map(|(n, p)| status(engine, n, Some(*p)))).await;
-    items.push(status(engine, ETCD, None).await);
+    let selection = Selection::read(&r.query, row)?;
+    let all = LOCAL.iter().map(|(name, port)| (*name, Some(*port))).chain([(ETCD, None)]);
+    let wanted = all.filter(|(name, _)| selection.matches_name(name));
+    let mut items: Vec<Value> = futures::future::join_all(wanted.map(|(name, port)| status(engine, name, port))).await;
     let (schema, tree) = match accepted.shape {
         Shape::Table(version) => (
             negotiate::table_kind("v1"),

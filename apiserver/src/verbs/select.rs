@@ -59,18 +59,49 @@ impl Selection {
 
     /// Whether an entry matches.
     pub fn matches(&self, e: &Entry) -> bool {
+        let value = |i: usize| e.fields.get(i).map_or("", |v| v);
+        self.suits(e.name(), e.namespace(), value) && self.labels.matches_with(|key| e.label(key))
+    }
+
+    /// Whether an object of this name matches that has no namespace and no labels.
+    pub fn matches_name(&self, name: &str) -> bool {
+        self.suits(name, "", |_| "") && self.labels.matches_with(|_| None)
+    }
+
+    fn suits<'a>(&self, name: &'a str, namespace: &'a str, value: impl Fn(usize) -> &'a str) -> bool {
         self.fields.iter().all(|(place, equal, want)| {
-            let value = match place {
-                Place::Name => e.name(),
-                Place::Namespace => e.namespace(),
-                Place::Value(i) => e.fields.get(*i).map_or("", |v| v),
+            let there = match place {
+                Place::Name => name,
+                Place::Namespace => namespace,
+                Place::Value(i) => value(*i),
             };
-            (value == want) == *equal
-        }) && self.labels.matches_with(|key| e.label(key))
+            (there == want) == *equal
+        })
     }
 
     /// As a cache filter.
     pub fn filter(self) -> Filter {
         Arc::new(move |e| self.matches(e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_alone() {
+        let row = proto::resources::find("", "v1", "componentstatuses").expect("row");
+        for (query, wanted) in [
+            ("", Some(true)),
+            ("fieldSelector=metadata.name%3Da", Some(true)),
+            ("fieldSelector=metadata.name!%3Da", Some(false)),
+            ("labelSelector=x", Some(false)),
+            ("labelSelector=!x", Some(true)),
+            ("fieldSelector=spec.x%3D1", None),
+        ] {
+            let found = Selection::read(&Query::parse(query), row).ok().map(|s| s.matches_name("a"));
+            assert_eq!(found, wanted, "{query}");
+        }
     }
 }
