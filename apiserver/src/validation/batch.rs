@@ -151,7 +151,10 @@ pub(super) fn job_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
         loosen(&mut template, get(spec, "template"));
     }
     if !same(get(spec, "template"), &template) {
-        out.push(Error::invalid(path.child("template"), get(spec, "template").clone(), "field is immutable"));
+        let template = get(spec, "template");
+        let mut error = Error::invalid(path.child("template"), template.clone(), "field is immutable");
+        error.shown = super::internal::template(template);
+        out.push(error);
     }
     for key in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
         immutable(get(spec, key), get(before, key), &path.child(key), out);

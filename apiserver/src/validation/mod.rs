@@ -13,6 +13,8 @@ mod core;
 mod cron;
 mod discovery;
 mod events;
+mod internal;
+mod lines;
 mod meta;
 mod names;
 mod networking;

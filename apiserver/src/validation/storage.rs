@@ -1,12 +1,13 @@
 //! Persistent volumes, claims, storage classes, attachments, drivers.
 
 use proto::Value;
+use serde_json::Map;
 use shared::status::field::{Error, Path};
 
 use super::meta::immutable;
 use super::names::{complain, dns1123_subdomain};
 use super::selectors::{label_selector, node_selector};
-use super::tree::{at, entries, get, has, list, quantity, same, text, texts, without};
+use super::tree::{at, entries, get, has, list, quantity, same, text, texts};
 use super::volume::{driver_name, host_path, needed, source};
 
 const MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
@@ -187,6 +188,29 @@ pub(super) fn claim_spec(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
+/// The new spec with what may change set back to what it was.
+fn masked(spec: &Value, before: &Value, loose: &[&str], bound: bool) -> Value {
+    let mut copy = spec.clone();
+    let restore = |map: &mut Map<String, Value>, from: &Value, key: &str| match get(from, key) {
+        Value::Null => {
+            map.remove(key);
+        }
+        value => {
+            map.insert(key.to_owned(), value.clone());
+        }
+    };
+    if let Some(map) = copy.as_object_mut() {
+        for key in loose {
+            restore(map, before, key);
+        }
+    }
+    let requests = copy.get_mut("resources").and_then(|r| r.get_mut("requests")).and_then(Value::as_object_mut);
+    if let (true, Some(requests)) = (bound, requests) {
+        restore(requests, at(before, &["resources", "requests"]), "storage");
+    }
+    copy
+}
+
 /// What may change on a claim: the size once bound, the volume while unbound.
 pub(super) fn claim_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     let (spec, before, path) = (get(new, "spec"), get(old, "spec"), Path::new("spec"));
@@ -198,18 +222,12 @@ pub(super) fn claim_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
         loose.push("storageClassName");
     }
     let bound = text(get(old, "status"), "phase") == "Bound";
-    let bare = |s: &Value| {
-        let mut copy = without(s, &loose);
-        let requests = copy.get_mut("resources").and_then(|r| r.get_mut("requests")).and_then(Value::as_object_mut);
-        if let (true, Some(requests)) = (bound, requests) {
-            requests.remove("storage");
-        }
-        copy
-    };
-    if !same(&bare(spec), &bare(before)) {
+    let masked = masked(spec, before, &loose, bound);
+    if !same(&masked, before) {
         let message =
             "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
-        out.push(Error::forbidden(&path, message));
+        let changes = super::internal::claim_diff(before, &masked);
+        out.push(Error::forbidden(&path, &format!("{message}{changes}")));
     }
     let size = |o: &Value, keys: &[&str]| quantity(at(o, keys));
     let (now, was) =

@@ -203,7 +203,9 @@ fn what_may_not_change() {
     ];
     for (path, body, patch, field, message) in table {
         let got = patched(&path, body, patch);
-        assert_eq!(got, [(field.to_owned(), message.to_owned())], "{path}");
+        // What some show of the difference has tests of its own.
+        let got: Vec<_> = got.iter().map(|(f, m)| (f.as_str(), m.split("\n@@").next().unwrap_or(m))).collect();
+        assert_eq!(got, [(field, message)], "{path}");
     }
     let uid = patched("/api/v1/namespaces/n/configmaps", json!({}), json!({"metadata": {"uid": "x"}}));
     let cause = ("metadata.uid".to_owned(), "Invalid value: \"x\": field is immutable".to_owned());

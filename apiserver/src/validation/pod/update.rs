@@ -7,6 +7,7 @@ use serde_json::Map;
 use shared::status::field::{Error, Path};
 
 use super::{containers, placement};
+use crate::validation::internal;
 use crate::validation::meta::annotation;
 use crate::validation::names::{between, complain, qualified_name};
 use crate::validation::tree::{at, entries, get, has, int, list, quantity, same, text, without};
@@ -47,8 +48,9 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
     if out.len() > start {
         return;
     }
-    if !same(&masked(spec, before), before) {
-        out.push(Error::forbidden(&path, ONLY));
+    let masked = masked(spec, before);
+    if !same(&masked, before) {
+        out.push(Error::forbidden(&path, &format!("{ONLY}{}", internal::pod_diff(before, &masked))));
     }
 }
 

@@ -1,0 +1,338 @@
+//! Pod specs and claims as upstream's messages about changes show them: named and ordered like the Go structs behind
+//! the API, with nothing left out; and the difference between two of them, line by line.
+
+use proto::schema::{Card, Field, Kind, Message};
+use proto::{Value, json};
+
+use super::tree::get;
+
+const POD_SPEC: &str = "k8s.io.api.core.v1.PodSpec";
+const CLAIM_SPEC: &str = "k8s.io.api.core.v1.PersistentVolumeClaimSpec";
+
+/// Fields whose order differs from the API's. What lies in the security context there is named `securityContext`.
+const POD_SPEC_FIELDS: [&str; 35] = [
+    "volumes",
+    "initContainers",
+    "containers",
+    "ephemeralContainers",
+    "restartPolicy",
+    "terminationGracePeriodSeconds",
+    "activeDeadlineSeconds",
+    "dnsPolicy",
+    "nodeSelector",
+    "serviceAccountName",
+    "automountServiceAccountToken",
+    "nodeName",
+    "securityContext",
+    "imagePullSecrets",
+    "hostname",
+    "subdomain",
+    "setHostnameAsFQDN",
+    "affinity",
+    "schedulerName",
+    "tolerations",
+    "hostAliases",
+    "priorityClassName",
+    "priority",
+    "preemptionPolicy",
+    "dnsConfig",
+    "readinessGates",
+    "runtimeClassName",
+    "overhead",
+    "enableServiceLinks",
+    "topologySpreadConstraints",
+    "os",
+    "schedulingGates",
+    "resourceClaims",
+    "resources",
+    "hostnameOverride",
+];
+/// Fields of a pod's spec that the security context holds.
+const HOST_FIELDS: [&str; 5] = ["hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace", "hostUsers"];
+const POD_SECURITY_FIELDS: [&str; 13] = [
+    "seLinuxOptions",
+    "windowsOptions",
+    "runAsUser",
+    "runAsGroup",
+    "runAsNonRoot",
+    "supplementalGroups",
+    "supplementalGroupsPolicy",
+    "fsGroup",
+    "fsGroupChangePolicy",
+    "sysctls",
+    "seccompProfile",
+    "appArmorProfile",
+    "seLinuxChangePolicy",
+];
+const CLAIM_SPEC_FIELDS: [&str; 9] = [
+    "accessModes",
+    "selector",
+    "resources",
+    "volumeName",
+    "storageClassName",
+    "volumeMode",
+    "dataSource",
+    "dataSourceRef",
+    "volumeAttributesClassName",
+];
+
+/// Words of a name that Go writes otherwise than with a capital letter in front.
+const NAMES: [(&str, &str); 31] = [
+    ("apiGroup", "APIGroup"),
+    ("apiVersion", "APIVersion"),
+    ("awsElasticBlockStore", "AWSElasticBlockStore"),
+    ("cephfs", "CephFS"),
+    ("csi", "CSI"),
+    ("dnsConfig", "DNSConfig"),
+    ("dnsPolicy", "DNSPolicy"),
+    ("fc", "FC"),
+    ("fsGroup", "FSGroup"),
+    ("fsGroupChangePolicy", "FSGroupChangePolicy"),
+    ("fsType", "FSType"),
+    ("gcePersistentDisk", "GCEPersistentDisk"),
+    ("gmsaCredentialSpec", "GMSACredentialSpec"),
+    ("gmsaCredentialSpecName", "GMSACredentialSpecName"),
+    ("grpc", "GRPC"),
+    ("httpGet", "HTTPGet"),
+    ("httpHeaders", "HTTPHeaders"),
+    ("ip", "IP"),
+    ("iqn", "IQN"),
+    ("iscsi", "ISCSI"),
+    ("iscsiInterface", "ISCSIInterface"),
+    ("nfs", "NFS"),
+    ("os", "OS"),
+    ("pdName", "PDName"),
+    ("rbd", "RBD"),
+    ("seLinuxChangePolicy", "SELinuxChangePolicy"),
+    ("seLinuxOptions", "SELinuxOptions"),
+    ("storageos", "StorageOS"),
+    ("tcpSocket", "TCPSocket"),
+    ("tty", "TTY"),
+    ("uid", "UID"),
+];
+
+fn go_name(name: &str) -> String {
+    if let Some((_, go)) = NAMES.iter().find(|(json, _)| *json == name) {
+        return (*go).to_owned();
+    }
+    let mut chars = name.chars();
+    chars.next().map(|c| c.to_ascii_uppercase().to_string() + chars.as_str()).unwrap_or_default()
+}
+
+struct Writer {
+    out: Vec<u8>,
+}
+
+impl Writer {
+    fn text(&mut self, text: &str) {
+        self.out.extend_from_slice(text.as_bytes());
+    }
+
+    fn key(&mut self, name: &str) {
+        if self.out.last() != Some(&b'{') {
+            self.text(",");
+        }
+        json::encode_any(&Value::from(name), &mut self.out);
+        self.text(":");
+    }
+
+    fn message(&mut self, schema: &Message, value: &Value) {
+        // Types shared by all groups have their API's names.
+        if schema.name.starts_with("k8s.io.apimachinery.") {
+            encode(schema, value, &mut self.out);
+            return;
+        }
+        self.text("{");
+        match &*schema.name {
+            POD_SPEC => self.pod_spec(schema, value),
+            CLAIM_SPEC => self.fields(schema, value, CLAIM_SPEC_FIELDS),
+            _ => {
+                for field in schema.fields.iter() {
+                    self.field(field, get(value, &field.json));
+                }
+            }
+        }
+        self.text("}");
+    }
+
+    fn fields(&mut self, schema: &Message, value: &Value, names: impl IntoIterator<Item = &'static str>) {
+        for name in names {
+            if let Some(field) = schema.field(name) {
+                self.field(field, get(value, name));
+            }
+        }
+    }
+
+    fn pod_spec(&mut self, schema: &Message, spec: &Value) {
+        for name in POD_SPEC_FIELDS {
+            let Some(field) = schema.field(name) else { continue };
+            match &field.kind {
+                Kind::Message(context) if name == "securityContext" => {
+                    self.key("SecurityContext");
+                    self.text("{");
+                    self.fields(schema, spec, HOST_FIELDS);
+                    self.fields(context, get(spec, name), POD_SECURITY_FIELDS);
+                    self.text("}");
+                }
+                _ => self.field(field, get(spec, name)),
+            }
+        }
+        self.fields(schema, spec, ["workloadRef"]);
+    }
+
+    fn field(&mut self, field: &Field, value: &Value) {
+        self.key(&go_name(&field.json));
+        match (field.card, value) {
+            (Card::Repeated, Value::Array(list)) if !list.is_empty() => {
+                for (i, item) in list.iter().enumerate() {
+                    self.text(if i == 0 { "[" } else { "," });
+                    self.one(&field.kind, item);
+                }
+                self.text("]");
+            }
+            (Card::Map, Value::Object(map)) if !map.is_empty() => {
+                self.text("{");
+                for (name, item) in map {
+                    self.key(name);
+                    self.one(&field.kind, item);
+                }
+                self.text("}");
+            }
+            (Card::Single, value) if !value.is_null() => self.one(&field.kind, value),
+            (Card::Single, _) if !field.pointer => self.zero(&field.kind),
+            _ => self.text("null"),
+        }
+    }
+
+    fn one(&mut self, kind: &Kind, value: &Value) {
+        match kind {
+            Kind::Message(m) => self.message(m, value),
+            _ => json::encode_any(value, &mut self.out),
+        }
+    }
+
+    fn zero(&mut self, kind: &Kind) {
+        match kind {
+            Kind::Message(m) => self.message(m, &Value::Null),
+            Kind::Bool => self.text("false"),
+            Kind::String => self.text("\"\""),
+            Kind::Int32 | Kind::Int64 | Kind::Double | Kind::IntOrString => self.text("0"),
+            Kind::Quantity => self.text("\"0\""),
+            _ => self.text("null"),
+        }
+    }
+}
+
+/// As the API writes it; a struct that was not sent is empty.
+fn encode(schema: &Message, value: &Value, out: &mut Vec<u8>) {
+    let empty = Value::Object(serde_json::Map::new());
+    json::encode(schema, if value.is_null() { &empty } else { value }, out);
+}
+
+fn compact(schema: &Message, value: &Value) -> Vec<u8> {
+    let mut writer = Writer { out: Vec::new() };
+    writer.message(schema, value);
+    writer.out
+}
+
+/// A pod template.
+pub(super) fn template(template: &Value) -> Option<String> {
+    let schema = proto::schema::message("k8s.io.api.core.v1.PodTemplateSpec")?;
+    let inner = |name: &str| match &schema.field(name)?.kind {
+        Kind::Message(m) => Some(&**m),
+        _ => None,
+    };
+    let mut out = Vec::new();
+    encode(inner("metadata")?, get(template, "metadata"), &mut out);
+    out.pop();
+    if out.len() > 1 {
+        out.push(b',');
+    }
+    out.extend_from_slice(b"\"Spec\":");
+    out.extend(compact(inner("spec")?, get(template, "spec")));
+    out.push(b'}');
+    String::from_utf8(out).ok()
+}
+
+/// What changed in a pod's spec.
+pub(super) fn pod_diff(old: &Value, new: &Value) -> String {
+    diff(POD_SPEC, old, new)
+}
+
+/// What changed in a claim's spec.
+pub(super) fn claim_diff(old: &Value, new: &Value) -> String {
+    diff(CLAIM_SPEC, old, new)
+}
+
+fn diff(name: &str, old: &Value, new: &Value) -> String {
+    let Some(schema) = proto::schema::message(name) else { return String::new() };
+    let lines = |value: &Value| -> Vec<String> {
+        let mut wide = Vec::new();
+        json::indent(&compact(schema, value), &mut wide);
+        let text = String::from_utf8_lossy(&wide).into_owned();
+        // One space for each level.
+        text.lines().map(|l| l[(l.len() - l.trim_start_matches(' ').len()) / 2..].to_owned()).collect()
+    };
+    let hunks = super::lines::unified(&lines(old), &lines(new));
+    if hunks.is_empty() { hunks } else { format!("\n{hunks}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// A default pod with its token volume, as upstream stores it.
+    fn spec() -> Value {
+        let token = json!({"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}});
+        let roots = json!({"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}});
+        let namespace = json!({"downwardAPI": {"items": [
+            {"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}]}});
+        let tolerations: Vec<Value> = ["not-ready", "unreachable"]
+            .iter()
+            .map(|t| {
+                json!({"key": format!("node.kubernetes.io/{t}"), "operator": "Exists", "effect": "NoExecute",
+                    "tolerationSeconds": 300})
+            })
+            .collect();
+        json!({
+            "volumes": [{"name": "v", "projected": {"sources": [token, roots, namespace], "defaultMode": 420}}],
+            "containers": [{"name": "c", "image": "img", "resources": {},
+                "volumeMounts": [{"name": "v", "readOnly": true, "mountPath": "/m"}],
+                "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File",
+                "imagePullPolicy": "Always"}],
+            "restartPolicy": "Always", "terminationGracePeriodSeconds": 30, "dnsPolicy": "ClusterFirst",
+            "serviceAccountName": "default", "serviceAccount": "default", "securityContext": {},
+            "schedulerName": "default-scheduler", "tolerations": tolerations, "priority": 0,
+            "enableServiceLinks": true, "preemptionPolicy": "PreemptLowerPriority",
+        })
+    }
+
+    #[test]
+    fn changes_are_where_upstream_sees_them() {
+        let mut new = spec();
+        new["restartPolicy"] = json!("Never");
+        let want = concat!(
+            "\n@@ -133,7 +133,7 @@\n   }\n  ],\n  \"EphemeralContainers\": null,\n- \"RestartPolicy\": \"Always\",\n",
+            "+ \"RestartPolicy\": \"Never\",\n  \"TerminationGracePeriodSeconds\": 30,\n",
+            "  \"ActiveDeadlineSeconds\": null,\n  \"DNSPolicy\": \"ClusterFirst\",\n"
+        );
+        assert_eq!(pod_diff(&spec(), &new), want);
+        assert_eq!(pod_diff(&spec(), &spec()), "");
+        let claim = |mode: &str| json!({"accessModes": [mode], "resources": {"requests": {"storage": "1Gi"}}});
+        assert_eq!(
+            claim_diff(&claim("ReadWriteOnce"), &claim("ReadOnlyMany")),
+            "\n@@ -1,6 +1,6 @@\n {\n  \"AccessModes\": [\n-  \"ReadWriteOnce\"\n+  \"ReadOnlyMany\"\n  ],\n  \"Selector\": null,\n  \"Resources\": {\n"
+        );
+    }
+
+    #[test]
+    fn templates_name_everything() {
+        let text = template(&json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c"}]}}));
+        let text = text.expect("text");
+        assert!(text.starts_with(r#"{"labels":{"a":"b"},"Spec":{"Volumes":null,"InitContainers":null,"#), "{text}");
+        assert!(text.contains(r#""SecurityContext":{"HostNetwork":false,"HostPID":false,"#), "{text}");
+        assert!(text.ends_with(r#""Resources":null,"HostnameOverride":null,"WorkloadRef":null}}"#), "{text}");
+        assert!(template(&Value::Null).expect("text").starts_with(r#"{"Spec":{"#));
+    }
+}
