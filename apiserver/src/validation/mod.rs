@@ -5,6 +5,7 @@
 //! Any tree may come in; nothing here panics.
 
 mod admissionregistration;
+mod api_service;
 mod autoscaling;
 mod batch;
 mod certificates;
@@ -124,6 +125,7 @@ static RULES: &[Rules] = &[
     ),
     rules(WEBHOOKS, "validatingwebhookconfigurations", Subdomain, admissionregistration::validating, nothing),
     rules(WEBHOOKS, "mutatingwebhookconfigurations", Subdomain, admissionregistration::mutating, nothing),
+    rules("apiregistration.k8s.io", "apiservices", PathSegment, api_service::service, nothing),
     rules(AUTHORIZATION, "subjectaccessreviews", Subdomain, reviews::subject, nothing),
     rules(AUTHORIZATION, "localsubjectaccessreviews", Subdomain, reviews::local, nothing),
     rules(AUTHORIZATION, "selfsubjectaccessreviews", Subdomain, reviews::own, nothing),
