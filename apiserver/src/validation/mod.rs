@@ -11,6 +11,7 @@ mod batch;
 mod certificates;
 mod config;
 mod core;
+mod crd;
 mod cron;
 mod discovery;
 mod events;
@@ -125,6 +126,7 @@ static RULES: &[Rules] = &[
     ),
     rules(WEBHOOKS, "validatingwebhookconfigurations", Subdomain, admissionregistration::validating, nothing),
     rules(WEBHOOKS, "mutatingwebhookconfigurations", Subdomain, admissionregistration::mutating, nothing),
+    rules("apiextensions.k8s.io", "customresourcedefinitions", Subdomain, crd::definition, crd::definition_update),
     rules("apiregistration.k8s.io", "apiservices", PathSegment, api_service::service, nothing),
     rules(AUTHORIZATION, "subjectaccessreviews", Subdomain, reviews::subject, nothing),
     rules(AUTHORIZATION, "localsubjectaccessreviews", Subdomain, reviews::local, nothing),
