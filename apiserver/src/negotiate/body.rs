@@ -292,4 +292,32 @@ mod tests {
         assert!(e.message.ends_with("expected prefix [107 56 115 0] (6e6f7065)"), "{}", e.message);
         assert!(too_deep("[".repeat(10_001).as_bytes()) && !too_deep("[]".repeat(20_000).as_bytes()));
     }
+
+    #[test]
+    fn patched_objects_are_sorted_where_touched() {
+        let schema = proto::schema::kind("", "v1", "ConfigMap").expect("kind");
+        let tree = serde_json::json!({"data": {"b": "1", "a": 2}, "metadata": {"uid": "u", "name": "n"}, "zz": 1});
+        for (patch, metadata) in [
+            (serde_json::json!({"data": {"a": 2}}), r#"{"name":"n","uid":"u"}"#),
+            (serde_json::json!({"metadata": {"uid": "u"}}), r#"{"name":"n","uid":"u"}"#),
+        ] {
+            let mut out = Vec::new();
+            patched_text(Some(schema), &tree, &patch, &mut out);
+            let want = format!(r#"{{"data":{{"a":2,"b":"1"}},"metadata":{metadata},"zz":1}}"#);
+            assert_eq!(String::from_utf8(out).ok(), Some(want));
+        }
+        let named = serde_json::json!({"metadata": {"name": "n", "labels": {"a": "b"}, "annotations": {"c": "d"}}});
+        let mut out = Vec::new();
+        patched_text(Some(schema), &named, &serde_json::json!({}), &mut out);
+        let want = r#"{"metadata":{"name":"n","labels":{"a":"b"},"annotations":{"c":"d"}}}"#;
+        assert_eq!(String::from_utf8(out).ok().as_deref(), Some(want));
+    }
+
+    #[test]
+    fn other_kinds() {
+        let expected = Expected::kind("", "v1", "ConfigMap");
+        assert_eq!(other_kind("v1", "ConfigMap", &expected), None);
+        assert!(other_kind("v1", "Secret", &expected).is_some_and(|why| why.contains("unknown conversion")));
+        assert!(other_kind("v1", "Nope", &expected).is_some_and(|why| why.contains("is registered")));
+    }
 }

@@ -216,3 +216,17 @@ pub fn reply_object(
     let accepted = accepted(r, false)?;
     table::object_reply(engine, r, row, &accepted, code, object)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_outlive_a_failure() {
+        let noted = Noted::default();
+        assert!(noted.keep(Ok(()), &["not this".to_owned()]).is_ok());
+        assert!(noted.keep::<()>(Err(Status::internal("x")), &["this".to_owned()]).is_err());
+        assert_eq!(noted.take(), ["this"]);
+        assert!(noted.take().is_empty());
+    }
+}

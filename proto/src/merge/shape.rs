@@ -194,3 +194,20 @@ impl List<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_may_be_granular_over_an_atomic_type() {
+        for (message, field, atomic) in [
+            ("k8s.io.api.core.v1.PersistentVolumeSpec", "claimRef", false),
+            ("k8s.io.api.core.v1.Event", "involvedObject", true),
+        ] {
+            let field = crate::schema::message(message).and_then(|m| m.field(field)).expect("field");
+            let Shape::Map(shape) = Type::Field(field).shape() else { panic!("{message}: a map") };
+            assert_eq!(shape.atomic, atomic, "{message}");
+        }
+    }
+}
