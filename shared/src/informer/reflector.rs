@@ -2,14 +2,18 @@
 //! ends, and a fresh list when that revision is gone. Answers for client-go's reflector.
 
 use std::collections::HashSet;
+use std::error::Error;
+use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
-use futures::{Stream, StreamExt};
+use futures::{AsyncBufReadExt as _, Stream, StreamExt};
 use kube::Client;
 use kube::api::{ListParams, WatchEvent, WatchParams};
-use kube::core::{ObjectList, Request};
+use kube::core::{ObjectList, Request, Status};
 use rand::Rng;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::store::key;
 use super::{Informer, Object};
@@ -123,8 +127,8 @@ impl<K: Object> Reflector<K> {
             Ok(request) => request,
             Err(error) => return End::Failed(error.to_string()),
         };
-        let stream = match self.client.request_events::<K>(request).await {
-            Ok(stream) => stream,
+        let stream = match self.client.request_stream(request).await {
+            Ok(stream) => stream.lines(),
             Err(kube::Error::Api(status)) => return refusal(status.code, &status.message, initial.is_some()),
             Err(error) => return End::Failed(error.to_string()),
         };
@@ -140,11 +144,11 @@ impl<K: Object> Reflector<K> {
 
     async fn receive_initial<S>(&mut self, stream: &mut S) -> Result<(), End>
     where
-        S: Stream<Item = Result<WatchEvent<K>, kube::Error>> + Unpin,
+        S: Stream<Item = io::Result<String>> + Unpin,
     {
         let mut seen = HashSet::new();
         loop {
-            match next(stream).await? {
+            match next::<K, S>(stream).await? {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     seen.insert(key(&object));
                     self.put(object);
@@ -167,10 +171,10 @@ impl<K: Object> Reflector<K> {
 
     async fn follow<S>(&mut self, stream: &mut S) -> End
     where
-        S: Stream<Item = Result<WatchEvent<K>, kube::Error>> + Unpin,
+        S: Stream<Item = io::Result<String>> + Unpin,
     {
         loop {
-            let event = match next(stream).await {
+            let event = match next::<K, S>(stream).await {
                 Ok(event) => event,
                 Err(end) => return end,
             };
@@ -261,17 +265,58 @@ impl<K: Object> Reflector<K> {
     }
 }
 
-async fn next<K, S>(stream: &mut S) -> Result<WatchEvent<K>, End>
+async fn next<K: Object, S>(stream: &mut S) -> Result<WatchEvent<K>, End>
 where
-    S: Stream<Item = Result<WatchEvent<K>, kube::Error>> + Unpin,
+    S: Stream<Item = io::Result<String>> + Unpin,
 {
     match tokio::time::timeout(SILENCE, stream.next()).await {
         Err(_) => Err(End::Failed("the watch stream is silent".to_owned())),
         Ok(None) => Err(End::Closed),
-        Ok(Some(Err(kube::Error::Api(status)))) => Err(refusal(status.code, &status.message, false)),
+        Ok(Some(Err(error))) if is_cut(&error) => Err(End::Closed),
         Ok(Some(Err(error))) => Err(End::Failed(error.to_string())),
-        Ok(Some(Ok(event))) => Ok(event),
+        Ok(Some(Ok(line))) => event(&line),
     }
+}
+
+/// A stream that ended without a farewell, as a connection of a server that stops does.
+fn is_cut(error: &io::Error) -> bool {
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(one) = cause {
+        if one.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::UnexpectedEof) {
+            return true;
+        }
+        cause = one.source();
+    }
+    error.to_string().contains("unexpected EOF")
+}
+
+/// One line of a watch. The object is left as text until its type is known, so that each kind has one decoder only:
+/// decoding both in one go would generate a second, for objects that come before their type.
+#[derive(Deserialize)]
+struct Line<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+fn event<K: Object>(line: &str) -> Result<WatchEvent<K>, End> {
+    let parsed = serde_json::from_str(line).and_then(|Line { kind, object }| {
+        let object = object.get();
+        Ok(match kind {
+            "ADDED" => WatchEvent::Added(serde_json::from_str(object)?),
+            "MODIFIED" => WatchEvent::Modified(serde_json::from_str(object)?),
+            "DELETED" => WatchEvent::Deleted(serde_json::from_str(object)?),
+            "BOOKMARK" => WatchEvent::Bookmark(serde_json::from_str(object)?),
+            _ => WatchEvent::Error(serde_json::from_str(object)?),
+        })
+    });
+    parsed.map_err(|error| match serde_json::from_str::<Status>(line) {
+        // The last line of a connection that was cut.
+        _ if error.is_eof() => End::Closed,
+        Ok(status) if status.code != 0 => refusal(status.code, &status.message, false),
+        _ => End::Failed(error.to_string()),
+    })
 }
 
 fn refusal(code: u16, message: &str, streaming: bool) -> End {
