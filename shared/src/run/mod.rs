@@ -186,34 +186,8 @@ async fn tidy() {
         tokio::time::sleep(TIDY).await;
         if heap_in_use() < TIDY_LIMIT {
             release_memory();
-            unmap_idle_code();
         }
     }
-}
-
-/// Lets go of the pages of code that are mapped because they ran once, at start for the most part; what runs again is
-/// mapped again from the page cache.
-#[allow(unsafe_code)]
-fn unmap_idle_code() {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    for (start, end) in maps.lines().filter_map(code_of_file) {
-        // SAFETY: the range is private, not writable and backed by a file: its pages have the file's content, and an
-        // access to one that is not mapped maps it again.
-        unsafe {
-            libc::madvise(std::ptr::without_provenance_mut(start), end - start, libc::MADV_DONTNEED);
-        }
-    }
-}
-
-/// The range of a line of `/proc/self/maps` that is code of a program or library.
-fn code_of_file(line: &str) -> Option<(usize, usize)> {
-    let mut fields = line.split_whitespace();
-    let (range, mode, path) = (fields.next()?, fields.next()?, fields.nth(3)?);
-    if mode != "r-xp" || !path.starts_with('/') {
-        return None;
-    }
-    let (start, end) = range.split_once('-')?;
-    Some((usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?))
 }
 
 #[allow(unsafe_code)]
@@ -243,21 +217,6 @@ mod tests {
     fn causes_are_said_once() {
         let inner = anyhow::anyhow!("no such file").context("reading x: no such file").context("starting");
         assert_eq!(story(&inner), "starting: reading x: no such file");
-    }
-
-    #[test]
-    fn only_code_of_files_is_let_go() {
-        for (line, want) in [
-            ("00200000-00201000 r-xp 00005000 fe:00 10 /usr/bin/kubelet", Some((0x20_0000, 0x20_1000))),
-            ("00200000-00201000 r--p 00000000 fe:00 10 /usr/bin/kubelet", None),
-            ("00200000-00201000 rw-p 00005000 fe:00 10 /usr/bin/kubelet", None),
-            ("7ffd1000-7ffd3000 r-xp 00000000 00:00 0 [vdso]", None),
-            ("7ffd1000-7ffd3000 r-xp 00000000 00:00 0", None),
-            ("", None),
-        ] {
-            assert_eq!(code_of_file(line), want, "{line}");
-        }
-        unmap_idle_code(); // and this code is still there
     }
 
     #[tokio::test]
