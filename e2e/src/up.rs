@@ -38,7 +38,6 @@ pub fn up(layout: &Layout, count: usize) -> Result<()> {
     for node in &all {
         wait_ready(layout, node, &all)?;
     }
-    println!("{}", layout.admin_conf().display());
     Ok(())
 }
 

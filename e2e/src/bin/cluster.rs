@@ -62,7 +62,11 @@ fn run(matches: &ArgMatches) -> Result<()> {
     let root: &PathBuf = matches.get_one("run").context("no run directory")?;
     let layout = Layout::new(root)?;
     match matches.subcommand() {
-        Some(("up", given)) => up::up(&layout, given.get_one("nodes").copied().unwrap_or(1)),
+        Some(("up", given)) => {
+            up::up(&layout, given.get_one("nodes").copied().unwrap_or(1))?;
+            println!("{}", layout.admin_conf().display());
+            Ok(())
+        }
         Some(("down", _)) => down::down(&layout),
         Some(("load", given)) => up::load(&layout, path(given, "archive")?),
         Some(("bench", given)) => bench::bench(&layout, path(given, "archive")?),
