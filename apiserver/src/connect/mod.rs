@@ -15,9 +15,22 @@ mod tunnel;
 use actix_web::{HttpRequest, HttpResponse, web};
 use shared::flags::FlagSet;
 use shared::status::Status;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_tungstenite::WebSocketStream;
+use tungstenite::protocol::{Role, WebSocketConfig};
 
 use crate::api::{Api, RequestInfo};
 use kubelet::Kubelets;
+
+/// Longest message, and frame, of a WebSocket client.
+const LONGEST_MESSAGE: usize = 4 << 20;
+
+/// The server's end of a WebSocket on a connection that has switched to it.
+async fn websocket<C: AsyncRead + AsyncWrite + Unpin>(client: C) -> WebSocketStream<C> {
+    let config =
+        WebSocketConfig::default().max_message_size(Some(LONGEST_MESSAGE)).max_frame_size(Some(LONGEST_MESSAGE));
+    WebSocketStream::from_raw_socket(client, Role::Server, Some(config)).await
+}
 
 /// The room's door.
 pub struct Connect {

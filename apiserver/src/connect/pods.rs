@@ -10,6 +10,7 @@ use shared::upgrade::{self, Dialed, RequestHead, ResponseHead};
 use super::translate::{self, Streams};
 use super::transport::{BoxStream, Origin, collect, forwarded};
 use super::{Call, Connect, tunnel};
+use crate::access::tree::text;
 use crate::verbs::query::Query;
 
 /// Of a kubelet's refusal, so much is passed on.
@@ -80,10 +81,6 @@ impl Connect {
         };
         relayed(call, &kubelet, head).await
     }
-}
-
-fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// The client's own bytes go to the other side, and back.

@@ -13,7 +13,6 @@ use tokio_tungstenite::WebSocketStream;
 use tungstenite::Message;
 use tungstenite::protocol::frame::CloseFrame;
 use tungstenite::protocol::frame::coding::CloseCode;
-use tungstenite::protocol::{Role, WebSocketConfig};
 
 use super::spdy::{Codec, Frame, SpdyError, put_data, put_ping};
 
@@ -28,7 +27,6 @@ const STDERR: u8 = 2;
 const ERROR: u8 = 3;
 const RESIZE: u8 = 4;
 const CLOSE: u8 = 255;
-const LONGEST_MESSAGE: usize = 4 << 20;
 /// Pings that may wait to be answered.
 const PINGS: usize = 8;
 /// How long the client may take to say goodbye.
@@ -81,10 +79,7 @@ where
     C: AsyncRead + AsyncWrite + Unpin,
     K: AsyncRead + AsyncWrite + Unpin,
 {
-    let config =
-        WebSocketConfig::default().max_message_size(Some(LONGEST_MESSAGE)).max_frame_size(Some(LONGEST_MESSAGE));
-    let socket = WebSocketStream::from_raw_socket(client, Role::Server, Some(config)).await;
-    if let Err(error) = converse(socket, kubelet, streams).await {
+    if let Err(error) = converse(super::websocket(client).await, kubelet, streams).await {
         tracing::debug!(%error, "An exec or attach connection broke");
     }
 }
@@ -259,6 +254,7 @@ fn message(channel: u8, bytes: &[u8]) -> Message {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tungstenite::protocol::Role;
 
     #[tokio::test]
     async fn a_command_gets_its_input_and_its_end_is_told() {

@@ -6,7 +6,6 @@ use futures::{SinkExt as _, StreamExt as _};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio_tungstenite::WebSocketStream;
 use tungstenite::Message;
-use tungstenite::protocol::{Role, WebSocketConfig};
 
 /// The subprotocol that asks for a tunnel.
 pub const SUBPROTOCOL: &str = "SPDY/3.1+portforward.k8s.io";
@@ -14,7 +13,6 @@ pub const SUBPROTOCOL: &str = "SPDY/3.1+portforward.k8s.io";
 pub const STREAM_PROTOCOL: &str = "portforward.k8s.io";
 
 const CHUNK: usize = 32 << 10;
-const LONGEST_MESSAGE: usize = 4 << 20;
 
 /// Carries bytes both ways until either side ends.
 pub async fn tunnel<C, K>(client: C, kubelet: K)
@@ -22,10 +20,7 @@ where
     C: AsyncRead + AsyncWrite + Unpin,
     K: AsyncRead + AsyncWrite + Unpin,
 {
-    let config =
-        WebSocketConfig::default().max_message_size(Some(LONGEST_MESSAGE)).max_frame_size(Some(LONGEST_MESSAGE));
-    let socket = WebSocketStream::from_raw_socket(client, Role::Server, Some(config)).await;
-    if let Err(error) = carry(socket, kubelet).await {
+    if let Err(error) = carry(super::websocket(client).await, kubelet).await {
         tracing::debug!(%error, "A port-forward connection broke");
     }
 }
@@ -68,6 +63,7 @@ where
 mod tests {
     use super::*;
     use bytes::Bytes;
+    use tungstenite::protocol::Role;
 
     #[tokio::test]
     async fn bytes_pass_unchanged() {

@@ -4,12 +4,7 @@ use jiff::Timestamp;
 use proto::Value;
 use proto::selector::Selector;
 
-const NONE: &[Value] = &[];
-
-/// The string at a pointer, or "".
-pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or("")
-}
+pub(super) use crate::access::tree::{flag, list, text};
 
 /// The string at a pointer, or a stand-in.
 pub(super) fn text_or<'a>(object: &'a Value, pointer: &str, absent: &'a str) -> &'a str {
@@ -22,16 +17,6 @@ pub(super) fn text_or<'a>(object: &'a Value, pointer: &str, absent: &'a str) -> 
 /// The integer at a pointer, or 0.
 pub(super) fn int(object: &Value, pointer: &str) -> i64 {
     object.pointer(pointer).and_then(Value::as_i64).unwrap_or(0)
-}
-
-/// The boolean at a pointer, or false.
-pub(super) fn flag(object: &Value, pointer: &str) -> bool {
-    object.pointer(pointer).and_then(Value::as_bool).unwrap_or(false)
-}
-
-/// The list at a pointer, or an empty one.
-pub(super) fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
-    object.pointer(pointer).and_then(Value::as_array).map_or(NONE, Vec::as_slice)
 }
 
 /// Number of entries of the map at a pointer.

@@ -7,7 +7,7 @@ use shared::status::field::{Error, Path};
 
 use super::meta::immutable;
 use super::names::{complain, qualified_name};
-use super::pod::resources::{amount, is_extended, resource_name};
+use super::pod::resources::{STANDARD, amount, is_extended, resource_name};
 use super::tree::{entries, get, has, has_entries, list, quantity, text, texts};
 
 const SCOPES: &[&str] = &[
@@ -64,29 +64,10 @@ pub(super) fn quota(object: &Value, out: &mut Vec<Error>) {
 fn quota_resource(name: &str, path: &Path, out: &mut Vec<Error>) {
     let before = out.len();
     resource_name(name, path, out);
-    let standard = [
-        "cpu",
-        "memory",
-        "ephemeral-storage",
-        "requests.cpu",
-        "requests.memory",
-        "requests.storage",
-        "requests.ephemeral-storage",
-        "limits.cpu",
-        "limits.memory",
-        "limits.ephemeral-storage",
-        "pods",
-        "resourcequotas",
-        "services",
-        "replicationcontrollers",
-        "secrets",
-        "configmaps",
-        "persistentvolumeclaims",
-        "services.nodeports",
-        "services.loadbalancers",
-    ];
+    // "storage" is a size of claims; a quota counts "requests.storage".
+    let standard = STANDARD.contains(&name) && name != "storage";
     let huge = name.starts_with("hugepages-") || name.starts_with("requests.hugepages-");
-    if out.len() == before && !name.contains('/') && !standard.contains(&name) && !huge {
+    if out.len() == before && !name.contains('/') && !standard && !huge {
         out.push(Error::invalid(path, name, "must be a standard resource for quota"));
     }
 }

@@ -15,20 +15,29 @@ const EXISTS_WANTS_NONE: &str = "may not be specified when `operator` is 'Exists
 pub(super) fn label_selector(selector: &Value, path: &Path, out: &mut Vec<Error>) {
     labels(selector, "matchLabels", &path.child("matchLabels"), out);
     for (i, r) in list(selector, "matchExpressions").iter().enumerate() {
-        let path = path.child("matchExpressions").index(i);
-        let values = texts(r, "values");
-        match text(r, "operator") {
-            "In" | "NotIn" if values.is_empty() => out.push(Error::required(path.child("values"), IN_WANTS_VALUES)),
-            "Exists" | "DoesNotExist" if !values.is_empty() => {
-                out.push(Error::forbidden(path.child("values"), EXISTS_WANTS_NONE));
-            }
-            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
-            other => out.push(Error::invalid(path.child("operator"), other, "not a valid selector operator")),
+        requirement(r, &path.child("matchExpressions").index(i), false, out);
+    }
+}
+
+/// One expression over labels; those of nodes can also compare numbers.
+fn requirement(r: &Value, path: &Path, compares: bool, out: &mut Vec<Error>) {
+    let values = texts(r, "values");
+    match text(r, "operator") {
+        "In" | "NotIn" if values.is_empty() => out.push(Error::required(path.child("values"), IN_WANTS_VALUES)),
+        "Exists" | "DoesNotExist" if !values.is_empty() => {
+            out.push(Error::forbidden(path.child("values"), EXISTS_WANTS_NONE));
         }
-        complain(out, &path.child("key"), text(r, "key"), label_key(text(r, "key")));
-        for (j, value) in values.iter().enumerate() {
-            complain(out, &path.child("values").index(j), value, label_value(value));
+        "Gt" | "Lt" if compares && values.len() != 1 => {
+            let message = "must be specified single value when `operator` is 'Lt' or 'Gt'";
+            out.push(Error::required(path.child("values"), message));
         }
+        "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+        "Gt" | "Lt" if compares => {}
+        other => out.push(Error::invalid(path.child("operator"), other, "not a valid selector operator")),
+    }
+    complain(out, &path.child("key"), text(r, "key"), label_key(text(r, "key")));
+    for (j, value) in values.iter().enumerate() {
+        complain(out, &path.child("values").index(j), value, label_value(value));
     }
 }
 
@@ -57,24 +66,7 @@ pub(super) fn node_selector(selector: &Value, path: &Path, out: &mut Vec<Error>)
 /// One term of a `NodeSelector`.
 pub(super) fn node_selector_term(term: &Value, path: &Path, out: &mut Vec<Error>) {
     for (i, r) in list(term, "matchExpressions").iter().enumerate() {
-        let path = path.child("matchExpressions").index(i);
-        let values = texts(r, "values");
-        match text(r, "operator") {
-            "In" | "NotIn" if values.is_empty() => out.push(Error::required(path.child("values"), IN_WANTS_VALUES)),
-            "Exists" | "DoesNotExist" if !values.is_empty() => {
-                out.push(Error::forbidden(path.child("values"), EXISTS_WANTS_NONE));
-            }
-            "Gt" | "Lt" if values.len() != 1 => {
-                let message = "must be specified single value when `operator` is 'Lt' or 'Gt'";
-                out.push(Error::required(path.child("values"), message));
-            }
-            "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
-            other => out.push(Error::invalid(path.child("operator"), other, "not a valid selector operator")),
-        }
-        complain(out, &path.child("key"), text(r, "key"), label_key(text(r, "key")));
-        for (j, value) in values.iter().enumerate() {
-            complain(out, &path.child("values").index(j), value, label_value(value));
-        }
+        requirement(r, &path.child("matchExpressions").index(i), true, out);
     }
     for (i, r) in list(term, "matchFields").iter().enumerate() {
         let path = path.child("matchFields").index(i);

@@ -206,6 +206,21 @@ impl Services {
         Ok(())
     }
 
+    /// A port that nobody has. A dry run takes none and shows the last of the range.
+    async fn free_port(
+        &self,
+        engine: &Engine,
+        dry_run: bool,
+        taken: &mut Allocation,
+    ) -> Result<u16, node_ports::PortError> {
+        if dry_run {
+            return Ok(self.ports.last);
+        }
+        let port = node_ports::allocate_next(engine, self.ports).await?;
+        taken.ports.push(port);
+        Ok(port)
+    }
+
     async fn take_ports(
         &self,
         engine: &Engine,
@@ -242,14 +257,7 @@ impl Services {
                         mine.push(wanted);
                     }
                     if !given && wanted == 0 && allocate_missing {
-                        let p = if dry_run {
-                            self.ports.last
-                        } else {
-                            node_ports::allocate_next(engine, self.ports).await.map_err(wrong)?
-                        };
-                        if !dry_run {
-                            taken.ports.push(p);
-                        }
+                        let p = self.free_port(engine, dry_run, taken).await.map_err(wrong)?;
                         mine.push(p);
                         port["nodePort"] = Value::from(p);
                     }
@@ -263,14 +271,7 @@ impl Services {
                 field::Error::invalid(field::Path::new("spec").child("healthCheckNodePort"), Value::from(wanted), &why)
             };
             if wanted == 0 {
-                let p = if dry_run {
-                    self.ports.last
-                } else {
-                    node_ports::allocate_next(engine, self.ports).await.map_err(wrong)?
-                };
-                if !dry_run {
-                    taken.ports.push(p);
-                }
+                let p = self.free_port(engine, dry_run, taken).await.map_err(wrong)?;
                 spec.insert("healthCheckNodePort".to_owned(), Value::from(p));
             } else if !mine.contains(&wanted) && !dry_run {
                 node_ports::allocate(engine, self.ports, wanted).await.map_err(wrong)?;

@@ -9,7 +9,7 @@ use crate::validation::names::{complain, qualified_name};
 use crate::validation::tree::{entries, get, list, quantity, text};
 
 /// Resource names without a domain that exist at all.
-const STANDARD: &[&str] = &[
+pub(in crate::validation) const STANDARD: &[&str] = &[
     "cpu",
     "memory",
     "ephemeral-storage",
