@@ -44,7 +44,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> Result<()> {
         std::fs::write(&write_to, serde_norway::to_string(&configuration)?).context("writing the configuration")?;
         return Ok(());
     }
-    let settings = parse(configuration, flags.string("master"), &hostname())?;
+    let settings = parse(configuration, flags.string("master"), &shared::serve::hostname())?;
     if flags.boolean("cleanup") {
         return clean_up(&settings).await;
     }
@@ -309,8 +309,4 @@ fn diagnostics(settings: &Settings) -> impl Fn(&str) -> Page + Send + Sync + use
         "/configz" => Page::json(StatusCode::OK, configuration.clone()),
         _ => Page::not_found(),
     }
-}
-
-fn hostname() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default()
 }

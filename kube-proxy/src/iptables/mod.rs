@@ -19,74 +19,27 @@ const CANARY: &str = "KUBE-PROXY-CANARY";
 const WAIT: &str = "-w";
 const WAIT_SECONDS: &str = "5";
 
-/// Jumps from the kernel's chains: table, kernel chain, our chain, match.
-const JUMPS: [(&str, &str, &str, &[&str]); 12] = [
-    (
-        "filter",
-        "INPUT",
-        "KUBE-EXTERNAL-SERVICES",
-        &[
-            "-m",
-            "conntrack",
-            "--ctstate",
-            "NEW",
-            "-m",
-            "comment",
-            "--comment",
-            "kubernetes externally-visible service portals",
-        ],
-    ),
-    (
-        "filter",
-        "FORWARD",
-        "KUBE-EXTERNAL-SERVICES",
-        &[
-            "-m",
-            "conntrack",
-            "--ctstate",
-            "NEW",
-            "-m",
-            "comment",
-            "--comment",
-            "kubernetes externally-visible service portals",
-        ],
-    ),
-    ("filter", "INPUT", "KUBE-NODEPORTS", &["-m", "comment", "--comment", "kubernetes health check service ports"]),
-    (
-        "filter",
-        "FORWARD",
-        "KUBE-SERVICES",
-        &["-m", "conntrack", "--ctstate", "NEW", "-m", "comment", "--comment", "kubernetes service portals"],
-    ),
-    (
-        "filter",
-        "OUTPUT",
-        "KUBE-SERVICES",
-        &["-m", "conntrack", "--ctstate", "NEW", "-m", "comment", "--comment", "kubernetes service portals"],
-    ),
-    ("filter", "FORWARD", "KUBE-FORWARD", &["-m", "comment", "--comment", "kubernetes forwarding rules"]),
-    (
-        "filter",
-        "INPUT",
-        "KUBE-PROXY-FIREWALL",
-        &["-m", "conntrack", "--ctstate", "NEW", "-m", "comment", "--comment", "kubernetes load balancer firewall"],
-    ),
-    (
-        "filter",
-        "OUTPUT",
-        "KUBE-PROXY-FIREWALL",
-        &["-m", "conntrack", "--ctstate", "NEW", "-m", "comment", "--comment", "kubernetes load balancer firewall"],
-    ),
-    (
-        "filter",
-        "FORWARD",
-        "KUBE-PROXY-FIREWALL",
-        &["-m", "conntrack", "--ctstate", "NEW", "-m", "comment", "--comment", "kubernetes load balancer firewall"],
-    ),
-    ("nat", "OUTPUT", "KUBE-SERVICES", &["-m", "comment", "--comment", "kubernetes service portals"]),
-    ("nat", "PREROUTING", "KUBE-SERVICES", &["-m", "comment", "--comment", "kubernetes service portals"]),
-    ("nat", "POSTROUTING", "KUBE-POSTROUTING", &["-m", "comment", "--comment", "kubernetes postrouting rules"]),
+/// Jumps from the kernel's chains: table, kernel chain, our chain, only for new connections, comment.
+const JUMPS: [(&str, &str, &str, bool, &str); 12] = [
+    ("filter", "INPUT", "KUBE-EXTERNAL-SERVICES", true, "kubernetes externally-visible service portals"),
+    ("filter", "FORWARD", "KUBE-EXTERNAL-SERVICES", true, "kubernetes externally-visible service portals"),
+    ("filter", "INPUT", "KUBE-NODEPORTS", false, "kubernetes health check service ports"),
+    ("filter", "FORWARD", "KUBE-SERVICES", true, "kubernetes service portals"),
+    ("filter", "OUTPUT", "KUBE-SERVICES", true, "kubernetes service portals"),
+    ("filter", "FORWARD", "KUBE-FORWARD", false, "kubernetes forwarding rules"),
+    ("filter", "INPUT", "KUBE-PROXY-FIREWALL", true, "kubernetes load balancer firewall"),
+    ("filter", "OUTPUT", "KUBE-PROXY-FIREWALL", true, "kubernetes load balancer firewall"),
+    ("filter", "FORWARD", "KUBE-PROXY-FIREWALL", true, "kubernetes load balancer firewall"),
+    ("nat", "OUTPUT", "KUBE-SERVICES", false, "kubernetes service portals"),
+    ("nat", "PREROUTING", "KUBE-SERVICES", false, "kubernetes service portals"),
+    ("nat", "POSTROUTING", "KUBE-POSTROUTING", false, "kubernetes postrouting rules"),
 ];
+
+/// The rule of a jump, without table and kernel chain.
+fn jump(to: &'static str, only_new: bool, comment: &'static str) -> Vec<&'static str> {
+    let new: &[&str] = if only_new { &["-m", "conntrack", "--ctstate", "NEW"] } else { &[] };
+    [new, &["-m", "comment", "--comment", comment, "-j", to]].concat()
+}
 
 /// Keeps the kernel's chains as wanted.
 pub struct Iptables {
@@ -123,8 +76,8 @@ impl Iptables {
 
     /// Puts our chains into the kernel's, first in line, unless they are there.
     async fn ensure_jumps(&self) -> Result<(), SyncError> {
-        for (table, from, to, matching) in JUMPS {
-            let rule = [matching, &["-j", to]].concat();
+        for (table, from, to, only_new, comment) in JUMPS {
+            let rule = jump(to, only_new, comment);
             let check = [&["-t", table, "-C", from], rule.as_slice()].concat();
             if self.run(&check).await.is_err() {
                 self.run(&[&["-t", table, "-I", from], rule.as_slice()].concat()).await?;
@@ -175,8 +128,8 @@ impl Backend for Iptables {
     }
 
     async fn clean_up(&mut self) -> Result<(), SyncError> {
-        for (table, from, to, matching) in JUMPS {
-            let rule = [matching, &["-j", to]].concat();
+        for (table, from, to, only_new, comment) in JUMPS {
+            let rule = jump(to, only_new, comment);
             // One that is not there is as good as removed.
             self.run(&[&["-t", table, "-D", from], rule.as_slice()].concat()).await.ok();
         }
