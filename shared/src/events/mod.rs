@@ -18,6 +18,7 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use tokio::sync::mpsc;
 
 use crate::run::{Shutdown, TaskGroup};
+pub use crate::types::object_reference as reference;
 use correlate::{Correlator, Verdict};
 
 /// Events that may wait for the server; more are dropped.
@@ -65,20 +66,6 @@ pub struct Recorder {
     queue: mpsc::Sender<Record>,
 }
 
-/// The reference to an object that events about it carry.
-pub fn reference<K: kube::Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
-    let meta = object.meta();
-    ObjectReference {
-        api_version: Some(K::api_version(&()).into_owned()),
-        kind: Some(K::kind(&()).into_owned()),
-        namespace: meta.namespace.clone(),
-        name: meta.name.clone(),
-        uid: meta.uid.clone(),
-        resource_version: meta.resource_version.clone(),
-        field_path: None,
-    }
-}
-
 impl Recorder {
     /// Starts a recorder for `component` on `host` (empty where the host says nothing).
     pub fn new(client: Client, tasks: &TaskGroup, shutdown: &Shutdown, component: &str, host: &str) -> Self {
@@ -89,6 +76,7 @@ impl Recorder {
                 component: Some(component.to_owned()),
                 host: (!host.is_empty()).then(|| host.to_owned()),
             }),
+            instance: format!("{component}-{}", hostname()),
             correlator: Correlator::default(),
         };
         tasks.spawn("events", writer.run(records, shutdown.clone()));
@@ -149,6 +137,8 @@ impl Recorder {
 struct Writer {
     client: Client,
     source: Arc<EventSource>,
+    /// Which process reports, in events.k8s.io events.
+    instance: String,
     correlator: Correlator,
 }
 
@@ -219,7 +209,7 @@ impl Writer {
                 reason: Some(record.reason.clone()),
                 regarding: Some(record.about.clone()),
                 related: record.related.clone(),
-                reporting_instance: Some(format!("{component}-{}", hostname())),
+                reporting_instance: Some(self.instance.clone()),
                 reporting_controller: Some(component),
                 type_: Some(record.kind.as_str().to_owned()),
                 ..Event::default()
