@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::{Value, json};
 use shared::informer::Store;
@@ -24,6 +25,12 @@ pub(super) struct KubeApi {
 impl KubeApi {
     fn pods(&self, pod: &PodInfo) -> kube::Api<Pod> {
         kube::Api::namespaced(self.client.clone(), &pod.namespace)
+    }
+
+    fn resource_claims(&self, claim: &ResourceClaim) -> (kube::Api<ResourceClaim>, String) {
+        let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
+        let name = claim.metadata.name.clone().unwrap_or_default();
+        (kube::Api::namespaced(self.client.clone(), namespace), name)
     }
 }
 
@@ -114,5 +121,29 @@ impl Api for KubeApi {
             }
             tokio::time::sleep(CLAIM_POLL).await;
         }
+    }
+
+    async fn resource_claim(&self, namespace: &str, name: &str) -> Result<ResourceClaim, ApiError> {
+        kube::Api::namespaced(self.client.clone(), namespace).get(name).await.map_err(failed)
+    }
+
+    async fn update_resource_claim(&self, claim: &ResourceClaim, status: bool) -> Result<ResourceClaim, ApiError> {
+        let (api, name) = self.resource_claims(claim);
+        let params = PostParams::default();
+        let done = if status {
+            api.replace_status(&name, &params, claim).await
+        } else {
+            api.replace(&name, &params, claim).await
+        };
+        done.map_err(failed)
+    }
+
+    async fn unreserve_resource_claim(&self, claim: &ResourceClaim, pod: &PodInfo) -> Result<ResourceClaim, ApiError> {
+        let (api, name) = self.resource_claims(claim);
+        let patch = json!({
+            "metadata": {"uid": claim.metadata.uid},
+            "status": {"reservedFor": [{"$patch": "delete", "uid": &*pod.uid}]},
+        });
+        api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch)).await.map_err(failed)
     }
 }

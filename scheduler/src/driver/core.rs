@@ -11,7 +11,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::stores::{Informers, Stores};
 use crate::framework::api::Api;
-use crate::framework::{Action, ClusterEvent, ObjectKind, Status};
+use crate::framework::{Change, ClusterEvent, Delta, Status};
 use crate::model::demand::Interner;
 use crate::model::{Cache, NodeBase, PodInfo};
 use crate::queue::{Profiles, Queue};
@@ -132,15 +132,18 @@ impl Core {
         self.happened(&ClusterEvent::NodeGone);
     }
 
-    fn follow<K: Object>(self: &Arc<Self>, informer: &Informer<K>, kind: ObjectKind) {
+    fn follow<K: Object>(self: &Arc<Self>, informer: &Informer<K>)
+    where
+        Change: From<Delta<K>>,
+    {
         let core = Arc::clone(self);
         informer.add_handler(move |event| {
-            let action = match event {
-                Event::Added(_) => Action::Add,
-                Event::Updated { .. } => Action::Update,
-                Event::Deleted(_) => Action::Delete,
+            let (old, new) = match event {
+                Event::Added(new) => (None, Some(Arc::clone(new))),
+                Event::Updated { old, new } => (Some(Arc::clone(old)), Some(Arc::clone(new))),
+                Event::Deleted(old) => (Some(Arc::clone(old)), None),
             };
-            core.happened(&ClusterEvent::Object(kind, action));
+            core.happened(&ClusterEvent::Object(Delta { old, new }.into()));
         });
     }
 
@@ -162,11 +165,16 @@ impl Core {
             }
             Event::Deleted(pod) => core.pod_gone(pod),
         });
-        self.follow(&informers.volumes, ObjectKind::PersistentVolume);
-        self.follow(&informers.claims, ObjectKind::PersistentVolumeClaim);
-        self.follow(&informers.classes, ObjectKind::StorageClass);
-        self.follow(&informers.csi_nodes, ObjectKind::CsiNode);
-        self.follow(&informers.csi_drivers, ObjectKind::CsiDriver);
-        self.follow(&informers.namespaces, ObjectKind::Namespace);
+        self.follow(&informers.volumes);
+        self.follow(&informers.claims);
+        self.follow(&informers.classes);
+        self.follow(&informers.csi_nodes);
+        self.follow(&informers.csi_drivers);
+        self.follow(&informers.namespaces);
+        self.follow(&informers.capacities);
+        self.follow(&informers.attachments);
+        self.follow(&informers.device_classes);
+        self.follow(&informers.resource_claims);
+        self.follow(&informers.slices);
     }
 }

@@ -131,6 +131,7 @@ impl Cycle {
                         profile.post_filter(cx, &state, &pod, &diagnosis.rejected)
                     });
                     diagnosis.post_filter = status.to_string();
+                    self.act(&profile, &pod, state);
                     metrics::preemption(found.as_ref().filter(|r| r.nominate.is_some()).map(|r| r.victims.len()));
                     rescue = found;
                 }
@@ -166,6 +167,20 @@ impl Cycle {
         }
         self.core.cache.lock().forget(&assumed.uid);
         Err(status)
+    }
+
+    /// Lets PostFilter plugins carry out what they decided, in the background.
+    fn act(&self, profile: &Profile, pod: &Arc<PodInfo>, state: CycleState) {
+        let plugins = profile.post_filters_to_act(&state);
+        if plugins.is_empty() {
+            return;
+        }
+        let (core, pod) = (Arc::clone(&self.core), Arc::clone(pod));
+        self.tasks.spawn("post-filter", async move {
+            for plugin in plugins {
+                plugin.act(&*core.api, &state, &pod).await;
+            }
+        });
     }
 
     /// Sends victims away, in the background.
@@ -223,6 +238,7 @@ impl Binding {
         }
         let status = self.bind().await;
         if !status.is_success() {
+            self.take_back().await;
             return self.undo(status);
         }
         self.core.cache.lock().finish_binding(&self.assumed.uid, Instant::now());
@@ -269,6 +285,15 @@ impl Binding {
         }
         metrics::observe_point(Point::Bind, &self.profile.name, status.code().name(), begun.elapsed());
         status
+    }
+
+    /// Undoes what PreBind plugins did.
+    async fn take_back(&self) {
+        for (_, plugin) in self.profile.pre_binders() {
+            if plugin.applies(&self.state, &self.assumed) {
+                plugin.undo(&*self.core.api, &self.state, &self.assumed).await;
+            }
+        }
     }
 
     /// The pod does not get the node after all.

@@ -7,14 +7,17 @@ use k8s_openapi::api::core::v1::{
     Container, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass};
-use shared::informer::{Factory, Informer, Scope, Store};
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
+use parking_lot::Mutex;
+use shared::informer::{Event, Factory, Informer, Scope, Store};
 
-use crate::framework::Listers;
+use crate::framework::{Ledger, Listers};
 use crate::model::selector::Labels;
-use crate::model::{PodInfo, Selector};
+use crate::model::{Inventory, PodInfo, Selector};
 
 const BY_CLASS: &str = "class";
+const BY_NODE: &str = "node";
 
 /// One informer per kind.
 pub(super) struct Informers {
@@ -26,6 +29,13 @@ pub(super) struct Informers {
     pub(super) csi_nodes: Informer<CSINode>,
     pub(super) csi_drivers: Informer<CSIDriver>,
     pub(super) namespaces: Informer<Namespace>,
+    pub(super) capacities: Informer<CSIStorageCapacity>,
+    pub(super) attachments: Informer<VolumeAttachment>,
+    pub(super) device_classes: Informer<DeviceClass>,
+    pub(super) resource_claims: Informer<ResourceClaim>,
+    pub(super) slices: Informer<ResourceSlice>,
+    ledger: Arc<Ledger>,
+    inventory: Arc<Mutex<Option<Arc<Inventory>>>>,
     budgets: Informer<PodDisruptionBudget>,
     services: Informer<Service>,
     controllers: Informer<ReplicationController>,
@@ -45,6 +55,13 @@ impl Informers {
             csi_nodes: factory.informer(),
             csi_drivers: factory.informer(),
             namespaces: factory.informer(),
+            capacities: factory.informer(),
+            attachments: factory.informer(),
+            device_classes: factory.informer(),
+            resource_claims: factory.informer(),
+            slices: factory.informer(),
+            ledger: Arc::default(),
+            inventory: Arc::default(),
             budgets: factory.informer(),
             services: factory.informer(),
             controllers: factory.informer(),
@@ -54,6 +71,16 @@ impl Informers {
         it.pods.set_transform(strip_pod);
         it.nodes.set_transform(strip_node);
         it.volumes.add_index(BY_CLASS, |v| vec![class_of(v)]);
+        it.capacities.add_index(BY_CLASS, |c| vec![c.storage_class_name.clone()]);
+        it.attachments.add_index(BY_NODE, |a| vec![a.spec.node_name.clone()]);
+        let ledger = Arc::clone(&it.ledger);
+        it.resource_claims.add_handler(move |event| match event {
+            Event::Added(new) => ledger.seen(None, Some(new)),
+            Event::Updated { old, new } => ledger.seen(Some(old), Some(new)),
+            Event::Deleted(old) => ledger.seen(Some(old), None),
+        });
+        let inventory = Arc::clone(&it.inventory);
+        it.slices.add_handler(move |_| *inventory.lock() = None);
         it.controllers.set_transform(|rc| {
             rc.status = None;
             if let Some(spec) = &mut rc.spec {
@@ -83,6 +110,14 @@ impl Informers {
             classes: self.classes.store(),
             csi_nodes: self.csi_nodes.store(),
             namespaces: self.namespaces.store(),
+            csi_drivers: self.csi_drivers.store(),
+            capacities: self.capacities.store(),
+            attachments: self.attachments.store(),
+            device_classes: self.device_classes.store(),
+            resource_claims: self.resource_claims.store(),
+            slices: self.slices.store(),
+            ledger: Arc::clone(&self.ledger),
+            inventory: Arc::clone(&self.inventory),
             budgets: self.budgets.store(),
             services: self.services.store(),
             controllers: self.controllers.store(),
@@ -149,6 +184,15 @@ pub(super) struct Stores {
     classes: Store<StorageClass>,
     csi_nodes: Store<CSINode>,
     namespaces: Store<Namespace>,
+    csi_drivers: Store<CSIDriver>,
+    capacities: Store<CSIStorageCapacity>,
+    attachments: Store<VolumeAttachment>,
+    device_classes: Store<DeviceClass>,
+    resource_claims: Store<ResourceClaim>,
+    slices: Store<ResourceSlice>,
+    ledger: Arc<Ledger>,
+    /// Read from the slices when first asked for after a change.
+    inventory: Arc<Mutex<Option<Arc<Inventory>>>>,
     budgets: Store<PodDisruptionBudget>,
     services: Store<Service>,
     controllers: Store<ReplicationController>,
@@ -175,6 +219,36 @@ impl Listers for Stores {
 
     fn csi_node(&self, name: &str) -> Option<Arc<CSINode>> {
         self.csi_nodes.get("", name)
+    }
+
+    fn csi_driver(&self, name: &str) -> Option<Arc<CSIDriver>> {
+        self.csi_drivers.get("", name)
+    }
+
+    fn storage_capacities(&self, class: &str) -> Vec<Arc<CSIStorageCapacity>> {
+        self.capacities.by_index(BY_CLASS, class)
+    }
+
+    fn attachments(&self, node: &str) -> Vec<Arc<VolumeAttachment>> {
+        self.attachments.by_index(BY_NODE, node)
+    }
+
+    fn device_class(&self, name: &str) -> Option<Arc<DeviceClass>> {
+        self.device_classes.get("", name)
+    }
+
+    fn resource_claim(&self, namespace: &str, name: &str) -> Option<Arc<ResourceClaim>> {
+        self.resource_claims.get(namespace, name).map(|c| self.ledger.newest(&c))
+    }
+
+    fn inventory(&self) -> Arc<Inventory> {
+        // Held while it is made, so that a change meanwhile is not forgotten.
+        let mut known = self.inventory.lock();
+        Arc::clone(known.get_or_insert_with(|| Arc::new(Inventory::of(&self.slices.list()))))
+    }
+
+    fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
     }
 
     fn namespace_labels(&self, name: &str) -> Option<Labels> {

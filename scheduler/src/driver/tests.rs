@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use shared::events::Recorder;
@@ -63,6 +64,18 @@ impl Api for Recording {
 
     async fn claims_bound(&self, _: &PodInfo, _: &[String], _: &str, _: Duration) -> Result<(), ApiError> {
         Ok(())
+    }
+
+    async fn resource_claim(&self, _: &str, _: &str) -> Result<ResourceClaim, ApiError> {
+        Err(ApiError { code: 404, message: "not found".into() })
+    }
+
+    async fn update_resource_claim(&self, claim: &ResourceClaim, _: bool) -> Result<ResourceClaim, ApiError> {
+        Ok(claim.clone())
+    }
+
+    async fn unreserve_resource_claim(&self, claim: &ResourceClaim, _: &PodInfo) -> Result<ResourceClaim, ApiError> {
+        Ok(claim.clone())
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::resource::v1::ResourceClaim;
 
 use crate::model::PodInfo;
 
@@ -38,4 +39,10 @@ pub trait Api: Send + Sync {
         node: &str,
         timeout: Duration,
     ) -> Result<(), ApiError>;
+    /// Reads a resource claim.
+    async fn resource_claim(&self, namespace: &str, name: &str) -> Result<ResourceClaim, ApiError>;
+    /// Writes a resource claim, or its status; what the server made of it comes back.
+    async fn update_resource_claim(&self, claim: &ResourceClaim, status: bool) -> Result<ResourceClaim, ApiError>;
+    /// Takes a pod out of a resource claim's `status.reservedFor`.
+    async fn unreserve_resource_claim(&self, claim: &ResourceClaim, pod: &PodInfo) -> Result<ResourceClaim, ApiError>;
 }

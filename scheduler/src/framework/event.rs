@@ -2,6 +2,10 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::api::resource::v1 as resource;
+use k8s_openapi::api::storage::v1 as storage;
+
 use crate::model::{NodeBase, PodInfo};
 
 /// Something happened.
@@ -30,27 +34,97 @@ pub enum ClusterEvent {
         /// After.
         new: Arc<PodInfo>,
     },
-    /// Another object that plugins look up came or changed.
-    Object(ObjectKind, Action),
+    /// Another object that plugins look up came, changed or went.
+    Object(Change),
     /// Try everything again.
     Everything(&'static str),
 }
 
-/// Kinds looked up outside the snapshot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ObjectKind {
-    /// PersistentVolume.
-    PersistentVolume,
-    /// PersistentVolumeClaim.
-    PersistentVolumeClaim,
-    /// StorageClass.
-    StorageClass,
-    /// CSINode.
-    CsiNode,
-    /// CSIDriver.
-    CsiDriver,
-    /// Namespace.
-    Namespace,
+/// An object before and after; one of the two is always there.
+#[derive(Debug)]
+pub struct Delta<K> {
+    /// Before; `None` for a new one.
+    pub old: Option<Arc<K>>,
+    /// After; `None` for one that went.
+    pub new: Option<Arc<K>>,
+}
+
+impl<K> Clone for Delta<K> {
+    fn clone(&self) -> Self {
+        Self { old: self.old.clone(), new: self.new.clone() }
+    }
+}
+
+impl<K> Delta<K> {
+    /// What happened.
+    pub fn action(&self) -> Action {
+        match (&self.old, &self.new) {
+            (None, _) => Action::Add,
+            (_, None) => Action::Delete,
+            _ => Action::Update,
+        }
+    }
+
+    /// The object as it is now, unless it went.
+    pub fn now(&self) -> Option<&K> {
+        self.new.as_deref()
+    }
+
+    /// The object as it was before a change; `None` when it is new or went.
+    pub fn before(&self) -> Option<&K> {
+        self.new.as_ref().and(self.old.as_deref())
+    }
+}
+
+macro_rules! kinds {
+    ($($kind:ident($type:ty) = $label:literal),* $(,)?) => {
+        /// Changes of kinds that are looked up outside of the snapshot.
+        #[derive(Debug, Clone)]
+        #[allow(missing_docs)]
+        pub enum Change {
+            $($kind(Delta<$type>),)*
+        }
+
+        impl Change {
+            /// What happened.
+            pub fn action(&self) -> Action {
+                match self {
+                    $(Self::$kind(delta) => delta.action(),)*
+                }
+            }
+
+            /// Upstream's name of the event, for metrics.
+            pub fn label(&self) -> &'static str {
+                match self {
+                    $(Self::$kind(delta) => match delta.action() {
+                        Action::Add => concat!($label, "Add"),
+                        Action::Update => concat!($label, "Update"),
+                        Action::Delete => concat!($label, "Delete"),
+                    },)*
+                }
+            }
+        }
+
+        $(impl From<Delta<$type>> for Change {
+            fn from(delta: Delta<$type>) -> Self {
+                Self::$kind(delta)
+            }
+        })*
+    };
+}
+
+kinds! {
+    PersistentVolume(core::PersistentVolume) = "PersistentVolume",
+    PersistentVolumeClaim(core::PersistentVolumeClaim) = "PersistentVolumeClaim",
+    Namespace(core::Namespace) = "Namespace",
+    StorageClass(storage::StorageClass) = "storage.k8s.io/StorageClass",
+    CsiNode(storage::CSINode) = "storage.k8s.io/CSINode",
+    CsiDriver(storage::CSIDriver) = "storage.k8s.io/CSIDriver",
+    StorageCapacity(storage::CSIStorageCapacity) = "storage.k8s.io/CSIStorageCapacity",
+    VolumeAttachment(storage::VolumeAttachment) = "storage.k8s.io/VolumeAttachment",
+    ResourceClaim(resource::ResourceClaim) = "resource.k8s.io/ResourceClaim",
+    ResourceSlice(resource::ResourceSlice) = "resource.k8s.io/ResourceSlice",
+    DeviceClass(resource::DeviceClass) = "resource.k8s.io/DeviceClass",
 }
 
 /// What happened to an object.
@@ -67,45 +141,25 @@ pub enum Action {
 impl ClusterEvent {
     /// Upstream's name of the event, for metrics.
     pub fn label(&self) -> &'static str {
-        use Action::{Add, Delete, Update};
         match self {
             Self::Node { old: None, .. } => "NodeAdd",
             Self::Node { old: Some(old), new } => {
                 if old.allocatable != new.allocatable {
-                    "NodeAllocatableChange"
+                    "NodeUpdateNodeAllocatable"
                 } else if old.labels != new.labels {
-                    "NodeLabelChange"
+                    "NodeUpdateNodeLabel"
                 } else if old.taints != new.taints || old.unschedulable != new.unschedulable {
-                    "NodeTaintChange"
+                    "NodeUpdateNodeTaint"
                 } else {
-                    "NodeConditionChange"
+                    "NodeUpdateNodeCondition"
                 }
             }
             Self::NodeGone => "NodeDelete",
             Self::AssignedPod { old: None, .. } => "AssignedPodAdd",
             Self::AssignedPod { new: None, .. } => "AssignedPodDelete",
-            Self::AssignedPod { .. } => "AssignedPodUpdate",
-            Self::Target { .. } => "PodUpdate",
-            Self::Object(kind, action) => match (kind, action) {
-                (ObjectKind::PersistentVolume, Add) => "PvAdd",
-                (ObjectKind::PersistentVolume, Update) => "PvUpdate",
-                (ObjectKind::PersistentVolume, Delete) => "PvDelete",
-                (ObjectKind::PersistentVolumeClaim, Add) => "PvcAdd",
-                (ObjectKind::PersistentVolumeClaim, Update) => "PvcUpdate",
-                (ObjectKind::PersistentVolumeClaim, Delete) => "PvcDelete",
-                (ObjectKind::StorageClass, Add) => "StorageClassAdd",
-                (ObjectKind::StorageClass, Update) => "StorageClassUpdate",
-                (ObjectKind::StorageClass, Delete) => "StorageClassDelete",
-                (ObjectKind::CsiNode, Add) => "CSINodeAdd",
-                (ObjectKind::CsiNode, Update) => "CSINodeUpdate",
-                (ObjectKind::CsiNode, Delete) => "CSINodeDelete",
-                (ObjectKind::CsiDriver, Add) => "CSIDriverAdd",
-                (ObjectKind::CsiDriver, Update) => "CSIDriverUpdate",
-                (ObjectKind::CsiDriver, Delete) => "CSIDriverDelete",
-                (ObjectKind::Namespace, Add) => "NamespaceAdd",
-                (ObjectKind::Namespace, Update) => "NamespaceUpdate",
-                (ObjectKind::Namespace, Delete) => "NamespaceDelete",
-            },
+            Self::AssignedPod { old: Some(old), new: Some(new) } => pod_update(old, new, &ASSIGNED),
+            Self::Target { old, new } => pod_update(old, new, &WAITING),
+            Self::Object(change) => change.label(),
             Self::Everything(label) => label,
         }
     }
@@ -117,6 +171,48 @@ impl ClusterEvent {
             Self::Node { old: Some(old), new } if changed(old, new) => Some(new),
             _ => None,
         }
+    }
+}
+
+/// Upstream's names of the ways in which a pod changes.
+struct PodLabels {
+    labels: &'static str,
+    scale_down: &'static str,
+    tolerations: &'static str,
+    gates: &'static str,
+    claims: &'static str,
+    other: &'static str,
+}
+
+macro_rules! pod_labels {
+    ($resource:literal) => {
+        PodLabels {
+            labels: concat!($resource, "UpdatePodLabel"),
+            scale_down: concat!($resource, "UpdatePodScaleDown"),
+            tolerations: concat!($resource, "UpdatePodToleration"),
+            gates: concat!($resource, "UpdatePodSchedulingGatesEliminated"),
+            claims: concat!($resource, "UpdatePodGeneratedResourceClaim"),
+            other: concat!($resource, "Update"),
+        }
+    };
+}
+
+static ASSIGNED: PodLabels = pod_labels!("AssignedPod");
+static WAITING: PodLabels = pod_labels!("UnschedulablePod");
+
+fn pod_update(old: &PodInfo, new: &PodInfo, names: &PodLabels) -> &'static str {
+    if old.labels != new.labels {
+        names.labels
+    } else if new.requests.is_less_somewhere(&old.requests) {
+        names.scale_down
+    } else if !old.gates.is_empty() && new.gates.is_empty() {
+        names.gates
+    } else if old.tolerations != new.tolerations {
+        names.tolerations
+    } else if old.resource_claims != new.resource_claims {
+        names.claims
+    } else {
+        names.other
     }
 }
 

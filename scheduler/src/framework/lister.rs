@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 
+use super::ledger::Ledger;
 use crate::model::selector::Labels;
-use crate::model::{PodInfo, Selector};
+use crate::model::{Inventory, PodInfo, Selector};
 
 /// Read access; answers come from informer stores, in memory.
 pub trait Listers: Send + Sync {
@@ -22,6 +24,20 @@ pub trait Listers: Send + Sync {
     fn storage_class(&self, name: &str) -> Option<Arc<StorageClass>>;
     /// A node's CSI drivers.
     fn csi_node(&self, name: &str) -> Option<Arc<CSINode>>;
+    /// A CSI driver.
+    fn csi_driver(&self, name: &str) -> Option<Arc<CSIDriver>>;
+    /// What a driver can still make of a storage class, place by place.
+    fn storage_capacities(&self, class: &str) -> Vec<Arc<CSIStorageCapacity>>;
+    /// Volumes attached to a node, or on their way.
+    fn attachments(&self, node: &str) -> Vec<Arc<VolumeAttachment>>;
+    /// A device class.
+    fn device_class(&self, name: &str) -> Option<Arc<DeviceClass>>;
+    /// A resource claim, in the newest form this scheduler knows.
+    fn resource_claim(&self, namespace: &str, name: &str) -> Option<Arc<ResourceClaim>>;
+    /// The devices there are.
+    fn inventory(&self) -> Arc<Inventory>;
+    /// What this scheduler has promised and not yet seen confirmed.
+    fn ledger(&self) -> &Arc<Ledger>;
     /// Labels of a namespace.
     fn namespace_labels(&self, name: &str) -> Option<Labels>;
     /// Names of namespaces whose labels match.
@@ -43,12 +59,37 @@ pub struct Fixed {
     pub classes: HashMap<String, Arc<StorageClass>>,
     /// CSI nodes by name.
     pub csi_nodes: HashMap<String, Arc<CSINode>>,
+    /// CSI drivers by name.
+    pub csi_drivers: HashMap<String, Arc<CSIDriver>>,
+    /// Storage capacities.
+    pub capacities: Vec<Arc<CSIStorageCapacity>>,
+    /// Volume attachments.
+    pub attachments: Vec<Arc<VolumeAttachment>>,
+    /// Device classes by name.
+    pub device_classes: HashMap<String, Arc<DeviceClass>>,
+    /// Resource claims by namespace and name; put there with [`Fixed::add_resource_claim`].
+    pub resource_claims: HashMap<(String, String), Arc<ResourceClaim>>,
+    /// Resource slices.
+    pub slices: Vec<Arc<ResourceSlice>>,
+    /// The books.
+    pub ledger: Arc<Ledger>,
     /// Labels of namespaces.
     pub namespaces: HashMap<String, Labels>,
     /// Disruption budgets.
     pub budgets: Vec<Arc<PodDisruptionBudget>>,
     /// The spread selector of every pod.
     pub spread: Option<Selector>,
+}
+
+impl Fixed {
+    /// Adds a resource claim or takes over its new form.
+    pub fn add_resource_claim(&mut self, claim: ResourceClaim) {
+        let meta = &claim.metadata;
+        let key = (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default());
+        let claim = Arc::new(claim);
+        let old = self.resource_claims.insert(key, Arc::clone(&claim));
+        self.ledger.seen(old.as_deref(), Some(&claim));
+    }
 }
 
 impl Listers for Fixed {
@@ -71,6 +112,35 @@ impl Listers for Fixed {
 
     fn csi_node(&self, name: &str) -> Option<Arc<CSINode>> {
         self.csi_nodes.get(name).cloned()
+    }
+
+    fn csi_driver(&self, name: &str) -> Option<Arc<CSIDriver>> {
+        self.csi_drivers.get(name).cloned()
+    }
+
+    fn storage_capacities(&self, class: &str) -> Vec<Arc<CSIStorageCapacity>> {
+        self.capacities.iter().filter(|c| c.storage_class_name == class).cloned().collect()
+    }
+
+    fn attachments(&self, node: &str) -> Vec<Arc<VolumeAttachment>> {
+        self.attachments.iter().filter(|a| a.spec.node_name == node).cloned().collect()
+    }
+
+    fn device_class(&self, name: &str) -> Option<Arc<DeviceClass>> {
+        self.device_classes.get(name).cloned()
+    }
+
+    fn resource_claim(&self, namespace: &str, name: &str) -> Option<Arc<ResourceClaim>> {
+        let claim = self.resource_claims.get(&(namespace.to_owned(), name.to_owned()))?;
+        Some(self.ledger.newest(claim))
+    }
+
+    fn inventory(&self) -> Arc<Inventory> {
+        Arc::new(Inventory::of(&self.slices))
+    }
+
+    fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
     }
 
     fn namespace_labels(&self, name: &str) -> Option<Labels> {

@@ -6,6 +6,7 @@ pub mod api;
 pub mod config;
 pub mod diagnosis;
 pub mod event;
+pub mod ledger;
 pub mod lister;
 pub mod nominated;
 pub mod plugin;
@@ -17,7 +18,8 @@ pub mod status;
 
 pub use config::{Configuration, ProfileConfig};
 pub use diagnosis::{Diagnosis, Failure};
-pub use event::{Action, ClusterEvent, Hint, ObjectKind};
+pub use event::{Action, Change, ClusterEvent, Delta, Hint};
+pub use ledger::Ledger;
 pub use lister::Listers;
 pub use nominated::Nominated;
 pub use plugin::{Context, Plugin};

@@ -86,6 +86,7 @@ pub trait Filter: Send + Sync {
 }
 
 /// No node fits: can something be done?
+#[async_trait]
 pub trait PostFilter: Send + Sync {
     /// `rejected` are the nodes' answers by position; nodes that are not there were never asked.
     fn post_filter(
@@ -96,6 +97,14 @@ pub trait PostFilter: Send + Sync {
         pod: &PodInfo,
         rejected: &[(usize, Status)],
     ) -> (Option<Rescue>, Status);
+
+    /// Whether the decision left something to do beyond the [`Rescue`].
+    fn acts(&self, _state: &CycleState) -> bool {
+        false
+    }
+
+    /// Does it, in the background.
+    async fn act(&self, _api: &dyn Api, _state: &CycleState, _pod: &PodInfo) {}
 }
 
 /// What a PostFilter found.
@@ -155,6 +164,9 @@ pub trait PreBind: Send + Sync {
 
     /// Does it.
     async fn pre_bind(&self, api: &dyn Api, state: &CycleState, pod: &PodInfo, node: &str) -> Status;
+
+    /// Takes back what was done, as far as it can be: the pod does not get the node after all.
+    async fn undo(&self, _api: &dyn Api, _state: &CycleState, _pod: &PodInfo) {}
 }
 
 /// Binds.

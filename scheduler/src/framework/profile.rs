@@ -273,6 +273,11 @@ impl Profile {
         (rescue, Status::with_reasons(code, reasons))
     }
 
+    /// PostFilter plugins that have something to do after their decision.
+    pub fn post_filters_to_act(&self, state: &CycleState) -> Vec<Arc<dyn PostFilter>> {
+        self.post_filter.iter().filter(|(_, p)| p.acts(state)).map(|(_, p)| Arc::clone(p)).collect()
+    }
+
     /// Total weighted scores, in the order of `nodes`.
     pub fn score(
         &self,

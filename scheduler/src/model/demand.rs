@@ -171,8 +171,8 @@ pub struct Demand {
     pub spread: Vec<SpreadConstraint>,
     /// Volumes that matter.
     pub volumes: Vec<VolumeUse>,
-    /// Whether it uses resource claims.
-    pub resource_claims: bool,
+    /// Whether it uses resource claims; which ones is [`super::PodInfo::resource_claims`].
+    pub claims_resources: bool,
     /// Kind and name of the controlling owner.
     pub controller: Option<(String, String)>,
 }
@@ -249,7 +249,7 @@ impl Demand {
                 .map(|c| SpreadConstraint::from_api(c, &labels))
                 .collect(),
             volumes: VolumeUse::of(spec, meta.name.as_deref().unwrap_or_default()),
-            resource_claims: spec.resource_claims.as_ref().is_some_and(|c| !c.is_empty()),
+            claims_resources: spec.resource_claims.as_ref().is_some_and(|c| !c.is_empty()),
             namespace,
             labels,
             controller,

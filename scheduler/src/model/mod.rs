@@ -4,7 +4,9 @@
 //! the compact forms here. Nothing in this room does I/O, looks at a clock or panics on odd objects.
 
 pub mod cache;
+pub mod claim;
 pub mod demand;
+pub mod devices;
 pub mod node;
 pub mod pod;
 pub mod requests;
@@ -14,7 +16,9 @@ pub mod snapshot;
 pub mod volume;
 
 pub use cache::Cache;
+pub use claim::PodClaim;
 pub use demand::{AffinityTerm, Demand, HostPort, SpreadConstraint};
+pub use devices::Inventory;
 pub use node::{NodeBase, NodeInfo};
 pub use pod::PodInfo;
 pub use resource::Resource;

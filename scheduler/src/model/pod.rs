@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 
+use super::claim::PodClaim;
 use super::demand::{Demand, Interner};
 
 /// A pod. What it demands is reached by dereferencing.
@@ -35,6 +36,8 @@ pub struct PodInfo {
     pub finished: bool,
     /// Reason and message of a false `PodScheduled` condition.
     pub unscheduled: Option<Box<(String, String)>>,
+    /// Its resource claims. Their names differ between pods of one template, so they are no part of the demand.
+    pub resource_claims: Option<Arc<[PodClaim]>>,
     /// What it demands.
     pub demand: Arc<Demand>,
 }
@@ -79,6 +82,7 @@ impl PodInfo {
             unscheduled: condition("PodScheduled")
                 .filter(|c| c.status == "False")
                 .map(|c| Box::new((c.reason.clone().unwrap_or_default(), c.message.clone().unwrap_or_default()))),
+            resource_claims: super::claim::of(pod),
             demand,
         }
     }

@@ -116,6 +116,14 @@ impl Resource {
         }
     }
 
+    /// Whether any amount is less than that of `other`.
+    pub fn is_less_somewhere(&self, other: &Self) -> bool {
+        self.milli_cpu < other.milli_cpu
+            || self.memory < other.memory
+            || self.ephemeral_storage < other.ephemeral_storage
+            || other.scalar.iter().any(|(name, amount)| self.get(name) < *amount)
+    }
+
     /// Whether nothing at all is asked for.
     pub fn is_zero(&self) -> bool {
         self.milli_cpu == 0

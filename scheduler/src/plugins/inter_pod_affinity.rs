@@ -10,7 +10,7 @@ use super::read_args;
 use crate::framework::plugin::{
     Context, Filter, MAX_NODE_SCORE, Plugin, PreFilter, PreFiltered, PreScore, Requeue, Score,
 };
-use crate::framework::{ClusterEvent, ConfigError, CycleState, Hint, Status};
+use crate::framework::{Change, ClusterEvent, ConfigError, CycleState, Hint, Status};
 use crate::model::demand::Weighted;
 use crate::model::selector::Labels;
 use crate::model::{AffinityTerm, NodeBase, NodeInfo, PodInfo, Selector};
@@ -267,7 +267,7 @@ impl Requeue for InterPodAffinity {
             }
             ClusterEvent::Node { .. } => event.node_if(|old, new| old.labels != new.labels).is_some().into(),
             ClusterEvent::Target { old, new } => (old.labels != new.labels).into(),
-            ClusterEvent::Object(crate::framework::ObjectKind::Namespace, _) => Hint::Queue,
+            ClusterEvent::Object(Change::Namespace(_)) => Hint::Queue,
             _ => Hint::Skip,
         }
     }

@@ -19,10 +19,23 @@ pub mod volume_binding;
 pub mod volume_restrictions;
 pub mod volume_zone;
 
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::framework::ConfigError;
+use crate::model::PodInfo;
+
+/// Whether a pod uses a volume claim.
+pub(crate) fn uses_claim(pod: &PodInfo, claim: &PersistentVolumeClaim) -> bool {
+    claim.metadata.namespace.as_deref() == Some(&pod.namespace)
+        && pod.claims().any(|(name, _)| claim.metadata.name.as_deref() == Some(name))
+}
+
+/// Whether a claim was made for this very pod (generic ephemeral volumes).
+pub(crate) fn pod_owns(pod: &PodInfo, claim: &PersistentVolumeClaim) -> bool {
+    shared::types::controller_of(&claim.metadata).is_some_and(|owner| owner.uid == *pod.uid)
+}
 
 /// Reads a plugin's arguments; `null` gives the defaults.
 pub(crate) fn read_args<T: DeserializeOwned + Default>(plugin: &'static str, args: &Value) -> Result<T, ConfigError> {

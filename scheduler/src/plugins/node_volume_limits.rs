@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::uses_claim;
 use crate::framework::plugin::{Context, Filter, Plugin, PreFilter, PreFiltered, Requeue};
-use crate::framework::{ClusterEvent, ConfigError, CycleState, Hint, ObjectKind, Status};
+use crate::framework::{Change, ClusterEvent, ConfigError, CycleState, Hint, Status};
 use crate::model::{NodeInfo, PodInfo};
 
 /// Upstream's name.
@@ -89,10 +90,11 @@ impl Requeue for NodeVolumeLimits {
     fn hint(&self, pod: &PodInfo, event: &ClusterEvent) -> Hint {
         match event {
             ClusterEvent::AssignedPod { old: Some(old), new: None } => (!old.volumes.is_empty()).into(),
-            ClusterEvent::Object(
-                ObjectKind::CsiNode | ObjectKind::PersistentVolumeClaim | ObjectKind::PersistentVolume,
-                _,
-            ) => Hint::Queue,
+            ClusterEvent::Object(Change::CsiNode(d)) => d.now().is_some().into(),
+            ClusterEvent::Object(Change::PersistentVolumeClaim(d)) => {
+                (d.before().is_none() && d.now().is_some_and(|c| uses_claim(pod, c))).into()
+            }
+            ClusterEvent::Object(Change::VolumeAttachment(d)) => d.now().is_none().into(),
             ClusterEvent::Node { old: None, .. } => (!pod.volumes.is_empty()).into(),
             _ => Hint::Skip,
         }

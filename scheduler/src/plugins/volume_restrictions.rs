@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::uses_claim;
 use crate::framework::plugin::{Context, Filter, Plugin, PreFilter, PreFiltered, Requeue};
-use crate::framework::{Action, ClusterEvent, ConfigError, CycleState, Hint, ObjectKind, Status};
+use crate::framework::{Change, ClusterEvent, ConfigError, CycleState, Hint, Status};
 use crate::model::{NodeInfo, PodInfo, VolumeUse};
 
 /// Upstream's name.
@@ -106,7 +107,9 @@ impl Requeue for VolumeRestrictions {
                 (shared || conflict(pod, old)).into()
             }
             ClusterEvent::Node { old: None, .. } => Hint::Queue,
-            ClusterEvent::Object(ObjectKind::PersistentVolumeClaim, Action::Add | Action::Update) => Hint::Queue,
+            ClusterEvent::Object(Change::PersistentVolumeClaim(d)) => {
+                d.now().is_some_and(|c| uses_claim(pod, c)).into()
+            }
             _ => Hint::Skip,
         }
     }

@@ -3,10 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::Value;
 
+use super::uses_claim;
 use crate::framework::plugin::{Context, Filter, Plugin, PreFilter, PreFiltered, Requeue};
-use crate::framework::{Action, ClusterEvent, ConfigError, CycleState, Hint, ObjectKind, Status};
+use crate::framework::{Change, ClusterEvent, ConfigError, CycleState, Hint, Status};
 use crate::model::{NodeInfo, PodInfo};
 
 /// Upstream's name.
@@ -39,6 +42,10 @@ struct Topology {
 
 #[derive(Clone, Debug)]
 struct Notes(Vec<Topology>);
+
+fn topology(volume: &PersistentVolume) -> [Option<&String>; KEYS.len()] {
+    KEYS.map(|(key, _)| volume.metadata.labels.as_ref()?.get(key))
+}
 
 impl PreFilter for VolumeZone {
     fn pre_filter(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo) -> Result<PreFiltered, Status> {
@@ -83,13 +90,20 @@ impl Filter for VolumeZone {
 }
 
 impl Requeue for VolumeZone {
-    fn hint(&self, _: &PodInfo, event: &ClusterEvent) -> Hint {
+    fn hint(&self, pod: &PodInfo, event: &ClusterEvent) -> Hint {
         match event {
             ClusterEvent::Node { .. } => event.node_if(|old, new| old.labels != new.labels).is_some().into(),
-            ClusterEvent::Object(
-                ObjectKind::PersistentVolume | ObjectKind::PersistentVolumeClaim | ObjectKind::StorageClass,
-                Action::Add | Action::Update,
-            ) => Hint::Queue,
+            ClusterEvent::Object(Change::PersistentVolumeClaim(d)) => {
+                d.now().is_some_and(|c| uses_claim(pod, c)).into()
+            }
+            ClusterEvent::Object(Change::PersistentVolume(d)) => match (d.before(), d.now()) {
+                (Some(old), Some(new)) => (topology(old) != topology(new)).into(),
+                (_, new) => new.is_some().into(),
+            },
+            ClusterEvent::Object(Change::StorageClass(d)) => {
+                let waits = |c: &StorageClass| c.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer");
+                (d.before().is_none() && d.now().is_some_and(waits)).into()
+            }
             _ => Hint::Skip,
         }
     }

@@ -188,7 +188,8 @@ impl Queue {
         if pod.nominated != old.nominated {
             self.nominate(&pod, pod.nominated.clone());
         }
-        let same = Arc::ptr_eq(&pod.demand, &old.demand) || pod.demand == old.demand;
+        let same = (Arc::ptr_eq(&pod.demand, &old.demand) || pod.demand == old.demand)
+            && pod.resource_claims == old.resource_claims;
         if let Some(q) = self.unschedulable.get_mut(&pod.uid) {
             q.pod = Arc::clone(&pod);
             if same {

@@ -6,6 +6,7 @@ mod candidate;
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use rand::Rng;
 use serde::Deserialize;
 use serde_json::Value;
@@ -67,6 +68,7 @@ impl DefaultPreemption {
     }
 }
 
+#[async_trait]
 impl PostFilter for DefaultPreemption {
     fn post_filter(
         &self,

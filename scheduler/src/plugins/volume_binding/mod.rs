@@ -3,22 +3,23 @@
 //! Claims that bind at once must be bound already. Claims that wait for their first consumer get a volume that is there,
 //! or have one made, on the node chosen; both are set down at Reserve and carried out at PreBind.
 
+mod capacity;
 mod matching;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
-use parking_lot::Mutex;
+use k8s_openapi::api::storage::v1::CSINode;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::read_args;
+use super::{pod_owns, uses_claim};
 use crate::framework::api::Api;
 use crate::framework::plugin::{Context, Filter, Plugin, PreBind, PreFilter, PreFiltered, Requeue, Reserve};
-use crate::framework::{Action, ClusterEvent, Code, ConfigError, CycleState, Hint, ObjectKind, Status};
+use crate::framework::{Change, ClusterEvent, Code, ConfigError, CycleState, Hint, Ledger, Status};
 use crate::model::{NodeBase, NodeInfo, PodInfo};
 
 /// Upstream's name.
@@ -45,8 +46,6 @@ impl Default for Args {
 
 struct VolumeBinding {
     timeout: Duration,
-    /// Volumes promised to claims whose binding the API server has not confirmed: volume name to claim.
-    promised: Mutex<HashMap<String, String>>,
 }
 
 /// Builds the plugin.
@@ -55,10 +54,7 @@ struct VolumeBinding {
 /// Unreadable arguments.
 pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
     let args: Args = read_args(NAME, args)?;
-    let it = Arc::new(VolumeBinding {
-        timeout: Duration::from_secs(args.bind_timeout_seconds),
-        promised: Mutex::new(HashMap::new()),
-    });
+    let it = Arc::new(VolumeBinding { timeout: Duration::from_secs(args.bind_timeout_seconds) });
     Ok(Plugin::new(NAME).pre_filter(&it).filter(&it).reserve(&it).pre_bind(&it).requeue(&it))
 }
 
@@ -75,6 +71,15 @@ struct Notes {
 struct Plan {
     take: Vec<(Arc<PersistentVolume>, Arc<PersistentVolumeClaim>)>,
     make: Vec<Arc<PersistentVolumeClaim>>,
+    /// A driver cannot make all of that.
+    short: bool,
+}
+
+/// A plan that is being carried out, and the books that hold its volumes.
+#[derive(Clone, Debug)]
+struct Reserved {
+    plan: Plan,
+    ledger: Arc<Ledger>,
 }
 
 fn key(claim: &PersistentVolumeClaim) -> String {
@@ -107,6 +112,10 @@ impl PreFilter for VolumeBinding {
                     format!("persistentvolumeclaim {name:?} not found")
                 })
             })?;
+            if ephemeral && !pod_owns(pod, &claim) {
+                let text = format!("PVC {} was not created for pod {pod} (pod is not owner)", key(&claim));
+                return Err(Status::unresolvable(text));
+            }
             let volume = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).filter(|v| !v.is_empty());
             if claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Lost") {
                 let text = format!(
@@ -142,37 +151,37 @@ impl PreFilter for VolumeBinding {
     }
 }
 
-impl VolumeBinding {
-    /// How the delayed claims get their volumes on a node, if they can.
-    fn plan(&self, cx: Context<'_>, notes: &Notes, node: &NodeBase) -> Option<Plan> {
-        let mut plan = Plan::default();
-        if notes.delayed.is_empty() {
-            return Some(plan);
-        }
-        let promised = self.promised.lock().clone();
-        for claim in &notes.delayed {
-            // A claim for which a node was chosen before stays with it.
-            if annotation(claim, SELECTED_NODE).is_some_and(|n| n != &*node.name) {
-                return None;
-            }
-            let taken = |v: &str| {
-                plan.take.iter().any(|(t, _)| t.metadata.name.as_deref() == Some(v)) || promised.contains_key(v)
-            };
-            let volumes = cx.listers.volumes_of_class(class_of(claim));
-            if annotation(claim, SELECTED_NODE).is_none()
-                && let Some(volume) = matching::smallest(claim, &volumes, node, taken)
-            {
-                plan.take.push((volume, Arc::clone(claim)));
-                continue;
-            }
-            let class = cx.listers.storage_class(class_of(claim))?;
-            if class.provisioner == NO_PROVISIONER || !matching::topology_allows(&class, node) {
-                return None;
-            }
-            plan.make.push(Arc::clone(claim));
-        }
-        Some(plan)
+/// How the delayed claims get their volumes on a node, if they can.
+fn plan(cx: Context<'_>, notes: &Notes, node: &NodeBase) -> Option<Plan> {
+    let mut plan = Plan::default();
+    if notes.delayed.is_empty() {
+        return Some(plan);
     }
+    let ledger = cx.listers.ledger();
+    for claim in &notes.delayed {
+        // A claim for which a node was chosen before stays with it.
+        if annotation(claim, SELECTED_NODE).is_some_and(|n| n != &*node.name) {
+            return None;
+        }
+        let taken =
+            |v: &str| plan.take.iter().any(|(t, _)| t.metadata.name.as_deref() == Some(v)) || ledger.is_set_aside(v);
+        let volumes = cx.listers.volumes_of_class(class_of(claim));
+        if annotation(claim, SELECTED_NODE).is_none()
+            && let Some(volume) = matching::smallest(claim, &volumes, node, taken)
+        {
+            plan.take.push((volume, Arc::clone(claim)));
+            continue;
+        }
+        let class = cx.listers.storage_class(class_of(claim))?;
+        if class.provisioner == NO_PROVISIONER || !matching::topology_allows(&class, node) {
+            return None;
+        }
+        if !capacity::suffices(cx, claim, &class, node) {
+            plan.short = true;
+        }
+        plan.make.push(Arc::clone(claim));
+    }
+    Some(plan)
 }
 
 impl Filter for VolumeBinding {
@@ -182,8 +191,10 @@ impl Filter for VolumeBinding {
         if !notes.bound.iter().all(|v| matching::reachable(v, &node.base)) {
             reasons.push("node(s) didn't match PersistentVolume's node affinity".into());
         }
-        if self.plan(cx, notes, &node.base).is_none() {
-            reasons.push("node(s) didn't find available persistent volumes to bind".into());
+        match plan(cx, notes, &node.base) {
+            None => reasons.push("node(s) didn't find available persistent volumes to bind".into()),
+            Some(plan) if plan.short => reasons.push("node(s) did not have enough free storage".into()),
+            Some(_) => {}
         }
         if notes.missing {
             reasons.push("node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)".into());
@@ -199,42 +210,34 @@ impl Filter for VolumeBinding {
 impl Reserve for VolumeBinding {
     fn reserve(&self, cx: Context<'_>, state: &mut CycleState, _: &PodInfo, node: &Arc<NodeInfo>) -> Status {
         let Some(notes) = state.get::<Notes>() else { return Status::SUCCESS };
-        let Some(plan) = self.plan(cx, notes, &node.base) else {
+        let Some(plan) = plan(cx, notes, &node.base) else {
             return Status::unschedulable("node(s) didn't find available persistent volumes to bind");
         };
-        let mut promised = self.promised.lock();
-        for (volume, claim) in &plan.take {
-            promised.insert(volume.metadata.name.clone().unwrap_or_default(), key(claim));
-        }
-        drop(promised);
-        state.put(plan);
+        let ledger = Arc::clone(cx.listers.ledger());
+        ledger.set_aside(plan.take.iter().map(|(v, c)| (v.metadata.name.clone().unwrap_or_default(), key(c))));
+        state.put(Reserved { plan, ledger });
         Status::SUCCESS
     }
 
     fn unreserve(&self, state: &mut CycleState, _: &PodInfo, _: &str) {
-        self.release(state);
+        release(state);
     }
 }
 
-impl VolumeBinding {
-    fn release(&self, state: &CycleState) {
-        if let Some(plan) = state.get::<Plan>() {
-            let mut promised = self.promised.lock();
-            for (volume, _) in &plan.take {
-                promised.remove(volume.metadata.name.as_deref().unwrap_or_default());
-            }
-        }
+fn release(state: &CycleState) {
+    if let Some(Reserved { plan, ledger }) = state.get() {
+        ledger.give_back(plan.take.iter().map(|(v, _)| v.metadata.name.as_deref().unwrap_or_default()));
     }
 }
 
 #[async_trait]
 impl PreBind for VolumeBinding {
     fn applies(&self, state: &CycleState, _: &PodInfo) -> bool {
-        state.get::<Plan>().is_some_and(|p| !p.take.is_empty() || !p.make.is_empty())
+        state.get::<Reserved>().is_some_and(|r| !r.plan.take.is_empty() || !r.plan.make.is_empty())
     }
 
     async fn pre_bind(&self, api: &dyn Api, state: &CycleState, pod: &PodInfo, node: &str) -> Status {
-        let Some(plan) = state.get::<Plan>() else { return Status::SUCCESS };
+        let Some(Reserved { plan, .. }) = state.get() else { return Status::SUCCESS };
         let mut waiting = Vec::new();
         for (volume, claim) in &plan.take {
             if let Err(e) = api.update_volume(&claimed(volume, claim)).await {
@@ -254,7 +257,7 @@ impl PreBind for VolumeBinding {
             }
         }
         let done = api.claims_bound(pod, &waiting, node, self.timeout).await;
-        self.release(state);
+        release(state);
         match done {
             Ok(()) => Status::SUCCESS,
             Err(e) => Status::error(format!("binding volumes: {e}")),
@@ -286,20 +289,43 @@ fn claimed(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Persiste
 impl Requeue for VolumeBinding {
     fn hint(&self, pod: &PodInfo, event: &ClusterEvent) -> Hint {
         match event {
-            ClusterEvent::Object(
-                ObjectKind::StorageClass
-                | ObjectKind::PersistentVolume
-                | ObjectKind::PersistentVolumeClaim
-                | ObjectKind::CsiNode
-                | ObjectKind::CsiDriver,
-                Action::Add | Action::Update,
-            ) => Hint::Queue,
             ClusterEvent::Node { .. } => {
                 event.node_if(|old, new| old.labels != new.labels).is_some_and(|_| pod.claims().next().is_some()).into()
             }
+            ClusterEvent::Object(change) => helps(pod, change).into(),
             _ => Hint::Skip,
         }
     }
+}
+
+/// Whether the change of another object may help a pod.
+fn helps(pod: &PodInfo, change: &Change) -> bool {
+    match change {
+        Change::PersistentVolumeClaim(d) => d.now().is_some_and(|c| uses_claim(pod, c)),
+        Change::PersistentVolume(d) => d.now().is_some(),
+        Change::StorageClass(d) => match (d.before(), d.now()) {
+            (Some(old), Some(new)) => old.allowed_topologies != new.allowed_topologies,
+            (_, new) => new.is_some(),
+        },
+        Change::CsiNode(d) => match (d.before(), d.now()) {
+            (Some(old), Some(new)) => migrated(old) != migrated(new),
+            (_, new) => new.is_some(),
+        },
+        // A driver that no longer publishes its capacity is no longer limited by it.
+        Change::CsiDriver(d) => match (d.before(), d.now()) {
+            (Some(old), Some(new)) => capacity::published(old) && !capacity::published(new),
+            _ => false,
+        },
+        Change::StorageCapacity(d) => match (d.before(), d.now()) {
+            (Some(old), Some(new)) => capacity::grew(old, new),
+            (_, new) => new.is_some(),
+        },
+        _ => false,
+    }
+}
+
+fn migrated(node: &CSINode) -> Option<&String> {
+    node.metadata.annotations.as_ref()?.get("storage.alpha.kubernetes.io/migrated-plugins")
 }
 
 #[cfg(test)]

@@ -1,0 +1,211 @@
+//! What this scheduler has promised and the API server has not yet confirmed to its informers: devices allocated to
+//! resource claims, volumes set aside for volume claims.
+//!
+//! Answers for upstream's assume caches. Shared by all profiles, so that none gives away what another has promised.
+//! A promise is made at Reserve, becomes certain when the write succeeds, and is struck out when the informer has
+//! caught up, or when the pod does not get its place after all.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use parking_lot::Mutex;
+
+use crate::model::devices::{DeviceId, allocated};
+
+/// How many claims hold a device. A device is in use while it is listed.
+pub type InUse = HashMap<DeviceId, u32>;
+
+/// See the module. Locks are held for the length of a call.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    devices: Mutex<Devices>,
+    volumes: Mutex<HashMap<String, String>>,
+}
+
+#[derive(Debug, Default)]
+struct Devices {
+    in_use: Arc<InUse>,
+    promises: HashMap<String, Promise>,
+}
+
+#[derive(Debug, Clone)]
+struct Promise {
+    claim: Arc<ResourceClaim>,
+    /// Written: the claim is as the API server returned it.
+    written: bool,
+}
+
+impl Devices {
+    fn count(&mut self, claim: Option<&ResourceClaim>, up: bool) {
+        let Some(claim) = claim.filter(|c| c.status.as_ref().is_some_and(|s| s.allocation.is_some())) else { return };
+        let in_use = Arc::make_mut(&mut self.in_use);
+        for id in allocated(claim) {
+            let n = in_use.entry(id.clone()).or_insert(0);
+            *n = if up { *n + 1 } else { n.saturating_sub(1) };
+            if *n == 0 {
+                in_use.remove(&id);
+            }
+        }
+    }
+
+    fn strike(&mut self, uid: &str) -> bool {
+        let Some(promise) = self.promises.remove(uid) else { return false };
+        self.count(Some(&promise.claim), false);
+        true
+    }
+}
+
+fn uid(claim: &ResourceClaim) -> &str {
+    claim.metadata.uid.as_deref().unwrap_or_default()
+}
+
+fn version(claim: &ResourceClaim) -> u64 {
+    claim.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
+}
+
+impl Ledger {
+    /// The informer saw a claim come, change or go.
+    pub fn seen(&self, old: Option<&ResourceClaim>, new: Option<&ResourceClaim>) {
+        let mut devices = self.devices.lock();
+        devices.count(new, true);
+        devices.count(old, false);
+        let Some(claim) = new.or(old) else { return };
+        let outdated = devices
+            .promises
+            .get(uid(claim))
+            .is_some_and(|p| new.is_none() || p.written && version(claim) >= version(&p.claim));
+        if outdated {
+            devices.strike(uid(claim));
+        }
+    }
+
+    /// The claim as last written, when that is newer than the form given.
+    pub fn newest(&self, claim: &Arc<ResourceClaim>) -> Arc<ResourceClaim> {
+        let devices = self.devices.lock();
+        match devices.promises.get(uid(claim)) {
+            Some(p) if p.written && version(&p.claim) > version(claim) => Arc::clone(&p.claim),
+            _ => Arc::clone(claim),
+        }
+    }
+
+    /// Devices in use, or promised.
+    pub fn in_use(&self) -> Arc<InUse> {
+        Arc::clone(&self.devices.lock().in_use)
+    }
+
+    /// Whether an allocation for the claim is on its way.
+    pub fn pending(&self, uid: &str) -> bool {
+        self.devices.lock().promises.get(uid).is_some_and(|p| !p.written)
+    }
+
+    /// Promises what `claim` says is allocated. `false` when a promise for it is on its way already.
+    pub fn promise(&self, claim: ResourceClaim) -> bool {
+        let mut devices = self.devices.lock();
+        if devices.promises.get(uid(&claim)).is_some_and(|p| !p.written) {
+            return false;
+        }
+        devices.strike(uid(&claim));
+        devices.count(Some(&claim), true);
+        devices.promises.insert(uid(&claim).to_owned(), Promise { claim: Arc::new(claim), written: false });
+        true
+    }
+
+    /// What was promised is written, and came back like this.
+    pub fn written(&self, claim: ResourceClaim) {
+        let mut devices = self.devices.lock();
+        // A claim that went meanwhile took its promise with it.
+        if !devices.strike(uid(&claim)) {
+            return;
+        }
+        devices.count(Some(&claim), true);
+        devices.promises.insert(uid(&claim).to_owned(), Promise { claim: Arc::new(claim), written: true });
+    }
+
+    /// Takes a promise back that was not written. `true` when there was one.
+    pub fn withdraw(&self, uid: &str) -> bool {
+        let mut devices = self.devices.lock();
+        devices.promises.get(uid).is_some_and(|p| !p.written) && devices.strike(uid)
+    }
+
+    /// Sets volumes aside: name of the volume, and the claim (`namespace/name`) it is for.
+    pub fn set_aside(&self, volumes: impl IntoIterator<Item = (String, String)>) {
+        self.volumes.lock().extend(volumes);
+    }
+
+    /// Gives volumes back.
+    pub fn give_back<'a>(&self, volumes: impl IntoIterator<Item = &'a str>) {
+        let mut all = self.volumes.lock();
+        for volume in volumes {
+            all.remove(volume);
+        }
+    }
+
+    /// Whether a volume is set aside.
+    pub fn is_set_aside(&self, volume: &str) -> bool {
+        self.volumes.lock().contains_key(volume)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn claim(version: &str, device: Option<&str>) -> ResourceClaim {
+        let allocation = device
+            .map(|d| json!({"devices": {"results": [{"request": "r", "driver": "drv", "pool": "p", "device": d}]}}));
+        serde_json::from_value(json!({
+            "metadata": {"name": "c", "namespace": "ns", "uid": "u", "resourceVersion": version},
+            "spec": {}, "status": {"allocation": allocation},
+        }))
+        .expect("claim")
+    }
+
+    fn used(ledger: &Ledger) -> Vec<String> {
+        let mut all: Vec<String> = ledger.in_use().keys().map(ToString::to_string).collect();
+        all.sort();
+        all
+    }
+
+    #[test]
+    fn a_promise_lasts_until_the_informer_has_caught_up() {
+        let ledger = Ledger::default();
+        let free = claim("1", None);
+        ledger.seen(None, Some(&free));
+        assert!(used(&ledger).is_empty());
+        assert!(ledger.promise(claim("1", Some("a"))) && !ledger.promise(claim("1", Some("b"))));
+        assert!(ledger.pending("u"));
+        assert_eq!(used(&ledger), ["drv/p/a"]);
+        ledger.written(claim("5", Some("a")));
+        assert!(!ledger.pending("u") && !ledger.withdraw("u"));
+        let newest = ledger.newest(&Arc::new(free.clone()));
+        assert_eq!(newest.metadata.resource_version.as_deref(), Some("5"));
+        // An update in between says nothing yet.
+        ledger.seen(Some(&free), Some(&claim("3", None)));
+        assert_eq!(used(&ledger), ["drv/p/a"]);
+        ledger.seen(Some(&claim("3", None)), Some(&claim("5", Some("a"))));
+        assert_eq!(used(&ledger), ["drv/p/a"]);
+        ledger.seen(Some(&claim("5", Some("a"))), Some(&claim("6", None)));
+        assert!(used(&ledger).is_empty());
+    }
+
+    #[test]
+    fn a_withdrawn_promise_frees_its_devices() {
+        let ledger = Ledger::default();
+        assert!(ledger.promise(claim("1", Some("a"))));
+        assert!(ledger.withdraw("u") && !ledger.withdraw("u"));
+        assert!(used(&ledger).is_empty() && !ledger.pending("u"));
+    }
+
+    #[test]
+    fn a_claim_that_goes_takes_its_promise_with_it() {
+        let ledger = Ledger::default();
+        let free = claim("1", None);
+        ledger.seen(None, Some(&free));
+        assert!(ledger.promise(claim("1", Some("a"))));
+        ledger.seen(Some(&free), None);
+        ledger.written(claim("2", Some("a")));
+        assert!(used(&ledger).is_empty());
+    }
+}

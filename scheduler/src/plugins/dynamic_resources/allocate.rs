@@ -1,0 +1,338 @@
+//! Finding devices for all claims of a pod on one node: an exhaustive search that takes the first full solution.
+//!
+//! Devices are tried in the order of pools, slices and devices. A device that did not lead to a solution stands for all
+//! that are alike. Pure but for the clock that ends a search that takes too long.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use k8s_openapi::api::resource::v1::DeviceAttribute;
+
+use super::cel::{Failed, Selectors};
+use super::claims::full_name;
+use super::request::{Amount, MAX_RESULTS, Request, Want, Wanted};
+use crate::framework::ledger::InUse;
+use crate::model::devices::{Device, DeviceId, Fault, Pool, Slice};
+use crate::model::{Inventory, NodeBase};
+
+/// The clock is looked at once in so many steps.
+const STEPS_PER_LOOK: u32 = 64;
+
+/// What an allocation needs, whatever the node.
+#[derive(Debug, Clone)]
+pub(super) struct Setup {
+    pub(super) wanted: Vec<Wanted>,
+    pub(super) inventory: Arc<Inventory>,
+    pub(super) in_use: Arc<InUse>,
+}
+
+/// Why a search ended without an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// It took too long.
+    Timeout,
+    /// Nothing can be had on this node, for this reason.
+    Node(String),
+    /// Something is wrong with a claim or a class.
+    Broken(String),
+}
+
+/// A device for a request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Picked<'a> {
+    pub(super) want: &'a Want,
+    pub(super) slice: &'a Slice,
+    pub(super) device: &'a Device,
+}
+
+/// The devices of one claim, and which alternative each of its requests got.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Share<'a> {
+    pub(super) devices: Vec<Picked<'a>>,
+    pub(super) chosen: Vec<usize>,
+}
+
+/// Where the search stands: claim, request, alternative, and how many devices the alternative has got.
+#[derive(Clone, Copy)]
+struct At {
+    claim: usize,
+    request: usize,
+    alternative: usize,
+    got: usize,
+}
+
+/// The value that the devices under a constraint share, and how many they are.
+type Shared<'a> = (Option<&'a DeviceAttribute>, usize);
+
+struct Search<'a> {
+    setup: &'a Setup,
+    selectors: &'a Selectors,
+    pools: Vec<Pool<'a>>,
+    /// The devices of requests for all of them.
+    all: HashMap<(usize, usize, usize), Vec<(&'a Slice, &'a Device)>>,
+    /// Devices taken in this search, and the claims that took them.
+    taken: HashMap<&'a DeviceId, HashSet<usize>>,
+    shares: Vec<Share<'a>>,
+    constraints: Vec<Vec<Shared<'a>>>,
+    deadline: Option<Instant>,
+    steps: u32,
+}
+
+/// Looks for devices on a node; `None` when there are not enough.
+///
+/// # Errors
+/// [`Stop`].
+pub(super) fn allocate<'a>(
+    setup: &'a Setup,
+    selectors: &'a Selectors,
+    node: &NodeBase,
+    deadline: Option<Instant>,
+) -> Result<Option<Vec<Share<'a>>>, Stop> {
+    let mut search = Search {
+        pools: setup.inventory.pools(node),
+        all: HashMap::new(),
+        taken: HashMap::new(),
+        shares: setup.wanted.iter().map(|w| Share { chosen: vec![0; w.requests.len()], ..Share::default() }).collect(),
+        constraints: setup.wanted.iter().map(|w| vec![(None, 0); w.constraints.len()]).collect(),
+        setup,
+        selectors,
+        deadline,
+        steps: 0,
+    };
+    search.prepare()?;
+    Ok(search.claim(0)?.then_some(search.shares))
+}
+
+impl<'a> Search<'a> {
+    /// Finds out how much "all" is, and refuses claims that ask for too much.
+    fn prepare(&mut self) -> Result<(), Stop> {
+        let setup = self.setup;
+        for (c, wanted) in setup.wanted.iter().enumerate() {
+            let mut least = 0_usize;
+            for (r, request) in wanted.requests.iter().enumerate() {
+                let mut fewest = usize::MAX;
+                for (a, want) in request.alternatives.iter().enumerate() {
+                    let n = match want.amount {
+                        Amount::Exactly(n) => n,
+                        Amount::All => {
+                            let matching = self.matching(wanted, want)?;
+                            let n = matching.len();
+                            self.all.insert((c, r, a), matching);
+                            n
+                        }
+                    };
+                    fewest = fewest.min(n);
+                }
+                least = least.saturating_add(fewest);
+            }
+            if least > MAX_RESULTS {
+                let name = full_name(&wanted.claim);
+                return Err(Stop::Broken(format!(
+                    "claim {name}: number of requested devices {least} exceeds the claim limit of {MAX_RESULTS}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// All devices that a request for all of them is about.
+    fn matching(&self, wanted: &Wanted, want: &Want) -> Result<Vec<(&'a Slice, &'a Device)>, Stop> {
+        let mut out = Vec::new();
+        for pool in &self.pools {
+            let is = match pool.fault {
+                Fault::None => "",
+                Fault::Incomplete => "being updated",
+                Fault::Invalid(_) => "invalid",
+            };
+            if !is.is_empty() {
+                return Err(Stop::Node(format!(
+                    "claim {}, request {}: asks for all devices, but resource pool {}/{} is currently {is}",
+                    full_name(&wanted.claim),
+                    want.short,
+                    pool.driver,
+                    pool.name
+                )));
+            }
+            for slice in &pool.slices {
+                for device in &slice.devices {
+                    if self.selectable(wanted, want, slice, device)? {
+                        out.push((*slice, device));
+                    }
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// Whether a device matches the class and the request.
+    fn selectable(&self, wanted: &Wanted, want: &Want, slice: &Slice, device: &Device) -> Result<bool, Stop> {
+        if device.unsupported {
+            return Ok(false);
+        }
+        let class = want.class.metadata.name.as_deref().unwrap_or_default();
+        for (i, selector) in want.class.spec.selectors.iter().flatten().enumerate() {
+            let who = || format!("class {class}: selector #{i}");
+            let Some(cel) = &selector.cel else {
+                return Err(Stop::Broken(format!("{}: CEL expression empty (unsupported selector type?)", who())));
+            };
+            if !self.asks(&cel.expression, slice, device, who)? {
+                return Ok(false);
+            }
+        }
+        for (i, expression) in want.selectors.iter().enumerate() {
+            let who = || format!("claim {}: selector #{i}", full_name(&wanted.claim));
+            if !self.asks(expression, slice, device, who)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn asks(&self, expression: &str, slice: &Slice, device: &Device, who: impl Fn() -> String) -> Result<bool, Stop> {
+        let inventory = &self.setup.inventory;
+        let answer = inventory.answer(expression, device, || self.selectors.matches(expression, &slice.driver, device));
+        answer.map_err(|failed| match failed {
+            Failed::Compile(e) => Stop::Broken(format!("{}: CEL compile error: {e}", who())),
+            Failed::Run(e) => Stop::Node(format!("{}: CEL runtime error: {e}", who())),
+        })
+    }
+
+    fn look_at_the_clock(&mut self) -> Result<(), Stop> {
+        self.steps += 1;
+        if self.steps.is_multiple_of(STEPS_PER_LOOK) && self.deadline.is_some_and(|d| Instant::now() >= d) {
+            return Err(Stop::Timeout);
+        }
+        Ok(())
+    }
+
+    fn claim(&mut self, claim: usize) -> Result<bool, Stop> {
+        if claim == self.setup.wanted.len() { Ok(true) } else { self.request(claim, 0) }
+    }
+
+    fn request(&mut self, claim: usize, request: usize) -> Result<bool, Stop> {
+        let Some(Request { alternatives, .. }) = self.setup.wanted[claim].requests.get(request) else {
+            return self.claim(claim + 1);
+        };
+        for alternative in 0..alternatives.len() {
+            if self.device(At { claim, request, alternative, got: 0 })? {
+                self.shares[claim].chosen[request] = alternative;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// One more device for an alternative, and all that comes after it.
+    fn device(&mut self, at: At) -> Result<bool, Stop> {
+        self.look_at_the_clock()?;
+        let setup = self.setup;
+        let want = &setup.wanted[at.claim].requests[at.request].alternatives[at.alternative];
+        let fixed = self.all.get(&(at.claim, at.request, at.alternative));
+        let needed = match (want.amount, fixed) {
+            (Amount::All, fixed) => match fixed.map_or(0, Vec::len) {
+                0 => return Ok(false),
+                n => n,
+            },
+            (Amount::Exactly(n), _) => n,
+        };
+        if at.got >= needed {
+            return self.request(at.claim, at.request + 1);
+        }
+        if (self.shares[at.claim].devices.len() + needed).saturating_sub(at.got) > MAX_RESULTS {
+            return Ok(false);
+        }
+        match fixed.map(|all| all[at.got]) {
+            Some((slice, device)) => self.take_this(at, want, slice, device),
+            None => self.take_any(at, want),
+        }
+    }
+
+    fn take_this(&mut self, at: At, want: &'a Want, slice: &'a Slice, device: &'a Device) -> Result<bool, Stop> {
+        if self.used(at, want, device) {
+            return Ok(false);
+        }
+        if !self.take(at, want, slice, device) {
+            let name = full_name(&self.setup.wanted[at.claim].claim);
+            return Err(Stop::Broken(format!(
+                "claim {name}, request {}: cannot add device {} because a claim constraint would not be satisfied",
+                want.short, device.id
+            )));
+        }
+        if self.device(At { got: at.got + 1, ..at })? {
+            return Ok(true);
+        }
+        self.release(at, want, device);
+        Ok(false)
+    }
+
+    fn take_any(&mut self, at: At, want: &'a Want) -> Result<bool, Stop> {
+        let setup = self.setup;
+        let wanted = &setup.wanted[at.claim];
+        let mut hopeless: HashSet<u64> = HashSet::new();
+        for p in 0..self.pools.len() {
+            if let Fault::Invalid(why) = self.pools[p].fault {
+                return Err(Stop::Node(format!("pool {} is invalid: {why}", self.pools[p].name)));
+            }
+            for s in 0..self.pools[p].slices.len() {
+                let slice = self.pools[p].slices[s];
+                for device in &slice.devices {
+                    if hopeless.contains(&device.kind)
+                        || self.used(at, want, device)
+                        || !self.selectable(wanted, want, slice, device)?
+                        || !self.take(at, want, slice, device)
+                    {
+                        continue;
+                    }
+                    if self.device(At { got: at.got + 1, ..at })? {
+                        return Ok(true);
+                    }
+                    self.release(at, want, device);
+                    hopeless.insert(device.kind);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether a device is in use. Administrators look into devices in use, but not twice for one claim.
+    fn used(&self, at: At, want: &Want, device: &Device) -> bool {
+        let taken = self.taken.get(&device.id);
+        if want.admin {
+            return taken.is_some_and(|by| by.contains(&at.claim));
+        }
+        self.setup.in_use.contains_key(&device.id) || taken.is_some_and(|by| !by.is_empty())
+    }
+
+    /// Takes a device, if the claim's constraints allow it.
+    fn take(&mut self, at: At, want: &'a Want, slice: &'a Slice, device: &'a Device) -> bool {
+        let wanted = &self.setup.wanted[at.claim];
+        let request = &wanted.requests[at.request].name;
+        let shared = &mut self.constraints[at.claim];
+        for (i, c) in wanted.constraints.iter().enumerate().filter(|(_, c)| c.covers(request, want)) {
+            let value = device.attributes.get(&c.attribute.0).and_then(|d| d.get(&c.attribute.1));
+            if value.is_none() || shared[i].1 > 0 && shared[i].0 != value {
+                return false;
+            }
+        }
+        for (i, c) in wanted.constraints.iter().enumerate().filter(|(_, c)| c.covers(request, want)) {
+            let value = device.attributes.get(&c.attribute.0).and_then(|d| d.get(&c.attribute.1));
+            shared[i] = (value, shared[i].1 + 1);
+        }
+        self.taken.entry(&device.id).or_default().insert(at.claim);
+        self.shares[at.claim].devices.push(Picked { want, slice, device });
+        true
+    }
+
+    fn release(&mut self, at: At, want: &Want, device: &'a Device) {
+        let wanted = &self.setup.wanted[at.claim];
+        let request = &wanted.requests[at.request].name;
+        for (i, _) in wanted.constraints.iter().enumerate().filter(|(_, c)| c.covers(request, want)) {
+            self.constraints[at.claim][i].1 -= 1;
+        }
+        if let Some(by) = self.taken.get_mut(&device.id) {
+            by.remove(&at.claim);
+        }
+        self.shares[at.claim].devices.pop();
+    }
+}

@@ -1,0 +1,97 @@
+//! Writing allocations and reservations into claims before the pod is bound, and taking reservations back.
+
+use std::time::Duration;
+
+use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim, ResourceClaimConsumerReference};
+
+use super::claims::{allocation, full_name, name};
+use crate::framework::api::{Api, ApiError};
+use crate::model::PodInfo;
+
+const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
+const CONFLICT: u16 = 409;
+/// How often a write is tried that conflicts with others.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Writes the allocation, if there is one to write, and reserves the claim for the pod.
+///
+/// # Errors
+/// Upstream's words.
+pub(super) async fn reserve(
+    api: &dyn Api,
+    claim: &ResourceClaim,
+    allocate: Option<&AllocationResult>,
+    pod: &PodInfo,
+) -> Result<ResourceClaim, String> {
+    let mut claim = claim.clone();
+    for attempt in 1.. {
+        match attempt_once(api, &mut claim, allocate, pod).await {
+            Ok(written) => return Ok(written),
+            Err(Refused::Conflict(_)) if attempt < TRIES => {
+                tokio::time::sleep(PAUSE).await;
+                let namespace = claim.metadata.namespace.clone().unwrap_or_default();
+                claim = api
+                    .resource_claim(&namespace, name(&claim))
+                    .await
+                    .map_err(|e| format!("get updated claim {} after conflict: {e}", full_name(&claim)))?;
+            }
+            Err(Refused::Conflict(why) | Refused::Final(why)) => return Err(why),
+        }
+    }
+    Err(String::new())
+}
+
+enum Refused {
+    Conflict(String),
+    Final(String),
+}
+
+async fn attempt_once(
+    api: &dyn Api,
+    claim: &mut ResourceClaim,
+    allocate: Option<&AllocationResult>,
+    pod: &PodInfo,
+) -> Result<ResourceClaim, Refused> {
+    let who = full_name(claim);
+    let refused = |what: &str, e: ApiError| {
+        let text = format!("{what} {who}: {e}");
+        if e.code == CONFLICT { Refused::Conflict(text) } else { Refused::Final(text) }
+    };
+    if claim.metadata.deletion_timestamp.is_some() {
+        return Err(Refused::Final(format!("claim {who} got deleted in the meantime")));
+    }
+    if let Some(wanted) = allocate {
+        if allocation(claim).is_some() {
+            return Err(Refused::Final(format!("claim {who} got allocated elsewhere in the meantime")));
+        }
+        let finalizers = claim.metadata.finalizers.get_or_insert_default();
+        if !finalizers.iter().any(|f| f == FINALIZER) {
+            finalizers.push(FINALIZER.to_owned());
+            let with = api.update_resource_claim(claim, false).await;
+            *claim = with.map_err(|e| refused("add finalizer to claim", e))?;
+        }
+        claim.status.get_or_insert_default().allocation = Some(wanted.clone());
+    }
+    let consumer = ResourceClaimConsumerReference {
+        resource: "pods".to_owned(),
+        name: pod.name.to_string(),
+        uid: pod.uid.to_string(),
+        ..ResourceClaimConsumerReference::default()
+    };
+    // Whether there is still room for one more is the API server's to say.
+    claim.status.get_or_insert_default().reserved_for.get_or_insert_default().push(consumer);
+    let what = if allocate.is_some() { "add allocation and reservation to claim" } else { "add reservation to claim" };
+    api.update_resource_claim(claim, true).await.map_err(|e| refused(what, e))
+}
+
+/// The claim without its allocation.
+pub(super) fn deallocated(claim: &ResourceClaim) -> ResourceClaim {
+    let mut claim = claim.clone();
+    if let Some(status) = &mut claim.status {
+        status.reserved_for = None;
+        status.allocation = None;
+        status.devices = None;
+    }
+    claim
+}

@@ -1,0 +1,88 @@
+//! From a pod's entries to its claims.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim};
+
+use crate::framework::Listers;
+use crate::model::PodInfo;
+use crate::model::claim::{ClaimSource, PodClaim};
+
+/// Namespace and name.
+pub(super) fn full_name(claim: &ResourceClaim) -> String {
+    let meta = &claim.metadata;
+    format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), name(claim))
+}
+
+/// Name.
+pub(super) fn name(claim: &ResourceClaim) -> &str {
+    claim.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// Uid.
+pub(super) fn uid(claim: &ResourceClaim) -> &str {
+    claim.metadata.uid.as_deref().unwrap_or_default()
+}
+
+/// What is allocated.
+pub(super) fn allocation(claim: &ResourceClaim) -> Option<&AllocationResult> {
+    claim.status.as_ref()?.allocation.as_ref()
+}
+
+/// Whether the pod is among those the claim is reserved for.
+pub(super) fn reserved_for(claim: &ResourceClaim, pod: &PodInfo) -> bool {
+    let list = claim.status.as_ref().and_then(|s| s.reserved_for.as_ref());
+    list.into_iter().flatten().any(|r| r.uid == *pod.uid)
+}
+
+/// The name of an entry's claim, if it has one, and whether the claim must belong to the pod.
+///
+/// # Errors
+/// Upstream's words when it is not known yet.
+pub(super) fn named<'a>(pod: &PodInfo, entry: &'a PodClaim) -> Result<Option<(&'a str, bool)>, String> {
+    match &entry.source {
+        ClaimSource::Named(name) => Ok(Some((name, false))),
+        ClaimSource::Generated(Some(name)) => Ok(name.as_deref().map(|n| (n, true))),
+        ClaimSource::Generated(None) => Err(format!("pod \"{pod}\": ResourceClaim not created yet")),
+        ClaimSource::Unknown => {
+            Err(format!("pod \"{pod}\", spec.resourceClaim \"{}\": none of the supported fields are set", entry.entry))
+        }
+    }
+}
+
+/// Names of the pod's claims, as far as they are known.
+pub(super) fn names(pod: &PodInfo) -> impl Iterator<Item = &str> {
+    pod.resource_claims.iter().flat_map(|all| all.iter()).filter_map(|e| match &e.source {
+        ClaimSource::Named(name) | ClaimSource::Generated(Some(Some(name))) => Some(name.as_str()),
+        _ => None,
+    })
+}
+
+/// The pod's claims.
+///
+/// # Errors
+/// Upstream's words when one is missing, going, or somebody else's.
+pub(super) fn of(listers: &dyn Listers, pod: &PodInfo) -> Result<Vec<Arc<ResourceClaim>>, String> {
+    let mut out = Vec::new();
+    for entry in pod.resource_claims.iter().flat_map(|all| all.iter()) {
+        let Some((name, own)) = named(pod, entry)? else { continue };
+        let claim = listers
+            .resource_claim(&pod.namespace, name)
+            .ok_or_else(|| format!("could not find resource claim \"{}/{name}\"", pod.namespace))?;
+        if claim.metadata.deletion_timestamp.is_some() {
+            return Err(format!("resourceclaim {name:?} is being deleted"));
+        }
+        if own && !belongs(&claim, pod) {
+            return Err(format!(
+                "ResourceClaim {} was not created for pod {pod} (pod is not owner)",
+                full_name(&claim)
+            ));
+        }
+        out.push(claim);
+    }
+    Ok(out)
+}
+
+fn belongs(claim: &ResourceClaim, pod: &PodInfo) -> bool {
+    shared::types::controller_of(&claim.metadata).is_some_and(|owner| owner.uid == *pod.uid)
+}

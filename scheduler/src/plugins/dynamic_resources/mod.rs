@@ -1,0 +1,350 @@
+//! DynamicResources: pods go where the devices of their resource claims are, or can be had.
+//!
+//! Claims that are allocated limit the nodes. Claims that are not get devices allocated (structured parameters): Filter
+//! and Score look for them node by node and keep nothing, Reserve looks once more on the node chosen and promises what
+//! it finds in the [`Ledger`], PreBind writes it. Answers depend on the pod's own claims, so they are never another
+//! pod's.
+
+mod allocate;
+mod bind;
+mod cel;
+mod claims;
+mod request;
+mod result;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim};
+use parking_lot::Mutex;
+use rand::seq::IndexedRandom;
+use serde_json::Value;
+use shared::flags::parse_duration;
+
+use self::allocate::{Setup, Stop, allocate};
+use self::cel::Selectors;
+use crate::framework::api::Api;
+use crate::framework::plugin::{
+    Context, Filter, Plugin, PostFilter, PreBind, PreEnqueue, PreFilter, PreFiltered, PreScore, Requeue, Rescue,
+    Reserve, Score, normalize_by_max,
+};
+use crate::framework::{Change, ClusterEvent, ConfigError, CycleState, Delta, Hint, Ledger, Profile, Status};
+use crate::model::selector::NodeTerm;
+use crate::model::{NodeBase, NodeInfo, PodInfo};
+
+/// Upstream's name.
+pub const NAME: &str = "DynamicResources";
+
+const ELSEWHERE: &str = "resourceclaim not available on the node";
+/// How long the search on one node may take, unless the arguments say otherwise.
+const FILTER_TIMEOUT: Duration = Duration::from_secs(10);
+
+struct DynamicResources {
+    selectors: Selectors,
+    /// `None` for no limit.
+    timeout: Option<Duration>,
+}
+
+/// Builds the plugin.
+///
+/// # Errors
+/// A timeout that is none.
+pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
+    let timeout = match args.get("filterTimeout").and_then(Value::as_str) {
+        None => FILTER_TIMEOUT,
+        Some(text) => parse_duration(text).map_err(|e| ConfigError::Args(NAME, e.to_string()))?,
+    };
+    let timeout = Some(timeout).filter(|t| !t.is_zero());
+    let it = Arc::new(DynamicResources { selectors: Selectors::default(), timeout });
+    Ok(Plugin::new(NAME)
+        .pre_enqueue(&it)
+        .pre_filter(&it)
+        .filter(&it)
+        .post_filter(&it)
+        .pre_score(&it)
+        .score(&it)
+        .reserve(&it)
+        .pre_bind(&it)
+        .requeue(&it))
+}
+
+/// What one cycle knows of the pod's claims. Copies share what happens to them later.
+#[derive(Clone)]
+struct Notes {
+    claims: Vec<Arc<ResourceClaim>>,
+    /// The nodes of each claim that is allocated, if it is limited to some.
+    limits: Vec<Option<Vec<NodeTerm>>>,
+    /// For the claims that are not allocated.
+    setup: Option<Arc<Setup>>,
+    ledger: Arc<Ledger>,
+    later: Arc<Mutex<Later>>,
+}
+
+#[derive(Default)]
+struct Later {
+    /// By Reserve: allocations of claims by their position.
+    allocations: Vec<(usize, AllocationResult)>,
+    /// By PreBind: claims that were reserved for the pod.
+    reserved: Vec<ResourceClaim>,
+    /// By PostFilter: a claim to give back.
+    release: Option<Arc<ResourceClaim>>,
+}
+
+impl Notes {
+    /// Positions of claims that are allocated where the node cannot reach them.
+    fn elsewhere<'a>(&'a self, node: &'a NodeBase) -> impl Iterator<Item = usize> + 'a {
+        let fits = |terms: &[NodeTerm]| terms.iter().any(|t| t.matches(&node.name, &node.labels));
+        self.limits.iter().enumerate().filter(move |(_, l)| l.as_ref().is_some_and(|t| !fits(t))).map(|(i, _)| i)
+    }
+}
+
+impl PreEnqueue for DynamicResources {
+    fn pre_enqueue(&self, pod: &PodInfo) -> Status {
+        let mut entries = pod.resource_claims.iter().flat_map(|all| all.iter());
+        match entries.find_map(|e| claims::named(pod, e).err()) {
+            Some(why) => Status::unresolvable(why),
+            None => Status::SUCCESS,
+        }
+    }
+}
+
+impl PreFilter for DynamicResources {
+    fn pre_filter(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo) -> Result<PreFiltered, Status> {
+        if pod.resource_claims.is_none() {
+            return Err(Status::SKIP);
+        }
+        let claims = claims::of(cx.listers, pod).map_err(Status::unresolvable)?;
+        if claims.is_empty() {
+            return Err(Status::SKIP);
+        }
+        let ledger = Arc::clone(cx.listers.ledger());
+        let mut limits = Vec::new();
+        let mut wanted = Vec::new();
+        for claim in &claims {
+            let allocation = claims::allocation(claim);
+            let terms = allocation.and_then(|a| a.node_selector.as_ref()).map(|s| &s.node_selector_terms);
+            limits.push(terms.map(|t| t.iter().map(NodeTerm::from_api).collect()));
+            if allocation.is_some() {
+                continue;
+            }
+            // Its devices are not known before the other pod's binding has written them.
+            if ledger.pending(claims::uid(claim)) {
+                let name = claims::full_name(claim);
+                let text = format!("resource claim {name} is in the process of being allocated");
+                return Err(Status::unresolvable(text));
+            }
+            wanted.push(request::read(cx.listers, claim)?);
+        }
+        let setup = (!wanted.is_empty())
+            .then(|| Arc::new(Setup { wanted, inventory: cx.listers.inventory(), in_use: ledger.in_use() }));
+        state.put(Notes { claims, limits, setup, ledger, later: Arc::default() });
+        Ok(PreFiltered::All)
+    }
+}
+
+impl DynamicResources {
+    fn deadline(&self) -> Option<Instant> {
+        self.timeout.map(|t| Instant::now() + t)
+    }
+
+    /// Allocations on a node, one for each claim that needs one.
+    fn allocations(&self, setup: &Setup, node: &NodeBase) -> Result<Option<Vec<AllocationResult>>, Stop> {
+        let shares = allocate(setup, &self.selectors, node, self.deadline())?;
+        let write = |shares: Vec<_>| setup.wanted.iter().zip(&shares).map(|(w, s)| result::allocation(w, s)).collect();
+        Ok(shares.map(write))
+    }
+}
+
+fn stopped(stop: Stop) -> Status {
+    match stop {
+        Stop::Timeout => Status::unresolvable("timed out trying to allocate devices"),
+        Stop::Node(why) => Status::unresolvable(why),
+        Stop::Broken(why) => Status::error(why),
+    }
+}
+
+impl Filter for DynamicResources {
+    fn filter(&self, _: Context<'_>, state: &CycleState, _: &PodInfo, node: &NodeInfo) -> Status {
+        let Some(notes) = state.get::<Notes>() else { return Status::SUCCESS };
+        if let Some(setup) = &notes.setup {
+            match allocate(setup, &self.selectors, &node.base, self.deadline()) {
+                Ok(Some(_)) => {}
+                Ok(None) => return Status::unresolvable("cannot allocate all claims"),
+                Err(stop) => return stopped(stop),
+            }
+        }
+        if notes.elsewhere(&node.base).next().is_some() {
+            return Status::unresolvable(ELSEWHERE);
+        }
+        Status::SUCCESS
+    }
+}
+
+#[async_trait]
+impl PostFilter for DynamicResources {
+    fn post_filter(
+        &self,
+        cx: Context<'_>,
+        _: &Profile,
+        state: &CycleState,
+        pod: &PodInfo,
+        rejected: &[(usize, Status)],
+    ) -> (Option<Rescue>, Status) {
+        let Some(notes) = state.get::<Notes>() else {
+            return (None, Status::unschedulable("no new claims to deallocate"));
+        };
+        let ours = |s: &Status| s.plugin == NAME && s.reasons().iter().any(|r| r == ELSEWHERE);
+        let mut in_the_way: Vec<usize> = Vec::new();
+        for (at, _) in rejected.iter().filter(|(_, s)| ours(s)) {
+            in_the_way.extend(notes.elsewhere(&cx.snapshot.nodes()[*at].base));
+        }
+        let idle = |claim: &&Arc<ResourceClaim>| {
+            let users = claim.status.as_ref().and_then(|s| s.reserved_for.as_deref()).unwrap_or_default();
+            users.is_empty() || users.len() == 1 && users[0].uid == *pod.uid
+        };
+        in_the_way.sort_unstable();
+        in_the_way.dedup();
+        let candidates: Vec<_> = in_the_way.iter().map(|i| &notes.claims[*i]).filter(idle).collect();
+        // There is no better way to choose than by chance.
+        let Some(claim) = candidates.choose(&mut rand::rng()) else {
+            return (None, Status::unschedulable("still not schedulable"));
+        };
+        notes.later.lock().release = Some(Arc::clone(claim));
+        (None, Status::unschedulable("deallocation of ResourceClaim completed"))
+    }
+
+    fn acts(&self, state: &CycleState) -> bool {
+        state.get::<Notes>().is_some_and(|n| n.later.lock().release.is_some())
+    }
+
+    async fn act(&self, api: &dyn Api, state: &CycleState, pod: &PodInfo) {
+        let claim = state.get::<Notes>().and_then(|n| n.later.lock().release.take());
+        let Some(claim) = claim else { return };
+        if let Err(error) = api.update_resource_claim(&bind::deallocated(&claim), true).await {
+            tracing::error!(pod = %pod, claim = claims::full_name(&claim), %error, "Could not deallocate ResourceClaim");
+        }
+    }
+}
+
+impl PreScore for DynamicResources {
+    fn pre_score(&self, _: Context<'_>, state: &mut CycleState, _: &PodInfo, _: &[&NodeInfo]) -> Status {
+        let choice = |n: &Notes| {
+            let requests = n.setup.iter().flat_map(|s| &s.wanted).flat_map(|w| &w.requests);
+            requests.flat_map(|r| r.alternatives.iter().map(|a| a.name != r.name)).any(|alternative| alternative)
+        };
+        // Without alternatives all nodes are equally good.
+        if state.get::<Notes>().is_some_and(choice) { Status::SUCCESS } else { Status::SKIP }
+    }
+}
+
+impl Score for DynamicResources {
+    fn score(&self, _: Context<'_>, state: &CycleState, _: &PodInfo, node: &NodeInfo) -> i64 {
+        let Some(setup) = state.get::<Notes>().and_then(|n| n.setup.as_ref()) else { return 0 };
+        let shares = allocate(setup, &self.selectors, &node.base, self.deadline());
+        shares.ok().flatten().map_or(0, |s| result::score(&setup.wanted, &s))
+    }
+
+    fn normalize(&self, _: Context<'_>, _: &CycleState, _: &PodInfo, _: &[&NodeInfo], scores: &mut [i64]) {
+        normalize_by_max(scores, false);
+    }
+}
+
+impl Reserve for DynamicResources {
+    fn reserve(&self, _: Context<'_>, state: &mut CycleState, _: &PodInfo, node: &Arc<NodeInfo>) -> Status {
+        let Some(notes) = state.get_mut::<Notes>() else { return Status::SUCCESS };
+        let Some(setup) = notes.setup.take() else { return Status::SUCCESS };
+        let found = match self.allocations(&setup, &node.base) {
+            Ok(Some(found)) => found,
+            Ok(None) => return Status::error("claim allocation not found for node"),
+            Err(stop) => return stopped(stop),
+        };
+        for (wanted, allocation) in setup.wanted.iter().zip(found) {
+            let mut claim = ResourceClaim::clone(&wanted.claim);
+            claim.status.get_or_insert_default().allocation = Some(allocation.clone());
+            if !notes.ledger.promise(claim) {
+                let name = claims::name(&wanted.claim);
+                return Status::error(format!("internal error, couldn't signal allocation for claim {name}"));
+            }
+            if let Some(at) = notes.claims.iter().position(|c| Arc::ptr_eq(c, &wanted.claim)) {
+                notes.later.lock().allocations.push((at, allocation));
+            }
+        }
+        Status::SUCCESS
+    }
+
+    fn unreserve(&self, state: &mut CycleState, _: &PodInfo, _: &str) {
+        let Some(notes) = state.get::<Notes>() else { return };
+        for (at, _) in notes.later.lock().allocations.drain(..) {
+            notes.ledger.withdraw(claims::uid(&notes.claims[at]));
+        }
+    }
+}
+
+#[async_trait]
+impl PreBind for DynamicResources {
+    fn applies(&self, state: &CycleState, _: &PodInfo) -> bool {
+        state.get::<Notes>().is_some_and(|n| !n.claims.is_empty())
+    }
+
+    async fn pre_bind(&self, api: &dyn Api, state: &CycleState, pod: &PodInfo, _: &str) -> Status {
+        let Some(notes) = state.get::<Notes>() else { return Status::SUCCESS };
+        for (at, claim) in notes.claims.iter().enumerate() {
+            if claims::reserved_for(claim, pod) {
+                notes.later.lock().reserved.push(ResourceClaim::clone(claim));
+                continue;
+            }
+            let allocation = {
+                let later = notes.later.lock();
+                later.allocations.iter().find(|(i, _)| *i == at).map(|(_, a)| a.clone())
+            };
+            match bind::reserve(api, claim, allocation.as_ref(), pod).await {
+                Ok(written) => {
+                    if allocation.is_some() {
+                        notes.ledger.written(written.clone());
+                    }
+                    notes.later.lock().reserved.push(written);
+                }
+                Err(why) => return Status::error(why),
+            }
+        }
+        Status::SUCCESS
+    }
+
+    async fn undo(&self, api: &dyn Api, state: &CycleState, pod: &PodInfo) {
+        let Some(notes) = state.get::<Notes>() else { return };
+        let reserved = std::mem::take(&mut notes.later.lock().reserved);
+        for claim in reserved {
+            if let Err(error) = api.unreserve_resource_claim(&claim, pod).await {
+                tracing::error!(pod = %pod, claim = claims::full_name(&claim), %error, "unreserve");
+            }
+        }
+    }
+}
+
+impl Requeue for DynamicResources {
+    fn hint(&self, pod: &PodInfo, event: &ClusterEvent) -> Hint {
+        match event {
+            ClusterEvent::Node { .. } => event.node_if(|old, new| old.labels != new.labels).is_some().into(),
+            ClusterEvent::Target { old, new } => {
+                (old.resource_claims != new.resource_claims && self.pre_enqueue(new).is_success()).into()
+            }
+            ClusterEvent::Object(Change::ResourceClaim(delta)) => claim_helps(pod, delta).into(),
+            ClusterEvent::Object(Change::DeviceClass(delta)) => delta.now().is_some().into(),
+            ClusterEvent::Object(Change::ResourceSlice(delta)) => delta.now().is_some().into(),
+            _ => Hint::Skip,
+        }
+    }
+}
+
+/// A claim that lost its allocation frees devices for anybody; any other change matters to its own pods only.
+fn claim_helps(pod: &PodInfo, delta: &Delta<ResourceClaim>) -> bool {
+    let Some(new) = delta.now() else { return false };
+    let freed = delta.before().is_some_and(|old| claims::allocation(old).is_some());
+    if freed && claims::allocation(new).is_none() {
+        return true;
+    }
+    let mine = new.metadata.namespace.as_deref() == Some(&pod.namespace)
+        && claims::names(pod).any(|name| name == claims::name(new));
+    mine && delta.before().is_none_or(|old| old.status != new.status)
+}

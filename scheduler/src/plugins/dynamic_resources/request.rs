@@ -1,0 +1,157 @@
+//! What the claims to allocate ask for, read once per pod.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::resource::v1::{DeviceClass, DeviceRequest, DeviceSelector, ResourceClaim};
+
+use super::claims::full_name;
+use crate::framework::{Listers, Status};
+
+/// The most devices one claim gets.
+pub(super) const MAX_RESULTS: usize = 32;
+/// The most alternatives one request has.
+pub(super) const MAX_ALTERNATIVES: i64 = 8;
+
+/// How many devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Amount {
+    /// So many.
+    Exactly(usize),
+    /// All that match.
+    All,
+}
+
+/// A request, or one of its alternatives.
+#[derive(Debug, Clone)]
+pub(super) struct Want {
+    /// Name of the request or, after a slash, of the alternative too.
+    pub(super) name: String,
+    /// Name of the alternative alone, or of the request.
+    pub(super) short: String,
+    pub(super) class: Arc<DeviceClass>,
+    /// Expressions of the request.
+    pub(super) selectors: Vec<String>,
+    pub(super) amount: Amount,
+    pub(super) admin: bool,
+}
+
+/// A request: its alternatives, best first.
+#[derive(Debug, Clone)]
+pub(super) struct Request {
+    pub(super) name: String,
+    pub(super) alternatives: Vec<Want>,
+}
+
+/// All devices of these requests (of all requests if none is named) share an attribute's value.
+#[derive(Debug, Clone)]
+pub(super) struct Constraint {
+    requests: Vec<String>,
+    /// Domain and name.
+    pub(super) attribute: (String, String),
+}
+
+impl Constraint {
+    pub(super) fn covers(&self, request: &str, want: &Want) -> bool {
+        self.requests.is_empty() || self.requests.iter().any(|r| r == request || *r == want.name)
+    }
+}
+
+/// A claim that wants devices.
+#[derive(Debug, Clone)]
+pub(super) struct Wanted {
+    pub(super) claim: Arc<ResourceClaim>,
+    pub(super) requests: Vec<Request>,
+    pub(super) constraints: Vec<Constraint>,
+}
+
+/// The parts that requests and alternatives have in common.
+struct Parts<'a> {
+    name: String,
+    short: &'a str,
+    class: &'a str,
+    selectors: Option<&'a Vec<DeviceSelector>>,
+    mode: Option<&'a str>,
+    count: Option<i64>,
+    admin: bool,
+}
+
+/// Reads a claim.
+///
+/// # Errors
+/// What keeps the claim from being allocated on any node.
+pub(super) fn read(listers: &dyn Listers, claim: &Arc<ResourceClaim>) -> Result<Wanted, Status> {
+    let devices = claim.spec.devices.as_ref();
+    let mut requests = Vec::new();
+    for request in devices.and_then(|d| d.requests.as_ref()).into_iter().flatten() {
+        requests.push(read_request(listers, claim, request)?);
+    }
+    let mut constraints = Vec::new();
+    for (i, c) in devices.and_then(|d| d.constraints.as_ref()).into_iter().flatten().enumerate() {
+        let attribute = c.match_attribute.as_ref().and_then(|a| a.split_once('/')).ok_or_else(|| {
+            let name = full_name(claim);
+            Status::error(format!("claim {name}, constraint #{i}: empty constraint (unsupported constraint type?)"))
+        })?;
+        constraints.push(Constraint {
+            requests: c.requests.clone().unwrap_or_default(),
+            attribute: (attribute.0.to_owned(), attribute.1.to_owned()),
+        });
+    }
+    Ok(Wanted { claim: Arc::clone(claim), requests, constraints })
+}
+
+fn read_request(listers: &dyn Listers, claim: &ResourceClaim, request: &DeviceRequest) -> Result<Request, Status> {
+    let name = &request.name;
+    let mut alternatives = Vec::new();
+    if let Some(exactly) = &request.exactly {
+        alternatives.push(Parts {
+            name: name.clone(),
+            short: name,
+            class: &exactly.device_class_name,
+            selectors: exactly.selectors.as_ref(),
+            mode: exactly.allocation_mode.as_deref(),
+            count: exactly.count,
+            admin: exactly.admin_access == Some(true),
+        });
+    }
+    for sub in request.first_available.iter().flatten() {
+        alternatives.push(Parts {
+            name: format!("{name}/{}", sub.name),
+            short: &sub.name,
+            class: &sub.device_class_name,
+            selectors: sub.selectors.as_ref(),
+            mode: sub.allocation_mode.as_deref(),
+            count: sub.count,
+            admin: false,
+        });
+    }
+    if alternatives.is_empty() {
+        let text = format!("resource claim {}, request {name}: unknown request type", full_name(claim));
+        return Err(Status::unresolvable(text));
+    }
+    let alternatives = alternatives.into_iter().map(|p| want(listers, claim, p)).collect::<Result<_, _>>()?;
+    Ok(Request { name: name.clone(), alternatives })
+}
+
+fn want(listers: &dyn Listers, claim: &ResourceClaim, parts: Parts<'_>) -> Result<Want, Status> {
+    let Parts { name, short, class, .. } = parts;
+    if class.is_empty() {
+        return Err(Status::error(format!("request {name}: unsupported request type")));
+    }
+    let class = listers
+        .device_class(class)
+        .ok_or_else(|| Status::unresolvable(format!("request {name}: device class {class} does not exist")))?;
+    let wrong = |what: String| Status::error(format!("claim {}, request {short}{what}", full_name(claim)));
+    let mut selectors = Vec::new();
+    for (i, s) in parts.selectors.into_iter().flatten().enumerate() {
+        let Some(cel) = &s.cel else {
+            return Err(wrong(format!(", selector #{i}: CEL expression empty (unsupported selector type?)")));
+        };
+        selectors.push(cel.expression.clone());
+    }
+    let amount = match parts.mode.unwrap_or("ExactCount") {
+        "ExactCount" => Amount::Exactly(usize::try_from(parts.count.unwrap_or(1)).unwrap_or(usize::MAX)),
+        "All" => Amount::All,
+        other => return Err(wrong(format!(": unsupported count mode {other}"))),
+    };
+    Ok(Want { short: short.to_owned(), name, class, selectors, amount, admin: parts.admin })
+}

@@ -1,0 +1,109 @@
+//! A found share of devices, as it is written into the claim.
+
+use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
+use k8s_openapi::api::resource::v1::{
+    AllocationResult, DeviceAllocationConfiguration, DeviceAllocationResult, DeviceRequestAllocationResult,
+    OpaqueDeviceConfiguration,
+};
+
+use super::allocate::{Picked, Share};
+use super::request::{MAX_ALTERNATIVES, Wanted};
+use crate::model::devices::Reach;
+
+/// The allocation of a claim.
+pub(super) fn allocation(wanted: &Wanted, share: &Share<'_>) -> AllocationResult {
+    let results = share.devices.iter().map(|p| DeviceRequestAllocationResult {
+        request: p.want.name.clone(),
+        driver: p.slice.driver.to_string(),
+        pool: p.slice.pool.to_string(),
+        device: p.device.name.clone(),
+        admin_access: p.want.admin.then_some(true),
+        ..DeviceRequestAllocationResult::default()
+    });
+    let config = configuration(wanted, share);
+    AllocationResult {
+        devices: Some(DeviceAllocationResult {
+            results: Some(results.collect()),
+            config: (!config.is_empty()).then_some(config),
+        }),
+        node_selector: node_selector(&share.devices),
+        ..AllocationResult::default()
+    }
+}
+
+/// The configuration of the classes, then of the claim, as far as it is about what was allocated.
+fn configuration(wanted: &Wanted, share: &Share<'_>) -> Vec<DeviceAllocationConfiguration> {
+    let part = |source: &str, requests: Option<Vec<String>>, opaque: &Option<OpaqueDeviceConfiguration>| {
+        DeviceAllocationConfiguration { source: source.to_owned(), requests, opaque: opaque.clone() }
+    };
+    let chosen = || wanted.requests.iter().zip(&share.chosen).map(|(r, a)| (&r.name, &r.alternatives[*a]));
+    let mut out = Vec::new();
+    for (_, want) in chosen() {
+        out.extend(want.class.spec.config.iter().flatten().map(|c| part("FromClass", None, &c.opaque)));
+    }
+    let devices = wanted.claim.spec.devices.as_ref();
+    for c in devices.and_then(|d| d.config.as_ref()).into_iter().flatten() {
+        let named = c.requests.as_deref().unwrap_or_default();
+        if named.is_empty() {
+            out.push(part("FromClaim", None, &c.opaque));
+        }
+        let about = |(request, _): &(&String, _)| named.contains(request);
+        let matching = chosen().filter(|c| about(c) || named.contains(&c.1.name)).count();
+        out.extend((0..matching).map(|_| part("FromClaim", c.requests.clone(), &c.opaque)));
+    }
+    out
+}
+
+/// From where all devices can be reached; `None` for everywhere.
+fn node_selector(devices: &[Picked<'_>]) -> Option<NodeSelector> {
+    let mut term = NodeSelectorTerm::default();
+    for device in devices {
+        match &device.slice.reach {
+            Reach::Node(name) => return Some(only(name)),
+            Reach::Everywhere => {}
+            Reach::Selected(selector, _) => {
+                if let [one] = selector.node_selector_terms.as_slice() {
+                    add_new(&mut term.match_fields, one.match_fields.as_deref());
+                    add_new(&mut term.match_expressions, one.match_expressions.as_deref());
+                }
+            }
+        }
+    }
+    let any = term.match_fields.is_some() || term.match_expressions.is_some();
+    any.then(|| NodeSelector { node_selector_terms: vec![term] })
+}
+
+fn only(node: &str) -> NodeSelector {
+    let name = NodeSelectorRequirement {
+        key: "metadata.name".to_owned(),
+        operator: "In".to_owned(),
+        values: Some(vec![node.to_owned()]),
+    };
+    let term = NodeSelectorTerm { match_fields: Some(vec![name]), ..NodeSelectorTerm::default() };
+    NodeSelector { node_selector_terms: vec![term] }
+}
+
+fn add_new(to: &mut Option<Vec<NodeSelectorRequirement>>, from: Option<&[NodeSelectorRequirement]>) {
+    let sorted = |r: &NodeSelectorRequirement| {
+        let mut values = r.values.clone().unwrap_or_default();
+        values.sort();
+        values
+    };
+    for r in from.into_iter().flatten() {
+        let list = to.get_or_insert_default();
+        if !list.iter().any(|have| have.key == r.key && have.operator == r.operator && sorted(have) == sorted(r)) {
+            list.push(r.clone());
+        }
+    }
+}
+
+/// How good the alternatives are that the requests got: the earlier, the better.
+pub(super) fn score(wanted: &[Wanted], shares: &[Share<'_>]) -> i64 {
+    let of_claim = |(wanted, share): (&Wanted, &Share<'_>)| -> i64 {
+        let got = wanted.requests.iter().zip(&share.chosen);
+        got.filter(|(r, a)| r.alternatives[**a].name != r.name)
+            .map(|(_, a)| MAX_ALTERNATIVES - i64::try_from(*a).unwrap_or(MAX_ALTERNATIVES))
+            .sum()
+    };
+    wanted.iter().zip(shares).map(of_claim).sum()
+}

@@ -1,0 +1,47 @@
+//! What CSI drivers say they can still make, place by place (`CSIStorageCapacity`).
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::storage::v1::{CSIDriver, CSIStorageCapacity, StorageClass};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use crate::framework::plugin::Context;
+use crate::model::resource::value;
+use crate::model::{NodeBase, Selector};
+
+/// Whether a driver publishes its capacity, so that it counts.
+pub(super) fn published(driver: &CSIDriver) -> bool {
+    driver.spec.storage_capacity == Some(true)
+}
+
+/// Whether a driver can do more than before.
+pub(super) fn grew(old: &CSIStorageCapacity, new: &CSIStorageCapacity) -> bool {
+    let more =
+        |old: &Option<Quantity>, new: &Option<Quantity>| new.as_ref().map_or(0, value) > old.as_ref().map_or(0, value);
+    more(&old.maximum_volume_size, &new.maximum_volume_size) || more(&old.capacity, &new.capacity)
+}
+
+/// Whether a volume for the claim can be made where the node can reach it. Drivers that publish nothing are trusted.
+pub(super) fn suffices(cx: Context<'_>, claim: &PersistentVolumeClaim, class: &StorageClass, node: &NodeBase) -> bool {
+    let wanted = requested(claim);
+    if wanted == 0 || !cx.listers.csi_driver(&class.provisioner).is_some_and(|d| published(&d)) {
+        return true;
+    }
+    let name = class.metadata.name.as_deref().unwrap_or_default();
+    cx.listers.storage_capacities(name).iter().any(|c| fits(c, wanted) && reaches(c, node))
+}
+
+/// Bytes that a claim asks for.
+pub(super) fn requested(claim: &PersistentVolumeClaim) -> i64 {
+    let resources = claim.spec.as_ref().and_then(|s| s.resources.as_ref());
+    resources.and_then(|r| r.requests.as_ref()?.get("storage")).map_or(0, value)
+}
+
+/// The largest single volume counts when it is known, otherwise all that is left.
+fn fits(capacity: &CSIStorageCapacity, wanted: i64) -> bool {
+    let limit = capacity.maximum_volume_size.as_ref().or(capacity.capacity.as_ref());
+    limit.is_some_and(|l| value(l) >= wanted)
+}
+
+fn reaches(capacity: &CSIStorageCapacity, node: &NodeBase) -> bool {
+    capacity.node_topology.as_ref().is_some_and(|t| Selector::from_api(Some(t)).matches(&node.labels))
+}
