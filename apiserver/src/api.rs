@@ -8,11 +8,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use proto::Value;
-use proto::resources::Resource;
+use proto::resources::{Resource, Row};
 use shared::authn::UserInfo;
 use shared::flags::FlagSet;
 use shared::run::{Shutdown, TaskGroup};
 use shared::status::Status;
+
+use crate::registry::Rows;
 
 /// What a request asks for, read from its method and path alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,30 +75,18 @@ pub struct DeleteArgs {
 #[async_trait]
 pub trait Pipeline: Send + Sync {
     /// A quorum read.
-    async fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Result<Value, Status>;
+    async fn get(&self, resource: &Row, namespace: &str, name: &str) -> Result<Value, Status>;
     /// A consistent list.
-    async fn list(&self, resource: &'static Resource, namespace: Option<&str>) -> Result<Vec<Value>, Status>;
+    async fn list(&self, resource: &Row, namespace: Option<&str>) -> Result<Vec<Value>, Status>;
     /// Creates and returns the stored object.
-    async fn create(
-        &self,
-        user: &UserInfo,
-        resource: &'static Resource,
-        namespace: &str,
-        object: Value,
-    ) -> Result<Value, Status>;
+    async fn create(&self, user: &UserInfo, resource: &Row, namespace: &str, object: Value) -> Result<Value, Status>;
     /// Replaces; `subresource` may be empty or `status`.
-    async fn update(
-        &self,
-        user: &UserInfo,
-        resource: &'static Resource,
-        subresource: &str,
-        object: Value,
-    ) -> Result<Value, Status>;
+    async fn update(&self, user: &UserInfo, resource: &Row, subresource: &str, object: Value) -> Result<Value, Status>;
     /// Deletes.
     async fn delete(
         &self,
         user: &UserInfo,
-        resource: &'static Resource,
+        resource: &Row,
         namespace: &str,
         name: &str,
         args: DeleteArgs,
@@ -107,26 +97,27 @@ pub trait Pipeline: Send + Sync {
 #[derive(Clone)]
 pub struct Api {
     pipeline: Arc<dyn Pipeline>,
+    rows: Rows,
 }
 
 impl Api {
-    /// Wraps a pipeline; tests bring their own.
-    pub fn new(pipeline: Arc<dyn Pipeline>) -> Self {
-        Self { pipeline }
+    /// Wraps a pipeline over the rows it serves; tests bring their own.
+    pub fn new(pipeline: Arc<dyn Pipeline>, rows: Rows) -> Self {
+        Self { pipeline, rows }
     }
 
-    fn resource(group: &str, plural: &str) -> Result<&'static Resource, Status> {
-        crate::registry::storage_row(group, plural).ok_or_else(Status::generic_not_found)
+    fn resource(&self, group: &str, plural: &str) -> Result<Row, Status> {
+        self.rows.storage(group, plural).ok_or_else(Status::generic_not_found)
     }
 
     /// A quorum read.
     pub async fn get(&self, group: &str, plural: &str, namespace: &str, name: &str) -> Result<Value, Status> {
-        self.pipeline.get(Self::resource(group, plural)?, namespace, name).await
+        self.pipeline.get(&self.resource(group, plural)?, namespace, name).await
     }
 
     /// A consistent list of all namespaces or one.
     pub async fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Result<Vec<Value>, Status> {
-        self.pipeline.list(Self::resource(group, plural)?, namespace).await
+        self.pipeline.list(&self.resource(group, plural)?, namespace).await
     }
 
     /// Creates `object` as `user`.
@@ -138,7 +129,7 @@ impl Api {
         namespace: &str,
         object: Value,
     ) -> Result<Value, Status> {
-        self.pipeline.create(user, Self::resource(group, plural)?, namespace, object).await
+        self.pipeline.create(user, &self.resource(group, plural)?, namespace, object).await
     }
 
     /// Replaces an object; the `resourceVersion` inside it is the precondition.
@@ -150,7 +141,7 @@ impl Api {
         subresource: &str,
         object: Value,
     ) -> Result<Value, Status> {
-        self.pipeline.update(user, Self::resource(group, plural)?, subresource, object).await
+        self.pipeline.update(user, &self.resource(group, plural)?, subresource, object).await
     }
 
     /// Deletes an object.
@@ -163,7 +154,7 @@ impl Api {
         name: &str,
         args: DeleteArgs,
     ) -> Result<(), Status> {
-        self.pipeline.delete(user, Self::resource(group, plural)?, namespace, name, args).await
+        self.pipeline.delete(user, &self.resource(group, plural)?, namespace, name, args).await
     }
 }
 
@@ -176,6 +167,8 @@ pub struct Context {
     pub reader: Arc<dyn Reader>,
     /// In-process writes.
     pub api: Api,
+    /// What is served now.
+    pub rows: Rows,
     /// Named background work, ended at shutdown.
     pub tasks: TaskGroup,
     /// Says when the process is going down.
@@ -201,7 +194,7 @@ pub trait Virtual: Send + Sync {
     async fn create(
         &self,
         user: &UserInfo,
-        resource: &'static Resource,
+        resource: &Resource,
         namespace: &str,
         object: Value,
     ) -> Option<Result<Value, Status>>;

@@ -14,6 +14,7 @@ use crate::api::{Api, Context, Permits};
 use crate::bootstrap;
 use crate::cache::{CacheReader, Hub};
 use crate::connect::Connect;
+use crate::registry::Rows;
 use crate::registry::core::kubernetes_service::Reconciler;
 use crate::registry::core::node_ports::PortRange;
 use crate::registry::core::service::Services;
@@ -90,6 +91,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let store = connect(&flags).await?;
     wait_for(&store, &shutdown).await?;
 
+    let rows = Rows::default();
     let tasks = TaskGroup::new();
     let (hub, asks) = Hub::new(store.clone());
     tasks.spawn("watch-cache", until(&shutdown, hub.clone().follow()));
@@ -101,6 +103,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
 
     let closing = tokio_util::sync::CancellationToken::new();
     let engine = Arc::new(Engine {
+        rows: rows.clone(),
         store: store.clone(),
         hub: hub.clone(),
         services,
@@ -115,11 +118,12 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         permits: OnceLock::new(),
         closing: closing.clone(),
     });
-    let api = Api::new(Arc::new(InProcess(engine.clone())));
+    let api = Api::new(Arc::new(InProcess(engine.clone())), rows.clone());
     let cx = Context {
         flags: flags.clone(),
-        reader: Arc::new(CacheReader::new(hub.clone())),
+        reader: Arc::new(CacheReader::new(hub.clone(), rows.clone())),
         api: api.clone(),
+        rows: rows.clone(),
         tasks: tasks.clone(),
         shutdown: shutdown.clone(),
         advertise_address: addresses.advertise,
@@ -231,8 +235,8 @@ async fn synced(hub: Arc<Hub>, milestones: Arc<Milestones>) {
         ("rbac.authorization.k8s.io", "clusterroles"),
         ("rbac.authorization.k8s.io", "clusterrolebindings"),
     ] {
-        if let Some(row) = crate::registry::storage_row(group, plural) {
-            hub.cacher(row).wait_ready().await;
+        if let Some(row) = crate::registry::builtin(group, plural) {
+            hub.cacher(&row).wait_ready().await;
         }
     }
     milestones.synced.store(true, Ordering::Release);

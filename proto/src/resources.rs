@@ -2,7 +2,12 @@
 //!
 //! Rows come from the IDL (option on the root kind); custom resources make rows at run time.
 
+use std::any::Any;
 use std::borrow::Cow;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::schema::{self, Message};
 
 /// One served resource.
 #[derive(Debug, Clone)]
@@ -39,6 +44,82 @@ pub struct Resource {
     pub etcd_prefix: Cow<'static, str>,
     /// Hash of the storage version in legacy discovery, empty when not stored.
     pub storage_version_hash: Cow<'static, str>,
+    /// What only a resource defined at run time has.
+    pub custom: Option<Custom>,
+}
+
+/// What a resource that was defined at run time brings along.
+#[derive(Debug, Clone)]
+pub struct Custom {
+    /// Its type.
+    pub schema: Arc<Message>,
+    /// The type of its lists.
+    pub list_schema: Arc<Message>,
+    /// The row of the version that is stored, none on that row itself.
+    pub storage: Option<Arc<Resource>>,
+    /// What the server keeps with the row; only the server knows the type.
+    pub behind: Arc<dyn Any + Send + Sync>,
+}
+
+/// A handle on a row that may be kept: rows that are compiled in stay, others go when nobody holds them any more.
+#[derive(Debug, Clone)]
+pub enum Row {
+    /// Compiled in.
+    Static(&'static Resource),
+    /// Made at run time.
+    Shared(Arc<Resource>),
+}
+
+impl Deref for Row {
+    type Target = Resource;
+
+    fn deref(&self) -> &Resource {
+        match self {
+            Self::Static(r) => r,
+            Self::Shared(r) => r,
+        }
+    }
+}
+
+impl From<&'static Resource> for Row {
+    fn from(row: &'static Resource) -> Self {
+        Self::Static(row)
+    }
+}
+
+impl From<Arc<Resource>> for Row {
+    fn from(row: Arc<Resource>) -> Self {
+        Self::Shared(row)
+    }
+}
+
+impl Row {
+    /// The row whose version is stored. A row stored in a version that is not served is its own storage row.
+    #[must_use]
+    pub fn storage(&self) -> Self {
+        match self {
+            Self::Static(r) => Self::Static(find(&r.storage.0, &r.storage.1, &r.plural).unwrap_or(r)),
+            Self::Shared(r) => match r.custom.as_ref().and_then(|c| c.storage.clone()) {
+                Some(storage) => Self::Shared(storage),
+                None => self.clone(),
+            },
+        }
+    }
+
+    /// Whether this is the row whose version is stored.
+    #[must_use]
+    pub fn is_storage(&self) -> bool {
+        match self {
+            Self::Static(r) => find(&r.storage.0, &r.storage.1, &r.plural).is_none_or(|s| std::ptr::eq(s, *r)),
+            Self::Shared(r) => r.custom.as_ref().is_none_or(|c| c.storage.is_none()),
+        }
+    }
+
+    /// Whether both are the same row, not only rows of the same name.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        std::ptr::eq::<Resource>(&**self, &**other)
+    }
 }
 
 /// One subresource of a row.
@@ -83,6 +164,24 @@ impl Resource {
     #[must_use]
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|s| s.name == name)
+    }
+
+    /// The type of its objects.
+    #[must_use]
+    pub fn schema(&self) -> Option<&Message> {
+        match &self.custom {
+            Some(custom) => Some(&custom.schema),
+            None => schema::kind(&self.group, &self.version, &self.kind),
+        }
+    }
+
+    /// The type of its lists.
+    #[must_use]
+    pub fn list_schema(&self) -> Option<&Message> {
+        match &self.custom {
+            Some(custom) => Some(&custom.list_schema),
+            None => schema::kind(&self.group, &self.version, &self.list_kind),
+        }
     }
 
     /// Objects of this resource are stored (reviews and bindings are not).

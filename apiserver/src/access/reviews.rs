@@ -32,7 +32,7 @@ impl Virtual for Reviews {
     async fn create(
         &self,
         user: &UserInfo,
-        resource: &'static Resource,
+        resource: &Resource,
         namespace: &str,
         object: Value,
     ) -> Option<Result<Value, Status>> {

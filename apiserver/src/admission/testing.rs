@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use proto::resources::Resource;
+use proto::resources::Row;
 use serde_json::Value;
 use shared::authn::UserInfo;
 use shared::status::Status;
@@ -14,6 +14,7 @@ use shared::status::Status;
 use super::{Attributes, Operation, Plugin};
 use crate::access::tree;
 use crate::api::{Api, DeleteArgs, Pipeline, Reader};
+use crate::registry::Rows;
 
 type Key = (String, String, String, String);
 
@@ -44,7 +45,7 @@ impl Fixed {
 
     /// The pipeline over the same objects.
     pub fn api(self: &Arc<Self>) -> Api {
-        Api::new(Arc::new(Stored(self.clone())))
+        Api::new(Arc::new(Stored(self.clone())), Rows::default())
     }
 }
 
@@ -72,23 +73,17 @@ struct Stored(Arc<Fixed>);
 
 #[async_trait]
 impl Pipeline for Stored {
-    async fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Result<Value, Status> {
+    async fn get(&self, resource: &Row, namespace: &str, name: &str) -> Result<Value, Status> {
         let found = self.0.get(&resource.group, &resource.plural, namespace, name);
         found.map(|o| o.as_ref().clone()).ok_or_else(|| Status::not_found(&resource.group, &resource.plural, name))
     }
 
-    async fn list(&self, resource: &'static Resource, namespace: Option<&str>) -> Result<Vec<Value>, Status> {
+    async fn list(&self, resource: &Row, namespace: Option<&str>) -> Result<Vec<Value>, Status> {
         let found = self.0.list(&resource.group, &resource.plural, namespace);
         Ok(found.into_iter().map(|o| o.as_ref().clone()).collect())
     }
 
-    async fn create(
-        &self,
-        _: &UserInfo,
-        resource: &'static Resource,
-        namespace: &str,
-        mut object: Value,
-    ) -> Result<Value, Status> {
+    async fn create(&self, _: &UserInfo, resource: &Row, namespace: &str, mut object: Value) -> Result<Value, Status> {
         let name = tree::name(&object).to_owned();
         if self.0.get(&resource.group, &resource.plural, namespace, &name).is_some() {
             return Err(Status::already_exists(&resource.group, &resource.plural, &name));
@@ -98,13 +93,7 @@ impl Pipeline for Stored {
         Ok(object)
     }
 
-    async fn update(
-        &self,
-        _: &UserInfo,
-        resource: &'static Resource,
-        _: &str,
-        mut object: Value,
-    ) -> Result<Value, Status> {
+    async fn update(&self, _: &UserInfo, resource: &Row, _: &str, mut object: Value) -> Result<Value, Status> {
         let (namespace, name) = (tree::namespace(&object).to_owned(), tree::name(&object).to_owned());
         let stored = self.get(resource, &namespace, &name).await?;
         let (asked, there) =
@@ -121,7 +110,7 @@ impl Pipeline for Stored {
     async fn delete(
         &self,
         _: &UserInfo,
-        resource: &'static Resource,
+        resource: &Row,
         namespace: &str,
         name: &str,
         _: DeleteArgs,
@@ -134,7 +123,7 @@ impl Pipeline for Stored {
 
 /// One write, to be put before a plugin.
 pub struct Write<'a> {
-    resource: &'static Resource,
+    resource: Row,
     subresource: &'a str,
     namespace: &'a str,
     name: String,
@@ -148,9 +137,9 @@ pub struct Write<'a> {
     dry_run: bool,
 }
 
-fn row(group: &str, plural: &str) -> &'static Resource {
+fn row(group: &str, plural: &str) -> Row {
     let all = proto::resources::all().iter();
-    all.rev().find(|r| r.group == group && r.plural == plural).expect("a resource of that name")
+    all.rev().find(|r| r.group == group && r.plural == plural).map(Row::from).expect("a resource of that name")
 }
 
 impl<'a> Write<'a> {
@@ -195,7 +184,7 @@ impl<'a> Write<'a> {
 
     fn attributes<'b>(&'b mut self, annotations: &'b mut BTreeMap<String, String>) -> Attributes<'b> {
         Attributes {
-            resource: self.resource,
+            resource: &self.resource,
             subresource: self.subresource,
             namespace: self.namespace,
             name: &self.name,

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use etcd_client::{EventType, WatchOptions};
 use parking_lot::{Mutex, RwLock};
-use proto::resources::Resource;
+use proto::resources::{Resource, Row};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::cacher::Cacher;
@@ -39,7 +39,7 @@ enum Phase {
 }
 
 struct Slot {
-    resource: &'static Resource,
+    resource: Row,
     cacher: Arc<Cacher>,
     phase: Mutex<Phase>,
 }
@@ -77,19 +77,22 @@ impl Hub {
     pub fn counts(&self) -> Vec<(String, usize)> {
         let name =
             |r: &Resource| if r.group.is_empty() { r.plural.to_string() } else { format!("{}.{}", r.plural, r.group) };
-        self.slots.read().values().map(|s| (name(s.resource), s.cacher.len())).collect()
+        self.slots.read().values().map(|s| (name(&s.resource), s.cacher.len())).collect()
     }
 
     /// The cache of a resource, started if it was not. It may still be loading.
-    pub fn cacher(self: &Arc<Self>, resource: &'static Resource) -> Arc<Cacher> {
+    pub fn cacher(self: &Arc<Self>, resource: &Row) -> Arc<Cacher> {
         let prefix = format!("{}/", self.store.key(&resource.etcd_prefix));
         if let Some(slot) = self.slots.read().get(&prefix) {
             return slot.cacher.clone();
         }
         let mut slots = self.slots.write();
         let slot = slots.entry(prefix.clone()).or_insert_with(|| {
-            let slot =
-                Arc::new(Slot { resource, cacher: Arc::default(), phase: Mutex::new(Phase::Loading(Vec::new())) });
+            let slot = Arc::new(Slot {
+                resource: resource.clone(),
+                cacher: Arc::default(),
+                phase: Mutex::new(Phase::Loading(Vec::new())),
+            });
             // Ends by itself once the list is in.
             self.runtime.spawn(self.clone().load(prefix, slot.clone()));
             slot
@@ -103,7 +106,7 @@ impl Hub {
         let _ = self.processed.subscribe().wait_for(|r| *r > 0).await;
         let mut delay = Duration::from_millis(50);
         loop {
-            match self.read_all(&prefix, slot.resource).await {
+            match self.read_all(&prefix, &slot.resource).await {
                 Ok((entries, revision)) => {
                     self.join(&prefix, &slot, entries, revision);
                     return;
@@ -117,11 +120,7 @@ impl Hub {
         }
     }
 
-    async fn read_all(
-        &self,
-        prefix: &str,
-        resource: &'static Resource,
-    ) -> Result<(Vec<Arc<Entry>>, i64), storage::Error> {
+    async fn read_all(&self, prefix: &str, resource: &Row) -> Result<(Vec<Arc<Entry>>, i64), storage::Error> {
         let mut entries = Vec::new();
         let (mut start, mut revision) = (prefix.to_owned(), 0);
         loop {
@@ -278,7 +277,7 @@ impl Hub {
 fn apply(prefix: &str, slot: &Slot, pending: Pending) {
     match pending {
         Pending::Put { key, value, revision } => {
-            if let Some(e) = entry(slot.resource, &key[prefix.len()..], &value, revision) {
+            if let Some(e) = entry(&slot.resource, &key[prefix.len()..], &value, revision) {
                 slot.cacher.put(e);
             }
         }
@@ -293,7 +292,7 @@ fn apply(prefix: &str, slot: &Slot, pending: Pending) {
 }
 
 /// Reads a stored value. One that cannot be read is logged and left out: it never fails the others.
-fn entry(resource: &'static Resource, key: &str, value: &[u8], revision: i64) -> Option<Entry> {
+fn entry(resource: &Row, key: &str, value: &[u8], revision: i64) -> Option<Entry> {
     match codec::entry(resource, key, value, revision) {
         Ok(e) => Some(e),
         Err(error) => {

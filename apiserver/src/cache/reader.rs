@@ -3,29 +3,31 @@
 use std::sync::Arc;
 
 use proto::Value;
-use proto::resources::Resource;
+use proto::resources::{Resource, Row};
 
 use super::cacher::Cacher;
 use super::entry::Entry;
 use super::hub::Hub;
 use crate::api::Reader;
-use crate::registry::storage_row;
+use crate::registry::Rows;
 use crate::storage::codec;
 
 /// [`Reader`] over the hub's caches.
 pub struct CacheReader {
     hub: Arc<Hub>,
+    rows: Rows,
 }
 
 impl CacheReader {
-    /// Over a hub.
-    pub fn new(hub: Arc<Hub>) -> Self {
-        Self { hub }
+    /// Over a hub, for the rows served.
+    pub fn new(hub: Arc<Hub>, rows: Rows) -> Self {
+        Self { hub, rows }
     }
 
-    fn cacher(&self, group: &str, plural: &str) -> Option<(&'static Resource, Arc<Cacher>)> {
-        let row = storage_row(group, plural)?;
-        Some((row, self.hub.cacher(row)))
+    fn cacher(&self, group: &str, plural: &str) -> Option<(Row, Arc<Cacher>)> {
+        let row = self.rows.storage(group, plural)?;
+        let cacher = self.hub.cacher(&row);
+        Some((row, cacher))
     }
 }
 
@@ -38,13 +40,13 @@ impl Reader for CacheReader {
     fn get(&self, group: &str, plural: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
         let (row, cacher) = self.cacher(group, plural)?;
         let entry = if namespace.is_empty() { cacher.get(name) } else { cacher.get(&format!("{namespace}/{name}")) };
-        tree(row, &*entry?)
+        tree(&row, &*entry?)
     }
 
     fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
         let Some((row, cacher)) = self.cacher(group, plural) else { return Vec::new() };
         let scope = namespace.filter(|ns| !ns.is_empty()).map(|ns| format!("{ns}/")).unwrap_or_default();
-        cacher.list(&scope, "", 0, 0, None).items.iter().filter_map(|e| tree(row, e)).collect()
+        cacher.list(&scope, "", 0, 0, None).items.iter().filter_map(|e| tree(&row, e)).collect()
     }
 
     fn version(&self, group: &str, plural: &str) -> u64 {

@@ -19,7 +19,6 @@ use super::paths;
 use crate::access::{Access, Head};
 use crate::api::RequestInfo;
 use crate::connect::Connect;
-use crate::registry;
 use crate::verbs::engine::Engine;
 use crate::verbs::query::Query;
 use crate::verbs::{self, Request};
@@ -223,8 +222,11 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
     if !info.is_resource {
         return paths::serve(&server, &info, req.method().as_str(), &query, &shape).await;
     }
-    let served =
-        if info.api_prefix == "api" { info.api_version == "v1" } else { registry::group_exists(&info.api_group) };
+    let served = if info.api_prefix == "api" {
+        info.api_version == "v1"
+    } else {
+        server.engine.rows.group_exists(&info.api_group)
+    };
     if !served {
         return answer::not_found(&shape);
     }
@@ -237,7 +239,7 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
         },
     };
     if Connect::takes(&info) {
-        let response = match verbs::route(&info, req.method().as_str()) {
+        let response = match verbs::route(&server.engine.rows, &info, req.method().as_str()) {
             Ok(_) => server.connect.handle(&req, payload, &info).await,
             Err(status) => Err(status),
         };

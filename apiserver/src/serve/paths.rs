@@ -3,6 +3,7 @@
 use actix_web::HttpResponse;
 use proto::Value;
 use proto::discovery;
+use proto::resources::Row;
 use shared::status::Status;
 
 use super::answer::{self, Shape};
@@ -17,8 +18,8 @@ use crate::verbs::query::Query;
 /// Media type of the aggregated form.
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-fn groups() -> Vec<discovery::Group<'static>> {
-    discovery::groups(proto::resources::all())
+fn groups(rows: &[Row]) -> Vec<discovery::Group<'_>> {
+    discovery::groups(rows.iter().map(|r| &**r))
 }
 
 /// A discovery document in the accepted form.
@@ -34,7 +35,7 @@ fn document(tree: Option<Value>, kind: &str, query: &Query, shape: &Shape) -> Ht
 }
 
 /// The aggregated form, when the client prefers it.
-fn aggregated(core: bool, shape: &Shape) -> Option<HttpResponse> {
+fn aggregated(rows: &[Row], core: bool, shape: &Shape) -> Option<HttpResponse> {
     let accept = shape.accept.as_deref()?;
     let clause = accept.split(',').find(|c| {
         let c: String = c.chars().filter(|c| !c.is_whitespace()).collect();
@@ -43,7 +44,7 @@ fn aggregated(core: bool, shape: &Shape) -> Option<HttpResponse> {
             && c.contains("as=APIGroupDiscoveryList")
     })?;
     let version = if clause.contains("v=v2beta1") { "v2beta1" } else { "v2" };
-    let tree = discovery::aggregated(&groups(), core, version);
+    let tree = discovery::aggregated(&groups(rows), core, version);
     let schema = proto::schema::kind("apidiscovery.k8s.io", version, "APIGroupDiscoveryList");
     let body = negotiate::envelope(negotiate::Format::Json, false, schema, &tree);
     let content_type = AGGREGATED.replace("v=v2;", &format!("v={version};"));
@@ -54,10 +55,10 @@ fn aggregated(core: bool, shape: &Shape) -> Option<HttpResponse> {
     Some(response)
 }
 
-fn root(health: &Health) -> Value {
+fn root(rows: &[Row], health: &Health) -> Value {
     let mut paths: Vec<String> =
         ["/.well-known/openid-configuration", "/api", "/api/v1", "/apis", "/apis/"].map(str::to_owned).into();
-    for r in proto::resources::all().iter().filter(|r| !r.group.is_empty()) {
+    for r in rows.iter().filter(|r| !r.group.is_empty()) {
         for p in [format!("/apis/{}", r.group), format!("/apis/{}/{}", r.group, r.version)] {
             if !paths.contains(&p) {
                 paths.push(p);
@@ -160,25 +161,31 @@ pub(super) async fn serve(
             _ => answer::not_found(shape),
         };
     }
+    let rows = match segments.first() {
+        None | Some(&("api" | "apis")) => server.engine.rows.all(),
+        _ => Vec::new(),
+    };
     match segments.as_slice() {
-        [] => json(&root(&server.health), shape),
+        [] => json(&root(&rows, &server.health), shape),
         ["version"] => json(&shared::version::info(), shape),
         ["metrics"] => {
             answer::reply(Reply::new(200, "text/plain; version=0.0.4; charset=utf-8", server.metrics()), shape)
         }
-        ["api"] => match aggregated(true, shape) {
+        ["api"] => match aggregated(&rows, true, shape) {
             Some(r) => r,
             None => document(Some(discovery::api_versions(&server.address)), "APIVersions", query, shape),
         },
-        ["api", version] => document(discovery::resource_list(&groups(), "", version), "APIResourceList", query, shape),
-        ["apis"] => match aggregated(false, shape) {
+        ["api", version] => {
+            document(discovery::resource_list(&groups(&rows), "", version), "APIResourceList", query, shape)
+        }
+        ["apis"] => match aggregated(&rows, false, shape) {
             Some(r) => r,
-            None => document(Some(discovery::api_group_list(&groups())), "APIGroupList", query, shape),
+            None => document(Some(discovery::api_group_list(&groups(&rows))), "APIGroupList", query, shape),
         },
-        ["apis", group] => document(discovery::api_group(&groups(), group), "APIGroup", query, shape),
+        ["apis", group] => document(discovery::api_group(&groups(&rows), group), "APIGroup", query, shape),
         ["apis", group, version] => {
-            let tree = discovery::resource_list(&groups(), group, version);
-            if tree.is_none() && crate::registry::group_exists(group) {
+            let tree = discovery::resource_list(&groups(&rows), group, version);
+            if tree.is_none() && server.engine.rows.group_exists(group) {
                 return answer::failure(&Status::generic_not_found(), shape);
             }
             document(tree, "APIResourceList", query, shape)

@@ -28,15 +28,18 @@ pub enum CodecError {
 const MAGIC: &[u8] = b"k8s\0";
 
 /// The tables of the stored form of a resource.
-pub fn storage_schema(row: &Resource) -> Result<&'static Message, CodecError> {
+pub fn storage_schema(row: &Resource) -> Result<&Message, CodecError> {
+    if row.custom.is_some() {
+        return served_schema(row);
+    }
     schema::kind(&row.storage.0, &row.storage.1, &row.storage_kind)
         .or_else(|| schema::kind(&row.group, &row.version, &row.kind))
         .ok_or_else(|| CodecError::UnknownKind(row.kind.to_string()))
 }
 
 /// The tables of the served form of a resource.
-pub fn served_schema(row: &Resource) -> Result<&'static Message, CodecError> {
-    schema::kind(&row.group, &row.version, &row.kind).ok_or_else(|| CodecError::UnknownKind(row.kind.to_string()))
+pub fn served_schema(row: &Resource) -> Result<&Message, CodecError> {
+    row.schema().ok_or_else(|| CodecError::UnknownKind(row.kind.to_string()))
 }
 
 /// Encodes an object (in its storage row's version) for etcd.
@@ -131,7 +134,7 @@ pub fn restamp(raw: &Raw, revision: i64) -> Raw {
 }
 
 /// The cache's record of a stored value.
-pub fn entry(row: &'static Resource, key: &str, stored: &[u8], revision: i64) -> Result<Entry, CodecError> {
+pub fn entry(row: &Resource, key: &str, stored: &[u8], revision: i64) -> Result<Entry, CodecError> {
     let raw = raw(stored, revision)?;
     let tree = value(row, &raw)?;
     let mut labels: Vec<(Box<str>, Box<str>)> = tree

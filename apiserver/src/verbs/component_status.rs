@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::resources::Resource;
+use proto::resources::Row;
 use proto::{Value, schema};
 use rustls_pki_types::ServerName;
 use serde_json::json;
@@ -67,7 +67,7 @@ async fn status(engine: &Engine, name: &str, port: Option<u16>) -> Value {
 }
 
 /// GET of one.
-pub async fn get(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Result<Reply, Status> {
+pub async fn get(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let name = r.info.name.as_str();
     let port = LOCAL.iter().find(|(n, _)| *n == name).map(|(_, p)| *p);
     if port.is_none() && name != ETCD {
@@ -77,7 +77,7 @@ pub async fn get(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> R
 }
 
 /// GET of all.
-pub async fn list(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Result<Reply, Status> {
+pub async fn list(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let accepted = accepted(r, false)?;
     let selection = Selection::read(&r.query, row)?;
     let all = LOCAL.iter().map(|(name, port)| (*name, Some(*port))).chain([(ETCD, None)]);

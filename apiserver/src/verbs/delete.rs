@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use proto::json::{self, Strictness};
-use proto::resources::Resource;
+use proto::resources::Row;
 use proto::{Value, protobuf, schema, yaml};
 use serde_json::json;
 use shared::status::{Status, field};
@@ -138,7 +138,7 @@ const JOB_PODS_STAY: &str = "child pods are preserved by default when jobs are d
      propagationPolicy=Orphan to suppress this warning";
 
 /// DELETE of one object.
-pub async fn delete(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Result<Reply, Status> {
+pub async fn delete(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let options = options(&r.content_type, &r.body, &r.query)?;
     let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
     let mut t = Target {
@@ -160,7 +160,7 @@ pub async fn delete(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -
 }
 
 /// What a delete answers with: the object while it is there or where clients expect it, a report otherwise.
-fn outcome(engine: &Engine, r: &Request, row: &'static Resource, deleted: Deleted) -> Result<Reply, Status> {
+fn outcome(engine: &Engine, r: &Request, row: &Row, deleted: Deleted) -> Result<Reply, Status> {
     if !deleted.gone || proto::openapi::returns_deleted(row) {
         return reply_object(engine, r, row, 200, &engine.to_served(row, deleted.object));
     }
@@ -175,7 +175,7 @@ fn outcome(engine: &Engine, r: &Request, row: &'static Resource, deleted: Delete
 }
 
 /// DELETE of all objects that match.
-pub async fn delete_collection(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Result<Reply, Status> {
+pub async fn delete_collection(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let options = options(&r.content_type, &r.body, &r.query)?;
     let selection = Selection::read(&r.query, row)?;
     let namespace = namespace_of(&r.info, row);

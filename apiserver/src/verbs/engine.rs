@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use proto::Value;
-use proto::resources::Resource;
+use proto::resources::{Resource, Row};
 use shared::authn::UserInfo;
 use shared::status::{Status, field};
 
@@ -20,7 +20,7 @@ use crate::cache::Hub;
 use crate::registry::core::service::Services;
 use crate::registry::meta::{self, Deletion, Propagation};
 use crate::registry::strategy::{self, Strategy, StrategyCx};
-use crate::registry::{conversion, qualified, storage_of};
+use crate::registry::{Rows, conversion, qualified};
 use crate::storage::{self, Store, Stored, Written, codec};
 use crate::validation;
 
@@ -40,6 +40,8 @@ pub struct Policy {
 
 /// See the module.
 pub struct Engine {
+    /// What is served now.
+    pub rows: Rows,
     /// etcd.
     pub store: Store,
     /// Caches.
@@ -65,7 +67,7 @@ pub struct Engine {
 /// What a write is about.
 pub struct Target<'a> {
     /// The row of the request.
-    pub row: &'static Resource,
+    pub row: &'a Row,
     /// Subresource, or "".
     pub subresource: &'a str,
     /// Namespace, or "".
@@ -116,13 +118,8 @@ impl Engine {
     }
 
     /// A quorum read; the object is in the storage row's version.
-    pub async fn read(
-        &self,
-        row: &'static Resource,
-        namespace: &str,
-        name: &str,
-    ) -> Result<Option<(Value, Stored)>, Status> {
-        let storage = storage_of(row);
+    pub async fn read(&self, row: &Row, namespace: &str, name: &str) -> Result<Option<(Value, Stored)>, Status> {
+        let storage = &row.storage();
         let (found, _) = self.store.get(&self.key(storage, namespace, name)).await.map_err(|e| storage_status(&e))?;
         found.map(|s| Ok((decode(storage, &s)?, s))).transpose()
     }
@@ -154,7 +151,7 @@ impl Engine {
     }
 
     async fn create_once(&self, t: &mut Target<'_>, object: Value) -> Result<Value, Status> {
-        let storage = storage_of(t.row);
+        let storage = &t.row.storage();
         let strategy = strategy::of(t.row);
         let mut object = self.to_storage(t.row, object);
         self.admit(t, Operation::Create, Some(&mut object), None).await?;
@@ -209,7 +206,7 @@ impl Engine {
         may_create: bool,
         change: &mut Change<'_>,
     ) -> Result<(Value, bool), Status> {
-        let storage = storage_of(t.row);
+        let storage = &t.row.storage();
         let key = self.key(storage, t.namespace, t.name);
         let (mut found, _) = self.store.get(&key).await.map_err(|e| storage_status(&e))?;
         for _ in 0..UPDATE_ROUNDS {
@@ -234,7 +231,7 @@ impl Engine {
     async fn update_once(
         &self,
         t: &mut Target<'_>,
-        storage: &'static Resource,
+        storage: &Row,
         key: &str,
         stored: &Stored,
         change: &mut Change<'_>,
@@ -305,7 +302,7 @@ impl Engine {
 
     /// Deletes an object, or marks it.
     pub async fn delete(&self, t: &mut Target<'_>, options: &DeleteOptions) -> Result<Deleted, Status> {
-        let storage = storage_of(t.row);
+        let storage = &t.row.storage();
         let strategy = strategy::of(t.row);
         let key = self.key(storage, t.namespace, t.name);
         let (mut found, _) = self.store.get(&key).await.map_err(|e| storage_status(&e))?;
@@ -360,13 +357,13 @@ impl Engine {
     /// Changes an object without admission and validation, for subresources that are actions. Returns it as stored.
     pub async fn modify(
         &self,
-        row: &'static Resource,
+        row: &Row,
         namespace: &str,
         name: &str,
         dry_run: bool,
         change: &mut (dyn FnMut(&mut Value) -> Result<(), Status> + Send),
     ) -> Result<Value, Status> {
-        let storage = storage_of(row);
+        let storage = &row.storage();
         let key = self.key(storage, namespace, name);
         let (mut found, _) = self.store.get(&key).await.map_err(|e| storage_status(&e))?;
         for _ in 0..UPDATE_ROUNDS {
@@ -416,7 +413,7 @@ impl Engine {
     fn refuse(
         &self,
         t: &Target<'_>,
-        storage: &'static Resource,
+        storage: &Row,
         object: &Value,
         is_new: bool,
         mut errors: Vec<field::Error>,
@@ -437,23 +434,21 @@ impl Engine {
     }
 
     /// From the request's version to the storage row's.
-    pub fn to_storage(&self, row: &'static Resource, object: Value) -> Value {
-        let s = storage_of(row);
-        if std::ptr::eq(s, row) {
-            object
-        } else {
-            conversion::convert(object, &row.group, &row.kind, &s.group, &s.version)
+    pub fn to_storage(&self, row: &Row, object: Value) -> Value {
+        if row.is_storage() {
+            return object;
         }
+        let s = row.storage();
+        conversion::convert(object, &row.group, &row.kind, &s.group, &s.version)
     }
 
     /// From the storage row's version to the request's.
-    pub fn to_served(&self, row: &'static Resource, object: Value) -> Value {
-        let s = storage_of(row);
-        if std::ptr::eq(s, row) {
-            object
-        } else {
-            conversion::convert(object, &s.group, &s.kind, &row.group, &row.version)
+    pub fn to_served(&self, row: &Row, object: Value) -> Value {
+        if row.is_storage() {
+            return object;
         }
+        let s = row.storage();
+        conversion::convert(object, &s.group, &s.kind, &row.group, &row.version)
     }
 
     /// Mutating admission.
@@ -506,7 +501,7 @@ fn attributes<'a>(
     }
 }
 
-fn decode(storage: &'static Resource, stored: &Stored) -> Result<Value, Status> {
+fn decode(storage: &Row, stored: &Stored) -> Result<Value, Status> {
     codec::decode(storage, &stored.value, stored.revision).map_err(|e| Status::internal(&e.to_string()))
 }
 

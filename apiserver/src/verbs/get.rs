@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use proto::resources::Resource;
+use proto::resources::Row;
 use shared::status::Status;
 
 use super::engine::{Engine, storage_status};
 use super::{Reply, Request, accepted, namespace_of, table};
 use crate::cache::{Entry, Raw};
-use crate::registry::storage_of;
 use crate::storage::codec;
 
 /// Reads a `resourceVersion` parameter; the error is that of GET and WATCH.
@@ -27,12 +26,12 @@ pub fn revision(text: &str) -> Result<Option<i64>, String> {
 /// Finds the entry of an object as fresh as asked: `None` is a quorum read, 0 whatever is known.
 pub async fn entry(
     engine: &Arc<Engine>,
-    row: &'static Resource,
+    row: &Row,
     namespace: &str,
     name: &str,
     at: Option<i64>,
 ) -> Result<Arc<Entry>, Status> {
-    let storage = storage_of(row);
+    let storage = &row.storage();
     let missing = || Status::not_found(&row.group, &row.plural, name);
     let short = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
     let Some(at) = at else {
@@ -61,7 +60,7 @@ pub async fn reach(engine: &Engine, at: i64) -> Result<(), Status> {
 }
 
 /// The verb.
-pub async fn get(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Result<Reply, Status> {
+pub async fn get(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let accepted = accepted(r, false)?;
     let at = revision(r.query.get("resourceVersion").unwrap_or("")).map_err(|e| Status::unknown(&e))?;
     let entry = entry(engine, row, namespace_of(&r.info, row), &r.info.name, at).await?;
@@ -74,7 +73,7 @@ pub async fn get(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> R
 }
 
 /// The tree of cached bytes in the version of the request's row.
-pub fn served(engine: &Engine, row: &'static Resource, raw: &Raw) -> Result<proto::Value, Status> {
-    let tree = codec::value(storage_of(row), raw).map_err(|e| Status::internal(&e.to_string()))?;
+pub fn served(engine: &Engine, row: &Row, raw: &Raw) -> Result<proto::Value, Status> {
+    let tree = codec::value(&row.storage(), raw).map_err(|e| Status::internal(&e.to_string()))?;
     Ok(engine.to_served(row, tree))
 }

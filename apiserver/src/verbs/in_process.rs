@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use proto::Value;
-use proto::resources::Resource;
+use proto::resources::{Resource, Row};
 use shared::authn::UserInfo;
 use shared::status::Status;
 
@@ -39,23 +39,17 @@ fn options() -> WriteOptions {
 
 #[async_trait]
 impl Pipeline for InProcess {
-    async fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Result<Value, Status> {
+    async fn get(&self, resource: &Row, namespace: &str, name: &str) -> Result<Value, Status> {
         let found = self.0.read(resource, namespace, name).await?;
         found.map(|(v, _)| v).ok_or_else(|| Status::not_found(&resource.group, &resource.plural, name))
     }
 
-    async fn list(&self, resource: &'static Resource, namespace: Option<&str>) -> Result<Vec<Value>, Status> {
+    async fn list(&self, resource: &Row, namespace: Option<&str>) -> Result<Vec<Value>, Status> {
         let found = list::collect(&self.0, resource, namespace.unwrap_or(""), &Selection::all()).await?;
         Ok(found.items.iter().filter_map(|e| codec::value(resource, &e.raw).ok()).collect())
     }
 
-    async fn create(
-        &self,
-        user: &UserInfo,
-        resource: &'static Resource,
-        namespace: &str,
-        object: Value,
-    ) -> Result<Value, Status> {
+    async fn create(&self, user: &UserInfo, resource: &Row, namespace: &str, object: Value) -> Result<Value, Status> {
         let mut object = canonical(resource, &object)?;
         write::check_namespace(&mut object, namespace)?;
         managers::created(resource, "", &mut object, MANAGER);
@@ -73,13 +67,7 @@ impl Pipeline for InProcess {
         self.0.create(&mut t, object).await
     }
 
-    async fn update(
-        &self,
-        user: &UserInfo,
-        resource: &'static Resource,
-        subresource: &str,
-        object: Value,
-    ) -> Result<Value, Status> {
+    async fn update(&self, user: &UserInfo, resource: &Row, subresource: &str, object: Value) -> Result<Value, Status> {
         let object = canonical(resource, &object)?;
         let (namespace, name) = (meta::text(&object, "namespace").to_owned(), meta::text(&object, "name").to_owned());
         let options = options();
@@ -106,7 +94,7 @@ impl Pipeline for InProcess {
     async fn delete(
         &self,
         user: &UserInfo,
-        resource: &'static Resource,
+        resource: &Row,
         namespace: &str,
         name: &str,
         args: DeleteArgs,

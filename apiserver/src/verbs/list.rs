@@ -7,7 +7,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
-use proto::resources::Resource;
+use proto::resources::Row;
 use proto::{Value, json, protobuf, schema};
 use serde_json::{Map, json};
 use shared::status::{Status, field};
@@ -19,7 +19,6 @@ use super::table::{self, Include};
 use super::{Reply, Request, accepted, get, namespace_of};
 use crate::cache::{Entry, Raw};
 use crate::negotiate::{self, Accepted, Format, Shape};
-use crate::registry::storage_of;
 use crate::storage::{self, codec};
 
 /// Which moment a list shows.
@@ -174,7 +173,7 @@ fn expired(error: storage::Error, o: &Options, scope: &str, last_start: &str) ->
 
 async fn from_cache(
     engine: &Arc<Engine>,
-    storage: &'static Resource,
+    storage: &Row,
     scope: &str,
     o: &Options,
     selection: &Selection,
@@ -201,7 +200,7 @@ async fn from_cache(
 
 async fn from_etcd(
     engine: &Arc<Engine>,
-    storage: &'static Resource,
+    storage: &Row,
     scope: &str,
     o: &Options,
     selection: &Selection,
@@ -242,12 +241,12 @@ async fn from_etcd(
 
 async fn find(
     engine: &Arc<Engine>,
-    row: &'static Resource,
+    row: &Row,
     namespace: &str,
     o: &Options,
     selection: &Selection,
 ) -> Result<Found, Status> {
-    let storage = storage_of(row);
+    let storage = &row.storage();
     let scope = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
     let cacher = engine.hub.cacher(storage);
     cacher.wait_ready().await;
@@ -282,12 +281,7 @@ async fn find(
 }
 
 /// All objects of a collection that match, as they are now.
-pub async fn collect(
-    engine: &Arc<Engine>,
-    row: &'static Resource,
-    namespace: &str,
-    selection: &Selection,
-) -> Result<Found, Status> {
+pub async fn collect(engine: &Arc<Engine>, row: &Row, namespace: &str, selection: &Selection) -> Result<Found, Status> {
     find(
         engine,
         row,
@@ -299,7 +293,7 @@ pub async fn collect(
 }
 
 /// The verb.
-pub async fn list(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Result<Reply, Status> {
+pub async fn list(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let accepted = accepted(r, false)?;
     let include = Include::read(&r.query);
     let namespace = namespace_of(&r.info, row);
@@ -330,20 +324,20 @@ fn meta(found: &Found) -> Value {
 /// Encodes a list.
 pub fn reply(
     engine: &Engine,
-    row: &'static Resource,
+    row: &Row,
     accepted: &Accepted,
     include: Include,
     found: &Found,
 ) -> Result<Reply, Status> {
     let failed = |e: codec::CodecError| Status::internal(&e.to_string());
-    let own = std::ptr::eq(storage_of(row), row);
+    let own = row.is_storage();
     let body = match (accepted.shape, accepted.format) {
         (Shape::Object, Format::Json) => json_list(engine, row, own, found)?,
         (Shape::Object, Format::Protobuf) if !row.storage_json => protobuf_list(engine, row, own, found)?,
         (shape, format) => {
             let mut trees = Vec::with_capacity(found.items.len());
             for e in &found.items {
-                trees.push(engine.to_served(row, codec::value(storage_of(row), &e.raw).map_err(failed)?));
+                trees.push(engine.to_served(row, codec::value(&row.storage(), &e.raw).map_err(failed)?));
             }
             let (schema, tree) = match shape {
                 Shape::Table(version) => (
@@ -362,7 +356,7 @@ pub fn reply(
                         map.remove("apiVersion");
                     }
                     let tree = json!({"kind": row.list_kind, "apiVersion": row.api_version(), "metadata": meta(found), "items": trees});
-                    (schema::kind(&row.group, &row.version, &row.list_kind), tree)
+                    (row.list_schema(), tree)
                 }
             };
             negotiate::envelope(format, accepted.pretty, schema, &tree)
@@ -378,7 +372,7 @@ pub fn reply(
     Ok(Reply::new(200, accepted.format.content_type(), Bytes::from(body)))
 }
 
-fn json_list(engine: &Engine, row: &'static Resource, own: bool, found: &Found) -> Result<Vec<u8>, Status> {
+fn json_list(engine: &Engine, row: &Row, own: bool, found: &Found) -> Result<Vec<u8>, Status> {
     let failed = |e: codec::CodecError| Status::internal(&e.to_string());
     let size: usize = found.items.iter().map(|e| e.raw.size() * 2).sum();
     let mut out = Vec::with_capacity(size + 256);
@@ -398,7 +392,7 @@ fn json_list(engine: &Engine, row: &'static Resource, own: bool, found: &Found) 
         if own {
             codec::to_json_item(row, &e.raw, &mut out).map_err(failed)?;
         } else {
-            let mut tree = engine.to_served(row, codec::value(storage_of(row), &e.raw).map_err(failed)?);
+            let mut tree = engine.to_served(row, codec::value(&row.storage(), &e.raw).map_err(failed)?);
             if let Some(map) = tree.as_object_mut() {
                 map.remove("kind");
                 map.remove("apiVersion");
@@ -411,7 +405,7 @@ fn json_list(engine: &Engine, row: &'static Resource, own: bool, found: &Found) 
 }
 
 /// `metadata = 1`, `items = 2`.
-fn protobuf_list(engine: &Engine, row: &'static Resource, own: bool, found: &Found) -> Result<Vec<u8>, Status> {
+fn protobuf_list(engine: &Engine, row: &Row, own: bool, found: &Found) -> Result<Vec<u8>, Status> {
     let failed = |e: codec::CodecError| Status::internal(&e.to_string());
     let size: usize = found.items.iter().map(|e| e.raw.size() + 4).sum();
     let mut body = Vec::with_capacity(size + 64);
@@ -424,7 +418,7 @@ fn protobuf_list(engine: &Engine, row: &'static Resource, own: bool, found: &Fou
         match (&e.raw, own) {
             (Raw::Proto(bytes), true) => put(&mut body, 0x12, bytes),
             _ => {
-                let tree = engine.to_served(row, codec::value(storage_of(row), &e.raw).map_err(failed)?);
+                let tree = engine.to_served(row, codec::value(&row.storage(), &e.raw).map_err(failed)?);
                 put(&mut body, 0x12, &protobuf::encode(served, &tree));
             }
         }

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use futures::stream::LocalBoxStream;
-use proto::resources::Resource;
+use proto::resources::{Resource, Row};
 use serde_json::{Value, json};
 use shared::authn::UserInfo;
 use shared::status::Status;
@@ -133,8 +133,8 @@ pub fn accepted(r: &Request, watch: bool) -> Result<Accepted, Status> {
 
 /// Runs a request for a resource.
 pub async fn dispatch(engine: &Arc<Engine>, r: Request) -> Result<Reply, Status> {
-    let route = route(&r.info, &r.method)?;
-    let deprecated: Vec<String> = deprecation(route.row).map(str::to_owned).into_iter().collect();
+    let route = route(&engine.rows, &r.info, &r.method)?;
+    let deprecated: Vec<String> = deprecation(&route.row).map(str::to_owned).into_iter().collect();
     let reply = r.noted.keep(perform(engine, &r, &route).await, &deprecated)?;
     Ok(reply.warn(deprecated))
 }
@@ -149,23 +149,23 @@ fn deprecation(row: &Resource) -> Option<&'static str> {
 }
 
 async fn perform(engine: &Arc<Engine>, r: &Request, route: &Route) -> Result<Reply, Status> {
-    if route.subresource.is_some() {
+    if route.subresource().is_some() {
         return subresources::dispatch(engine, r, route).await;
     }
     match (r.info.verb.as_str(), &*route.row.plural) {
-        ("get", "componentstatuses") => return component_status::get(engine, r, route.row).await,
-        ("list", "componentstatuses") => return component_status::list(engine, r, route.row).await,
+        ("get", "componentstatuses") => return component_status::get(engine, r, &route.row).await,
+        ("list", "componentstatuses") => return component_status::list(engine, r, &route.row).await,
         _ => {}
     }
     match r.info.verb.as_str() {
-        "get" => get::get(engine, r, route.row).await,
-        "list" => list::list(engine, r, route.row).await,
-        "watch" => watch::watch(engine, r, route.row).await,
-        "create" => write::create(engine, r, route.row).await,
-        "update" => write::update(engine, r, route.row, "").await,
-        "patch" => patch::patch(engine, r, route.row, "").await,
-        "delete" => delete::delete(engine, r, route.row).await,
-        "deletecollection" => delete::delete_collection(engine, r, route.row).await,
+        "get" => get::get(engine, r, &route.row).await,
+        "list" => list::list(engine, r, &route.row).await,
+        "watch" => watch::watch(engine, r, &route.row).await,
+        "create" => write::create(engine, r, &route.row).await,
+        "update" => write::update(engine, r, &route.row, "").await,
+        "patch" => patch::patch(engine, r, &route.row, "").await,
+        "delete" => delete::delete(engine, r, &route.row).await,
+        "deletecollection" => delete::delete_collection(engine, r, &route.row).await,
         _ => Err(Status::generic_method_not_allowed()),
     }
 }
@@ -178,7 +178,7 @@ pub fn namespace_of<'a>(info: &'a RequestInfo, row: &Resource) -> &'a str {
 /// The target of a write.
 pub fn target<'a>(
     r: &'a Request,
-    row: &'static Resource,
+    row: &'a Row,
     subresource: &'a str,
     options: &'a WriteOptions,
     kind: &str,
@@ -206,13 +206,7 @@ pub fn target<'a>(
 }
 
 /// Encodes an object answer in the form the client accepts.
-pub fn reply_object(
-    engine: &Engine,
-    r: &Request,
-    row: &'static Resource,
-    code: u16,
-    object: &Value,
-) -> Result<Reply, Status> {
+pub fn reply_object(engine: &Engine, r: &Request, row: &Row, code: u16, object: &Value) -> Result<Reply, Status> {
     let accepted = accepted(r, false)?;
     table::object_reply(engine, r, row, &accepted, code, object)
 }

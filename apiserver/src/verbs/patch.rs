@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use proto::merge::{go_print, json_patch, merge_patch, strategic};
-use proto::resources::Resource;
+use proto::resources::{Resource, Row};
 use proto::schema::Message;
 use proto::{Value, json, yaml};
 use shared::status::{Status, field};
@@ -195,12 +195,7 @@ fn check_applied(row: &Resource, applied: &Value, name: &str, namespace: &str) -
 }
 
 /// The verb, for an object or one of its object-shaped subresources.
-pub async fn patch(
-    engine: &Arc<Engine>,
-    r: &Request,
-    row: &'static Resource,
-    subresource: &str,
-) -> Result<Reply, Status> {
+pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &str) -> Result<Reply, Status> {
     if !TYPES.contains(&media(&r.content_type)) {
         return Err(unsupported());
     }

@@ -1,25 +1,33 @@
 //! Which row and subresource a request line means, or the error for one that means nothing.
 
-use proto::resources::{self, Resource, Subresource};
+use proto::resources::{Row, Subresource};
 use shared::status::Status;
 
 use crate::api::RequestInfo;
+use crate::registry::Rows;
 
 /// A request line, resolved.
 pub struct Route {
     /// The resource.
-    pub row: &'static Resource,
+    pub row: Row,
+    /// Index of the subresource in the row.
+    subresource: Option<usize>,
+}
+
+impl Route {
     /// The subresource.
-    pub subresource: Option<&'static Subresource>,
+    pub fn subresource(&self) -> Option<&Subresource> {
+        self.row.subresources.get(self.subresource?)
+    }
 }
 
 /// Verbs that go to a collection's URL.
 const COLLECTION: [&str; 5] = ["create", "list", "watch", "deletecollection", ""];
 
 /// Resolves a request line.
-pub fn route(info: &RequestInfo, method: &str) -> Result<Route, Status> {
+pub fn route(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Status> {
     let missing = Status::generic_not_found;
-    let row = resources::find(&info.api_group, &info.api_version, &info.resource).ok_or_else(missing)?;
+    let row = rows.find(&info.api_group, &info.api_version, &info.resource).ok_or_else(missing)?;
     let named = info.parts.len() > 1;
     let in_namespace = !info.namespace.is_empty();
     if row.namespaced && named && !in_namespace {
@@ -32,7 +40,8 @@ pub fn route(info: &RequestInfo, method: &str) -> Result<Route, Status> {
         return Err(Status::generic_method_not_allowed());
     }
     if info.parts.len() > 2 {
-        let sub = row.subresource(&info.subresource).ok_or_else(missing)?;
+        let index = row.subresources.iter().position(|s| s.name == info.subresource).ok_or_else(missing)?;
+        let sub = &row.subresources[index];
         if info.parts.len() > 3 && sub.name != "proxy" {
             return Err(missing());
         }
@@ -40,7 +49,7 @@ pub fn route(info: &RequestInfo, method: &str) -> Result<Route, Status> {
         if !connects && !sub.verbs.iter().any(|v| *v == info.verb) {
             return Err(Status::generic_method_not_allowed());
         }
-        return Ok(Route { row, subresource: Some(sub) });
+        return Ok(Route { row, subresource: Some(index) });
     }
     let names_allowed = row.verbs.iter().any(|v| matches!(&**v, "get" | "update" | "patch" | "delete"));
     if named && !names_allowed {
@@ -88,7 +97,7 @@ mod tests {
             ("PUT", "/api/v1/namespaces/e/finalize", 200),
         ] {
             let info = request_info(method, path, &Query::default());
-            let got = route(&info, method).map_or_else(|e| e.code, |_| 200);
+            let got = route(&Rows::default(), &info, method).map_or_else(|e| e.code, |_| 200);
             assert_eq!(got, want, "{method} {path}");
         }
     }

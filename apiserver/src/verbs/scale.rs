@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use proto::resources::Resource;
+use proto::resources::{Resource, Row};
 use proto::selector::Selector;
 use proto::{Value, schema};
 use serde_json::{Map, json};
@@ -77,7 +77,7 @@ fn written_back(row: &Resource, old: &Value, scale: &Value, manager: &str) -> Re
 }
 
 /// GET, PUT and PATCH.
-pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Result<Reply, Status> {
+pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let namespace = namespace_of(&r.info, row);
     let name = &r.info.name;
     match r.info.verb.as_str() {

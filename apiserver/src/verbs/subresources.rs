@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use proto::resources::Resource;
+use proto::resources::Row;
 use proto::{Value, schema};
 use serde_json::json;
 use shared::status::Status;
@@ -17,8 +17,8 @@ use crate::registry::meta;
 
 /// Runs a request for a subresource.
 pub async fn dispatch(engine: &Arc<Engine>, r: &Request, route: &Route) -> Result<Reply, Status> {
-    let row = route.row;
-    let Some(sub) = route.subresource else { return Err(Status::generic_not_found()) };
+    let row = &route.row;
+    let Some(sub) = route.subresource() else { return Err(Status::generic_not_found()) };
     match &*sub.name {
         "scale" => return scale::dispatch(engine, r, row).await,
         "binding" => return bind(engine, r, row).await,
@@ -26,7 +26,7 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, route: &Route) -> Resul
         "token" => return token(engine, r, row).await,
         _ => {}
     }
-    let name: &'static str = &sub.name;
+    let name = &*sub.name;
     match r.info.verb.as_str() {
         "get" => get::get(engine, r, row).await,
         "update" => write::update(engine, r, row, name).await,
@@ -47,14 +47,14 @@ pub fn created(r: &Request) -> Result<Reply, Status> {
 pub async fn create_virtual(
     engine: &Arc<Engine>,
     r: &Request,
-    row: &'static Resource,
+    row: &Row,
     mut object: Value,
     options: &WriteOptions,
 ) -> Result<Reply, Status> {
     let namespace = namespace_of(&r.info, row);
     write::check_namespace(&mut object, namespace)?;
     if row.plural == "bindings" {
-        let pods = proto::resources::find("", "v1", "pods").ok_or_else(Status::generic_not_found)?;
+        let pods = &engine.rows.find("", "v1", "pods").ok_or_else(Status::generic_not_found)?;
         let name = meta::text(&object, "name").to_owned();
         return bind_to(engine, r, pods, &name, object, options).await;
     }
@@ -68,7 +68,7 @@ pub async fn create_virtual(
     }
 }
 
-async fn bind(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Result<Reply, Status> {
+async fn bind(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let options = WriteOptions::read(&r.query, OptionsKind::Create, &r.user_agent)?;
     let mut object =
         negotiate::decode(&r.content_type, &r.body, &Expected::kind("", "v1", "Binding"), options.field_validation)?
@@ -84,7 +84,7 @@ async fn bind(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Resu
 async fn bind_to(
     engine: &Arc<Engine>,
     r: &Request,
-    row: &'static Resource,
+    row: &Row,
     name: &str,
     mut object: Value,
     options: &WriteOptions,
@@ -100,7 +100,7 @@ async fn bind_to(
     created(r)
 }
 
-async fn token(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Result<Reply, Status> {
+async fn token(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let options = WriteOptions::read(&r.query, OptionsKind::Create, &r.user_agent)?;
     let expected = Expected::kind("authentication.k8s.io", "v1", "TokenRequest");
     let mut object = negotiate::decode(&r.content_type, &r.body, &expected, options.field_validation)?.object;

@@ -1,6 +1,6 @@
 //! Answers in the form the client accepts: the object itself, its metadata, or a table.
 
-use proto::resources::Resource;
+use proto::resources::{Resource, Row};
 use proto::{Value, protobuf};
 use serde_json::json;
 use shared::status::Status;
@@ -10,7 +10,6 @@ use super::query::Query;
 use super::{Reply, Request};
 use crate::cache::Raw;
 use crate::negotiate::{self, Accepted, Format, Shape};
-use crate::registry::storage_of;
 use crate::storage::codec;
 use crate::{printers, registry};
 
@@ -44,8 +43,8 @@ fn internal(e: &codec::CodecError) -> Status {
 }
 
 /// Encodes cached bytes without a tree where format and version allow it.
-pub fn direct(row: &'static Resource, accepted: &Accepted, raw: &Raw) -> Result<Option<Vec<u8>>, Status> {
-    if accepted.shape != Shape::Object || accepted.pretty || !std::ptr::eq(storage_of(row), row) {
+pub fn direct(row: &Row, accepted: &Accepted, raw: &Raw) -> Result<Option<Vec<u8>>, Status> {
+    if accepted.shape != Shape::Object || accepted.pretty || !row.is_storage() {
         return Ok(None);
     }
     match (accepted.format, raw) {
@@ -64,7 +63,7 @@ pub fn direct(row: &'static Resource, accepted: &Accepted, raw: &Raw) -> Result<
 pub fn object_reply(
     _engine: &Engine,
     r: &Request,
-    row: &'static Resource,
+    row: &Row,
     accepted: &Accepted,
     code: u16,
     object: &Value,
@@ -74,7 +73,10 @@ pub fn object_reply(
         Shape::Object => {
             let api_version = object.get("apiVersion").and_then(Value::as_str).unwrap_or("");
             let kind = object.get("kind").and_then(Value::as_str).unwrap_or("");
-            (proto::schema::kind_of(api_version, kind), object)
+            (
+                row.custom.as_ref().map_or_else(|| proto::schema::kind_of(api_version, kind), |c| Some(&*c.schema)),
+                object,
+            )
         }
         Shape::Metadata(version) => {
             tree = negotiate::metadata_of(object, version);

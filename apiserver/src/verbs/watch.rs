@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt as _;
-use proto::resources::Resource;
+use proto::resources::Row;
 use proto::{Value, protobuf, schema};
 use rand::Rng as _;
 use serde_json::json;
@@ -23,7 +23,6 @@ use super::table::{self, Include};
 use super::{Body, Reply, Request, accepted, get, namespace_of};
 use crate::cache::{Entry, Filter, Message, Raw, Seen, Start, Watch};
 use crate::negotiate::{self, Accepted, Format, Shape};
-use crate::registry::storage_of;
 use crate::serve::info::names_object;
 use crate::storage::codec;
 
@@ -37,7 +36,7 @@ const INITIAL_END: &str = "k8s.io/initial-events-end";
 /// Turns changes into frames of one watch.
 struct Framer {
     engine: Arc<Engine>,
-    row: &'static Resource,
+    row: Row,
     accepted: Accepted,
     include: Include,
     headers_sent: bool,
@@ -45,7 +44,7 @@ struct Framer {
 
 impl Framer {
     fn own(&self) -> bool {
-        std::ptr::eq(storage_of(self.row), self.row)
+        self.row.is_storage()
     }
 
     fn frame(&self, kind: &str, object: &[u8], out: &mut Vec<u8>) {
@@ -70,7 +69,7 @@ impl Framer {
     fn tree(&mut self, object: &Value) -> Vec<u8> {
         let tree;
         let (schema, value) = match self.accepted.shape {
-            Shape::Object => (codec::served_schema(self.row).ok(), object),
+            Shape::Object => (codec::served_schema(&self.row).ok(), object),
             Shape::Metadata(version) => {
                 tree = negotiate::metadata_of(object, version);
                 (schema::kind("meta.k8s.io", "v1", "PartialObjectMetadata"), &tree)
@@ -78,7 +77,7 @@ impl Framer {
             Shape::Table(version) => {
                 let meta = json!({"resourceVersion": crate::registry::meta::text(object, "resourceVersion")});
                 let headers = !std::mem::replace(&mut self.headers_sent, true);
-                tree = table::tabulate(self.row, version, std::iter::once(object), self.include, meta, headers);
+                tree = table::tabulate(&self.row, version, std::iter::once(object), self.include, meta, headers);
                 (negotiate::table_kind("v1"), &tree)
             }
         };
@@ -93,14 +92,14 @@ impl Framer {
                 }
                 (Format::Json, _) => {
                     let mut out = Vec::with_capacity(raw.size() * 2);
-                    if codec::to_json(self.row, raw, &mut out).is_ok() {
+                    if codec::to_json(&self.row, raw, &mut out).is_ok() {
                         return out;
                     }
                 }
                 _ => {}
             }
         }
-        match get::served(&self.engine, self.row, raw) {
+        match get::served(&self.engine, &self.row, raw) {
             Ok(tree) => self.tree(&tree),
             // What entered the cache was readable then.
             Err(_) => b"null".to_vec(),
@@ -138,7 +137,7 @@ impl Framer {
             Shape::Table(version) => {
                 let headers = !std::mem::replace(&mut self.headers_sent, true);
                 let one = initial_end.then_some(&object);
-                let tree = table::tabulate(self.row, version, one.into_iter(), self.include, meta, headers);
+                let tree = table::tabulate(&self.row, version, one.into_iter(), self.include, meta, headers);
                 negotiate::envelope(self.accepted.format, false, negotiate::table_kind("v1"), &tree)
             }
             _ => self.tree(&object),
@@ -226,7 +225,7 @@ impl Session {
 }
 
 /// The verb.
-pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Result<Reply, Status> {
+pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let accepted = accepted(r, true)?;
     check(&r.query, true)?;
     let include = if matches!(accepted.shape, Shape::Table(_)) { Include::read(&r.query)? } else { Include::Metadata };
@@ -245,7 +244,7 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &'static Resource) ->
     let namespace = namespace_of(&r.info, row);
     let scope = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
 
-    let cacher = engine.hub.cacher(storage_of(row));
+    let cacher = engine.hub.cacher(&row.storage());
     cacher.wait_ready().await;
     let mut after = 0;
     let start = match (send_initial, at) {
@@ -271,7 +270,7 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &'static Resource) ->
         let scope = scope.clone();
         Arc::new(move |e: &Entry| e.key.starts_with(&scope) && selection.matches(e))
     };
-    let framer = Framer { engine: engine.clone(), row, accepted, include, headers_sent: false };
+    let framer = Framer { engine: engine.clone(), row: row.clone(), accepted, include, headers_sent: false };
     let content_type = accepted.format.stream_content_type();
     let processed = engine.hub.processed();
     let mut watch = match cacher.watch(&scope, start, processed, filter.clone()) {

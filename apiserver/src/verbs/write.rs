@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use proto::Value;
-use proto::resources::Resource;
+use proto::resources::{Resource, Row};
 use shared::status::Status;
 
 use super::engine::Engine;
@@ -14,7 +14,7 @@ use crate::registry::{meta, strategy};
 use crate::storage::codec;
 
 /// Decodes a body as the row's kind and fills in defaults.
-pub fn body(r: &Request, row: &'static Resource, options: &WriteOptions) -> Result<Decoded, Status> {
+pub fn body(r: &Request, row: &Row, options: &WriteOptions) -> Result<Decoded, Status> {
     let mut decoded = negotiate::decode(&r.content_type, &r.body, &Expected::of(row), options.field_validation)?;
     default(row, &mut decoded.object)?;
     Ok(decoded)
@@ -53,7 +53,7 @@ pub fn check_name(object: &Value, name: &str) -> Result<(), Status> {
 }
 
 /// POST.
-pub async fn create(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Result<Reply, Status> {
+pub async fn create(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let options = WriteOptions::read(&r.query, OptionsKind::Create, &r.user_agent)?;
     let Decoded { mut object, warnings } = body(r, row, &options)?;
     if !row.is_stored() {
@@ -83,12 +83,7 @@ fn check_uid(engine: &Engine, row: &Resource, namespace: &str, new: &Value, old:
 }
 
 /// PUT of an object or one of its object-shaped subresources.
-pub async fn update(
-    engine: &Arc<Engine>,
-    r: &Request,
-    row: &'static Resource,
-    subresource: &str,
-) -> Result<Reply, Status> {
+pub async fn update(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &str) -> Result<Reply, Status> {
     let options = WriteOptions::read(&r.query, OptionsKind::Update, &r.user_agent)?;
     let Decoded { mut object, warnings } = body(r, row, &options)?;
     let namespace = namespace_of(&r.info, row);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use proto::resources::{self, Resource};
+use proto::resources::Row;
 use proto::selector::Selector;
 use proto::{Value, schema};
 use serde_json::json;
@@ -81,12 +81,7 @@ fn take(budget: &mut Value, pod: &str) -> Result<(), Status> {
     Ok(())
 }
 
-async fn budgets_of(
-    engine: &Arc<Engine>,
-    row: &'static Resource,
-    namespace: &str,
-    pod: &Value,
-) -> Result<Vec<Value>, Status> {
+async fn budgets_of(engine: &Arc<Engine>, row: &Row, namespace: &str, pod: &Value) -> Result<Vec<Value>, Status> {
     let found = list::collect(engine, row, namespace, &Selection::all()).await?;
     let labels = pod["metadata"].get("labels");
     let trees = found.items.iter().filter_map(|e| codec::value(row, &e.raw).ok());
@@ -94,7 +89,7 @@ async fn budgets_of(
 }
 
 /// The verb.
-pub async fn evict(engine: &Arc<Engine>, r: &Request, row: &'static Resource) -> Result<Reply, Status> {
+pub async fn evict(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let options = WriteOptions::read(&r.query, OptionsKind::Create, &r.user_agent)?;
     let mut eviction = negotiate::decode(
         &r.content_type,
@@ -143,7 +138,7 @@ pub async fn evict(engine: &Arc<Engine>, r: &Request, row: &'static Resource) ->
 }
 
 async fn ask_budget(engine: &Arc<Engine>, namespace: &str, pod: &Value, dry_run: bool) -> Result<(), Status> {
-    let row = resources::find("policy", "v1", "poddisruptionbudgets").ok_or_else(Status::generic_not_found)?;
+    let row = &engine.rows.find("policy", "v1", "poddisruptionbudgets").ok_or_else(Status::generic_not_found)?;
     let budgets = budgets_of(engine, row, namespace, pod).await?;
     match budgets.as_slice() {
         [] => Ok(()),

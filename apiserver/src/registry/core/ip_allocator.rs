@@ -8,7 +8,7 @@ use proto::Value;
 use rand::Rng;
 use serde_json::json;
 
-use crate::registry::{meta, storage_row};
+use crate::registry::{builtin, meta};
 use crate::storage::{Written, codec};
 use crate::verbs::engine::Engine;
 
@@ -71,11 +71,11 @@ fn object(ip: IpAddr, namespace: &str, name: &str) -> Value {
 
 async fn take(engine: &Engine, ip: IpAddr, namespace: &str, name: &str) -> Result<bool, IpError> {
     let storage = |e: String| IpError::Storage(e);
-    let row = storage_row("networking.k8s.io", "ipaddresses").ok_or(IpError::Full)?;
-    let bytes = codec::encode(row, &object(ip, namespace, name)).map_err(|e| storage(e.to_string()))?;
+    let row = builtin("networking.k8s.io", "ipaddresses").ok_or(IpError::Full)?;
+    let bytes = codec::encode(&row, &object(ip, namespace, name)).map_err(|e| storage(e.to_string()))?;
     let written = engine
         .store
-        .create(&engine.key(row, "", &ip.to_string()), bytes, None)
+        .create(&engine.key(&row, "", &ip.to_string()), bytes, None)
         .await
         .map_err(|e| storage(e.to_string()))?;
     match written {
@@ -83,7 +83,7 @@ async fn take(engine: &Engine, ip: IpAddr, namespace: &str, name: &str) -> Resul
         // A service that is created again may find its own address.
         Written::Lost(Some(there)) => {
             let parent =
-                codec::decode(row, &there.value, 0).map_err(|e| storage(e.to_string()))?["spec"]["parentRef"].take();
+                codec::decode(&row, &there.value, 0).map_err(|e| storage(e.to_string()))?["spec"]["parentRef"].take();
             Ok(parent["namespace"] == namespace && parent["name"] == name && name == "kubernetes")
         }
         Written::Lost(None) => Ok(false),
@@ -132,8 +132,8 @@ pub fn preview(net: &IpNet) -> IpAddr {
 
 /// Gives an address back.
 pub async fn release(engine: &Engine, ip: &str) {
-    let Some(row) = storage_row("networking.k8s.io", "ipaddresses") else { return };
-    let key = engine.key(row, "", ip);
+    let Some(row) = builtin("networking.k8s.io", "ipaddresses") else { return };
+    let key = engine.key(&row, "", ip);
     if let Ok((Some(there), _)) = engine.store.get(&key).await
         && let Err(error) = engine.store.delete_if(&key, there.revision).await
     {

@@ -1,0 +1,175 @@
+//! The rows served now: those that are compiled in, and those of custom resources, which come and go.
+//!
+//! One port for everybody who asks what is served (routing, discovery, caches, admission, in-process writes). Readers
+//! take a snapshot and never wait; the one writer is the controller of custom resource definitions.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use proto::resources::{self, Row};
+
+/// Rows of custom resources by group and plural, versions best first.
+type Table = BTreeMap<(Box<str>, Box<str>), Arc<[Row]>>;
+
+/// A handle on the rows; clones share them.
+#[derive(Clone, Default)]
+pub struct Rows {
+    custom: Arc<ArcSwap<Table>>,
+    generation: Arc<AtomicU64>,
+}
+
+impl Rows {
+    /// A row by group, version and plural.
+    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<Row> {
+        if let Some(row) = resources::find(group, version, plural) {
+            return Some(row.into());
+        }
+        self.custom_resource(group, plural)?.iter().find(|r| r.version == version).cloned()
+    }
+
+    /// A row by group, version and kind.
+    pub fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<Row> {
+        if let Some(row) = resources::find_kind(group, version, kind) {
+            return Some(row.into());
+        }
+        let table = self.custom.load();
+        of_group(&table, group).flat_map(|rows| rows.iter()).find(|r| r.version == version && r.kind == kind).cloned()
+    }
+
+    /// The row whose version is stored, whatever versions are served.
+    pub fn storage(&self, group: &str, plural: &str) -> Option<Row> {
+        if let Some(row) = builtin(group, plural) {
+            return Some(row);
+        }
+        self.custom_resource(group, plural)?.first().map(Row::storage)
+    }
+
+    /// True when a group is served at all.
+    pub fn group_exists(&self, group: &str) -> bool {
+        resources::all().iter().any(|r| r.group == group) || of_group(&self.custom.load(), group).next().is_some()
+    }
+
+    /// Every row: the compiled-in ones in discovery order, then custom resources by group, version (best first) and
+    /// plural.
+    pub fn all(&self) -> Vec<Row> {
+        let mut rows: Vec<Row> = resources::all().iter().map(Row::from).collect();
+        rows.extend(self.custom());
+        rows
+    }
+
+    /// The rows of custom resources alone, ordered as in [`all`](Self::all).
+    pub fn custom(&self) -> Vec<Row> {
+        let mut rows: Vec<Row> = self.custom.load().values().flat_map(|r| r.iter().cloned()).collect();
+        rows.sort_by(|a, b| {
+            (&a.group, version_rank(&a.version), &a.plural).cmp(&(&b.group, version_rank(&b.version), &b.plural))
+        });
+        rows
+    }
+
+    /// The rows of custom resources in one group, in no particular order.
+    pub fn custom_group(&self, group: &str) -> Vec<Row> {
+        of_group(&self.custom.load(), group).flat_map(|rows| rows.iter().cloned()).collect()
+    }
+
+    /// Goes up with every change.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Serves these versions of a custom resource from now on; none: serves it no more.
+    pub fn set(&self, group: &str, plural: &str, rows: &[Row]) {
+        let rows: Arc<[Row]> = rows.into();
+        self.custom.rcu(|table| {
+            let mut table = Table::clone(table);
+            let key = (group.into(), plural.into());
+            if rows.is_empty() {
+                table.remove(&key);
+            } else {
+                table.insert(key, rows.clone());
+            }
+            table
+        });
+        self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn custom_resource(&self, group: &str, plural: &str) -> Option<Arc<[Row]>> {
+        self.custom.load().get(&(group.into(), plural.into())).cloned()
+    }
+}
+
+fn of_group<'t>(table: &'t Table, group: &str) -> impl Iterator<Item = &'t Arc<[Row]>> {
+    let start: (Box<str>, Box<str>) = (group.into(), "".into());
+    let group: Box<str> = group.into();
+    table.range(start..).take_while(move |((g, _), _)| *g == group).map(|(_, rows)| rows)
+}
+
+/// The row of a compiled-in resource whose version is stored, for any group and plural it is served under.
+pub fn builtin(group: &str, plural: &str) -> Option<Row> {
+    let any = resources::all().iter().find(|r| r.group == group && r.plural == plural)?;
+    Some(Row::from(any).storage())
+}
+
+/// Sorts versions as clients prefer them: `v2`, `v1`, `v1beta2`, `v1beta1`, `v1alpha1`, then all other names.
+pub fn version_rank(version: &str) -> (u8, std::cmp::Reverse<u64>, std::cmp::Reverse<u64>, String) {
+    use std::cmp::Reverse;
+    let number = |text: &str| -> Option<u64> {
+        (!text.is_empty() && !text.starts_with('0') && text.bytes().all(|b| b.is_ascii_digit()))
+            .then(|| text.parse().ok())
+            .flatten()
+    };
+    let known = || {
+        let rest = version.strip_prefix('v')?;
+        if let Some(major) = number(rest) {
+            return Some((0, Reverse(major), Reverse(0)));
+        }
+        [(1, "beta"), (2, "alpha")].into_iter().find_map(|(rank, word)| {
+            let (major, minor) = rest.split_once(word)?;
+            Some((rank, Reverse(number(major)?), Reverse(number(minor)?)))
+        })
+    };
+    match known() {
+        Some((rank, major, minor)) => (rank, major, minor, String::new()),
+        None => (3, Reverse(0), Reverse(0), version.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::resources::Resource;
+
+    fn row(group: &str, version: &str, plural: &str) -> Row {
+        let mut row: Resource = resources::find("", "v1", "configmaps").expect("row").clone();
+        row.group = group.to_owned().into();
+        row.version = version.to_owned().into();
+        row.plural = plural.to_owned().into();
+        Row::from(Arc::new(row))
+    }
+
+    #[test]
+    fn rows_come_and_go() {
+        let rows = Rows::default();
+        let built_in = rows.all().len();
+        rows.set("ex.com", "bars", &[row("ex.com", "v1", "bars"), row("ex.com", "v1beta1", "bars")]);
+        rows.set("ex.com", "foos", &[row("ex.com", "v2", "foos")]);
+        rows.set("ex.com.au", "bars", &[row("ex.com.au", "v1", "bars")]);
+        let names: Vec<String> =
+            rows.all()[built_in..].iter().map(|r| format!("{}/{}/{}", r.group, r.version, r.plural)).collect();
+        assert_eq!(names, ["ex.com/v2/foos", "ex.com/v1/bars", "ex.com/v1beta1/bars", "ex.com.au/v1/bars"]);
+        assert!(rows.find("ex.com", "v1beta1", "bars").is_some() && rows.find("ex.com", "v1", "foos").is_none());
+        assert!(rows.group_exists("ex.com") && rows.group_exists("apps") && !rows.group_exists("ex"));
+        assert_eq!(rows.custom_group("ex.com").len(), 3);
+        rows.set("ex.com.au", "bars", &[]);
+        assert!(!rows.group_exists("ex.com.au"));
+        assert_eq!(rows.generation(), 4);
+    }
+
+    #[test]
+    fn versions_sort_as_clients_prefer_them() {
+        let mut versions = ["foo1", "v1alpha2", "v2", "v10", "v1beta1", "v11beta2", "v01", "v1", "foo10"];
+        versions.sort_by_key(|v| version_rank(v));
+        assert_eq!(versions, ["v10", "v2", "v1", "v11beta2", "v1beta1", "v1alpha2", "foo1", "foo10", "v01"]);
+    }
+}
