@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use parking_lot::Mutex;
 use shared::informer::{Event, Informer, Object};
 use tokio::sync::{Notify, oneshot};
@@ -147,6 +148,21 @@ impl Core {
         });
     }
 
+    /// Counts changes of objects that answers were derived from.
+    fn count<K: Object>(
+        self: &Arc<Self>,
+        informer: &Informer<K>,
+        version: fn(&Stores) -> &AtomicU64,
+        same: impl Fn(&K, &K) -> bool + Send + Sync + 'static,
+    ) {
+        let core = Arc::clone(self);
+        informer.add_handler(move |event| {
+            if !matches!(event, Event::Updated { old, new } if same(old, new)) {
+                version(&core.stores).fetch_add(1, Ordering::AcqRel);
+            }
+        });
+    }
+
     /// Lets the informers feed the cache and the queue.
     pub(super) fn listen(self: &Arc<Self>, informers: &Informers) {
         let core = Arc::clone(self);
@@ -165,6 +181,13 @@ impl Core {
             }
             Event::Deleted(pod) => core.pod_gone(pod),
         });
+        self.count(&informers.namespaces, |s| &s.version, |a, b| a.metadata.labels == b.metadata.labels);
+        let selector = |s: &Service| s.spec.as_ref().and_then(|s| s.selector.clone());
+        self.count(&informers.services, |s| &s.version, move |a, b| selector(a) == selector(b));
+        self.count(&informers.controllers, |s| &s.version, |a, b| a.spec == b.spec);
+        self.count(&informers.replica_sets, |s| &s.version, |a, b| a.spec == b.spec);
+        self.count(&informers.stateful_sets, |s| &s.version, |a, b| a.spec == b.spec);
+        self.count(&informers.budgets, |s| &s.budgets_version, |_, _| false);
         self.follow(&informers.volumes);
         self.follow(&informers.claims);
         self.follow(&informers.classes);

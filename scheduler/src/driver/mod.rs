@@ -88,7 +88,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         core,
         reporter,
         tasks: tasks.clone(),
-        cursor: Cursor { start: 0, percentage: configuration.percentage_of_nodes_to_score },
+        cursor: Cursor { percentage: configuration.percentage_of_nodes_to_score, ..Cursor::default() },
         snapshot: Snapshot::default(),
     };
 

@@ -1,6 +1,7 @@
 //! Objects that plugins look up, from the informers' stores; and which informers there are.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
@@ -14,7 +15,7 @@ use shared::informer::{Event, Factory, Informer, Scope, Store};
 
 use crate::framework::{Ledger, Listers};
 use crate::model::selector::Labels;
-use crate::model::{Inventory, PodInfo, Selector};
+use crate::model::{Demand, Inventory, Selector};
 
 const BY_CLASS: &str = "class";
 const BY_NODE: &str = "node";
@@ -36,11 +37,11 @@ pub(super) struct Informers {
     pub(super) slices: Informer<ResourceSlice>,
     ledger: Arc<Ledger>,
     inventory: Arc<Mutex<Option<Arc<Inventory>>>>,
-    budgets: Informer<PodDisruptionBudget>,
-    services: Informer<Service>,
-    controllers: Informer<ReplicationController>,
-    replica_sets: Informer<ReplicaSet>,
-    stateful_sets: Informer<StatefulSet>,
+    pub(super) budgets: Informer<PodDisruptionBudget>,
+    pub(super) services: Informer<Service>,
+    pub(super) controllers: Informer<ReplicationController>,
+    pub(super) replica_sets: Informer<ReplicaSet>,
+    pub(super) stateful_sets: Informer<StatefulSet>,
 }
 
 impl Informers {
@@ -105,6 +106,8 @@ impl Informers {
 
     pub(super) fn stores(&self) -> Stores {
         Stores {
+            version: AtomicU64::default(),
+            budgets_version: AtomicU64::default(),
             volumes: self.volumes.store(),
             claims: self.claims.store(),
             classes: self.classes.store(),
@@ -179,6 +182,10 @@ fn strip_node(node: &mut Node) {
 /// The stores that plugins read.
 #[derive(Default)]
 pub(super) struct Stores {
+    /// See [`Listers::version`].
+    pub(super) version: AtomicU64,
+    /// See [`Listers::budgets_version`].
+    pub(super) budgets_version: AtomicU64,
     volumes: Store<PersistentVolume>,
     pub(super) claims: Store<PersistentVolumeClaim>,
     classes: Store<StorageClass>,
@@ -266,7 +273,7 @@ impl Listers for Stores {
         self.budgets.list_namespace(namespace)
     }
 
-    fn spread_selector(&self, pod: &PodInfo) -> Selector {
+    fn spread_selector(&self, pod: &Demand) -> Selector {
         let mut all = Vec::new();
         let from_map = |map: &Labels| Selector::from_map(map).0.unwrap_or_default();
         if !pod.labels.is_empty() {
@@ -297,5 +304,13 @@ impl Listers for Stores {
             }
         }
         Selector(Some(all))
+    }
+
+    fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    fn budgets_version(&self) -> u64 {
+        self.budgets_version.load(Ordering::Acquire)
     }
 }

@@ -5,13 +5,82 @@ use std::fmt;
 
 use super::status::{Code, Status};
 
+/// How many kept statuses a new one is compared with, so that equal ones are kept once.
+const COMPARED: usize = 16;
+
+/// The answers of the nodes that said no, by slot.
+#[derive(Debug, Clone, Default)]
+pub struct Rejected {
+    statuses: Vec<Status>,
+    /// One more than the position of the slot's status; 0 where there is none.
+    by_slot: Vec<u32>,
+    len: usize,
+}
+
+impl Rejected {
+    /// From distinct statuses and, by slot, one more than the position of its status.
+    pub fn from_parts(statuses: Vec<Status>, by_slot: Vec<u32>) -> Self {
+        let len = by_slot.iter().filter(|at| **at > 0).count();
+        Self { statuses, by_slot, len }
+    }
+
+    /// Notes a node's answer.
+    pub fn push(&mut self, slot: usize, status: Status) {
+        let recent = self.statuses.len().saturating_sub(COMPARED);
+        let at = self.statuses[recent..].iter().position(|s| *s == status).map(|at| at + recent).unwrap_or_else(|| {
+            self.statuses.push(status);
+            self.statuses.len() - 1
+        });
+        if self.by_slot.len() <= slot {
+            self.by_slot.resize(slot + 1, 0);
+        }
+        self.len += usize::from(self.by_slot[slot] == 0);
+        self.by_slot[slot] = u32::try_from(at + 1).unwrap_or(u32::MAX);
+    }
+
+    fn status(&self, at: u32) -> Option<&Status> {
+        self.statuses.get((at as usize).checked_sub(1)?)
+    }
+
+    /// What the node in a slot said, if it said no.
+    pub fn get(&self, slot: usize) -> Option<&Status> {
+        self.status(*self.by_slot.get(slot)?)
+    }
+
+    /// Slots and what their nodes said.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &Status)> {
+        self.by_slot.iter().enumerate().filter_map(|(slot, at)| Some((slot, self.status(*at)?)))
+    }
+
+    /// How many nodes said what.
+    pub fn tally(&self) -> Vec<(&Status, usize)> {
+        let mut counts = vec![0_usize; self.statuses.len() + 1];
+        for at in &self.by_slot {
+            if let Some(n) = counts.get_mut(*at as usize) {
+                *n += 1;
+            }
+        }
+        self.statuses.iter().zip(counts.into_iter().skip(1)).filter(|(_, n)| *n > 0).collect()
+    }
+
+    /// How many nodes said no.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// None did.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
 /// What each node said, and what was said of all of them.
 #[derive(Debug, Clone, Default)]
 pub struct Diagnosis {
     /// Number of nodes there are.
     pub nodes: usize,
-    /// Answers by node position.
-    pub rejected: Vec<(usize, Status)>,
+    /// Answers by slot.
+    pub rejected: Rejected,
     /// The answer that holds for every node not in `rejected`.
     pub others: Option<Status>,
     /// What PreFilter said when it turned the pod down.
@@ -26,9 +95,9 @@ pub struct Diagnosis {
 
 impl Diagnosis {
     /// Notes a node's answer.
-    pub fn reject(&mut self, position: usize, status: Status) {
+    pub fn reject(&mut self, slot: usize, status: Status) {
         self.blame(&status);
-        self.rejected.push((position, status));
+        self.rejected.push(slot, status);
     }
 
     /// Notes who said no.
@@ -45,8 +114,10 @@ impl fmt::Display for Diagnosis {
         write!(f, "0/{} nodes are available:", self.nodes)?;
         if self.pre_filter.is_empty() {
             let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-            for reason in self.rejected.iter().flat_map(|(_, s)| s.reasons()) {
-                *counts.entry(reason).or_default() += 1;
+            for (status, n) in self.rejected.tally() {
+                for reason in status.reasons() {
+                    *counts.entry(reason).or_default() += n;
+                }
             }
             for reason in self.others.iter().flat_map(Status::reasons) {
                 *counts.entry(reason).or_default() += self.nodes.saturating_sub(self.rejected.len());

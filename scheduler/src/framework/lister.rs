@@ -10,7 +10,7 @@ use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, Stor
 
 use super::ledger::Ledger;
 use crate::model::selector::Labels;
-use crate::model::{Inventory, PodInfo, Selector};
+use crate::model::{Demand, Inventory, Selector};
 
 /// Read access; answers come from informer stores, in memory.
 pub trait Listers: Send + Sync {
@@ -45,7 +45,11 @@ pub trait Listers: Send + Sync {
     /// Disruption budgets of a namespace.
     fn budgets(&self, namespace: &str) -> Vec<Arc<PodDisruptionBudget>>;
     /// Selectors of the Services and the controller that a pod belongs to, all in one.
-    fn spread_selector(&self, pod: &PodInfo) -> Selector;
+    fn spread_selector(&self, pod: &Demand) -> Selector;
+    /// Grows when a namespace's labels or anything that [`Listers::spread_selector`] reads changes.
+    fn version(&self) -> u64;
+    /// Grows when a disruption budget changes.
+    fn budgets_version(&self) -> u64;
 }
 
 /// Objects in maps, for tests, benches and simulations.
@@ -79,6 +83,8 @@ pub struct Fixed {
     pub budgets: Vec<Arc<PodDisruptionBudget>>,
     /// The spread selector of every pod.
     pub spread: Option<Selector>,
+    /// To be raised by who changes anything here between two pods.
+    pub version: u64,
 }
 
 impl Fixed {
@@ -155,7 +161,15 @@ impl Listers for Fixed {
         self.budgets.iter().filter(|b| b.metadata.namespace.as_deref() == Some(namespace)).cloned().collect()
     }
 
-    fn spread_selector(&self, _pod: &PodInfo) -> Selector {
+    fn spread_selector(&self, _pod: &Demand) -> Selector {
         self.spread.clone().unwrap_or(Selector::NOTHING)
+    }
+
+    fn version(&self) -> u64 {
+        self.version
+    }
+
+    fn budgets_version(&self) -> u64 {
+        self.version
     }
 }

@@ -11,10 +11,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::api::Api;
+use super::diagnosis::Rejected;
 use super::event::{ClusterEvent, Hint};
 use super::lister::Listers;
 use super::nominated::Nominated;
 use super::profile::Profile;
+use super::rule::{Depends, Rules};
 use super::state::CycleState;
 use super::status::Status;
 use crate::model::{NodeInfo, PodInfo, Snapshot};
@@ -88,14 +90,14 @@ pub trait Filter: Send + Sync {
 /// No node fits: can something be done?
 #[async_trait]
 pub trait PostFilter: Send + Sync {
-    /// `rejected` are the nodes' answers by position; nodes that are not there were never asked.
+    /// Nodes that are not in `rejected` were never asked.
     fn post_filter(
         &self,
         cx: Context<'_>,
         profile: &Profile,
         state: &CycleState,
         pod: &PodInfo,
-        rejected: &[(usize, Status)],
+        rejected: &Rejected,
     ) -> (Option<Rescue>, Status);
 
     /// Whether the decision left something to do beyond the [`Rescue`].
@@ -129,16 +131,14 @@ pub trait Score: Send + Sync {
     /// Hot path.
     fn score(&self, cx: Context<'_>, state: &CycleState, pod: &PodInfo, node: &NodeInfo) -> i64;
 
-    /// Brings all nodes' scores to 0..=[`MAX_NODE_SCORE`].
-    fn normalize(
-        &self,
-        _cx: Context<'_>,
-        _state: &CycleState,
-        _pod: &PodInfo,
-        _nodes: &[&NodeInfo],
-        _scores: &mut [i64],
-    ) {
+    /// Whether [`Score::normalize`] does anything: a score then means something beside those of other nodes only.
+    fn is_relative(&self) -> bool {
+        true
     }
+
+    /// Brings scores to 0..=[`MAX_NODE_SCORE`]. Goes by the values there are, not by how often: each may be there once for
+    /// all nodes that have it.
+    fn normalize(&self, _scores: &mut [i64]) {}
 }
 
 /// Sets something aside for the pod on its node, in memory.
@@ -193,6 +193,9 @@ pub trait Requeue: Send + Sync {
 pub struct Plugin {
     /// Upstream's name.
     pub name: &'static str,
+    /// What its Filter and Score look at.
+    pub(crate) depends: Depends,
+    pub(crate) rules: Option<Arc<dyn Rules>>,
     pub(crate) pre_enqueue: Option<Arc<dyn PreEnqueue>>,
     pub(crate) queue_sort: Option<Arc<dyn QueueSort>>,
     pub(crate) pre_filter: Option<Arc<dyn PreFilter>>,
@@ -214,6 +217,21 @@ macro_rules! points {
             /// A plugin that implements nothing yet.
             pub fn new(name: &'static str) -> Self {
                 Self { name, ..Self::default() }
+            }
+
+            /// Filter, PreScore and Score look at the pod's demand and the node alone, PreFilter at the demand.
+            #[must_use]
+            pub fn node_only(mut self) -> Self {
+                self.depends = Depends::Node;
+                self
+            }
+
+            /// Filter and Score can be had as rules.
+            #[must_use]
+            pub fn rules(mut self, it: &Arc<impl Rules + 'static>) -> Self {
+                self.depends = Depends::Rules;
+                self.rules = Some(Arc::clone(it) as Arc<dyn Rules>);
+                self
             }
 
             $(

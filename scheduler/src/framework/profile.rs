@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::config::{Plugins, ProfileConfig};
-use super::diagnosis::NO_NODES;
+use super::diagnosis::{NO_NODES, Rejected};
 use super::event::{ClusterEvent, Hint};
 use super::plugin::{
     Bind, Context, Filter, MAX_NODE_SCORE, NodeNames, Permit, Plugin, PostBind, PostFilter, PreBind, PreEnqueue,
@@ -14,6 +14,7 @@ use super::plugin::{
 use super::registry;
 use super::state::CycleState;
 use super::status::{Code, Reason, Status};
+use super::table::{Layout, invalid_score};
 use crate::metrics::{Point, timed};
 use crate::model::{NodeInfo, PodInfo};
 
@@ -40,7 +41,7 @@ pub enum ConfigError {
     Duplicate(String),
 }
 
-type Named<T> = (&'static str, Arc<T>);
+pub(super) type Named<T> = (&'static str, Arc<T>);
 
 /// See the module.
 pub struct Profile {
@@ -61,6 +62,8 @@ pub struct Profile {
     bind: Vec<Named<dyn Bind>>,
     post_bind: Vec<Named<dyn PostBind>>,
     requeue: Vec<(&'static str, Option<Arc<dyn Requeue>>)>,
+    /// How answers are remembered; `None` when this order of plugins does not allow it.
+    pub(super) layout: Option<Layout>,
 }
 
 impl Profile {
@@ -102,15 +105,20 @@ impl Profile {
         if bind.is_empty() {
             return Err(ConfigError::Bind(name));
         }
+        let pre_filter = plain(collect!(pre_filter, "PreFilter"));
+        let filter = plain(collect!(filter, "Filter"));
+        let pre_score = plain(collect!(pre_score, "PreScore"));
+        let score: Vec<_> = collect!(score, "Score").into_iter().map(|(it, w): (_, i64)| (it, w.max(1))).collect();
         Ok(Self {
+            layout: Layout::of(&built, &pre_filter, &filter, &pre_score, &score),
             percentage: config.percentage_of_nodes_to_score,
             pre_enqueue: plain(collect!(pre_enqueue, "PreEnqueue")),
             queue_sort,
-            pre_filter: plain(collect!(pre_filter, "PreFilter")),
-            filter: plain(collect!(filter, "Filter")),
+            pre_filter,
+            filter,
             post_filter: plain(collect!(post_filter, "PostFilter")),
-            pre_score: plain(collect!(pre_score, "PreScore")),
-            score: collect!(score, "Score").into_iter().map(|(it, w)| (it, w.max(1))).collect(),
+            pre_score,
+            score,
             reserve: plain(collect!(reserve, "Reserve")),
             permit: plain(collect!(permit, "Permit")),
             pre_bind: plain(collect!(pre_bind, "PreBind")),
@@ -254,7 +262,7 @@ impl Profile {
         cx: Context<'_>,
         state: &CycleState,
         pod: &PodInfo,
-        rejected: &[(usize, Status)],
+        rejected: &Rejected,
     ) -> (Option<Rescue>, Status) {
         let mut reasons: Vec<Reason> = Vec::new();
         let mut rescue = None;
@@ -307,12 +315,10 @@ impl Profile {
                 for (slot, node) in scores.iter_mut().zip(nodes) {
                     *slot = plugin.score(cx, state, pod, node);
                 }
-                plugin.normalize(cx, state, pod, nodes, &mut scores);
+                plugin.normalize(&mut scores);
                 for (sum, s) in total.iter_mut().zip(&scores) {
                     if !(0..=MAX_NODE_SCORE).contains(s) {
-                        return Err(Status::error(format!(
-                            "plugin {name:?} returns an invalid score {s}, it should in the range of [0, {MAX_NODE_SCORE}] after normalizing"
-                        )));
+                        return Err(invalid_score(name, *s));
                     }
                     *sum += s * weight;
                 }

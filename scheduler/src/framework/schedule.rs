@@ -1,7 +1,8 @@
 //! One decision: which node for this pod.
 //!
-//! HOT: once per pod. Filters nodes in turn, starting where the last cycle stopped, until enough fit; scores those; picks
-//! one of the best at random.
+//! HOT (held by `examples/throughput.rs`): once per pod. Goes by remembered answers where there are any (see
+//! [`super::table`]). The plain way filters nodes in turn, starting where the last cycle stopped, until enough fit; scores
+//! those; picks one of the best at random.
 
 use std::sync::Arc;
 
@@ -12,11 +13,12 @@ use super::plugin::Context;
 use super::profile::Profile;
 use super::state::CycleState;
 use super::status::{Code, Status};
+use super::table::Tables;
 use crate::metrics::{Point, timed};
 use crate::model::{NodeInfo, PodInfo};
 
 /// Never look for fewer fitting nodes than this.
-const MIN_FEASIBLE_NODES: usize = 100;
+pub(super) const MIN_FEASIBLE_NODES: usize = 100;
 /// Never look at a smaller share of the cluster than this, in percent.
 const MIN_PERCENTAGE: usize = 5;
 
@@ -36,8 +38,11 @@ pub struct Placement {
 pub struct Cursor {
     /// Where the next search starts.
     pub start: usize,
-    /// Percentage of nodes to score where the profile names none; 0 adapts.
+    /// Percentage of nodes to score where the profile names none; 0 adapts. Remembered answers cost nothing, so with them
+    /// all nodes are scored.
     pub percentage: i32,
+    /// Answers that pods with equal demands share.
+    pub tables: Tables,
 }
 
 impl Profile {
@@ -53,6 +58,24 @@ impl Profile {
         if cx.snapshot.nodes().is_empty() {
             return Err(Failure::NoNodes);
         }
+        if let Some(answer) = self.recall(cx, state, pod, &mut cursor.tables, rng) {
+            return answer;
+        }
+        self.schedule_plainly(cx, state, pod, cursor, rng)
+    }
+
+    /// The plain way: asks every plugin about every node it looks at.
+    ///
+    /// # Errors
+    /// As [`Profile::schedule`].
+    pub fn schedule_plainly(
+        &self,
+        cx: Context<'_>,
+        state: &mut CycleState,
+        pod: &PodInfo,
+        cursor: &mut Cursor,
+        rng: &mut impl Rng,
+    ) -> Result<Placement, Failure> {
         let mut diagnosis = Diagnosis { nodes: cx.snapshot.nodes().len(), ..Diagnosis::default() };
         let feasible = self.feasible(cx, state, pod, cursor, &mut diagnosis)?;
         let evaluated = feasible.len() + diagnosis.rejected.len();
@@ -90,8 +113,7 @@ impl Profile {
         timed(Point::Filter, &self.name, || {
             let all = cx.snapshot.nodes();
             let filters = self.active_filters(state);
-            if let Some(at) =
-                cx.nominated.node_of(&pod.uid).or(pod.nominated.as_ref()).and_then(|n| cx.snapshot.position(n))
+            if let Some(at) = self.promised_slot(cx, pod)
                 && self.filter_node(cx, state, &filters, pod, &all[at]).is_success()
             {
                 return Ok(vec![at]);
@@ -115,7 +137,8 @@ impl Profile {
             found.reserve(wanted.min(all.len()));
             let start = cursor.start % all.len();
             let mut looked = 0;
-            for at in (start..all.len()).chain(0..start) {
+            let order = cx.snapshot.order();
+            for &at in order[start..].iter().chain(&order[..start]) {
                 let status = self.filter_node(cx, state, &filters, pod, &all[at]);
                 looked += 1;
                 match status.code() {

@@ -35,6 +35,8 @@ pub struct CycleState {
     pub skip_filter: Vec<&'static str>,
     /// Plugins whose Score is skipped.
     pub skip_score: Vec<&'static str>,
+    /// Every filter that is left looks at the pod's demand and the node alone, so that its answers may be kept.
+    pub node_only: bool,
 }
 
 impl CycleState {
@@ -63,6 +65,7 @@ impl Clone for CycleState {
             notes: self.notes.iter().map(|n| (**n).copy()).collect(),
             skip_filter: self.skip_filter.clone(),
             skip_score: self.skip_score.clone(),
+            node_only: self.node_only,
         }
     }
 }

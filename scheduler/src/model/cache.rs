@@ -4,7 +4,7 @@
 //! sees the room taken; the bound pod arriving from the API server confirms it, a failed binding forgets it.
 //! [`Cache::refresh`] brings a [`Snapshot`] up to date by touching changed nodes only.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,8 @@ struct Entry {
     info: Arc<NodeInfo>,
     /// The Node object is there (pods may be seen before it and after).
     present: bool,
+    /// Changed since the last refresh.
+    dirty: bool,
 }
 
 #[derive(Debug)]
@@ -42,13 +44,13 @@ pub struct Sizes {
 pub struct Cache {
     nodes: HashMap<Arc<str>, Entry>,
     pods: HashMap<Arc<str>, Known>,
-    /// Nodes per zone in order of arrival; zones in order of arrival.
-    zones: Vec<(Arc<str>, Vec<Arc<str>>)>,
+    /// Nodes whose object is there.
+    present: usize,
     /// On how many nodes an image is.
     images: Arc<HashMap<Arc<str>, u32>>,
     generation: u64,
-    dirty: HashSet<Arc<str>>,
-    reshaped: bool,
+    /// Nodes that changed since the last refresh, or went.
+    dirty: Vec<Arc<str>>,
     assumed: usize,
     ttl: Option<Duration>,
 }
@@ -61,11 +63,16 @@ impl Cache {
 
     fn touch(&mut self, name: &Arc<str>) -> &mut NodeInfo {
         self.generation += 1;
-        self.dirty.insert(Arc::clone(name));
-        let entry = self.nodes.entry(Arc::clone(name)).or_insert_with(|| {
+        if !self.nodes.contains_key(name) {
             let base = NodeBase { name: Arc::clone(name), ..NodeBase::default() };
-            Entry { info: Arc::new(NodeInfo::new(base)), present: false }
-        });
+            let entry = Entry { info: Arc::new(NodeInfo::new(base)), present: false, dirty: false };
+            self.nodes.insert(Arc::clone(name), entry);
+        }
+        let entry = self.nodes.get_mut(name).expect("made above");
+        if !entry.dirty {
+            entry.dirty = true;
+            self.dirty.push(Arc::clone(name));
+        }
         let info = Arc::make_mut(&mut entry.info);
         info.generation = self.generation;
         info
@@ -86,12 +93,7 @@ impl Cache {
                 *counts.entry(Arc::clone(image)).or_default() += 1;
             }
         }
-        if old.as_ref().is_none_or(|o| o.zone != base.zone) {
-            if let Some(old) = &old {
-                self.leave_zone(old);
-            }
-            self.join_zone(&base);
-        }
+        self.present += usize::from(old.is_none());
         self.touch(&name).base = Arc::new(base);
         let entry = self.nodes.get_mut(&name)?;
         entry.present = true;
@@ -107,25 +109,9 @@ impl Cache {
             self.nodes.remove(name);
         }
         forget_images(Arc::make_mut(&mut self.images), Some(&base));
-        self.leave_zone(&base);
+        self.present -= 1;
+        self.dirty.push(Arc::clone(&base.name));
         self.generation += 1;
-    }
-
-    fn join_zone(&mut self, base: &NodeBase) {
-        self.reshaped = true;
-        let name = Arc::clone(&base.name);
-        match self.zones.iter_mut().find(|(zone, _)| *zone == base.zone) {
-            Some((_, names)) => names.push(name),
-            None => self.zones.push((Arc::clone(&base.zone), vec![name])),
-        }
-    }
-
-    fn leave_zone(&mut self, base: &NodeBase) {
-        self.reshaped = true;
-        if let Some((_, names)) = self.zones.iter_mut().find(|(zone, _)| *zone == base.zone) {
-            names.retain(|n| *n != base.name);
-        }
-        self.zones.retain(|(_, names)| !names.is_empty());
     }
 
     /// The node as it is now.
@@ -207,8 +193,7 @@ impl Cache {
 
     /// Sizes, for metrics.
     pub fn sizes(&self) -> Sizes {
-        let nodes = self.zones.iter().map(|(_, names)| names.len()).sum();
-        Sizes { nodes, pods: self.pods.len(), assumed: self.assumed }
+        Sizes { nodes: self.present, pods: self.pods.len(), assumed: self.assumed }
     }
 
     /// Brings a snapshot up to date. There must be only one snapshot per cache.
@@ -217,26 +202,20 @@ impl Cache {
         if !Arc::ptr_eq(&snapshot.images, &self.images) {
             snapshot.images = Arc::clone(&self.images);
         }
-        if std::mem::take(&mut self.reshaped) {
-            self.dirty.clear();
-            snapshot.replace(self.ordered());
-            return;
-        }
-        for name in self.dirty.drain() {
-            if let Some(entry) = self.nodes.get(&name).filter(|e| e.present) {
-                snapshot.update(&entry.info);
+        for name in self.dirty.drain(..) {
+            let entry = self.nodes.get_mut(&name);
+            match entry {
+                Some(entry) => {
+                    entry.dirty = false;
+                    if entry.present {
+                        snapshot.set(&entry.info);
+                    } else {
+                        snapshot.drop_node(&name);
+                    }
+                }
+                None => snapshot.drop_node(&name),
             }
         }
-    }
-
-    /// All nodes, zones taking turns.
-    fn ordered(&self) -> Vec<Arc<NodeInfo>> {
-        let longest = self.zones.iter().map(|(_, names)| names.len()).max().unwrap_or(0);
-        (0..longest)
-            .flat_map(|i| self.zones.iter().filter_map(move |(_, names)| names.get(i)))
-            .filter_map(|name| self.nodes.get(name))
-            .map(|e| Arc::clone(&e.info))
-            .collect()
     }
 }
 
@@ -257,7 +236,7 @@ mod tests {
     use crate::testing::{node, pod};
 
     fn names(snapshot: &Snapshot) -> Vec<&str> {
-        snapshot.nodes().iter().map(|n| &**n.name()).collect()
+        snapshot.order().iter().map(|&slot| &**snapshot.nodes()[slot].name()).collect()
     }
 
     fn cpu(snapshot: &Snapshot, name: &str) -> i64 {
@@ -275,7 +254,7 @@ mod tests {
         assert_eq!(names(&snapshot), ["a1", "b1", "c1", "a2", "c2", "a3"]);
         cache.remove_node("a1");
         cache.refresh(&mut snapshot);
-        assert_eq!(names(&snapshot), ["a2", "b1", "c1", "a3", "c2"]);
+        assert_eq!(names(&snapshot), ["c2", "a2", "b1", "c1", "a3"]);
         assert!(snapshot.get("a1").is_none());
     }
 

@@ -1,11 +1,18 @@
 //! The cluster at one moment: what one scheduling cycle looks at.
+//!
+//! HOT (held by `examples/throughput.rs`): refreshed once per pod. Nodes sit in *slots* that stay theirs while they live
+//! (the last node moves into the slot of one that goes), and every change is written down in a bounded log, so that
+//! whoever keeps something per slot looks at changed slots only.
 
-use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, OnceLock};
 
 use super::node::NodeInfo;
 
-/// Nodes in scheduling order. Cheap to keep current (see [`super::Cache::refresh`]).
+/// Changes that are remembered beyond two per node; who is further behind starts anew.
+const LOG_SLACK: usize = 1024;
+
+/// Nodes by slot. Cheap to keep current (see [`super::Cache::refresh`]).
 #[derive(Debug, Default)]
 pub struct Snapshot {
     pub(super) generation: u64,
@@ -14,6 +21,14 @@ pub struct Snapshot {
     index: HashMap<Arc<str>, usize>,
     affinity: BTreeSet<usize>,
     anti_affinity: BTreeSet<usize>,
+    /// Slots in the order in which they are searched; made when asked for.
+    order: OnceLock<Vec<usize>>,
+    /// Number of the latest change.
+    epoch: u64,
+    /// Number of each slot's latest change.
+    changed: Vec<u64>,
+    /// Slots of the latest changes, the latest last.
+    log: VecDeque<usize>,
 }
 
 impl Snapshot {
@@ -24,24 +39,59 @@ impl Snapshot {
             *images.entry(Arc::clone(image)).or_default() += 1;
         }
         let mut out = Self { images: Arc::new(images), ..Self::default() };
-        out.replace(nodes);
+        for node in &nodes {
+            out.set(node);
+        }
         out
     }
 
-    pub(super) fn replace(&mut self, nodes: Vec<Arc<NodeInfo>>) {
-        self.index = nodes.iter().enumerate().map(|(i, n)| (Arc::clone(n.name()), i)).collect();
-        self.affinity.clear();
-        self.anti_affinity.clear();
-        self.nodes = nodes;
-        for slot in 0..self.nodes.len() {
-            self.classify(slot);
-        }
+    /// Adds a node or takes over its new state.
+    pub(super) fn set(&mut self, node: &Arc<NodeInfo>) {
+        let slot = match self.index.get(node.name()) {
+            Some(&slot) => {
+                if self.nodes[slot].base.zone != node.base.zone {
+                    self.order.take();
+                }
+                self.nodes[slot] = Arc::clone(node);
+                slot
+            }
+            None => {
+                let slot = self.nodes.len();
+                self.index.insert(Arc::clone(node.name()), slot);
+                self.nodes.push(Arc::clone(node));
+                self.order.take();
+                slot
+            }
+        };
+        self.classify(slot);
+        self.note(slot);
     }
 
-    pub(super) fn update(&mut self, node: &Arc<NodeInfo>) {
-        if let Some(&slot) = self.index.get(node.name()) {
-            self.nodes[slot] = Arc::clone(node);
+    /// Drops a node; the last one takes its slot.
+    pub(super) fn drop_node(&mut self, name: &str) {
+        let Some(slot) = self.index.remove(name) else { return };
+        let last = self.nodes.len() - 1;
+        self.nodes.swap_remove(slot);
+        self.order.take();
+        self.affinity.remove(&last);
+        self.anti_affinity.remove(&last);
+        if slot != last {
+            self.index.insert(Arc::clone(self.nodes[slot].name()), slot);
             self.classify(slot);
+            self.note(slot);
+        }
+        self.note(last);
+    }
+
+    fn note(&mut self, slot: usize) {
+        self.epoch += 1;
+        if self.changed.len() <= slot {
+            self.changed.resize(slot + 1, 0);
+        }
+        self.changed[slot] = self.epoch;
+        self.log.push_back(slot);
+        if self.log.len() > 2 * self.nodes.len() + LOG_SLACK {
+            self.log.pop_front();
         }
     }
 
@@ -64,9 +114,44 @@ impl Snapshot {
         self.generation
     }
 
-    /// All nodes.
+    /// The number of the latest change to any slot.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The number of a slot's latest change; 0 when there never was such a slot.
+    pub fn changed_at(&self, slot: usize) -> u64 {
+        self.changed.get(slot).copied().unwrap_or(0)
+    }
+
+    /// Slots that changed after the change numbered `epoch`, some more than once, some no longer there; `None` when that
+    /// is too long ago.
+    pub fn changes_since(&self, epoch: u64) -> Option<impl Iterator<Item = usize>> {
+        let missed = usize::try_from(self.epoch.checked_sub(epoch)?).ok()?;
+        let skip = self.log.len().checked_sub(missed)?;
+        Some(self.log.range(skip..).copied())
+    }
+
+    /// All nodes, by slot.
     pub fn nodes(&self) -> &[Arc<NodeInfo>] {
         &self.nodes
+    }
+
+    /// Slots in the order in which they are searched: zones take turns.
+    pub fn order(&self) -> &[usize] {
+        self.order.get_or_init(|| {
+            let mut zones: Vec<Vec<usize>> = Vec::new();
+            let mut known: HashMap<&str, usize> = HashMap::new();
+            for (slot, node) in self.nodes.iter().enumerate() {
+                let zone = *known.entry(&node.base.zone).or_insert_with(|| {
+                    zones.push(Vec::new());
+                    zones.len() - 1
+                });
+                zones[zone].push(slot);
+            }
+            let longest = zones.iter().map(Vec::len).max().unwrap_or(0);
+            (0..longest).flat_map(|i| zones.iter().filter_map(move |z| z.get(i))).copied().collect()
+        })
     }
 
     /// One node.
@@ -74,7 +159,7 @@ impl Snapshot {
         self.index.get(name).map(|&i| &self.nodes[i])
     }
 
-    /// Position of a node.
+    /// Slot of a node.
     pub fn position(&self, name: &str) -> Option<usize> {
         self.index.get(name).copied()
     }

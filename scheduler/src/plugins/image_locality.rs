@@ -1,12 +1,15 @@
 //! ImageLocality: nodes that have the images already are liked better, the more so the bigger the images.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::framework::domains::Touched;
 use crate::framework::plugin::{Context, MAX_NODE_SCORE, Plugin, Score};
+use crate::framework::rule::{Rule, Rules};
 use crate::framework::{ConfigError, CycleState};
-use crate::model::{NodeInfo, PodInfo};
+use crate::model::{Demand, NodeInfo, PodInfo, Snapshot};
 
 /// Upstream's name.
 pub const NAME: &str = "ImageLocality";
@@ -22,23 +25,80 @@ struct ImageLocality;
 /// # Errors
 /// None; takes no arguments.
 pub fn build(_: &Value) -> Result<Plugin, ConfigError> {
-    Ok(Plugin::new(NAME).score(&Arc::new(ImageLocality)))
+    let it = Arc::new(ImageLocality);
+    Ok(Plugin::new(NAME).score(&it).rules(&it))
+}
+
+/// The score of a node that has the pod's images in these sizes (0 for those it lacks).
+#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+fn judge(cx: Context<'_>, pod: &Demand, sizes: impl Iterator<Item = i64>) -> i64 {
+    let total = cx.snapshot.nodes().len().max(1) as f64;
+    let weigh = |(image, size): (&Arc<str>, i64)| {
+        if size == 0 { 0 } else { (size as f64 * (f64::from(cx.snapshot.image_spread(image)) / total)) as i64 }
+    };
+    let sum: i64 = pod.images.iter().zip(sizes).map(weigh).sum();
+    let max = MAX_PER_CONTAINER * i64::try_from(pod.containers.max(1)).unwrap_or(1);
+    MAX_NODE_SCORE * (sum.clamp(MIN, max) - MIN) / (max - MIN)
+}
+
+fn sizes<'a>(pod: &'a Demand, node: &'a NodeInfo) -> impl Iterator<Item = i64> + 'a {
+    pod.images.iter().map(|image| node.base.images.get(image).copied().unwrap_or(0))
 }
 
 impl Score for ImageLocality {
-    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
     fn score(&self, cx: Context<'_>, _: &CycleState, pod: &PodInfo, node: &NodeInfo) -> i64 {
-        if node.base.images.is_empty() {
-            return 0;
+        if node.base.images.is_empty() { 0 } else { judge(cx, pod, sizes(pod, node)) }
+    }
+
+    fn is_relative(&self) -> bool {
+        false
+    }
+}
+
+impl Rules for ImageLocality {
+    fn soft(&self, _: Context<'_>, pod: &PodInfo) -> Option<Box<dyn Rule>> {
+        Some(Box::new(Kept { pod: Arc::clone(&pod.demand), shown: Vec::new(), scores: HashMap::new() }))
+    }
+}
+
+/// Nodes show which of the pod's images they have, in which size: how common an image is changes for all nodes at once.
+struct Kept {
+    pod: Arc<Demand>,
+    /// Sizes by slot and image; empty where there is no image at all.
+    shown: Vec<Box<[i64]>>,
+    scores: HashMap<Box<[i64]>, i64>,
+}
+
+impl Rule for Kept {
+    fn fingerprint(&self) -> u64 {
+        0
+    }
+
+    fn update(&mut self, snapshot: &Snapshot, slot: usize, _: &mut Touched) {
+        if self.shown.len() <= slot {
+            self.shown.resize(slot + 1, Box::default());
         }
-        let total = cx.snapshot.nodes().len().max(1) as f64;
-        let weigh = |image: &Arc<str>| {
-            let size = node.base.images.get(image)?;
-            Some((*size as f64 * (f64::from(cx.snapshot.image_spread(image)) / total)) as i64)
-        };
-        let sum: i64 = pod.images.iter().filter_map(weigh).sum();
-        let max = MAX_PER_CONTAINER * i64::try_from(pod.containers.max(1)).unwrap_or(1);
-        MAX_NODE_SCORE * (sum.clamp(MIN, max) - MIN) / (max - MIN)
+        let node = snapshot.nodes().get(slot).filter(|n| !n.base.images.is_empty());
+        let sizes: Option<Box<[i64]>> = node.map(|n| sizes(&self.pod, n).collect());
+        self.shown[slot] = sizes.filter(|s| s.iter().any(|size| *size != 0)).unwrap_or_default();
+    }
+
+    fn facet(&self, slot: usize, out: &mut Vec<i64>) {
+        let shown = self.shown.get(slot).map_or(&[][..], |s| s);
+        out.extend((0..self.pod.images.len()).map(|i| shown.get(i).copied().unwrap_or(0)));
+    }
+
+    fn prepare(&mut self, cx: Context<'_>, fitting: &[(&[i64], usize)]) {
+        self.scores.clear();
+        for (facet, _) in fitting {
+            if facet.iter().any(|size| *size != 0) {
+                self.scores.insert((*facet).into(), judge(cx, &self.pod, facet.iter().copied()));
+            }
+        }
+    }
+
+    fn score(&self, facet: &[i64]) -> i64 {
+        self.scores.get(facet).copied().unwrap_or(0)
     }
 }
 

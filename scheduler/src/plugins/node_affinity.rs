@@ -47,7 +47,7 @@ pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
             .map(|p| Weighted { weight: p.weight.into(), term: NodeTerm::from_api(&p.preference) })
             .collect(),
     });
-    Ok(Plugin::new(NAME).pre_filter(&it).filter(&it).pre_score(&it).score(&it).requeue(&it))
+    Ok(Plugin::new(NAME).pre_filter(&it).filter(&it).pre_score(&it).score(&it).requeue(&it).node_only())
 }
 
 impl NodeAffinity {
@@ -104,7 +104,7 @@ impl Score for NodeAffinity {
         all.filter(|w| w.term.matches(node.name(), &node.base.labels)).map(|w| w.weight).sum()
     }
 
-    fn normalize(&self, _: Context<'_>, _: &CycleState, _: &PodInfo, _: &[&NodeInfo], scores: &mut [i64]) {
+    fn normalize(&self, scores: &mut [i64]) {
         normalize_by_max(scores, false);
     }
 }

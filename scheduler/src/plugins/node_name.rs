@@ -19,7 +19,7 @@ struct NodeName;
 /// None; takes no arguments.
 pub fn build(_: &Value) -> Result<Plugin, ConfigError> {
     let it = Arc::new(NodeName);
-    Ok(Plugin::new(NAME).filter(&it).requeue(&it))
+    Ok(Plugin::new(NAME).filter(&it).requeue(&it).node_only())
 }
 
 impl Filter for NodeName {

@@ -19,7 +19,7 @@ struct NodePorts;
 /// None; takes no arguments.
 pub fn build(_: &Value) -> Result<Plugin, ConfigError> {
     let it = Arc::new(NodePorts);
-    Ok(Plugin::new(NAME).pre_filter(&it).filter(&it).requeue(&it))
+    Ok(Plugin::new(NAME).pre_filter(&it).filter(&it).requeue(&it).node_only())
 }
 
 fn conflict(wanted: &[HostPort], used: &[HostPort]) -> bool {

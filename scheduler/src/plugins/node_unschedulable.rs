@@ -23,7 +23,7 @@ struct NodeUnschedulable {
 pub fn build(_: &Value) -> Result<Plugin, ConfigError> {
     let key = "node.kubernetes.io/unschedulable".to_owned();
     let it = Arc::new(NodeUnschedulable { taint: Taint { key, value: String::new(), effect: Effect::NoSchedule } });
-    Ok(Plugin::new(NAME).filter(&it).requeue(&it))
+    Ok(Plugin::new(NAME).filter(&it).requeue(&it).node_only())
 }
 
 impl NodeUnschedulable {

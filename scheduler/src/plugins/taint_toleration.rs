@@ -20,7 +20,7 @@ struct TaintToleration;
 /// None; takes no arguments.
 pub fn build(_: &Value) -> Result<Plugin, ConfigError> {
     let it = Arc::new(TaintToleration);
-    Ok(Plugin::new(NAME).filter(&it).score(&it).requeue(&it))
+    Ok(Plugin::new(NAME).filter(&it).score(&it).requeue(&it).node_only())
 }
 
 fn tolerated(pod: &PodInfo, node: &NodeBase) -> bool {
@@ -45,7 +45,7 @@ impl Score for TaintToleration {
         i64::try_from(count).unwrap_or(i64::MAX)
     }
 
-    fn normalize(&self, _: Context<'_>, _: &CycleState, _: &PodInfo, _: &[&NodeInfo], scores: &mut [i64]) {
+    fn normalize(&self, scores: &mut [i64]) {
         normalize_by_max(scores, true);
     }
 }

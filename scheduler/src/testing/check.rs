@@ -89,7 +89,7 @@ impl Check {
         }
         let Some(score) = &self.plugin.score else { return Vec::new() };
         let mut out: Vec<i64> = nodes.iter().map(|n| score.score(cx, &state, pod, n)).collect();
-        score.normalize(cx, &state, pod, nodes, &mut out);
+        score.normalize(&mut out);
         out
     }
 }

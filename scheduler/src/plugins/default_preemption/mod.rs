@@ -14,7 +14,7 @@ use serde_json::Value;
 use self::candidate::{Candidate, Search};
 use super::read_args;
 use crate::framework::plugin::{Context, Plugin, PostFilter, Requeue, Rescue};
-use crate::framework::{ClusterEvent, Code, ConfigError, CycleState, Diagnosis, Hint, Profile, Status};
+use crate::framework::{ClusterEvent, Code, ConfigError, CycleState, Diagnosis, Hint, Profile, Rejected, Status};
 use crate::model::PodInfo;
 
 /// Upstream's name.
@@ -51,12 +51,12 @@ pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
 }
 
 /// Why a pod may not push others out, if it may not.
-fn ineligible(cx: Context<'_>, pod: &PodInfo, rejected: &[(usize, Status)]) -> Option<&'static str> {
+fn ineligible(cx: Context<'_>, pod: &PodInfo, rejected: &Rejected) -> Option<&'static str> {
     if !pod.preempts {
         return Some("not eligible due to preemptionPolicy=Never.");
     }
     let at = cx.snapshot.position(pod.nominated.as_ref()?)?;
-    let unresolvable = rejected.iter().any(|(i, s)| *i == at && s.code() == Code::UnschedulableAndUnresolvable);
+    let unresolvable = rejected.get(at).is_some_and(|s| s.code() == Code::UnschedulableAndUnresolvable);
     let leaving = |p: &Arc<PodInfo>| p.terminating && p.preempted && p.priority < pod.priority;
     (!unresolvable && cx.snapshot.nodes()[at].pods.iter().any(leaving))
         .then_some("not eligible due to a terminating pod on the nominated node.")
@@ -76,13 +76,13 @@ impl PostFilter for DefaultPreemption {
         profile: &Profile,
         state: &CycleState,
         pod: &PodInfo,
-        rejected: &[(usize, Status)],
+        rejected: &Rejected,
     ) -> (Option<Rescue>, Status) {
         if let Some(reason) = ineligible(cx, pod, rejected) {
             return (None, Status::unschedulable(format!("preemption: {reason}")));
         }
         let promising: Vec<usize> =
-            rejected.iter().filter(|(_, s)| s.code() == Code::Unschedulable).map(|(i, _)| *i).collect();
+            rejected.iter().filter(|(_, s)| s.code() == Code::Unschedulable).map(|(slot, _)| slot).collect();
         let mut diagnosis = Diagnosis {
             nodes: cx.snapshot.nodes().len(),
             others: Some(Status::unresolvable("Preemption is not helpful for scheduling")),

@@ -29,7 +29,7 @@ use crate::framework::plugin::{
     Context, Filter, Plugin, PostFilter, PreBind, PreEnqueue, PreFilter, PreFiltered, PreScore, Requeue, Rescue,
     Reserve, Score, normalize_by_max,
 };
-use crate::framework::{Change, ClusterEvent, ConfigError, CycleState, Delta, Hint, Ledger, Profile, Status};
+use crate::framework::{Change, ClusterEvent, ConfigError, CycleState, Delta, Hint, Ledger, Profile, Rejected, Status};
 use crate::model::selector::NodeTerm;
 use crate::model::{NodeBase, NodeInfo, PodInfo};
 
@@ -189,7 +189,7 @@ impl PostFilter for DynamicResources {
         _: &Profile,
         state: &CycleState,
         pod: &PodInfo,
-        rejected: &[(usize, Status)],
+        rejected: &Rejected,
     ) -> (Option<Rescue>, Status) {
         let Some(notes) = state.get::<Notes>() else {
             return (None, Status::unschedulable("no new claims to deallocate"));
@@ -197,7 +197,7 @@ impl PostFilter for DynamicResources {
         let ours = |s: &Status| s.plugin == NAME && s.reasons().iter().any(|r| r == ELSEWHERE);
         let mut in_the_way: Vec<usize> = Vec::new();
         for (at, _) in rejected.iter().filter(|(_, s)| ours(s)) {
-            in_the_way.extend(notes.elsewhere(&cx.snapshot.nodes()[*at].base));
+            in_the_way.extend(notes.elsewhere(&cx.snapshot.nodes()[at].base));
         }
         let idle = |claim: &&Arc<ResourceClaim>| {
             let users = claim.status.as_ref().and_then(|s| s.reserved_for.as_deref()).unwrap_or_default();
@@ -245,7 +245,7 @@ impl Score for DynamicResources {
         shares.ok().flatten().map_or(0, |s| result::score(&setup.wanted, &s))
     }
 
-    fn normalize(&self, _: Context<'_>, _: &CycleState, _: &PodInfo, _: &[&NodeInfo], scores: &mut [i64]) {
+    fn normalize(&self, scores: &mut [i64]) {
         normalize_by_max(scores, false);
     }
 }

@@ -32,7 +32,7 @@ impl Default for Balanced {
 /// Unreadable arguments.
 pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
     let it = Arc::new(read_args::<Balanced>(NAME, args)?);
-    Ok(Plugin::new(NAME).pre_score(&it).score(&it))
+    Ok(Plugin::new(NAME).pre_score(&it).score(&it).node_only())
 }
 
 impl PreScore for Balanced {
@@ -65,6 +65,10 @@ impl Score for Balanced {
             (squares / n - (sum / n) * (sum / n)).max(0.0).sqrt()
         };
         ((1.0 - deviation) * 100.0) as i64
+    }
+
+    fn is_relative(&self) -> bool {
+        false
     }
 }
 

@@ -35,7 +35,7 @@ pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
         return Err(ConfigError::Args(NAME, problem));
     }
     let it = Arc::new(it);
-    Ok(Plugin::new(NAME).filter(&it).score(&it).requeue(&it))
+    Ok(Plugin::new(NAME).filter(&it).score(&it).requeue(&it).node_only())
 }
 
 impl Fit {
@@ -92,6 +92,10 @@ impl Filter for Fit {
 impl Score for Fit {
     fn score(&self, _: Context<'_>, _: &CycleState, pod: &PodInfo, node: &NodeInfo) -> i64 {
         self.scoring_strategy.score(pod, node)
+    }
+
+    fn is_relative(&self) -> bool {
+        false
     }
 }
 

@@ -1,0 +1,137 @@
+//! InterPodAffinity: pods that want to be, or must not be, in one domain with others.
+//!
+//! HOT (held by `examples/throughput.rs`, shapes `*affinity`). `hard` keeps pods away, `soft` weighs wishes, the pod's own
+//! and those of pods already there; both judge by what a node shows ([`Rule`]), whether the counts were kept current or
+//! taken just now.
+
+mod hard;
+mod soft;
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::read_args;
+use crate::framework::domains::Domains;
+use crate::framework::plugin::{Context, Plugin, Requeue};
+use crate::framework::rule::{Rule, Rules};
+use crate::framework::{Change, ClusterEvent, ConfigError, Hint};
+use crate::model::{AffinityTerm, NodeBase, PodInfo, Selector};
+
+/// Upstream's name.
+pub const NAME: &str = "InterPodAffinity";
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct InterPodAffinity {
+    hard_pod_affinity_weight: i64,
+    ignore_preferred_terms_of_existing_pods: bool,
+}
+
+impl Default for InterPodAffinity {
+    fn default() -> Self {
+        Self { hard_pod_affinity_weight: 1, ignore_preferred_terms_of_existing_pods: false }
+    }
+}
+
+/// Builds the plugin.
+///
+/// # Errors
+/// Unreadable arguments, or a weight out of range.
+pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
+    let it: InterPodAffinity = read_args(NAME, args)?;
+    if !(0..=100).contains(&it.hard_pod_affinity_weight) {
+        return Err(ConfigError::Args(NAME, "hardPodAffinityWeight: not in valid range [0-100]".to_owned()));
+    }
+    let it = Arc::new(it);
+    Ok(Plugin::new(NAME).pre_filter(&it).filter(&it).pre_score(&it).score(&it).requeue(&it).rules(&it))
+}
+
+impl Rules for InterPodAffinity {
+    fn hard(&self, cx: Context<'_>, pod: &PodInfo) -> Option<Box<dyn Rule>> {
+        Some(Box::new(hard::Kept::new(hard::Plan::of(cx, pod))))
+    }
+
+    fn soft(&self, cx: Context<'_>, pod: &PodInfo) -> Option<Box<dyn Rule>> {
+        self.soft_plan(cx, pod).map(|plan| Box::new(soft::Kept::new(plan)) as Box<dyn Rule>)
+    }
+}
+
+/// The term with its namespace selector turned into names.
+fn resolved(cx: Context<'_>, term: &AffinityTerm) -> AffinityTerm {
+    let mut out = term.clone();
+    if out.namespace_selector.0.is_some() {
+        out.namespaces.extend(cx.listers.namespaces(&term.namespace_selector));
+        out.namespace_selector = Selector::NOTHING;
+    }
+    out
+}
+
+/// Amounts by topology key.
+#[derive(Debug, Default)]
+struct Amounts<'a>(Vec<(&'a str, i64)>);
+
+impl<'a> Amounts<'a> {
+    fn add(&mut self, key: &'a str, n: i64) {
+        match self.0.iter_mut().find(|(k, _)| *k == key) {
+            Some((_, sum)) => *sum += n,
+            None => self.0.push((key, n)),
+        }
+    }
+}
+
+/// Counts a node's amounts in the domains of each key.
+fn count(list: &mut Vec<Domains>, node: &NodeBase, amounts: &Amounts<'_>) {
+    for (key, n) in &amounts.0 {
+        match list.iter_mut().find(|d| d.key() == *key) {
+            Some(domains) => domains.count(node, *n),
+            None => {
+                let mut domains = Domains::new(key);
+                domains.count(node, *n);
+                list.push(domains);
+            }
+        }
+    }
+}
+
+/// Pretends that amounts came to a node.
+fn shift(list: &mut Vec<Domains>, node: &NodeBase, amounts: &Amounts<'_>) {
+    for (key, n) in &amounts.0 {
+        match list.iter_mut().find(|d| d.key() == *key) {
+            Some(domains) => domains.shift(node, *n),
+            None => {
+                let mut domains = Domains::new(key);
+                domains.shift(node, *n);
+                list.push(domains);
+            }
+        }
+    }
+}
+
+impl Requeue for InterPodAffinity {
+    fn hint(&self, pod: &PodInfo, event: &ClusterEvent) -> Hint {
+        // Namespaces given by label are not resolved here: such terms count as matching whenever the labels do.
+        let speaks = |t: &AffinityTerm, p: &PodInfo| {
+            t.namespace_selector.0.is_some() && t.selector.matches(&p.labels) || t.matches(p, None)
+        };
+        match event {
+            ClusterEvent::AssignedPod { old, new } => {
+                let helps = |p: &PodInfo| pod.affinity.iter().any(|t| speaks(t, p));
+                let hurts = |p: &PodInfo| {
+                    pod.anti_affinity.iter().any(|t| speaks(t, p)) || p.anti_affinity.iter().any(|t| speaks(t, pod))
+                };
+                let (was, is) = (old.as_deref(), new.as_deref());
+                (is.is_some_and(helps) && !was.is_some_and(helps) || was.is_some_and(hurts) && !is.is_some_and(hurts))
+                    .into()
+            }
+            ClusterEvent::Node { .. } => event.node_if(|old, new| old.labels != new.labels).is_some().into(),
+            ClusterEvent::Target { old, new } => (old.labels != new.labels).into(),
+            ClusterEvent::Object(Change::Namespace(_)) => Hint::Queue,
+            _ => Hint::Skip,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

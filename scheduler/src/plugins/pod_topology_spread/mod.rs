@@ -1,0 +1,155 @@
+//! PodTopologySpread: spreads pods evenly over zones, nodes or whatever domain a label makes.
+//!
+//! HOT (held by `examples/throughput.rs`, shapes `spread` and `preferred-spread`). `hard` keeps pods away from domains
+//! that have too many already, `soft` likes domains with few; both judge by what a node shows ([`Rule`]), whether the
+//! counts were kept current or taken just now.
+
+mod hard;
+mod soft;
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1 as core;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::read_args;
+use crate::framework::plugin::{Context, Plugin, Requeue};
+use crate::framework::rule::{Rule, Rules};
+use crate::framework::{ClusterEvent, ConfigError, Hint};
+use crate::model::selector::Labels;
+use crate::model::{Demand, NodeBase, NodeInfo, PodInfo, Selector, SpreadConstraint};
+
+/// Upstream's name.
+pub const NAME: &str = "PodTopologySpread";
+
+const HOSTNAME: &str = "kubernetes.io/hostname";
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Args {
+    default_constraints: Vec<core::TopologySpreadConstraint>,
+    defaulting_type: Option<String>,
+}
+
+struct PodTopologySpread {
+    defaults: Vec<SpreadConstraint>,
+    system: bool,
+}
+
+/// Builds the plugin.
+///
+/// # Errors
+/// Unreadable arguments.
+pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
+    let args: Args = read_args(NAME, args)?;
+    let system = args.defaulting_type.as_deref() != Some("List");
+    if system && !args.default_constraints.is_empty() {
+        return Err(ConfigError::Args(
+            NAME,
+            "when .defaultingType is System, .defaultConstraints must be empty".to_owned(),
+        ));
+    }
+    let none = Labels::new();
+    let soft = |key: &str, max_skew| SpreadConstraint {
+        max_skew,
+        topology_key: key.to_owned(),
+        hard: false,
+        selector: Selector::NOTHING,
+        min_domains: 1,
+        honor_affinity: true,
+        honor_taints: false,
+    };
+    let defaults = if system {
+        vec![soft(HOSTNAME, 3), soft(ZONE, 5)]
+    } else {
+        args.default_constraints.iter().map(|c| SpreadConstraint::from_api(c, &none)).collect()
+    };
+    let it = Arc::new(PodTopologySpread { defaults, system });
+    Ok(Plugin::new(NAME).pre_filter(&it).filter(&it).pre_score(&it).score(&it).requeue(&it).rules(&it))
+}
+
+impl PodTopologySpread {
+    /// The pod's own constraints of one kind, or the defaults with a selector made from its Services and controller.
+    fn constraints(&self, cx: Context<'_>, pod: &Demand, hard: bool) -> Vec<SpreadConstraint> {
+        if !pod.spread.is_empty() {
+            return pod.spread.iter().filter(|c| c.hard == hard).cloned().collect();
+        }
+        if !self.defaults.iter().any(|c| c.hard == hard) {
+            return Vec::new();
+        }
+        let selector = cx.listers.spread_selector(pod);
+        if selector.0.as_ref().is_none_or(Vec::is_empty) {
+            return Vec::new();
+        }
+        let mine = self.defaults.iter().filter(|c| c.hard == hard);
+        mine.map(|c| SpreadConstraint { selector: selector.clone(), ..c.clone() }).collect()
+    }
+}
+
+impl Rules for PodTopologySpread {
+    fn hard(&self, cx: Context<'_>, pod: &PodInfo) -> Option<Box<dyn Rule>> {
+        self.hard_plan(cx, pod).map(|plan| Box::new(hard::Kept::new(plan)) as Box<dyn Rule>)
+    }
+
+    fn soft(&self, cx: Context<'_>, pod: &PodInfo) -> Option<Box<dyn Rule>> {
+        self.soft_plan(cx, pod).map(|plan| Box::new(soft::Kept::new(plan)) as Box<dyn Rule>)
+    }
+}
+
+/// Whether a constraint counts pods on a node.
+fn counts_node(c: &SpreadConstraint, pod: &Demand, node: &NodeBase) -> bool {
+    (!c.honor_affinity || pod.selects_node(&node.name, &node.labels))
+        && (!c.honor_taints || node.hard_taints().all(|taint| pod.tolerations.iter().any(|t| t.tolerates(taint))))
+}
+
+fn counts_pod(c: &SpreadConstraint, namespace: &str, other: &PodInfo) -> bool {
+    let empty = c.selector.0.as_ref().is_none_or(Vec::is_empty);
+    !empty && !other.terminating && *other.namespace == *namespace && c.selector.matches(&other.labels)
+}
+
+/// How many pods on a node a constraint counts.
+fn count(c: &SpreadConstraint, pod: &Demand, node: &NodeInfo) -> i64 {
+    let mut last: Option<(*const Demand, bool)> = None;
+    let mut sum = 0;
+    for other in node.pods.iter().filter(|p| !p.terminating) {
+        let demand = Arc::as_ptr(&other.demand);
+        // Neighbours are often of one kind.
+        let counts = match last {
+            Some((known, counts)) if known == demand => counts,
+            _ => counts_pod(c, &pod.namespace, other),
+        };
+        last = Some((demand, counts));
+        sum += i64::from(counts);
+    }
+    sum
+}
+
+fn has_all_keys(constraints: &[SpreadConstraint], node: &NodeBase) -> bool {
+    constraints.iter().all(|c| node.labels.contains_key(&c.topology_key))
+}
+
+impl Requeue for PodTopologySpread {
+    fn hint(&self, pod: &PodInfo, event: &ClusterEvent) -> Hint {
+        let hard = || pod.spread.iter().filter(|c| c.hard);
+        let keys = |n: &NodeBase| hard().all(|c| n.labels.contains_key(&c.topology_key));
+        match event {
+            _ if pod.spread.is_empty() => Hint::Queue,
+            ClusterEvent::AssignedPod { old, new } => {
+                let counted = |p: &Arc<PodInfo>| hard().any(|c| counts_pod(c, &pod.namespace, p));
+                (old.as_ref().is_some_and(counted) != new.as_ref().is_some_and(counted)).into()
+            }
+            ClusterEvent::Node { old: None, new } => keys(new).into(),
+            ClusterEvent::Node { old: Some(old), new } => {
+                (old.labels != new.labels && (keys(old) || keys(new)) || old.taints != new.taints).into()
+            }
+            ClusterEvent::NodeGone => Hint::Queue,
+            ClusterEvent::Target { old, new } => (old.labels != new.labels).into(),
+            _ => Hint::Skip,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
