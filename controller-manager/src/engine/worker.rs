@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shared::workqueue::Queue;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::context::Context;
 use super::executor::Outcome;
@@ -23,7 +24,8 @@ impl From<Outcome> for Synced {
     }
 }
 
-/// Start `workers` loops over `queue` once the caches are filled; they end with the term of leadership.
+/// Handle the keys of `queue` once the caches are filled, at most `workers` at a time, until the term of leadership
+/// ends. A task lives as long as its key is handled, so an idle controller holds none.
 pub fn run<T, S, F, Fut>(cx: &Context, name: &'static str, workers: usize, queue: &Queue<T>, state: &Arc<S>, sync: F)
 where
     T: Clone + Eq + Hash + std::fmt::Debug + Send + Sync + 'static,
@@ -31,36 +33,52 @@ where
     F: Fn(Arc<S>, T) -> Fut + Copy + Send + Sync + 'static,
     Fut: Future<Output = Synced> + Send + 'static,
 {
-    for _ in 0..workers {
-        let (cx2, queue, state) = (cx.clone(), queue.clone(), Arc::clone(state));
-        cx.spawn(name, async move {
-            if !cx2.factory().wait_synced().await {
-                return;
-            }
-            while let Some(key) = queue.get().await {
-                match sync(Arc::clone(&state), key.clone()).await {
-                    Ok(again) => {
-                        queue.forget(&key);
-                        if let Some(after) = again {
-                            queue.add_after(key.clone(), after);
-                        }
-                    }
-                    Err(error) => {
-                        if error.conflict() {
-                            tracing::debug!(controller = name, ?key, %error, "retrying");
-                        } else {
-                            tracing::warn!(controller = name, ?key, %error, "sync failed, retrying");
-                        }
-                        queue.add_rate_limited(key.clone());
-                    }
-                }
-                queue.done(&key);
-            }
-        });
-    }
-    let (cx2, queue) = (cx.clone(), queue.clone());
+    let (term, queue, state) = (cx.clone(), queue.clone(), Arc::clone(state));
     cx.spawn(name, async move {
-        cx2.shutdown().wait().await;
+        let free = Arc::new(Semaphore::new(workers));
+        if term.factory().wait_synced().await {
+            while let Some((permit, key)) = next(&term, &free, &queue).await {
+                let (queue, look) = (queue.clone(), sync(Arc::clone(&state), key.clone()));
+                term.spawn(name, async move {
+                    finish(name, &queue, &key, look.await);
+                    drop(permit);
+                });
+            }
+        }
         queue.shut_down();
     });
+}
+
+/// The next key and the right to work on it; `None` at the end of the term.
+async fn next<T>(term: &Context, free: &Arc<Semaphore>, queue: &Queue<T>) -> Option<(OwnedSemaphorePermit, T)>
+where
+    T: Clone + Eq + Hash + Send + Sync + 'static,
+{
+    tokio::select! {
+        () = term.shutdown().wait() => None,
+        next = async { Some((Arc::clone(free).acquire_owned().await.ok()?, queue.get().await?)) } => next,
+    }
+}
+
+fn finish<T>(name: &'static str, queue: &Queue<T>, key: &T, synced: Synced)
+where
+    T: Clone + Eq + Hash + std::fmt::Debug + Send + Sync + 'static,
+{
+    match synced {
+        Ok(again) => {
+            queue.forget(key);
+            if let Some(after) = again {
+                queue.add_after(key.clone(), after);
+            }
+        }
+        Err(error) => {
+            if error.conflict() {
+                tracing::debug!(controller = name, ?key, %error, "retrying");
+            } else {
+                tracing::warn!(controller = name, ?key, %error, "sync failed, retrying");
+            }
+            queue.add_rate_limited(key.clone());
+        }
+    }
+    queue.done(key);
 }

@@ -63,7 +63,8 @@ struct Record {
 /// A cloneable handle; recording is cheap and never waits.
 #[derive(Clone)]
 pub struct Recorder {
-    queue: mpsc::Sender<Record>,
+    /// Boxed, as the channel sets aside room for dozens of records from the start.
+    queue: mpsc::Sender<Box<Record>>,
 }
 
 impl Recorder {
@@ -122,7 +123,8 @@ impl Recorder {
         });
     }
 
-    fn record(&self, mut record: Record) {
+    fn record(&self, record: Record) {
+        let mut record = Box::new(record);
         if record.message.len() > MESSAGE_LIMIT {
             let end = record.message.floor_char_boundary(MESSAGE_LIMIT - 3);
             record.message.truncate(end);
@@ -143,7 +145,7 @@ struct Writer {
 }
 
 impl Writer {
-    async fn run(mut self, mut records: mpsc::Receiver<Record>, shutdown: Shutdown) {
+    async fn run(mut self, mut records: mpsc::Receiver<Box<Record>>, shutdown: Shutdown) {
         loop {
             let record = tokio::select! {
                 () = shutdown.wait() => return,
@@ -158,7 +160,7 @@ impl Writer {
         }
     }
 
-    async fn write(&mut self, record: Record, verdict: Verdict) {
+    async fn write(&mut self, record: Box<Record>, verdict: Verdict) {
         for attempt in 1..=ATTEMPTS {
             let outcome = match &verdict {
                 Verdict::Drop => return,

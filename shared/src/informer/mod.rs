@@ -11,20 +11,21 @@ mod store;
 mod tests;
 
 use std::any::{Any, TypeId};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kube::Client;
+use kube::core::Request;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use crate::run::{Shutdown, TaskGroup};
 
+use reflector::{Cache, Put, Reflector};
+use store::Key;
 pub use store::Store;
 
 /// A typed API object that an informer can hold.
@@ -140,24 +141,75 @@ impl<K: Object> Informer<K> {
     }
 }
 
-/// What a factory needs to know of an informer of any kind.
-trait Cache: Any + Send + Sync {
-    fn start(&self, client: &Client, tasks: &TaskGroup, shutdown: &Shutdown);
-    fn wait(&self) -> Pin<Box<dyn Future<Output = ()> + Send>>;
-}
-
 impl<K: Object> Cache for Informer<K> {
-    fn start(&self, client: &Client, tasks: &TaskGroup, shutdown: &Shutdown) {
-        if self.0.started.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let reflector = reflector::Reflector::new(self.clone(), client.clone(), shutdown.clone());
-        tasks.spawn("informer", reflector.run());
+    fn request(&self) -> Request {
+        Request::new(K::url_path(&(), self.0.scope.namespace.as_deref()))
     }
 
-    fn wait(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let informer = self.clone();
-        Box::pin(async move { informer.synced().await })
+    fn kind(&self) -> String {
+        K::kind(&()).into_owned()
+    }
+
+    fn scope(&self) -> &Scope {
+        &self.0.scope
+    }
+
+    fn revision(&self) -> String {
+        self.0.store.resource_version()
+    }
+
+    fn put(&self, object: &str) -> serde_json::Result<Put> {
+        let mut object: K = serde_json::from_str(object)?;
+        object.meta_mut().managed_fields = None;
+        let put = Put { key: store::key(&object), revision: object.meta().resource_version.clone() };
+        if let Some(transform) = &*self.0.transform.lock() {
+            transform(&mut object);
+        }
+        let handlers = self.0.handlers.lock();
+        if let Some(event) = self.0.store.put(object) {
+            handlers.iter().for_each(|handler| handler(&event));
+        }
+        Ok(put)
+    }
+
+    fn remove(&self, object: &str) -> serde_json::Result<Put> {
+        let object: K = serde_json::from_str(object)?;
+        let put = Put { key: store::key(&object), revision: object.meta().resource_version.clone() };
+        self.drop_object(&put.key, Some(object));
+        Ok(put)
+    }
+
+    fn finish_list(&self, seen: &HashSet<Key>, revision: String) {
+        for key in self.0.store.keys() {
+            if !seen.contains(&key) {
+                self.drop_object(&key, None);
+            }
+        }
+        self.advance(revision);
+        self.0.synced.send_replace(true);
+    }
+
+    fn advance(&self, revision: String) {
+        if !revision.is_empty() {
+            self.0.store.set_resource_version(revision);
+        }
+    }
+
+    fn first_start(&self) -> bool {
+        !self.0.started.swap(true, Ordering::AcqRel)
+    }
+
+    fn subscribe(&self) -> watch::Receiver<bool> {
+        self.0.synced.subscribe()
+    }
+}
+
+impl<K: Object> Informer<K> {
+    fn drop_object(&self, key: &Key, last: Option<K>) {
+        let handlers = self.0.handlers.lock();
+        if let Some(event) = self.0.store.remove(key, last) {
+            handlers.iter().for_each(|handler| handler(&event));
+        }
     }
 }
 
@@ -204,17 +256,22 @@ impl Factory {
 
     /// Starts every informer that was asked for and does not run yet.
     pub fn start(&self) {
-        for cache in &self.made.lock().all {
-            cache.start(&self.client, &self.tasks, &self.shutdown);
+        for cache in self.made.lock().all.iter().filter(|cache| cache.first_start()) {
+            let reflector = Reflector::new(Arc::clone(cache), self.client.clone(), self.shutdown.clone());
+            self.tasks.spawn("informer", reflector.run());
         }
     }
 
     /// Waits until all informers have synced; false when the process is asked to end first.
     pub async fn wait_synced(&self) -> bool {
-        let waits: Vec<_> = self.made.lock().all.iter().map(|cache| cache.wait()).collect();
-        tokio::select! {
-            _ = futures::future::join_all(waits) => true,
-            () = self.shutdown.wait() => false,
+        let waits: Vec<_> = self.made.lock().all.iter().map(|cache| cache.subscribe()).collect();
+        for mut synced in waits {
+            tokio::select! {
+                // Fails only when the informer is gone, and then nobody waits for it.
+                _ = synced.wait_for(|done| *done) => {}
+                () = self.shutdown.wait() => return false,
+            }
         }
+        true
     }
 }

@@ -5,18 +5,22 @@ use std::collections::HashSet;
 use std::error::Error;
 use std::io;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{AsyncBufReadExt as _, Stream, StreamExt};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::Client;
-use kube::api::{ListParams, WatchEvent, WatchParams};
-use kube::core::{ObjectList, Request, Status};
+use kube::api::{ListParams, WatchParams};
+use kube::core::watch::Bookmark;
+use kube::core::{Request, Status};
 use rand::Rng;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tokio::sync::watch;
 
-use super::store::key;
-use super::{Informer, Object};
+use super::Scope;
+use super::store::Key;
 use crate::run::Shutdown;
 
 /// The server ends a watch after this long, spread so that clients do not all come back at once.
@@ -28,8 +32,33 @@ const FIRST_DELAY: Duration = Duration::from_millis(200);
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-pub(super) struct Reflector<K> {
-    informer: Informer<K>,
+/// What was put or removed.
+pub(super) struct Put {
+    pub(super) key: Key,
+    pub(super) revision: Option<String>,
+}
+
+/// What a reflector knows of an informer: all that depends on the kind is behind it, so that the code that talks to
+/// the server exists once. Objects are passed as the JSON text they came in.
+pub(super) trait Cache: Send + Sync {
+    fn request(&self) -> Request;
+    fn kind(&self) -> String;
+    fn scope(&self) -> &Scope;
+    /// Up to which revision the store is complete.
+    fn revision(&self) -> String;
+    fn put(&self, object: &str) -> serde_json::Result<Put>;
+    fn remove(&self, object: &str) -> serde_json::Result<Put>;
+    /// Drops what the list did not name, and opens the latch.
+    fn finish_list(&self, seen: &HashSet<Key>, revision: String);
+    fn advance(&self, revision: String);
+    /// True on the first call.
+    fn first_start(&self) -> bool;
+    /// Becomes true with the initial list.
+    fn subscribe(&self) -> watch::Receiver<bool>;
+}
+
+pub(super) struct Reflector {
+    cache: Arc<dyn Cache>,
     client: Client,
     shutdown: Shutdown,
     /// False once the server has refused `sendInitialEvents`.
@@ -50,9 +79,9 @@ enum End {
     Unsupported,
 }
 
-impl<K: Object> Reflector<K> {
-    pub(super) fn new(informer: Informer<K>, client: Client, shutdown: Shutdown) -> Self {
-        Self { informer, client, shutdown, streaming: true, failures: 0 }
+impl Reflector {
+    pub(super) fn new(cache: Arc<dyn Cache>, client: Client, shutdown: Shutdown) -> Self {
+        Self { cache, client, shutdown, streaming: true, failures: 0 }
     }
 
     pub(super) async fn run(mut self) {
@@ -72,7 +101,7 @@ impl<K: Object> Reflector<K> {
                 }
                 End::Failed(error) => {
                     self.failures = self.failures.saturating_add(1);
-                    tracing::warn!(kind = %K::kind(&()), %error, "Failed to list or watch");
+                    tracing::warn!(kind = self.cache.kind(), %error, "Failed to list or watch");
                 }
             }
             let delay = self.delay();
@@ -108,13 +137,9 @@ impl<K: Object> Reflector<K> {
         }
     }
 
-    fn request(&self) -> Request {
-        Request::new(K::url_path(&(), self.informer.0.scope.namespace.as_deref()))
-    }
-
     /// Watches from the store's revision, or streams the initial list first and says so in `initial`.
     async fn watch(&mut self, mut initial: Option<&mut bool>) -> End {
-        let scope = &self.informer.0.scope;
+        let scope = self.cache.scope();
         let params = WatchParams {
             label_selector: scope.labels.clone(),
             field_selector: scope.fields.clone(),
@@ -122,8 +147,8 @@ impl<K: Object> Reflector<K> {
             bookmarks: true,
             send_initial_events: initial.is_some(),
         };
-        let version = if initial.is_some() { String::new() } else { self.informer.0.store.resource_version() };
-        let request = match self.request().watch(&params, &version) {
+        let version = if initial.is_some() { String::new() } else { self.cache.revision() };
+        let request = match self.cache.request().watch(&params, &version) {
             Ok(request) => request,
             Err(error) => return End::Failed(error.to_string()),
         };
@@ -148,23 +173,23 @@ impl<K: Object> Reflector<K> {
     {
         let mut seen = HashSet::new();
         loop {
-            match next::<K, S>(stream).await? {
-                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                    seen.insert(key(&object));
-                    self.put(object);
+            let Line { kind, object } = next(stream).await?;
+            match &*kind {
+                "ADDED" | "MODIFIED" => {
+                    seen.extend(self.put(&object).map(|put| put.key));
                 }
-                WatchEvent::Deleted(object) => {
-                    let key = key(&object);
-                    seen.remove(&key);
-                    self.remove(&key, Some(object));
+                "DELETED" => {
+                    seen.remove(&self.cache.remove(object.get()).map_err(undecodable)?.key);
                 }
-                WatchEvent::Bookmark(mark) => {
+                "BOOKMARK" => {
+                    let mark: Bookmark = serde_json::from_str(object.get()).map_err(undecodable)?;
                     if mark.metadata.annotations.get(INITIAL_EVENTS_END).is_some_and(|v| v == "true") {
-                        self.finish_list(&seen, mark.metadata.resource_version);
+                        self.cache.finish_list(&seen, mark.metadata.resource_version);
+                        self.failures = 0;
                         return Ok(());
                     }
                 }
-                WatchEvent::Error(status) => return Err(refusal(status.code, &status.message, true)),
+                _ => return Err(farewell(&object, true)),
             }
         }
     }
@@ -174,32 +199,39 @@ impl<K: Object> Reflector<K> {
         S: Stream<Item = io::Result<String>> + Unpin,
     {
         loop {
-            let event = match next::<K, S>(stream).await {
-                Ok(event) => event,
+            let line = match next(stream).await {
+                Ok(line) => line,
                 Err(end) => return end,
             };
             self.failures = 0;
-            match event {
-                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                    let version = object.meta().resource_version.clone();
-                    self.put(object);
-                    self.advance(version);
-                }
-                WatchEvent::Deleted(object) => {
-                    let version = object.meta().resource_version.clone();
-                    let key = key(&object);
-                    self.remove(&key, Some(object));
-                    self.advance(version);
-                }
-                WatchEvent::Bookmark(mark) => self.advance(Some(mark.metadata.resource_version)),
-                WatchEvent::Error(status) => return refusal(status.code, &status.message, false),
+            if let Err(end) = self.apply(&line) {
+                return end;
             }
         }
     }
 
+    fn apply(&self, Line { kind, object }: &Line) -> Result<(), End> {
+        let revision = match &**kind {
+            "ADDED" | "MODIFIED" => self.put(object).and_then(|put| put.revision).unwrap_or_default(),
+            "DELETED" => self.cache.remove(object.get()).map_err(undecodable)?.revision.unwrap_or_default(),
+            "BOOKMARK" => {
+                serde_json::from_str::<Bookmark>(object.get()).map_err(undecodable)?.metadata.resource_version
+            }
+            _ => return Err(farewell(object, false)),
+        };
+        self.cache.advance(revision);
+        Ok(())
+    }
+
+    /// An object that cannot be decoded is left out; it must not keep the others away.
+    fn put(&self, object: &RawValue) -> Option<Put> {
+        let put = self.cache.put(object.get());
+        put.inspect_err(|error| tracing::warn!(kind = self.cache.kind(), %error, "Failed to decode an object")).ok()
+    }
+
     /// The list for servers that cannot stream it: pages, each stored before the next is asked for.
     async fn list(&mut self) -> Result<(), End> {
-        let scope = &self.informer.0.scope;
+        let scope = self.cache.scope();
         let mut params = ListParams {
             label_selector: scope.labels.clone(),
             field_selector: scope.fields.clone(),
@@ -208,64 +240,28 @@ impl<K: Object> Reflector<K> {
         };
         let mut seen = HashSet::new();
         loop {
-            let request = self.request().list(&params).map_err(|error| End::Failed(error.to_string()))?;
-            let page: ObjectList<K> = match self.client.request(request).await {
+            let request = self.cache.request().list(&params).map_err(|error| End::Failed(error.to_string()))?;
+            let page: Page = match self.client.request(request).await {
                 Ok(page) => page,
                 Err(kube::Error::Api(status)) => return Err(refusal(status.code, &status.message, false)),
                 Err(error) => return Err(End::Failed(error.to_string())),
             };
             for object in page.items {
-                seen.insert(key(&object));
-                self.put(object);
+                seen.extend(self.put(&object).map(|put| put.key));
             }
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params.continue_token = Some(token),
                 None => {
-                    self.finish_list(&seen, page.metadata.resource_version.unwrap_or_default());
+                    self.cache.finish_list(&seen, page.metadata.resource_version.unwrap_or_default());
+                    self.failures = 0;
                     return Ok(());
                 }
             }
         }
     }
-
-    fn put(&self, mut object: K) {
-        object.meta_mut().managed_fields = None;
-        if let Some(transform) = &*self.informer.0.transform.lock() {
-            transform(&mut object);
-        }
-        let handlers = self.informer.0.handlers.lock();
-        if let Some(event) = self.informer.0.store.put(object) {
-            handlers.iter().for_each(|handler| handler(&event));
-        }
-    }
-
-    fn remove(&self, key: &(String, String), last: Option<K>) {
-        let handlers = self.informer.0.handlers.lock();
-        if let Some(event) = self.informer.0.store.remove(key, last) {
-            handlers.iter().for_each(|handler: &super::Handler<K>| handler(&event));
-        }
-    }
-
-    fn advance(&self, version: Option<String>) {
-        if let Some(version) = version.filter(|version| !version.is_empty()) {
-            self.informer.0.store.set_resource_version(version);
-        }
-    }
-
-    /// Drops what the list did not name, and opens the latch.
-    fn finish_list(&mut self, seen: &HashSet<(String, String)>, version: String) {
-        for key in self.informer.0.store.keys() {
-            if !seen.contains(&key) {
-                self.remove(&key, None);
-            }
-        }
-        self.advance(Some(version));
-        self.failures = 0;
-        self.informer.0.synced.send_replace(true);
-    }
 }
 
-async fn next<K: Object, S>(stream: &mut S) -> Result<WatchEvent<K>, End>
+async fn next<S>(stream: &mut S) -> Result<Line, End>
 where
     S: Stream<Item = io::Result<String>> + Unpin,
 {
@@ -274,7 +270,7 @@ where
         Ok(None) => Err(End::Closed),
         Ok(Some(Err(error))) if is_cut(&error) => Err(End::Closed),
         Ok(Some(Err(error))) => Err(End::Failed(error.to_string())),
-        Ok(Some(Ok(line))) => event(&line),
+        Ok(Some(Ok(line))) => parse(&line),
     }
 }
 
@@ -290,33 +286,40 @@ fn is_cut(error: &io::Error) -> bool {
     error.to_string().contains("unexpected EOF")
 }
 
-/// One line of a watch. The object is left as text until its type is known, so that each kind has one decoder only:
-/// decoding both in one go would generate a second, for objects that come before their type.
+/// One line of a watch. The object stays text until the cache decodes it.
 #[derive(Deserialize)]
-struct Line<'a> {
+struct Line {
     #[serde(rename = "type")]
-    kind: &'a str,
-    #[serde(borrow)]
-    object: &'a RawValue,
+    kind: String,
+    object: Box<RawValue>,
 }
 
-fn event<K: Object>(line: &str) -> Result<WatchEvent<K>, End> {
-    let parsed = serde_json::from_str(line).and_then(|Line { kind, object }| {
-        let object = object.get();
-        Ok(match kind {
-            "ADDED" => WatchEvent::Added(serde_json::from_str(object)?),
-            "MODIFIED" => WatchEvent::Modified(serde_json::from_str(object)?),
-            "DELETED" => WatchEvent::Deleted(serde_json::from_str(object)?),
-            "BOOKMARK" => WatchEvent::Bookmark(serde_json::from_str(object)?),
-            _ => WatchEvent::Error(serde_json::from_str(object)?),
-        })
-    });
-    parsed.map_err(|error| match serde_json::from_str::<Status>(line) {
+/// A page of a list.
+#[derive(Deserialize)]
+struct Page {
+    metadata: ListMeta,
+    items: Vec<Box<RawValue>>,
+}
+
+fn parse(line: &str) -> Result<Line, End> {
+    serde_json::from_str(line).map_err(|error| match serde_json::from_str::<Status>(line) {
         // The last line of a connection that was cut.
         _ if error.is_eof() => End::Closed,
         Ok(status) if status.code != 0 => refusal(status.code, &status.message, false),
         _ => End::Failed(error.to_string()),
     })
+}
+
+fn undecodable(error: serde_json::Error) -> End {
+    End::Failed(error.to_string())
+}
+
+/// What an ERROR event says.
+fn farewell(object: &RawValue, streaming: bool) -> End {
+    match serde_json::from_str::<Status>(object.get()) {
+        Ok(status) => refusal(status.code, &status.message, streaming),
+        Err(error) => undecodable(error),
+    }
 }
 
 fn refusal(code: u16, message: &str, streaming: bool) -> End {

@@ -10,7 +10,7 @@ use super::{Event, Object};
 pub(super) type IndexKeys<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
 type Namespace<K> = HashMap<Box<str>, Arc<K>>;
 /// Namespace and name.
-type Key = (String, String);
+pub(super) type Key = (String, String);
 
 struct Index<K> {
     keys: IndexKeys<K>,

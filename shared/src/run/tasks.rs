@@ -1,6 +1,7 @@
 //! Named tasks that are waited for at the end. Nothing in this product is spawned outside such a group.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -35,17 +36,19 @@ impl TaskGroup {
     }
 
     /// Starts a task under a name. It must end by itself once its shutdown is triggered.
-    pub fn spawn<F>(&self, name: &'static str, future: F) -> JoinHandle<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
+    ///
+    /// The future is boxed: the runtime's part of a task then exists once in the binary, not once for each future.
+    pub fn spawn(&self, name: &'static str, future: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+        self.start(name, Box::pin(future))
+    }
+
+    fn start(&self, name: &'static str, future: Pin<Box<dyn Future<Output = ()> + Send>>) -> JoinHandle<()> {
         let id = self.0.next.fetch_add(1, Ordering::Relaxed);
         self.0.running.lock().insert(id, (name, None));
         let leaving = Leaving(Arc::clone(&self.0), id);
         let handle = self.0.tracker.spawn(async move {
             let _leaving = leaving;
-            future.await
+            future.await;
         });
         if let Some(entry) = self.0.running.lock().get_mut(&id) {
             entry.1 = Some(handle.abort_handle());
