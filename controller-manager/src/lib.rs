@@ -42,4 +42,7 @@ pub mod ttl;
 pub mod ttl_after_finished;
 pub mod volume_binder;
 
+#[cfg(test)]
+mod sim;
+
 pub use manager::run;

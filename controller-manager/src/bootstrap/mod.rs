@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use k8s_openapi::jiff::Timestamp;
 use shared::informer::{Event, Informer, Scope, Store};
 use shared::workqueue::Queue;
 
+use crate::engine::clock;
 use crate::engine::action::Action;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
@@ -46,7 +46,7 @@ pub fn start_cleaner(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> 
         secrets.add_handler(move |event: &Event<Secret>| wake.add(Key::of(&event.object().metadata)));
         worker::run(cx, "token-cleaner", 1, &queue, &this, |s, key| async move {
             let Some(secret) = s.secrets.get(&key.namespace, &key.name) else { return Ok(None) };
-            match plan::left(&secret, Timestamp::now()) {
+            match plan::left(&secret, clock::now()) {
                 None => Ok(None),
                 Some(d) if d.is_zero() => {
                     s.executor.one(Action::delete::<Secret>(&secret.metadata)).await.map(|()| None)
@@ -91,7 +91,7 @@ pub fn start_signer(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 impl Signer {
     async fn sync(&self, key: &Key) -> Synced {
         let Some(map) = self.maps.get(&key.namespace, &key.name) else { return Ok(None) };
-        match plan::sign(&map, &self.secrets.list(), Timestamp::now()) {
+        match plan::sign(&map, &self.secrets.list(), clock::now()) {
             Some(action) => self.executor.one(action).await.map(|()| None),
             None => Ok(None),
         }

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use jiff::tz::TimeZone;
 use k8s_openapi::api::batch::v1::{CronJob, Job};
-use k8s_openapi::jiff::Timestamp;
 use shared::informer::Store;
 use shared::workqueue::Queue;
 
 use self::plan::Snapshot;
+use crate::engine::clock;
 use crate::engine::action::Action;
 use crate::engine::context::{BY_CONTROLLER, Context};
 use crate::engine::executor::Executor;
@@ -53,7 +53,7 @@ impl CronJobs {
         let mut jobs = self.jobs.by_index(BY_CONTROLLER, object::uid(&cron.metadata));
         jobs.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         let snapshot = Snapshot { cron, jobs, local: TimeZone::system() };
-        let decision = plan::plan(&snapshot, Timestamp::now());
+        let decision = plan::plan(&snapshot, clock::now());
         let about = object::reference::<CronJob>(&snapshot.cron.metadata);
         let mut status = decision.status;
         if let Some(f) = self.executor.run(key, None, decision.actions).await.failure {

@@ -10,6 +10,7 @@ use rcgen::{
 use rustls_pki_types::PrivateKeyDer;
 use x509_parser::prelude::{FromDer, ParsedExtension, X509Certificate};
 
+use crate::engine::clock;
 use super::der;
 use super::request::{Request, RequestError, usages};
 
@@ -205,7 +206,7 @@ mod tests {
         let usages = list(&["digital signature", "client auth"]);
         assert_eq!(request.check(KUBELET_CLIENT, &usages), Ok(()));
         assert!(request.check(KUBELET_SERVING, &usages).is_err(), "no address");
-        let now = Timestamp::now();
+        let now = clock::now();
         let signed = authority.sign(&request, &usages, Duration::from_hours(1), now).expect("certificate");
         let (_, block) = x509_parser::pem::parse_x509_pem(signed.as_bytes()).expect("pem");
         let certificate = block.parse_x509().expect("certificate");

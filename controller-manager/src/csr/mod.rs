@@ -18,6 +18,7 @@ use shared::workqueue::Queue;
 
 use self::authority::Authority;
 use self::request::{APISERVER_CLIENT, KUBELET_CLIENT, KUBELET_SERVING, LEGACY};
+use crate::engine::clock;
 use crate::engine::action::{Action, body};
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
@@ -102,7 +103,7 @@ impl Approver {
         for (subresource, message) in tries {
             if self.allowed(&csr, subresource).await? {
                 let mut copy = Csr::clone(&csr);
-                add(&mut copy, "Approved", "AutoApproved", message.into(), Timestamp::now());
+                add(&mut copy, "Approved", "AutoApproved", message.into(), clock::now());
                 return self.executor.one(Action::update_sub(&copy, "approval")).await.map(|()| None);
             }
         }
@@ -194,7 +195,7 @@ impl Signer {
         let wanted = csr.spec.usages.clone().unwrap_or_default();
         let asked = csr.spec.expiration_seconds.and_then(|s| u64::try_from(s).ok()).map(Duration::from_secs);
         let ttl = asked.map_or(self.ttl, |a| a.min(self.ttl));
-        let now = Timestamp::now();
+        let now = clock::now();
         let signed = request::parse(&csr.spec.request.0)
             .and_then(|r| r.check(signer, &wanted).map(|()| r))
             .and_then(|r| authority.sign(&r, &wanted, ttl, now));
@@ -214,7 +215,7 @@ pub fn start_cleaning(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>>
         cx.every("csrcleaner", SWEEP, move || {
             let (executor, all) = (executor.clone(), requests.list());
             async move {
-                for csr in all.iter().filter(|c| stale(c, Timestamp::now())) {
+                for csr in all.iter().filter(|c| stale(c, clock::now())) {
                     if let Err(error) = executor.one(Action::delete::<Csr>(&csr.metadata)).await {
                         tracing::warn!(csr = object::name(&csr.metadata), %error, "not removed");
                     }

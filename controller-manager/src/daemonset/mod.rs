@@ -4,17 +4,17 @@ pub mod plan;
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
 use k8s_openapi::api::core::v1::{Node, Pod};
-use k8s_openapi::jiff::Timestamp;
 use parking_lot::Mutex;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::Snapshot;
+use crate::engine::clock;
 use crate::engine::action::Action;
 use crate::engine::backoff::Backoff;
 use crate::engine::context::Context;
@@ -115,10 +115,10 @@ impl DaemonSets {
         let pods = owned::settle(rest, &*set, |p: &Pod| mine(&p.metadata), candidates).await?;
         let mut nodes = self.nodes.list();
         nodes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-        let settled = self.expectations.satisfied(key, Instant::now());
+        let settled = self.expectations.satisfied(key, clock::instant());
         let (held, again) = self.held(&set, &pods);
         let snapshot = Snapshot { set, nodes, pods, revisions, settled, held };
-        let actions = plan::plan(&snapshot, Timestamp::now());
+        let actions = plan::plan(&snapshot, clock::now());
         self.note_failures(&snapshot, &actions);
         let new_revision = actions.iter().any(|a| matches!(a, Action::Create { .. }));
         let outcome = self.executor.run(key, Some(&self.expectations), actions).await;
@@ -142,7 +142,7 @@ impl DaemonSets {
 
     /// Nodes whose failed pod may not be replaced yet, and when the first of them may.
     fn held(&self, set: &DaemonSet, pods: &[Arc<Pod>]) -> (HashSet<String>, Option<Duration>) {
-        let (failures, now) = (self.failures.lock(), Instant::now());
+        let (failures, now) = (self.failures.lock(), clock::instant());
         let mut held = HashSet::new();
         let mut soonest: Option<Duration> = None;
         for pod in pods.iter().filter(|p| pods::phase(p) == "Failed") {
@@ -156,7 +156,7 @@ impl DaemonSets {
     }
 
     fn note_failures(&self, s: &Snapshot, actions: &[Action]) {
-        let now = Instant::now();
+        let now = clock::instant();
         for action in actions {
             let Action::DeletePod { uid, .. } = action else { continue };
             let failed = s.pods.iter().find(|p| object::uid(&p.metadata) == uid && pods::phase(p) == "Failed");

@@ -16,6 +16,7 @@ use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::Snapshot;
+use crate::engine::clock;
 use crate::engine::action::Action;
 use crate::engine::context::{BY_CONTROLLER, Context};
 use crate::engine::executor::Executor;
@@ -90,7 +91,7 @@ impl Deployments {
             }
         }
         let snapshot = Snapshot { deployment, sets, pods };
-        let now = Timestamp::now();
+        let now = clock::now();
         let actions = plan::plan(&snapshot, now);
         let created = actions.iter().find_map(|a| match a {
             Action::Create { body, .. } => body["metadata"]["name"].as_str().map(str::to_owned),

@@ -16,6 +16,7 @@ use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::{Scale, Snapshot};
+use crate::engine::clock;
 use crate::engine::action::{Action, PatchKind};
 use crate::engine::context::Context;
 use crate::engine::discovery::{Catalogue, discover};
@@ -92,7 +93,7 @@ impl Budgets {
             self.executor.events.say(&about, false, "NoPods", "No matching pods found".into());
         }
         let scales = self.scales(&found).await;
-        let decision = plan::plan(&Snapshot { budget: Arc::clone(&budget), pods: found, scales }, Timestamp::now());
+        let decision = plan::plan(&Snapshot { budget: Arc::clone(&budget), pods: found, scales }, clock::now());
         if let Some(why) = decision.failure {
             let text = format!("Failed to calculate the number of expected pods: {why}");
             self.executor.events.say(&about, true, "CalculateExpectedPodCountFailed", text);
@@ -159,12 +160,12 @@ impl Budgets {
         let since = pods::condition(&pod, "DisruptionTarget")
             .and_then(|c| c.last_transition_time.as_ref())
             .map_or(Timestamp::UNIX_EPOCH, |t| t.0);
-        let age = Duration::try_from(Timestamp::now().duration_since(since)).unwrap_or_default();
+        let age = Duration::try_from(clock::now().duration_since(since)).unwrap_or_default();
         if age < STALE {
             return Ok(Some(STALE - age));
         }
         let patch = json!({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [
-            {"type": "DisruptionTarget", "status": "False", "lastTransitionTime": object::seconds(Timestamp::now())}]}});
+            {"type": "DisruptionTarget", "status": "False", "lastTransitionTime": object::seconds(clock::now())}]}});
         self.executor.one(Action::patch_status::<Pod>(&pod.metadata, PatchKind::Strategic, patch)).await.map(|()| None)
     }
 }

@@ -4,7 +4,7 @@
 //! succeed, so that a quota or an admission error costs one request and not hundreds. Every pod write is announced in
 //! the expectations first and taken back when it fails.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
@@ -12,6 +12,7 @@ use kube::Resource;
 use serde_json::{Value, json};
 
 use super::action::{Action, body, join};
+use super::clock;
 use super::events::Events;
 use super::expect::Expectations;
 use super::object::{Key, name};
@@ -28,6 +29,8 @@ pub struct Outcome {
     pub requeue: Option<Duration>,
     /// The first failed write.
     pub failure: Option<Failure>,
+    /// How many of the pods asked for were not made.
+    pub uncreated: usize,
 }
 
 /// A failed write.
@@ -74,9 +77,9 @@ impl Executor {
             && !(creates.is_empty() && deletes.is_empty())
         {
             let adds = i64::try_from(creates.len()).unwrap_or(i64::MAX);
-            e.expect(key, adds, deletes.iter().map(|d| d.1.clone()), Instant::now());
+            e.expect(key, adds, deletes.iter().map(|d| d.1.clone()), clock::instant());
         }
-        out.failure = self.create_pods(key, expectations, creates).await;
+        (out.failure, out.uncreated) = self.create_pods(key, expectations, creates).await;
         let failed_delete = self.delete_pods(key, expectations, deletes).await;
         out.failure = out.failure.or(failed_delete);
         for action in after {
@@ -127,14 +130,15 @@ impl Executor {
         key: &Key,
         expectations: Option<&Expectations>,
         pods: Vec<(Pod, ObjectReference)>,
-    ) -> Option<Failure> {
+    ) -> (Option<Failure>, usize) {
         let mut left = pods.into_iter();
         let mut batch = INITIAL_BATCH;
-        let mut failure = None;
+        let (mut failure, mut uncreated) = (None, 0);
         while left.len() > 0 && failure.is_none() {
             let now: Vec<_> = left.by_ref().take(batch).collect();
             let results = join_all(now.iter().map(|(pod, parent)| self.create_pod(pod, parent))).await;
             for error in results.into_iter().filter_map(Result::err) {
+                uncreated += 1;
                 if let Some(e) = expectations {
                     e.created(key);
                 }
@@ -144,10 +148,11 @@ impl Executor {
             }
             batch *= 2;
         }
+        uncreated += left.len();
         if let Some(e) = expectations {
             left.for_each(|_| e.created(key));
         }
-        failure
+        (failure, uncreated)
     }
 
     async fn create_pod(&self, pod: &Pod, parent: &ObjectReference) -> Result<(), RestError> {

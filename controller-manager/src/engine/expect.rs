@@ -35,9 +35,15 @@ impl Expectations {
             .is_none_or(|p| (p.adds <= 0 && p.deletes.is_empty()) || now.saturating_duration_since(p.since) > EXPIRY)
     }
 
-    /// Before writing: what the informer will show.
+    /// Before writing: what the informer will show, besides what it has not shown yet.
     pub fn expect(&self, key: &Key, adds: i64, deletes: impl IntoIterator<Item = String>, now: Instant) {
-        let pending = Pending { adds, deletes: deletes.into_iter().collect(), since: now };
+        let mut pending = Pending { adds, deletes: deletes.into_iter().collect(), since: now };
+        if let Some(before) = self.pending.lock().remove(key)
+            && now.saturating_duration_since(before.since) <= EXPIRY
+        {
+            pending.adds += before.adds.max(0);
+            pending.deletes.extend(before.deletes);
+        }
         if pending.adds == 0 && pending.deletes.is_empty() {
             self.pending.lock().remove(key);
         } else {

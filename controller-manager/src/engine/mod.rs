@@ -6,6 +6,7 @@
 pub mod action;
 pub mod backoff;
 pub mod claim;
+pub mod clock;
 pub mod context;
 pub mod discovery;
 pub mod events;
@@ -14,6 +15,7 @@ pub mod expect;
 pub mod hash;
 pub mod history;
 pub mod metadata;
+pub mod metrics;
 pub mod nodes;
 pub mod object;
 pub mod owned;

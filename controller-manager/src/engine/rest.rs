@@ -11,6 +11,7 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 
 use super::action::PatchKind;
+use super::clock;
 
 /// How long a controller's token is asked to last, in seconds.
 const TOKEN_SECONDS: i64 = 3600;
@@ -203,7 +204,7 @@ impl Rest {
     async fn token(&self, bearer: &Bearer) -> Result<String, RestError> {
         let mut slot = bearer.token.lock().await;
         if let Some((token, renew)) = slot.as_ref()
-            && Instant::now() < *renew
+            && clock::instant() < *renew
         {
             return Ok(token.clone());
         }
@@ -233,7 +234,7 @@ impl Rest {
         let token = made.status.map(|s| s.token).ok_or_else(|| RestError::other("the server returned no token"))?;
         let lifetime =
             made.spec.expiration_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(TOKEN_SECONDS.unsigned_abs());
-        let renew = Instant::now() + Duration::from_secs(lifetime * 4 / 5);
+        let renew = clock::instant() + Duration::from_secs(lifetime * 4 / 5);
         *slot = Some((token.clone(), renew));
         Ok(token)
     }

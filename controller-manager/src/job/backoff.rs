@@ -38,14 +38,20 @@ impl Record {
     /// How long the next pod still has to wait.
     #[must_use]
     pub fn remaining(&self, now: Timestamp) -> Duration {
-        let Some(last) = self.last else { return Duration::ZERO };
-        let wait = FIRST.saturating_mul(1 << (self.failures.max(1) - 1).min(10)).min(LONGEST);
-        wait.saturating_sub(now.duration_since(last).try_into().unwrap_or_default())
+        self.last.map_or(Duration::ZERO, |last| wait(self.failures, last, now))
     }
 }
 
+/// How long is left of the back-off after so many failures, the last of them at `last`.
+#[must_use]
+pub fn wait(failures: u32, last: Timestamp, now: Timestamp) -> Duration {
+    let whole = FIRST.saturating_mul(1 << (failures.max(1) - 1).min(10)).min(LONGEST);
+    whole.saturating_sub(now.duration_since(last).try_into().unwrap_or_default())
+}
+
 /// When the pod ended: its last container's end, or when it was deleted, or now-ish.
-fn ended(pod: &Pod) -> Timestamp {
+#[must_use]
+pub fn ended(pod: &Pod) -> Timestamp {
     let statuses = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
     let last = statuses.filter_map(|c| c.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref().map(|t| t.0)).max();
     let ready = pods::condition(pod, "Ready").and_then(|c| c.last_transition_time.as_ref()).map(|t| t.0);

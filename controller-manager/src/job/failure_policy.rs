@@ -12,6 +12,8 @@ pub enum Verdict {
     Counts,
     /// It does not count.
     Ignored,
+    /// Its index has failed, whatever its limit.
+    FailsIndex,
     /// The whole job has failed, with this message.
     FailsJob(String),
 }
@@ -25,6 +27,7 @@ pub fn judge(job: &Job, pod: &Pod) -> Verdict {
         let pod_name = Key::of(&pod.metadata);
         return match rule.action.as_str() {
             "Ignore" => Verdict::Ignored,
+            "FailIndex" => Verdict::FailsIndex,
             "FailJob" => Verdict::FailsJob(match what {
                 Match::ExitCode { container, code } => {
                     format!(
@@ -97,6 +100,7 @@ mod tests {
             (json!([codes("NotIn", json!([1]), "FailJob")]), fails),
             (json!([codes("In", json!([1]), "FailJob"), disrupted]), Verdict::Ignored),
             (json!([codes("In", json!([42]), "Count"), disrupted]), Verdict::Counts),
+            (json!([codes("In", json!([42]), "FailIndex")]), Verdict::FailsIndex),
             (json!([]), Verdict::Counts),
         ] {
             assert_eq!(judge(&job(rules.clone()), &pod), want, "{rules}");

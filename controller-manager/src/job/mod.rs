@@ -3,16 +3,18 @@
 pub mod backoff;
 pub mod failure_policy;
 pub mod indexes;
+mod manage;
+mod metrics;
+pub mod per_index;
 pub mod plan;
+pub mod success_policy;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Instant;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::jiff::Timestamp;
 use parking_lot::Mutex;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
@@ -20,6 +22,7 @@ use shared::workqueue::Queue;
 use self::backoff::Record;
 use self::plan::Snapshot;
 use crate::engine::action::Action;
+use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::expect::Expectations;
@@ -64,6 +67,9 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         jobs.add_handler(move |event: &Event<Job>| {
             let job = event.object();
             wake.add(Key::of(&job.metadata));
+            if let (Event::Added(_), Some(by)) = (event, plan::managed_elsewhere(job)) {
+                crate::engine::metrics::count("job_controller_jobs_by_external_controller_total", &[by]);
+            }
             if plan::finished(job) || matches!(event, Event::Deleted(_)) {
                 // Pods that outlived their job would otherwise never lose its finalizer.
                 for pod in watcher.pods.by_index(crate::engine::context::BY_CONTROLLER, object::uid(&job.metadata)) {
@@ -114,27 +120,35 @@ impl Jobs {
             return Ok(None);
         };
         let uid = object::uid(&job.metadata).to_owned();
+        if let Some(by) = plan::managed_elsewhere(&job) {
+            tracing::trace!(%key, by, "the job is another controller's");
+            return Ok(None);
+        }
         if plan::finished(&job) {
             self.failures.lock().remove(&uid);
             return Ok(None);
         }
-        let settled = self.expectations.satisfied(key, Instant::now());
+        let settled = self.expectations.satisfied(key, clock::instant());
         let candidates = owned::candidates(&self.pods, &key.namespace, &uid);
         let pods = owned::settle(&self.executor.rest, &*job, |p: &Pod| selects(&job, p), candidates).await?;
-        let now = Timestamp::now();
+        let now = clock::now();
         let record = self.failures.lock().get(&uid).copied().unwrap_or_default();
         let released = self.released.lock().clone();
         let first = Snapshot { job, pods, released, settled, backoff: record.remaining(now) };
-        let mut decision = plan::plan(&first, now);
-        let mut record = record;
-        if !decision.finished.is_empty() {
+        let decision = plan::plan(&first, now);
+        let (job, decision, record) = if decision.finished.is_empty() {
+            (first.job, decision, record)
+        } else {
             // What just failed delays its own replacement.
-            record = record.with(decision.finished.iter().map(AsRef::as_ref));
+            let record = record.with(decision.finished.iter().map(AsRef::as_ref));
             let again = Snapshot { backoff: record.remaining(now), ..first };
-            decision = plan::plan(&again, now);
-            return self.carry_out(key, &again.job, decision, (uid, record)).await;
-        }
-        self.carry_out(key, &first.job, decision, (uid, record)).await
+            let decision = plan::plan(&again, now);
+            (again.job, decision, record)
+        };
+        let (started, did) = (clock::instant(), decision.did);
+        let synced = self.carry_out(key, &job, decision, (uid, record)).await;
+        metrics::synced(&job, did, synced.is_ok(), started);
+        synced
     }
 
     async fn carry_out(
@@ -161,19 +175,25 @@ impl Jobs {
                 Ok(()) => {}
             }
         }
+        let wanted = rest.iter().filter(|a| matches!(a, Action::CreatePod { .. })).count();
         let outcome = self.executor.run(key, Some(&self.expectations), rest).await;
-        if let Some(status) = decision.status {
+        metrics::created(job, wanted.saturating_sub(outcome.uncreated), outcome.uncreated);
+        if let Some(mut status) = decision.status {
+            if outcome.uncreated > 0 {
+                status.active = status.active.map(|n| n - plan::count(outcome.uncreated)).filter(|n| *n > 0);
+            }
+            metrics::stored(job, &status);
             let mut copy = job.clone();
             copy.status = Some(status);
             // Counters must build on what is stored: on a conflict everything is decided anew.
             let Action::Update { path, body } = Action::update_status(&copy) else { return Ok(None) };
             self.executor.rest.put(&path, &body).await?;
-            if !decision.finished.is_empty() {
-                self.failures.lock().insert(uid, record);
-            }
             for event in decision.events {
                 self.executor.one(event).await?;
             }
+        }
+        if !decision.finished.is_empty() {
+            self.failures.lock().insert(uid, record);
         }
         outcome.into()
     }

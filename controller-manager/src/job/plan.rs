@@ -1,23 +1,25 @@
 //! Run pods to completion. A pod is counted exactly once: its finalizer keeps it until the count is stored.
+//!
+//! A round first counts what ended, then judges whether the job is over, then (if not) makes or stops pods
+//! (`manage.rs`). The end comes in two steps: a target condition is stored, and when all pods are gone and counted,
+//! the final one.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::batch::v1::{Job, JobCondition, JobSpec, JobStatus, UncountedTerminatedPods};
-use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, ObjectReference, Pod};
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
 use super::failure_policy::{Verdict, judge};
-use super::indexes;
+use super::{indexes, per_index, success_policy};
 use crate::engine::action::{Action, PatchKind};
 use crate::engine::{object, pods};
 
 /// Keeps a pod until its end is counted.
 pub const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
-/// No more than this many creations or deletions in one go.
-const BURST: i32 = 500;
 /// No more than this many pods wait to be counted at once.
 const UNCOUNTED: usize = 500;
 
@@ -47,6 +49,22 @@ pub struct Decision {
     pub finished: Vec<Arc<Pod>>,
     /// Events that belong to the stored status: only when it is stored are they true.
     pub events: Vec<Action>,
+    /// What the round mainly did, as the metrics name it.
+    pub did: Did,
+}
+
+/// The `action` label of the sync metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Did {
+    /// Looked after states only.
+    #[default]
+    Reconciled,
+    /// Only counted ends.
+    Tracking,
+    /// Made pods.
+    PodsCreated,
+    /// Stopped pods.
+    PodsDeleted,
 }
 
 /// Whether the job has come to its end.
@@ -76,24 +94,47 @@ pub fn release(pod: &Pod) -> Action {
     Action::patch::<Pod>(&pod.metadata, PatchKind::Strategic, patch)
 }
 
+/// The controller that looks after the job, when it is not this one.
+#[must_use]
+pub fn managed_elsewhere(job: &Job) -> Option<&str> {
+    job.spec.as_ref()?.managed_by.as_deref().filter(|m| *m != "kubernetes.io/job-controller")
+}
+
 /// Decide.
 #[must_use]
 pub fn plan(s: &Snapshot, now: Timestamp) -> Decision {
     let Some(spec) = s.job.spec.as_ref() else { return Decision::default() };
-    let managed_elsewhere = spec.managed_by.as_deref().is_some_and(|m| m != "kubernetes.io/job-controller");
-    if managed_elsewhere || finished(&s.job) {
+    if managed_elsewhere(&s.job).is_some() || finished(&s.job) {
         return Decision::default();
+    }
+    if let Some(mode) = spec.completion_mode.as_deref().filter(|m| !matches!(*m, "Indexed" | "NonIndexed")) {
+        tracing::debug!(mode, "unknown completion mode");
+        let about = object::reference::<Job>(&s.job.metadata);
+        let message = "Skipped Job sync because completion mode is unknown".into();
+        let actions = vec![Action::warning(&about, "UnknownCompletionMode", message)];
+        return Decision { actions, ..Decision::default() };
     }
     Round::new(s, spec, now).run()
 }
 
-struct Round<'a> {
-    s: &'a Snapshot,
-    spec: &'a JobSpec,
-    now: Timestamp,
-    about: ObjectReference,
+/// Whether failed pods alone are replaced, and not those that are still stopping.
+pub(super) fn waits_for_the_end(spec: &JobSpec) -> bool {
+    spec.pod_replacement_policy.as_deref() == Some("Failed") || spec.pod_failure_policy.is_some()
+}
+
+pub(super) struct Round<'a> {
+    pub(super) s: &'a Snapshot,
+    pub(super) spec: &'a JobSpec,
+    pub(super) now: Timestamp,
+    pub(super) about: ObjectReference,
+    pub(super) out: Decision,
+    /// Completion indexes that succeeded, for indexed jobs.
+    pub(super) completed: Option<BTreeSet<i32>>,
+    /// Completion indexes that failed for good, for jobs that limit failures per index.
+    pub(super) failed: Option<BTreeSet<i32>>,
+    /// Failed pods that stay until their index has a new one.
+    pub(super) held: BTreeMap<i32, &'a Arc<Pod>>,
     status: JobStatus,
-    out: Decision,
     /// Uids in the stored status that are not in the counters yet.
     counting: HashSet<String>,
     again: Option<Duration>,
@@ -101,23 +142,49 @@ struct Round<'a> {
 
 impl<'a> Round<'a> {
     fn new(s: &'a Snapshot, spec: &'a JobSpec, now: Timestamp) -> Self {
-        let status = s.job.status.clone().unwrap_or_default();
-        let about = object::reference::<Job>(&s.job.metadata);
-        Self { s, spec, now, about, status, out: Decision::default(), counting: HashSet::new(), again: None }
+        Self {
+            s,
+            spec,
+            now,
+            about: object::reference::<Job>(&s.job.metadata),
+            out: Decision::default(),
+            completed: None,
+            failed: None,
+            held: BTreeMap::new(),
+            status: s.job.status.clone().unwrap_or_default(),
+            counting: HashSet::new(),
+            again: None,
+        }
     }
 
     fn tracked(&self, pod: &Pod) -> bool {
         tracked(pod) && !self.s.released.contains(object::uid(&pod.metadata))
     }
 
+    /// Tracked, and not in the stored list of pods to count.
+    fn uncounted(&self) -> impl Iterator<Item = &'a Arc<Pod>> {
+        let pods = &self.s.pods;
+        pods.iter().filter(|p| self.tracked(p) && !self.counting.contains(object::uid(&p.metadata)))
+    }
+
     /// Terminating pods count as failed, unless only failed ones are to be replaced: then their end is waited for.
-    fn failed(&self, pod: &Pod) -> bool {
-        if pods::phase(pod) == "Failed" {
-            return true;
-        }
-        let wait =
-            self.spec.pod_replacement_policy.as_deref() == Some("Failed") || self.spec.pod_failure_policy.is_some();
-        !wait && object::deleting(&pod.metadata) && pods::phase(pod) != "Succeeded"
+    fn has_failed(&self, pod: &Pod) -> bool {
+        let gone = object::deleting(&pod.metadata) && pods::phase(pod) != "Succeeded";
+        pods::phase(pod) == "Failed" || (gone && !waits_for_the_end(self.spec))
+    }
+
+    fn indexed(&self) -> bool {
+        self.completed.is_some()
+    }
+
+    /// Whether the pod is one of those that count: of an indexed job only those of its indexes do.
+    fn in_range(&self, pod: &Pod) -> bool {
+        let completions = self.spec.completions.unwrap_or(0);
+        !self.indexed() || indexes::of(pod).is_some_and(|i| i < completions)
+    }
+
+    fn targeted(&self) -> bool {
+        condition(Some(&self.status), "FailureTarget") || condition(Some(&self.status), "SuccessCriteriaMet")
     }
 
     fn run(mut self) -> Decision {
@@ -126,36 +193,54 @@ impl<'a> Round<'a> {
         if self.status.start_time.is_none() && !suspended {
             self.status.start_time = Some(object::seconds(self.now));
         }
-        let fails_job = self.note_ended();
         let active: Vec<&Arc<Pod>> = self.s.pods.iter().filter(|p| pods::active(p)).collect();
+        self.read_indexes(&active);
+        let (succeeded, failed) = self.totals();
+        if !self.targeted() {
+            self.judge(failed);
+        }
         let ready = active.iter().filter(|p| pods::ready(p)).count();
         let terminating = self.s.pods.iter().filter(|p| pods::terminating(p)).count();
-        let (succeeded, failed) = self.totals();
-        self.judge_failure(fails_job, failed);
-        let mut running = i32::try_from(active.len()).unwrap_or(i32::MAX);
-        let target =
-            condition(Some(&self.status), "FailureTarget") || condition(Some(&self.status), "SuccessCriteriaMet");
-        if target {
-            self.delete(&active, active.len());
+        let before = self.out.actions.len();
+        let mut running = count(active.len());
+        if self.targeted() {
+            self.stop(active.clone());
             running = 0;
-        } else if self.s.settled && !object::deleting(&self.s.job.metadata) {
-            running = self.manage(&active, running, terminating, succeeded, suspended);
+        } else {
+            let managed = self.s.settled && !object::deleting(&self.s.job.metadata);
+            if managed {
+                running = self.manage(&active, terminating, succeeded, suspended);
+            }
             let enough = self.spec.completions.map_or(succeeded > 0, |c| succeeded >= c);
-            if enough && running == 0 && !suspended || (self.spec.completions == Some(0)) {
+            if enough && running == 0 {
                 self.target("SuccessCriteriaMet", "CompletionsReached", "Reached expected number of succeeded pods");
+            } else if managed {
+                self.suspension(suspended);
             }
         }
-        self.suspension(suspended);
+        let stopped = self.stopped(before);
+        let stopped_ready = active.iter().filter(|p| pods::ready(p) && stopped.contains(object::uid(&p.metadata)));
+        let (terminating, ready) = (terminating + stopped.len(), ready - stopped_ready.count());
+        self.list_ended();
         self.status.active = Some(running).filter(|n| *n > 0);
-        self.status.ready = Some(i32::try_from(ready).unwrap_or(0));
-        self.status.terminating = Some(i32::try_from(terminating).unwrap_or(0));
+        self.status.ready = Some(count(ready));
+        self.status.terminating = Some(count(terminating));
         self.release_counted();
-        if running == 0 && active.is_empty() {
+        if running == 0 && active.is_empty() && self.s.settled {
             self.conclude(terminating);
+        }
+        if self.out.did == Did::Reconciled && !self.out.finished.is_empty() {
+            self.out.did = Did::Tracking;
         }
         let status = Some(self.status).filter(|n| self.s.job.status.as_ref() != Some(n));
         self.out.actions.extend(self.again.map(Action::RequeueAfter));
         Decision { status, ..self.out }
+    }
+
+    /// The pods that this round deletes.
+    fn stopped(&self, from: usize) -> HashSet<String> {
+        let new = self.out.actions.iter().skip(from);
+        new.filter_map(|a| if let Action::DeletePod { uid, .. } = a { Some(uid.clone()) } else { None }).collect()
     }
 
     /// Pods in the stored list whose finalizer is gone: into the counters.
@@ -163,14 +248,12 @@ impl<'a> Round<'a> {
         let uncounted = self.status.uncounted_terminated_pods.take().unwrap_or_default();
         let still: HashSet<&str> =
             self.s.pods.iter().filter(|p| self.tracked(p)).map(|p| object::uid(&p.metadata)).collect();
-        let (s_keep, s_done): (Vec<_>, Vec<_>) =
-            uncounted.succeeded.unwrap_or_default().into_iter().partition(|u| still.contains(u.as_str()));
-        let (f_keep, f_done): (Vec<_>, Vec<_>) =
-            uncounted.failed.unwrap_or_default().into_iter().partition(|u| still.contains(u.as_str()));
-        let add = |n: &mut Option<i32>, by: usize| {
-            let total = n.unwrap_or(0) + i32::try_from(by).unwrap_or(0);
-            *n = Some(total).filter(|t| *t > 0);
+        let split = |list: Option<Vec<String>>| -> (Vec<String>, Vec<String>) {
+            list.unwrap_or_default().into_iter().partition(|u| still.contains(u.as_str()))
         };
+        let (s_keep, s_done) = split(uncounted.succeeded);
+        let (f_keep, f_done) = split(uncounted.failed);
+        let add = |n: &mut Option<i32>, by: usize| *n = Some(n.unwrap_or(0) + count(by)).filter(|t| *t > 0);
         if !indexes::indexed(&self.s.job) {
             add(&mut self.status.succeeded, s_done.len());
         }
@@ -182,96 +265,80 @@ impl<'a> Round<'a> {
         });
     }
 
-    /// Pods that ended since the last look: into the list of those to count. Returns why the job fails, if it does.
-    fn note_ended(&mut self) -> Option<String> {
-        let mut fails_job = None;
-        let mut indexes = self.completed_indexes();
+    /// Which indexes have succeeded and failed, by the status and by pods that ended since.
+    fn read_indexes(&mut self, active: &[&'a Arc<Pod>]) {
+        if !indexes::indexed(&self.s.job) {
+            return;
+        }
         let completions = self.spec.completions.unwrap_or(0);
-        let dying =
-            condition(Some(&self.status), "FailureTarget") || condition(Some(&self.status), "SuccessCriteriaMet");
-        for pod in &self.s.pods {
-            let uid = object::uid(&pod.metadata);
-            if !self.tracked(pod) || self.counting.contains(uid) {
-                continue;
-            }
-            if self.counting.len() >= UNCOUNTED {
-                break;
-            }
-            let succeeded = pods::phase(pod) == "Succeeded";
-            let failed = self.failed(pod) || (dying && object::deleting(&pod.metadata) && !succeeded);
-            if succeeded {
-                if let Some(set) = indexes.as_mut() {
-                    // Only the first success of an index counts; later ones are let go as they are.
-                    if indexes::of(pod).is_none_or(|i| i >= completions || !set.insert(i)) {
-                        self.out.actions.push(release(pod));
-                        continue;
-                    }
-                }
-                self.list(|u| &mut u.succeeded, uid);
-            } else if failed {
-                match judge(&self.s.job, pod) {
-                    Verdict::Ignored if pods::phase(pod) == "Failed" => {
-                        self.out.actions.push(release(pod));
-                        continue;
-                    }
-                    Verdict::FailsJob(why) => {
-                        fails_job.get_or_insert(why);
-                    }
-                    _ => {}
-                }
-                self.list(|u| &mut u.failed, uid);
-            } else {
-                continue;
-            }
-            self.out.finished.push(Arc::clone(pod));
+        let of = |pod: &Pod| indexes::of(pod).filter(|i| *i < completions);
+        let mut done = indexes::parse(self.status.completed_indexes.as_deref().unwrap_or_default(), completions);
+        let tracked = || self.s.pods.iter().filter(|p| self.tracked(p));
+        done.extend(tracked().filter(|p| pods::phase(p) == "Succeeded").filter_map(|p| of(p)));
+        if per_index::limit(&self.s.job).is_some() {
+            let mut failed = indexes::parse(self.status.failed_indexes.as_deref().unwrap_or_default(), completions);
+            let last = tracked().filter(|p| self.has_failed(p) && per_index::exhausts(&self.s.job, p));
+            failed.extend(last.filter_map(|p| of(p)));
+            let settled: BTreeSet<i32> =
+                done.iter().chain(&failed).copied().chain(active.iter().filter_map(|p| of(p))).collect();
+            let ended = self.uncounted().filter(|p| self.has_failed(p) && of(p).is_some());
+            self.held = per_index::held(ended, &settled);
+            self.failed = Some(failed);
         }
-        if let Some(set) = indexes {
-            self.status.completed_indexes = Some(indexes::format(&set)).filter(|t| !t.is_empty());
-            self.status.succeeded = i32::try_from(set.len()).ok().filter(|n| *n > 0);
-        }
-        fails_job
-    }
-
-    fn list(&mut self, which: impl Fn(&mut UncountedTerminatedPods) -> &mut Option<Vec<String>>, uid: &str) {
-        let uncounted = self.status.uncounted_terminated_pods.get_or_insert_default();
-        which(uncounted).get_or_insert_default().push(uid.to_owned());
-    }
-
-    fn completed_indexes(&self) -> Option<BTreeSet<i32>> {
-        indexes::indexed(&self.s.job).then(|| {
-            indexes::parse(
-                self.status.completed_indexes.as_deref().unwrap_or_default(),
-                self.spec.completions.unwrap_or(0),
-            )
-        })
+        self.completed = Some(done);
     }
 
     /// Successes and failures, counted or about to be.
     fn totals(&self) -> (i32, i32) {
         let u = self.status.uncounted_terminated_pods.as_ref();
-        let len = |v: Option<&Vec<String>>| v.map_or(0, |v| i32::try_from(v.len()).unwrap_or(i32::MAX));
-        let waiting = if indexes::indexed(&self.s.job) { 0 } else { len(u.and_then(|u| u.succeeded.as_ref())) };
-        (
-            self.status.succeeded.unwrap_or(0) + waiting,
-            self.status.failed.unwrap_or(0) + len(u.and_then(|u| u.failed.as_ref())),
-        )
+        let len = |v: Option<&Vec<String>>| v.map_or(0, |v| count(v.len()));
+        let new_failed = self
+            .uncounted()
+            .filter(|p| self.has_failed(p) && self.in_range(p) && judge(&self.s.job, p) != Verdict::Ignored)
+            .count();
+        let failed = self.status.failed.unwrap_or(0) + len(u.and_then(|u| u.failed.as_ref())) + count(new_failed);
+        if let Some(done) = &self.completed {
+            return (count(done.len()), failed);
+        }
+        let new = self.uncounted().filter(|p| pods::phase(p) == "Succeeded").count();
+        let waiting = len(u.and_then(|u| u.succeeded.as_ref()));
+        (self.status.succeeded.unwrap_or(0) + waiting + count(new), failed)
     }
 
-    fn judge_failure(&mut self, fails_job: Option<String>, failed: i32) {
-        if condition(Some(&self.status), "FailureTarget") || condition(Some(&self.status), "SuccessCriteriaMet") {
-            return;
-        }
+    /// Whether the job is over, and why.
+    fn judge(&mut self, failed: i32) {
+        let by_policy = self.s.pods.iter().filter(|p| self.has_failed(p)).find_map(|p| match judge(&self.s.job, p) {
+            Verdict::FailsJob(why) => Some(why),
+            _ => None,
+        });
         let limit = self.spec.backoff_limit.unwrap_or(6);
-        if let Some(why) = fails_job {
-            self.target("FailureTarget", "PodFailurePolicy", &why);
-        } else if failed > limit || self.restarted_too_often(limit) {
-            self.target("FailureTarget", "BackoffLimitExceeded", "Job has reached the specified backoff limit");
-        } else if let Some(left) = self.deadline() {
+        if let Some(why) = by_policy {
+            return self.target("FailureTarget", "PodFailurePolicy", &why);
+        }
+        if failed > limit || self.restarted_too_often(limit) {
+            let message = "Job has reached the specified backoff limit";
+            return self.target("FailureTarget", "BackoffLimitExceeded", message);
+        }
+        if let Some(left) = self.deadline() {
             if left.is_zero() {
-                self.target("FailureTarget", "DeadlineExceeded", "Job was active longer than specified deadline");
-            } else {
-                self.look_again(left);
+                let message = "Job was active longer than specified deadline";
+                return self.target("FailureTarget", "DeadlineExceeded", message);
             }
+            self.look_again(left);
+        }
+        let Some(done) = &self.completed else { return };
+        let completions = self.spec.completions.unwrap_or(0);
+        if let Some(lost) = &self.failed {
+            if self.spec.max_failed_indexes.is_some_and(|max| count(lost.len()) > max) {
+                let message = "Job has exceeded the specified maximal number of failed indexes";
+                return self.target("FailureTarget", "MaxFailedIndexesExceeded", message);
+            }
+            if !lost.is_empty() && count(lost.len() + done.len()) >= completions {
+                return self.target("FailureTarget", "FailedIndexes", "Job has failed indexes");
+            }
+        }
+        if let Some(message) = success_policy::met(self.spec.success_policy.as_ref(), completions, done) {
+            self.target("SuccessCriteriaMet", "SuccessPolicy", &message);
         }
     }
 
@@ -300,7 +367,7 @@ impl<'a> Round<'a> {
         Some(Duration::from_secs(u64::try_from(left).unwrap_or(0)))
     }
 
-    fn look_again(&mut self, after: Duration) {
+    pub(super) fn look_again(&mut self, after: Duration) {
         self.again = Some(self.again.map_or(after, |a| a.min(after)));
     }
 
@@ -320,92 +387,6 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Create what is missing and delete what is too much; how many are active then.
-    fn manage(
-        &mut self,
-        active: &[&Arc<Pod>],
-        running: i32,
-        terminating: usize,
-        succeeded: i32,
-        suspended: bool,
-    ) -> i32 {
-        if suspended {
-            self.delete(active, active.len());
-            return 0;
-        }
-        let parallelism = self.spec.parallelism.unwrap_or(1).max(0);
-        let want = match self.spec.completions {
-            None if succeeded > 0 => running.min(parallelism),
-            None => parallelism,
-            Some(c) => (c - succeeded).max(0).min(parallelism),
-        };
-        if running > want {
-            let surplus = (running - want).min(BURST);
-            self.delete(active, usize::try_from(surplus).unwrap_or(0));
-            return running - surplus;
-        }
-        let waits =
-            self.spec.pod_replacement_policy.as_deref() == Some("Failed") || self.spec.pod_failure_policy.is_some();
-        let busy = if waits { i32::try_from(terminating).unwrap_or(0) } else { 0 };
-        let missing = (want - running - busy).min(BURST);
-        if missing <= 0 {
-            return running;
-        }
-        if !self.s.backoff.is_zero() {
-            self.look_again(self.s.backoff);
-            return running;
-        }
-        running + self.create(missing, active)
-    }
-
-    fn create(&mut self, missing: i32, active: &[&Arc<Pod>]) -> i32 {
-        let owner = object::controller_ref::<Job>(&self.s.job.metadata);
-        let namespace = object::namespace(&self.s.job.metadata);
-        let mut base = pods::from_template(&self.spec.template, namespace, &owner);
-        base.metadata.finalizers.get_or_insert_default().push(FINALIZER.into());
-        let mut made = 0;
-        let push = |actions: &mut Vec<Action>, pod: Pod, about: &ObjectReference| {
-            actions.push(Action::CreatePod { pod: Box::new(pod), parent: about.clone() });
-        };
-        let Some(done) = self.completed_indexes() else {
-            for _ in 0..missing {
-                push(&mut self.out.actions, base.clone(), &self.about);
-                made += 1;
-            }
-            return made;
-        };
-        let mut taken: BTreeSet<i32> = active.iter().filter_map(|p| indexes::of(p)).collect();
-        if self.spec.pod_replacement_policy.as_deref() == Some("Failed") {
-            taken.extend(self.s.pods.iter().filter(|p| pods::terminating(p)).filter_map(|p| indexes::of(p)));
-        }
-        for index in 0..self.spec.completions.unwrap_or(0) {
-            if made >= missing {
-                break;
-            }
-            if done.contains(&index) || taken.contains(&index) {
-                continue;
-            }
-            push(&mut self.out.actions, with_index(&base, object::name(&self.s.job.metadata), index), &self.about);
-            made += 1;
-        }
-        made
-    }
-
-    /// Delete up to `count` active pods: those least advanced first, doubles of an index before others.
-    fn delete(&mut self, active: &[&Arc<Pod>], count: usize) {
-        let mut order: Vec<&Arc<Pod>> = active.to_vec();
-        let crowding = std::collections::HashMap::new();
-        order.sort_by(|a, b| pods::deletion_order(a, b, &crowding, self.now));
-        for pod in order.into_iter().take(count) {
-            self.out.actions.push(Action::DeletePod {
-                namespace: object::namespace(&pod.metadata).to_owned(),
-                name: object::name(&pod.metadata).to_owned(),
-                uid: object::uid(&pod.metadata).to_owned(),
-                parent: self.about.clone(),
-            });
-        }
-    }
-
     fn suspension(&mut self, suspended: bool) {
         let was = condition(Some(&self.status), "Suspended");
         if suspended == was || (!suspended && find(Some(&self.status), "Suspended").is_none()) {
@@ -421,19 +402,67 @@ impl<'a> Round<'a> {
         }
         let event = if suspended { "Suspended" } else { "Resumed" };
         self.out.events.push(Action::normal(&self.about, event, message.into()));
-        // The clock of the deadline starts anew.
-        self.status.start_time = if suspended { None } else { Some(object::seconds(self.now)) };
+        if !suspended {
+            // The clock of the deadline starts anew.
+            self.status.start_time = Some(object::seconds(self.now));
+        }
     }
 
-    /// Pods that the stored status lists: their finalizer may go. So may those of a job being deleted.
+    /// Pods that ended since the last look: into the list of those to count, or let go if they do not count.
+    fn list_ended(&mut self) {
+        let over = self.targeted();
+        let stored = self.stored_indexes();
+        let settled = |p: &Pod| pods::phase(p) == "Succeeded" && indexes::of(p).is_some_and(|i| stored.contains(&i));
+        let ended: Vec<&Arc<Pod>> = self.uncounted().filter(|p| !settled(p)).collect();
+        for pod in ended {
+            if self.counting.len() + self.out.finished.len() >= UNCOUNTED {
+                break;
+            }
+            let (uid, succeeded) = (object::uid(&pod.metadata), pods::phase(pod) == "Succeeded");
+            let failed = self.has_failed(pod) || (over && object::deleting(&pod.metadata));
+            let held = !over && indexes::of(pod).and_then(|i| self.held.get(&i)).is_some_and(|h| Arc::ptr_eq(h, pod));
+            if !(succeeded || failed) || held {
+                continue;
+            }
+            self.out.finished.push(Arc::clone(pod));
+            if !self.in_range(pod) || (!succeeded && judge(&self.s.job, pod) == Verdict::Ignored) {
+                self.out.actions.push(release(pod));
+            } else if succeeded && self.indexed() {
+                // Its index says all there is to count; the pod waits for the index to be stored.
+            } else {
+                let u = self.status.uncounted_terminated_pods.get_or_insert_default();
+                let list = if succeeded { &mut u.succeeded } else { &mut u.failed };
+                list.get_or_insert_default().push(uid.to_owned());
+            }
+        }
+        if let Some(done) = &self.completed {
+            self.status.completed_indexes = Some(indexes::format(done)).filter(|t| !t.is_empty());
+            self.status.succeeded = Some(count(done.len())).filter(|n| *n > 0);
+            // An empty set is written too: it tells that indexes are limited one by one.
+            self.status.failed_indexes = self.failed.as_ref().map(indexes::format);
+        }
+    }
+
+    /// The completed indexes of the stored status.
+    fn stored_indexes(&self) -> BTreeSet<i32> {
+        let text = self.s.job.status.as_ref().and_then(|s| s.completed_indexes.as_deref());
+        let text = text.filter(|_| self.indexed()).unwrap_or_default();
+        indexes::parse(text, self.spec.completions.unwrap_or(0))
+    }
+
+    /// Pods that the stored status accounts for: their finalizer may go. So may those of a job being deleted.
     fn release_counted(&mut self) {
-        let stored = self.s.job.status.as_ref().and_then(|s| s.uncounted_terminated_pods.clone()).unwrap_or_default();
-        let stored: HashSet<String> =
-            stored.succeeded.into_iter().flatten().chain(stored.failed.into_iter().flatten()).collect();
+        let stored = self.s.job.status.clone().unwrap_or_default();
+        let listed = stored.uncounted_terminated_pods.unwrap_or_default();
+        let listed: HashSet<String> =
+            listed.succeeded.into_iter().flatten().chain(listed.failed.into_iter().flatten()).collect();
+        let done = self.stored_indexes();
         let dying = object::deleting(&self.s.job.metadata);
-        for pod in &self.s.pods {
-            let listed = stored.contains(object::uid(&pod.metadata));
-            if self.tracked(pod) && (listed || (dying && object::deleting(&pod.metadata))) {
+        let tracked: Vec<&Arc<Pod>> = self.s.pods.iter().filter(|p| self.tracked(p)).collect();
+        for pod in tracked {
+            let by_index = pods::phase(pod) == "Succeeded" && indexes::of(pod).is_some_and(|i| done.contains(&i));
+            let abandoned = dying && (object::deleting(&pod.metadata) || pods::finished(pod));
+            if listed.contains(object::uid(&pod.metadata)) || by_index || abandoned {
                 self.out.actions.push(release(pod));
             }
         }
@@ -443,7 +472,8 @@ impl<'a> Round<'a> {
     fn conclude(&mut self, terminating: usize) {
         let u = self.status.uncounted_terminated_pods.as_ref();
         let waiting = u.is_some_and(|u| u.succeeded.is_some() || u.failed.is_some());
-        if terminating > 0 || waiting {
+        let unlisted = self.uncounted().any(|p| pods::finished(p) && self.in_range(p) && !self.let_go(p));
+        if terminating > 0 || waiting || unlisted {
             return;
         }
         for (target, end) in [("FailureTarget", "Failed"), ("SuccessCriteriaMet", "Complete")] {
@@ -455,47 +485,29 @@ impl<'a> Round<'a> {
             self.status.conditions.get_or_insert_default().push(c);
             if end == "Complete" {
                 self.status.completion_time = Some(object::seconds(self.now));
+                if self.spec.completions.is_some_and(|c| self.status.succeeded.unwrap_or(0) > c) {
+                    let message = "Too many succeeded pods running after completion count reached".into();
+                    self.out.events.push(Action::warning(&self.about, "TooManySucceededPods", message));
+                }
                 self.out.events.push(Action::normal(&self.about, "Completed", "Job completed".into()));
             } else {
-                let reason = match reason.as_str() {
-                    "PodFailurePolicy" => "PodFailurePolicy",
-                    "DeadlineExceeded" => "DeadlineExceeded",
-                    _ => "BackoffLimitExceeded",
-                };
+                let known = ["PodFailurePolicy", "DeadlineExceeded", "MaxFailedIndexesExceeded", "FailedIndexes"];
+                let reason = known.into_iter().find(|k| *k == reason).unwrap_or("BackoffLimitExceeded");
                 self.out.events.push(Action::warning(&self.about, reason, message));
             }
             return;
         }
     }
+
+    fn let_go(&self, pod: &Pod) -> bool {
+        let uid = object::uid(&pod.metadata);
+        self.out.actions.iter().any(|a| matches!(a, Action::Patch { body, .. } if body["metadata"]["uid"] == uid))
+    }
 }
 
-/// The pod of one completion index: it learns its index from a label, an annotation, its name and its environment.
-fn with_index(base: &Pod, job: &str, index: i32) -> Pod {
-    let mut pod = base.clone();
-    pod.metadata.generate_name = Some(format!("{job}-{index}-"));
-    pod.metadata.annotations.get_or_insert_default().insert(indexes::INDEX.into(), index.to_string());
-    pod.metadata.labels.get_or_insert_default().insert(indexes::INDEX.into(), index.to_string());
-    if let Some(spec) = pod.spec.as_mut() {
-        spec.hostname = Some(format!("{job}-{index}"));
-        let variable = EnvVar {
-            name: "JOB_COMPLETION_INDEX".into(),
-            value_from: Some(EnvVarSource {
-                field_ref: Some(ObjectFieldSelector {
-                    field_path: format!("metadata.labels['{}']", indexes::INDEX),
-                    api_version: None,
-                }),
-                ..EnvVarSource::default()
-            }),
-            ..EnvVar::default()
-        };
-        for c in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
-            let env = c.env.get_or_insert_default();
-            if !env.iter().any(|e| e.name == variable.name) {
-                env.push(variable.clone());
-            }
-        }
-    }
-    pod
+/// A number of pods as the API counts them.
+pub(super) fn count(n: usize) -> i32 {
+    i32::try_from(n).unwrap_or(i32::MAX)
 }
 
 #[cfg(test)]

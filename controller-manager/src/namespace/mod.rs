@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Namespace;
-use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::Round;
+use crate::engine::clock;
 use crate::engine::action::{Action, body};
 use crate::engine::context::Context;
 use crate::engine::discovery::{Served, discover};
@@ -76,7 +76,7 @@ impl Namespaces {
             return Ok(None);
         }
         let (round, estimate) = self.empty(&key.name).await;
-        if let Some(conditions) = plan::conditions(&ns, &round, Timestamp::now()) {
+        if let Some(conditions) = plan::conditions(&ns, &round, clock::now()) {
             ns.status.get_or_insert_default().conditions = Some(conditions);
             ns = self.write_status(&ns).await?;
         }

@@ -8,11 +8,11 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use k8s_openapi::jiff::Timestamp;
 use shared::informer::{Event, Scope, Store};
 use tokio::sync::Notify;
 
 use self::plan::{Monitor, World};
+use crate::engine::clock;
 use crate::engine::action::Action;
 use crate::engine::context::{BY_NODE, Context};
 use crate::engine::executor::Executor;
@@ -95,7 +95,7 @@ impl Watcher {
             },
             pods_on: &|name| self.pods.by_index(BY_NODE, name),
         };
-        monitor.tick(&world, Timestamp::now())
+        monitor.tick(&world, clock::now())
     }
 
     async fn look(&self, monitor: &mut Monitor) {

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use k8s_openapi::jiff::Timestamp;
 use shared::informer::Store;
 
 use self::plan::{QUARANTINE, Snapshot};
+use crate::engine::clock;
 use crate::engine::action::Action;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
@@ -57,7 +57,7 @@ impl Collector {
         let gone = self.gone(&pods, &nodes).await;
         let snapshot = Snapshot { pods, nodes, gone, threshold: self.threshold };
         let mut skip: Option<String> = None;
-        for action in plan::plan(&snapshot, Timestamp::now()) {
+        for action in plan::plan(&snapshot, clock::now()) {
             let pod = match &action {
                 Action::Patch { path, .. } => path.trim_end_matches("/status").to_owned(),
                 Action::Delete { path, .. } => path.clone(),
@@ -78,7 +78,7 @@ impl Collector {
 
     /// Nodes missing for the quarantine time that the server does not know either.
     async fn gone(&self, pods: &[Arc<Pod>], nodes: &HashMap<String, Arc<Node>>) -> HashSet<String> {
-        let now = Instant::now();
+        let now = clock::instant();
         let named: HashSet<&str> =
             pods.iter().map(|p| pods::node(p)).filter(|n| !n.is_empty() && !nodes.contains_key(*n)).collect();
         let due: Vec<String> = {

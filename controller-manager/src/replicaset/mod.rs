@@ -5,7 +5,6 @@ pub mod plan;
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Instant;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::apps::v1::ReplicaSet;
@@ -16,6 +15,7 @@ use shared::workqueue::Queue;
 
 use self::kinds::{Set, Status};
 use self::plan::Snapshot;
+use crate::engine::clock;
 use crate::engine::action::Action;
 use crate::engine::context::{BY_CONTROLLER, Context};
 use crate::engine::executor::Executor;
@@ -83,13 +83,13 @@ impl<K: Set> Replicas<K> {
             self.expectations.forget(key);
             return Ok(None);
         };
-        let settled = self.expectations.satisfied(key, Instant::now());
+        let settled = self.expectations.satisfied(key, clock::instant());
         let uid = object::uid(set.meta());
         let candidates = owned::candidates(&self.pods, &key.namespace, uid);
         // Finished pods stay with the set they belong to but are not worth adopting.
         let selects = |p: &Pod| set.selects_pod(p) && (!pods::finished(p) || pods::owner_uid(p) == Some(uid));
         let pods = owned::settle(&self.executor.rest, &*set, selects, candidates).await?;
-        let now = Timestamp::now();
+        let now = clock::now();
         let snapshot = Snapshot {
             parent: object::reference::<K>(set.meta()),
             owner: object::controller_ref::<K>(set.meta()),

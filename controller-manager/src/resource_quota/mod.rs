@@ -8,12 +8,12 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, Service};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;
-use k8s_openapi::jiff::Timestamp;
 use proto::quantity::{Format, Quantity};
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::usage::Usage;
+use crate::engine::clock;
 use crate::engine::action::Action;
 use crate::engine::context::Context;
 use crate::engine::discovery::Served;
@@ -125,7 +125,7 @@ impl Quotas {
         let Some(quota) = self.quotas.get(&key.namespace, &key.name) else { return Ok(None) };
         let Some(spec) = quota.spec.as_ref() else { return Ok(None) };
         let hard = spec.hard.clone().unwrap_or_default();
-        let now = Timestamp::now();
+        let now = clock::now();
         let mut sum = Usage::new();
         for pod in self.pods.list_namespace(&key.namespace).iter().filter(|p| usage::in_scope(spec, p)) {
             usage::add(&mut sum, &usage::pod(pod, now));

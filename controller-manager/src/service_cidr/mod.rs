@@ -11,6 +11,7 @@ use serde_json::json;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
+use crate::engine::clock;
 use crate::engine::action::{Action, PatchKind};
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
@@ -50,7 +51,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         });
         worker::run(cx, "service-cidr", WORKERS, &queue, &this, |s, key| async move {
             let Some(range) = s.ranges.get("", &key.name) else { return Ok(None) };
-            for action in plan(&range, &s.ranges.list(), &s.addresses.list(), Timestamp::now()) {
+            for action in plan(&range, &s.ranges.list(), &s.addresses.list(), clock::now()) {
                 s.executor.one(action).await?;
             }
             Synced::Ok(None)

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use k8s_openapi::jiff::Timestamp;
 use shared::informer::Store;
 use shared::workqueue::Queue;
 
 use self::plan::Snapshot;
+use crate::engine::clock;
 use crate::engine::action::Action;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
@@ -85,7 +85,7 @@ impl StatefulSets {
             set.spec.as_ref().and_then(|s| s.volume_claim_templates.as_ref()).is_some_and(|t| !t.is_empty());
         let claims = if has_claims { self.claims.list_namespace(&key.namespace) } else { Vec::new() };
         let snapshot = Snapshot { set, pods, revisions, claims };
-        let actions = plan::plan(&snapshot, Timestamp::now());
+        let actions = plan::plan(&snapshot, clock::now());
         self.carry_out(&snapshot.set, actions).await
     }
 

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use k8s_openapi::jiff::Timestamp;
 use parking_lot::Mutex;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::Fate;
+use crate::engine::clock;
 use crate::engine::context::{BY_NODE, Context};
 use crate::engine::executor::Executor;
 use crate::engine::object::{self, Key};
@@ -101,7 +101,7 @@ impl Evictions {
                 Ok(None)
             }
             Fate::Leaves(after) => {
-                let now = Instant::now();
+                let now = clock::instant();
                 let began = {
                     let mut since = self.since.lock();
                     let entry = since.entry(key.clone()).or_insert_with(|| (uid.clone(), now));
@@ -114,7 +114,7 @@ impl Evictions {
                 if left > Duration::ZERO {
                     return Ok(Some(left));
                 }
-                for action in plan::evict(&pod, Timestamp::now()) {
+                for action in plan::evict(&pod, clock::now()) {
                     match self.executor.one(action).await {
                         Err(e) if e.not_found() => break,
                         other => other?,

@@ -10,6 +10,7 @@ use serde_json::json;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
+use crate::engine::clock;
 use crate::engine::action::Action;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
@@ -35,7 +36,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let wake = queue.clone();
         jobs.add_handler(move |event: &Event<Job>| {
             let job = event.object();
-            if !matches!(event, Event::Deleted(_)) && left(job, Timestamp::now()).is_some() {
+            if !matches!(event, Event::Deleted(_)) && left(job, clock::now()).is_some() {
                 wake.add(Key::of(&job.metadata));
             }
         });
@@ -72,7 +73,7 @@ pub fn left(job: &Job, now: Timestamp) -> Option<Duration> {
 impl Expired {
     async fn sync(&self, key: &Key) -> Synced {
         let Some(job) = self.jobs.get(&key.namespace, &key.name) else { return Ok(None) };
-        match left(&job, Timestamp::now()) {
+        match left(&job, clock::now()) {
             None => return Ok(None),
             Some(d) if !d.is_zero() => return Ok(Some(d)),
             Some(_) => {}
@@ -83,7 +84,7 @@ impl Expired {
             other => other?,
         };
         let live: Job = serde_json::from_value(live).map_err(RestError::other)?;
-        match left(&live, Timestamp::now()) {
+        match left(&live, clock::now()) {
             None => Ok(None),
             Some(d) if !d.is_zero() => Ok(Some(d)),
             Some(_) => {

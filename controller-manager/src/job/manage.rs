@@ -1,0 +1,181 @@
+//! Which pods a running job makes and which it stops.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
+
+use super::plan::{Did, FINALIZER, Round, count, waits_for_the_end};
+use super::{indexes, per_index};
+use crate::engine::action::Action;
+use crate::engine::{object, pods};
+
+/// No more than this many creations or deletions in one go.
+const BURST: i32 = 500;
+/// Names are made of a prefix of at most this length and five random letters.
+const PREFIX: usize = 58;
+
+impl Round<'_> {
+    /// Create what is missing or delete what is too much; how many are active then.
+    pub(super) fn manage(&mut self, active: &[&Arc<Pod>], terminating: usize, succeeded: i32, suspended: bool) -> i32 {
+        let running = count(active.len());
+        let parallelism = self.spec.parallelism.unwrap_or(1).max(0);
+        let want = match self.spec.completions {
+            _ if suspended => 0,
+            // After the first success the others are left to finish.
+            None if succeeded > 0 => running,
+            None => parallelism,
+            Some(c) => (c - succeeded).clamp(0, parallelism),
+        };
+        let mut surplus = self.surplus(active, usize::try_from(running - want).unwrap_or(0));
+        if !suspended {
+            surplus.truncate(usize::try_from(BURST).unwrap_or(0));
+        }
+        if !surplus.is_empty() || suspended {
+            let left = running - count(surplus.len());
+            self.stop(surplus);
+            return left;
+        }
+        let busy = if waits_for_the_end(self.spec) { count(terminating) } else { 0 };
+        let missing = (want - running - busy).min(BURST);
+        if missing <= 0 {
+            return running;
+        }
+        if per_index::limit(&self.s.job).is_none() && !self.s.backoff.is_zero() {
+            self.look_again(self.s.backoff);
+            return running;
+        }
+        running + self.create(missing, active)
+    }
+
+    /// The pods to stop: doubles of an index and those beyond the last index always, then as many as are too much,
+    /// the least advanced first.
+    fn surplus<'p>(&self, active: &[&'p Arc<Pod>], at_least: usize) -> Vec<&'p Arc<Pod>> {
+        let crowding = HashMap::new();
+        let by_progress = |a: &&Arc<Pod>, b: &&Arc<Pod>| pods::deletion_order(a, b, &crowding, self.now);
+        let (mut rm, mut left) = (Vec::new(), active.to_vec());
+        if self.completed.is_some() {
+            let completions = self.spec.completions.unwrap_or(0);
+            let mut by_index: BTreeMap<i32, Vec<&Arc<Pod>>> = BTreeMap::new();
+            for pod in left.drain(..) {
+                match indexes::of(pod).filter(|i| *i < completions) {
+                    Some(index) => by_index.entry(index).or_default().push(pod),
+                    None => rm.push(pod),
+                }
+            }
+            for (_, mut same) in by_index {
+                same.sort_by(by_progress);
+                left.extend(same.pop());
+                rm.extend(same);
+            }
+        }
+        if rm.len() < at_least {
+            left.sort_by(by_progress);
+            let more = at_least - rm.len();
+            rm.extend(left.into_iter().take(more));
+        }
+        rm
+    }
+
+    /// Delete these pods.
+    pub(super) fn stop(&mut self, pods: Vec<&Arc<Pod>>) {
+        if !pods.is_empty() {
+            self.out.did = Did::PodsDeleted;
+        }
+        self.out.actions.extend(pods.into_iter().map(|pod| Action::DeletePod {
+            namespace: object::namespace(&pod.metadata).to_owned(),
+            name: object::name(&pod.metadata).to_owned(),
+            uid: object::uid(&pod.metadata).to_owned(),
+            parent: self.about.clone(),
+        }));
+    }
+
+    fn create(&mut self, missing: i32, active: &[&Arc<Pod>]) -> i32 {
+        let owner = object::controller_ref::<Job>(&self.s.job.metadata);
+        let mut base = pods::from_template(&self.spec.template, object::namespace(&self.s.job.metadata), &owner);
+        let finalizers = base.metadata.finalizers.get_or_insert_default();
+        if !finalizers.iter().any(|f| f == FINALIZER) {
+            finalizers.push(FINALIZER.into());
+        }
+        let missing = usize::try_from(missing).unwrap_or(0);
+        let pods: Vec<Pod> = if self.completed.is_some() {
+            let name = object::name(&self.s.job.metadata);
+            self.due(self.pending(missing, active)).into_iter().map(|i| self.with_index(&base, name, i)).collect()
+        } else {
+            vec![base; missing]
+        };
+        if !pods.is_empty() {
+            self.out.did = Did::PodsCreated;
+        }
+        let made = count(pods.len());
+        let parent = &self.about;
+        let creations = pods.into_iter().map(|pod| Action::CreatePod { pod: Box::new(pod), parent: parent.clone() });
+        self.out.actions.extend(creations);
+        made
+    }
+
+    /// The first indexes that have neither ended nor a pod.
+    fn pending(&self, wanted: usize, active: &[&Arc<Pod>]) -> Vec<i32> {
+        let mut taken: BTreeSet<i32> = active.iter().filter_map(|p| indexes::of(p)).collect();
+        if waits_for_the_end(self.spec) {
+            taken.extend(self.s.pods.iter().filter(|p| pods::terminating(p)).filter_map(|p| indexes::of(p)));
+        }
+        let over = |i: &i32| [&self.completed, &self.failed].into_iter().flatten().any(|set| set.contains(i));
+        let all = 0..self.spec.completions.unwrap_or(0);
+        all.filter(|i| !over(i) && !taken.contains(i)).take(wanted).collect()
+    }
+
+    /// Those of the indexes whose back-off is over; if there are none, when to look again.
+    fn due(&mut self, pending: Vec<i32>) -> Vec<i32> {
+        if per_index::limit(&self.s.job).is_none() {
+            return pending;
+        }
+        let wait = |i: &i32| per_index::wait(self.held.get(i).copied(), self.now);
+        let due: Vec<i32> = pending.iter().copied().filter(|i| wait(i).is_zero()).collect();
+        let soonest: Option<Duration> = pending.iter().map(wait).filter(|w| !w.is_zero()).min();
+        if let Some(wait) = soonest {
+            self.look_again(wait);
+        }
+        due
+    }
+
+    /// The pod of one completion index: it learns its index from a label, an annotation, its name and its environment.
+    fn with_index(&self, base: &Pod, job: &str, index: i32) -> Pod {
+        let mut pod = base.clone();
+        let suffix = format!("-{index}-");
+        let stem: String = job.chars().take(PREFIX.saturating_sub(suffix.len())).collect();
+        pod.metadata.generate_name = Some(stem + &suffix);
+        pod.metadata.annotations.get_or_insert_default().insert(indexes::INDEX.into(), index.to_string());
+        pod.metadata.labels.get_or_insert_default().insert(indexes::INDEX.into(), index.to_string());
+        if per_index::limit(&self.s.job).is_some() {
+            per_index::count_on(&mut pod, &self.s.job, self.held.get(&index).copied());
+        }
+        if let Some(spec) = pod.spec.as_mut() {
+            spec.hostname = Some(format!("{job}-{index}"));
+            let variable = index_variable();
+            for c in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
+                let env = c.env.get_or_insert_default();
+                if !env.iter().any(|e| e.name == variable.name) {
+                    env.push(variable.clone());
+                }
+            }
+        }
+        pod
+    }
+}
+
+fn index_variable() -> EnvVar {
+    EnvVar {
+        name: "JOB_COMPLETION_INDEX".into(),
+        value_from: Some(EnvVarSource {
+            field_ref: Some(ObjectFieldSelector {
+                field_path: format!("metadata.labels['{}']", indexes::INDEX),
+                api_version: None,
+            }),
+            ..EnvVarSource::default()
+        }),
+        ..EnvVar::default()
+    }
+}

@@ -1,0 +1,71 @@
+//! What the job controller counts.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use k8s_openapi::api::batch::v1::{Job, JobStatus};
+
+use super::plan::Did;
+use super::{indexes, per_index};
+use crate::engine::clock;
+use crate::engine::metrics::{add, count, observe};
+
+fn mode(job: &Job) -> &'static str {
+    if indexes::indexed(job) { "Indexed" } else { "NonIndexed" }
+}
+
+/// A job was looked at.
+pub(super) fn synced(job: &Job, did: Did, ok: bool, started: Instant) {
+    let action = match did {
+        Did::Reconciled => "reconciling",
+        Did::Tracking => "tracking",
+        Did::PodsCreated => "pods_created",
+        Did::PodsDeleted => "pods_deleted",
+    };
+    let labels = [action, mode(job), if ok { "success" } else { "error" }];
+    count("job_controller_job_syncs_total", &labels);
+    let took = clock::instant().saturating_duration_since(started).as_secs_f64();
+    observe("job_controller_job_sync_duration_seconds", &labels, took);
+}
+
+/// Pods were made, or not.
+pub(super) fn created(job: &Job, made: usize, failed: usize) {
+    let replaces = job.spec.as_ref().and_then(|s| s.pod_replacement_policy.as_deref());
+    let terminating = job.status.as_ref().and_then(|s| s.terminating).unwrap_or(0) > 0;
+    let reason = match replaces {
+        Some("Failed") => "recreate_failed",
+        _ if terminating => "recreate_terminating_or_failed",
+        _ => "new",
+    };
+    add("job_controller_job_pods_creation_total", &[reason, "succeeded"], made);
+    add("job_controller_job_pods_creation_total", &[reason, "failed"], failed);
+}
+
+/// A status is about to replace the job's.
+pub(super) fn stored(job: &Job, new: &JobStatus) {
+    let old = job.status.clone().unwrap_or_default();
+    let grown = |a: Option<i32>, b: Option<i32>| usize::try_from(b.unwrap_or(0) - a.unwrap_or(0)).unwrap_or(0);
+    let pods = "job_controller_job_pods_finished_total";
+    add(pods, &[mode(job), "succeeded"], grown(old.succeeded, new.succeeded));
+    add(pods, &[mode(job), "failed"], grown(old.failed, new.failed));
+    if indexes::indexed(job) {
+        let limit = if per_index::limit(job).is_some() { "perIndex" } else { "global" };
+        let read = |text: Option<&String>| -> BTreeSet<i32> {
+            indexes::parse(text.map(String::as_str).unwrap_or_default(), i32::MAX)
+        };
+        let more = |a: Option<&String>, b: Option<&String>| read(b).difference(&read(a)).count();
+        let name = "job_controller_job_finished_indexes_total";
+        add(name, &[limit, "succeeded"], more(old.completed_indexes.as_ref(), new.completed_indexes.as_ref()));
+        add(name, &[limit, "failed"], more(old.failed_indexes.as_ref(), new.failed_indexes.as_ref()));
+    }
+    let end = new.conditions.iter().flatten().find(|c| matches!(c.type_.as_str(), "Complete" | "Failed"));
+    if let Some(end) = end {
+        let result = if end.type_ == "Complete" { "succeeded" } else { "failed" };
+        let reason = if end.type_ == "Complete" && end.reason.as_deref() == Some("CompletionsReached") {
+            ""
+        } else {
+            end.reason.as_deref().unwrap_or_default()
+        };
+        count("job_controller_jobs_finished_total", &[mode(job), reason, result]);
+    }
+}

@@ -1,0 +1,48 @@
+//! When an indexed job has succeeded although not every index has: by the rules of its success policy.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::batch::v1::SuccessPolicy;
+
+use super::indexes;
+
+/// The message of the first rule that the succeeded indexes satisfy.
+#[must_use]
+pub fn met(policy: Option<&SuccessPolicy>, completions: i32, succeeded: &BTreeSet<i32>) -> Option<String> {
+    let policy = policy.filter(|_| !succeeded.is_empty())?;
+    let holds = |count: Option<i32>, among: &BTreeSet<i32>| match count {
+        Some(count) => usize::try_from(count).is_ok_and(|n| among.intersection(succeeded).count() >= n),
+        None => among.is_subset(succeeded),
+    };
+    let position = policy.rules.iter().position(|rule| match (&rule.succeeded_indexes, rule.succeeded_count) {
+        (Some(text), count) => holds(count, &indexes::parse(text, completions)),
+        (None, Some(count)) => holds(Some(count), succeeded),
+        (None, None) => false,
+    })?;
+    Some(format!("Matched rules at index {position}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn the_first_rule_that_holds() {
+        let cases: &[(&str, Value, &str, Option<usize>)] = &[
+            ("all of the named", json!([{"succeededIndexes": "0,2-3"}]), "0,2,3", Some(0)),
+            ("one of the named is missing", json!([{"succeededIndexes": "0,2-3"}]), "0,2", None),
+            ("some of the named", json!([{"succeededIndexes": "0-4", "succeededCount": 2}]), "1,4,7", Some(0)),
+            ("others do not count", json!([{"succeededIndexes": "0-4", "succeededCount": 2}]), "1,7", None),
+            ("any so many", json!([{"succeededCount": 3}]), "5-7", Some(0)),
+            ("the second rule", json!([{"succeededIndexes": "0"}, {"succeededCount": 1}]), "9", Some(1)),
+            ("nothing has succeeded", json!([{"succeededCount": 0}]), "", None),
+        ];
+        for (name, rules, done, want) in cases {
+            let policy: SuccessPolicy = serde_json::from_value(json!({"rules": rules})).expect("policy");
+            let got = met(Some(&policy), 10, &indexes::parse(done, 10));
+            assert_eq!(got, want.map(|i| format!("Matched rules at index {i}")), "{name}");
+        }
+        assert_eq!(met(None, 10, &indexes::parse("0-9", 10)), None);
+    }
+}

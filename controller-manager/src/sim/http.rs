@@ -1,0 +1,312 @@
+//! The simulated server's front: requests in, answers and watch streams out, with faults on the way.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use futures::{Stream, StreamExt as _};
+use http::{Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use kube::client::Body;
+use parking_lot::Mutex;
+use proto::resources::{self, Resource};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::faults::{Fate, Fault, of_write};
+use super::store::{Change, Name, Store, key};
+use super::verbs::{self, Refusal, refuse};
+
+type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+/// The server.
+pub(super) struct Server {
+    pub(super) store: Mutex<Store>,
+    fault: Fault,
+    writes: AtomicU64,
+    /// The server is away.
+    down: AtomicBool,
+    /// Cut to end every watch.
+    watches: Mutex<CancellationToken>,
+    /// POSTs of this resource are refused with this message.
+    pub(super) refusing: Mutex<Option<(String, String)>>,
+    /// Every write of the controllers, as `VERB path`.
+    pub(super) log: Mutex<Vec<String>>,
+}
+
+/// A request path taken apart.
+struct Target {
+    row: &'static Resource,
+    namespace: String,
+    name: Option<String>,
+    sub: String,
+}
+
+fn target(path: &str) -> Option<Target> {
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let (group, version, rest) = match parts.as_slice() {
+        ["api", version, rest @ ..] => ("", *version, rest),
+        ["apis", group, version, rest @ ..] => (*group, *version, rest),
+        _ => return None,
+    };
+    let (namespace, rest) = match rest {
+        ["namespaces", ns, plural, more @ ..] if !matches!(*plural, "status" | "finalize") => {
+            (*ns, [&[*plural], more].concat())
+        }
+        other => ("", other.to_vec()),
+    };
+    let row = resources::find(group, version, rest.first()?)?;
+    Some(Target {
+        row,
+        namespace: namespace.to_owned(),
+        name: rest.get(1).map(|n| (*n).to_owned()),
+        sub: rest.get(2).copied().unwrap_or_default().to_owned(),
+    })
+}
+
+fn query<'a>(request: &'a Request<Body>, name: &str) -> Option<&'a str> {
+    request.uri().query()?.split('&').find_map(|p| p.strip_prefix(name)?.strip_prefix('='))
+}
+
+fn whole(code: u16, value: &Value) -> Answer {
+    let body = Full::new(Bytes::from(value.to_string())).boxed_unsync();
+    let mut answer = Response::new(body);
+    *answer.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    answer
+}
+
+fn refusal(r: &Refusal) -> Answer {
+    let causes = if r.cause.is_empty() { json!([]) } else { json!([{"reason": r.cause, "message": r.message}]) };
+    whole(
+        r.code,
+        &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": r.code,
+        "reason": r.reason, "message": r.message, "details": {"causes": causes}}),
+    )
+}
+
+/// Only the metadata of an object.
+fn partial(object: &Value) -> Value {
+    json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": object["metadata"]})
+}
+
+impl Server {
+    pub(super) fn new(fault: Fault) -> Arc<Self> {
+        Arc::new(Self {
+            store: Mutex::default(),
+            fault,
+            writes: AtomicU64::new(0),
+            down: AtomicBool::new(false),
+            watches: Mutex::default(),
+            refusing: Mutex::default(),
+            log: Mutex::default(),
+        })
+    }
+
+    /// A client that is heard until `dead`.
+    pub(super) fn client(self: &Arc<Self>, dead: CancellationToken) -> kube::Client {
+        let server = Arc::clone(self);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (server, dead) = (Arc::clone(&server), dead.clone());
+            async move {
+                if dead.is_cancelled() {
+                    return Err(std::io::Error::new(std::io::ErrorKind::BrokenPipe, "the client is dead"));
+                }
+                server.answer(request).await
+            }
+        });
+        kube::Client::new(service, "default")
+    }
+
+    /// End every watch; with `forget`, what happened meanwhile is not told any more either.
+    pub(super) fn cut(&self, forget: bool) {
+        std::mem::take(&mut *self.watches.lock()).cancel();
+        if forget {
+            self.store.lock().compact();
+        }
+    }
+
+    /// Refuse everything, or serve again.
+    pub(super) fn set_down(&self, down: bool) {
+        self.down.store(down, Ordering::SeqCst);
+        if down {
+            self.cut(false);
+        }
+    }
+
+    async fn answer(self: Arc<Self>, request: Request<Body>) -> Result<Answer, std::io::Error> {
+        if self.down.load(Ordering::SeqCst) {
+            return Err(std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "connection refused"));
+        }
+        let path = request.uri().path().to_owned();
+        if request.method() == http::Method::GET && (path == "/api" || path == "/apis") {
+            let groups = proto::discovery::groups(resources::all());
+            return Ok(whole(200, &proto::discovery::aggregated(&groups, path == "/api", "v2")));
+        }
+        let Some(target) = target(&path) else {
+            return Ok(whole(
+                404,
+                &json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "the server could not find the requested resource"}),
+            ));
+        };
+        if request.method() == http::Method::GET {
+            return Ok(self.read(&target, &request));
+        }
+        let verb = request.method().as_str().to_owned();
+        let content_type = header(&request, "content-type");
+        let body = request.into_body().collect().await.map_err(std::io::Error::other)?.to_bytes();
+        let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        let about_events = target.row.plural == "events";
+        let fate = if about_events {
+            Fate::Done
+        } else {
+            self.log.lock().push(format!("{verb} {path}"));
+            of_write(self.fault, self.writes.fetch_add(1, Ordering::SeqCst))
+        };
+        match fate {
+            Fate::Refused => {
+                return Ok(refusal(&Refusal {
+                    code: 500,
+                    reason: "InternalError",
+                    message: "injected".into(),
+                    cause: "",
+                }));
+            }
+            Fate::Later(delay) => tokio::time::sleep(delay).await,
+            Fate::Second => self.meddle(&target),
+            Fate::Done | Fate::Unheard => {}
+        }
+        let done = self.write(&target, &verb, &content_type, body);
+        if fate == Fate::Unheard && done.is_ok() {
+            return Err(std::io::Error::new(std::io::ErrorKind::ConnectionReset, "connection reset"));
+        }
+        Ok(match done {
+            Ok(object) => whole(if verb == "POST" { 201 } else { 200 }, &object),
+            Err(r) => refusal(&r),
+        })
+    }
+
+    fn write(&self, t: &Target, verb: &str, content_type: &str, body: Value) -> Result<Value, Refusal> {
+        if verb == "POST"
+            && let Some((_, why)) = self.refusing.lock().as_ref().filter(|(plural, _)| *plural == t.row.plural)
+        {
+            return refuse(403, "Forbidden", why.clone());
+        }
+        let mut store = self.store.lock();
+        let name: Name = (t.namespace.clone(), t.name.clone().unwrap_or_default());
+        match (verb, &t.name) {
+            ("POST", None) => verbs::create(&mut store, t.row, &t.namespace, body),
+            ("POST", Some(_)) if t.sub == "eviction" => verbs::delete(&mut store, t.row, &name, &body["deleteOptions"]),
+            ("PUT", Some(_)) => verbs::update(&mut store, t.row, &name, &t.sub, body),
+            ("PATCH", Some(_)) => verbs::patch(&mut store, t.row, &name, &t.sub, content_type, body),
+            ("DELETE", Some(_)) => verbs::delete(&mut store, t.row, &name, &body),
+            ("DELETE", None) => {
+                for object in store.list(&key(t.row), &t.namespace) {
+                    verbs::delete(&mut store, t.row, &super::store::name_of(&object), &body)?;
+                }
+                Ok(json!({"kind": "Status", "status": "Success"}))
+            }
+            _ => refuse(405, "MethodNotAllowed", "the server does not allow this method on the requested resource"),
+        }
+    }
+
+    /// Somebody else changes the object.
+    fn meddle(&self, t: &Target) {
+        let Some(name) = &t.name else { return };
+        let mut store = self.store.lock();
+        let name = (t.namespace.clone(), name.clone());
+        if let Some(mut object) = store.get(&key(t.row), &name).cloned() {
+            let n = object["metadata"]["annotations"]["sim/meddled"].as_str().and_then(|v| v.parse::<u32>().ok());
+            object["metadata"]["annotations"]["sim/meddled"] = json!((n.unwrap_or(0) + 1).to_string());
+            store.put(&key(t.row), object);
+        }
+    }
+
+    fn read(self: &Arc<Self>, t: &Target, request: &Request<Body>) -> Answer {
+        let only_meta = header(request, "accept").contains("PartialObjectMetadata");
+        if let Some(name) = &t.name {
+            let store = self.store.lock();
+            let name = (t.namespace.clone(), name.clone());
+            return match store.get(&key(t.row), &name) {
+                Some(object) if only_meta => whole(200, &partial(object)),
+                Some(object) => whole(200, object),
+                None => verbs::not_found::<Value>(t.row, &name).map_or_else(|r| refusal(&r), |v| whole(200, &v)),
+            };
+        }
+        if query(request, "watch").is_some_and(|w| w == "true" || w == "1") {
+            return self.watch(t, request, only_meta);
+        }
+        let store = self.store.lock();
+        let items: Vec<Value> = store.list(&key(t.row), &t.namespace);
+        let items: Vec<Value> = if only_meta { items.iter().map(partial).collect() } else { items };
+        whole(
+            200,
+            &json!({"kind": t.row.list_kind, "apiVersion": t.row.api_version(),
+            "metadata": {"resourceVersion": store.revision.to_string()}, "items": items}),
+        )
+    }
+
+    fn watch(self: &Arc<Self>, t: &Target, request: &Request<Body>, only_meta: bool) -> Answer {
+        let initial = query(request, "sendInitialEvents") == Some("true");
+        let from: u64 = query(request, "resourceVersion").and_then(|v| v.parse().ok()).unwrap_or(0);
+        let (resource, namespace) = (key(t.row), t.namespace.clone());
+        let mut first: Vec<String> = Vec::new();
+        let shape = move |o: &Value| if only_meta { partial(o) } else { o.clone() };
+        let (news, mut at) = {
+            let store = self.store.lock();
+            if initial {
+                for object in store.list(&resource, &namespace) {
+                    first.push(line("ADDED", &shape(&object)));
+                }
+                first.push(line("BOOKMARK", &json!({"kind": t.row.kind, "apiVersion": t.row.api_version(), "metadata": {
+                    "resourceVersion": store.revision.to_string(), "annotations": {"k8s.io/initial-events-end": "true"}}})));
+                (store.news.subscribe(), store.revision)
+            } else if from < store.compacted {
+                let gone = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old resource version"});
+                return whole(200, &json!({"type": "ERROR", "object": gone}));
+            } else {
+                (store.news.subscribe(), from)
+            }
+        };
+        let (server, cut) = (Arc::clone(self), self.watches.lock().clone());
+        let later = futures::stream::unfold((news, cut), move |(mut news, cut)| {
+            let server = Arc::clone(&server);
+            let (resource, namespace) = (resource.clone(), namespace.clone());
+            let from = at;
+            let changes = server.since(from, &resource, &namespace);
+            at = changes.iter().map(|c| c.revision).max().unwrap_or(from).max(from);
+            let lines: String = changes.iter().map(|c| line(c.kind, &shape(&c.object))).collect();
+            async move {
+                if !lines.is_empty() {
+                    return Some((lines, (news, cut)));
+                }
+                tokio::select! {
+                    () = cut.cancelled() => None,
+                    changed = news.changed() => changed.ok().map(|()| (String::new(), (news, cut))),
+                }
+            }
+        });
+        let all: Pin<Box<dyn Stream<Item = String> + Send>> = Box::pin(futures::stream::iter(first).chain(later));
+        let frames =
+            all.filter(|l| std::future::ready(!l.is_empty())).map(|l| Ok(http_body::Frame::data(Bytes::from(l))));
+        Response::new(StreamBody::new(frames).boxed_unsync())
+    }
+
+    fn since(&self, from: u64, resource: &(String, String), namespace: &str) -> Vec<Change> {
+        let store = self.store.lock();
+        let here = |c: &&Change| {
+            c.resource == *resource && (namespace.is_empty() || c.object["metadata"]["namespace"] == namespace)
+        };
+        store.changes.iter().filter(|c| c.revision > from).filter(here).cloned().collect()
+    }
+}
+
+fn header(request: &Request<Body>, name: &str) -> String {
+    request.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned()
+}
+
+fn line(kind: &str, object: &Value) -> String {
+    format!("{}\n", json!({"type": kind, "object": object}))
+}
