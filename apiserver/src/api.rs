@@ -55,6 +55,38 @@ pub trait Reader: Send + Sync {
     fn version(&self, group: &str, plural: &str) -> u64;
     /// True once the resource has been read from etcd. Asking starts its cache.
     fn synced(&self, group: &str, plural: &str) -> bool;
+    /// The resource as a stream of changes, for what is derived from all of its objects. Asking starts its cache.
+    fn source(&self, group: &str, plural: &str) -> Option<Arc<dyn Source>>;
+}
+
+/// One object's current state; none when it is gone.
+pub struct Changed {
+    /// Namespace, empty at cluster scope.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// The object.
+    pub object: Option<Arc<Value>>,
+}
+
+/// What changed in a resource.
+pub struct Changes {
+    /// The version to ask with next.
+    pub version: u64,
+    /// `objects` are all there are: others are gone.
+    pub complete: bool,
+    /// In the order they changed.
+    pub objects: Vec<Changed>,
+}
+
+/// A resource's cache, for followers. Cheap to ask; never waits.
+pub trait Source: Send + Sync {
+    /// Differs after every change.
+    fn version(&self) -> u64;
+    /// True once the resource has been read from etcd.
+    fn synced(&self) -> bool;
+    /// The changes since a version, or everything when that is unknown or 0.
+    fn changes(&self, since: u64) -> Changes;
 }
 
 /// Preconditions and mode of an in-process delete.

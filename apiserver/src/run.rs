@@ -129,7 +129,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         advertise_address: addresses.advertise,
         secure_port: addresses.port,
     };
-    let access = Access::new(&cx)?;
+    let access = Access::new(&cx).await?;
     // Each is set once, here.
     let _ = engine.admission.set(access.admission(&cx)?);
     let _ = engine.tokens.set(access.token_issuer());

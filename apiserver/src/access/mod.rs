@@ -4,7 +4,10 @@
 //! Answers for upstream's filter chain (authentication, impersonation, max-in-flight, authorisation) and for the
 //! review resources, which ask the same parties. Nothing here reads a body or writes a response.
 
+mod counters;
 pub mod deny;
+mod files;
+pub mod identity;
 mod impersonation;
 mod inflight;
 mod reviews;
@@ -12,15 +15,18 @@ mod reviews_sar;
 mod setup;
 pub mod tree;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use rand::Rng as _;
 use rustls_pki_types::CertificateDer;
-use shared::authn::{Authenticator, Credentials, Headers, SYSTEM_MASTERS, UserInfo};
-use shared::authz::{Attributes, Decision};
+use shared::authn::{Authenticator, Credentials, Headers, UserInfo};
+use shared::authz::Attributes;
 use shared::status::Status;
 
-pub use inflight::{Limits, Permit};
+use counters::Counters;
+pub use inflight::{Limits, Permit, is_long_running};
 pub use reviews::Reviews;
 pub use setup::Error;
 
@@ -48,10 +54,32 @@ pub struct Head<'a> {
 pub struct Pass {
     /// Whom to act as.
     pub user: UserInfo,
-    /// Who is behind it, when that is somebody else.
-    pub impersonator: Option<UserInfo>,
     /// Held until the response is written; none for long-running and exempt requests.
     pub permit: Option<Permit>,
+}
+
+/// What the chain found out on the way, for the audit log; filled in whether the request gets through or not.
+#[derive(Debug, Default)]
+pub struct Notes {
+    /// Whom the caller asked to be taken for.
+    pub impersonated: Option<UserInfo>,
+    /// Annotations of the audit event.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// The way is barred.
+#[derive(Debug)]
+pub enum Refusal {
+    /// With an API object that says why.
+    Status(Box<Status>),
+    /// The authorisers failed: plain text with code 500, as upstream has it.
+    Failure(String),
+}
+
+impl From<Status> for Refusal {
+    fn from(status: Status) -> Self {
+        Refusal::Status(Box::new(status))
+    }
 }
 
 /// See the module.
@@ -62,50 +90,74 @@ pub struct Access {
     accounts: Arc<ServiceAccounts>,
     issuer: Arc<dyn TokenIssuer>,
     reviews: Arc<dyn Virtual>,
+    counters: Counters,
     rbac: bool,
 }
 
+const DECISION: &str = "authorization.k8s.io/decision";
+const REASON: &str = "authorization.k8s.io/reason";
+
 impl Access {
-    /// Takes a request through the chain: `401`, `400`, `429` or `403` when it does not get through.
-    pub async fn check(&self, head: &Head<'_>) -> Result<Pass, Status> {
-        let credentials = Credentials { headers: head.headers, certificates: head.certificates };
-        let user = match self.authenticator.authenticate(&credentials).await {
-            Ok(Some(identity)) => identity.user,
-            Ok(None) => return Err(deny::unauthorized()),
+    /// Finds out who asks; `401` when that cannot be told.
+    pub async fn authenticate(&self, head: &Head<'_>) -> Result<UserInfo, Status> {
+        let started = Instant::now();
+        let credentials = Credentials { headers: head.headers, certificates: head.certificates, path: &head.info.path };
+        let outcome = self.authenticator.authenticate(&credentials).await;
+        self.counters.authenticated(&outcome, started);
+        match outcome {
+            Ok(Some(identity)) => Ok(identity.user),
+            Ok(None) => Err(deny::unauthorized()),
             Err(error) => {
                 tracing::warn!(%error, "Unable to authenticate the request");
-                return Err(deny::unauthorized());
+                Err(deny::unauthorized())
             }
-        };
-        let (user, impersonator) = match impersonation::requested(head.headers)? {
-            None => (user, None),
+        }
+    }
+
+    /// Takes a request of a known user through the rest of the chain: `400`, `429` or `403` when it does not get
+    /// through.
+    pub async fn admit(&self, head: &Head<'_>, user: UserInfo, notes: &mut Notes) -> Result<Pass, Refusal> {
+        let user = match impersonation::requested(head.headers)? {
+            None => user,
             Some(wish) => {
                 for question in wish.questions(&user) {
                     self.demand(&question).await?;
                 }
-                (wish.user(), Some(user))
+                let other = wish.user();
+                tracing::debug!(user = user.name, as_user = other.name, "is impersonating");
+                notes.impersonated = Some(other.clone());
+                other
             }
         };
         let permit = self.limits.enter(head, &user).await?;
-        self.demand(&attributes(head, &user)).await?;
-        Ok(Pass { user, impersonator, permit })
+        let question = attributes(head, &user);
+        let started = Instant::now();
+        let verdict = self.authorization.verdict(&question).await;
+        self.counters.authorized(&verdict, started);
+        let mut note = |key: &str, text: &str| notes.annotations.insert(key.to_owned(), text.to_owned());
+        if verdict.is_allowed() {
+            note(DECISION, "allow");
+            note(REASON, &verdict.reason);
+            return Ok(Pass { user, permit });
+        }
+        if let Some(error) = verdict.error {
+            note(REASON, "internal error");
+            return Err(Refusal::Failure(error));
+        }
+        note(DECISION, "forbid");
+        note(REASON, &verdict.reason);
+        Err(deny::unauthorised_request(&question, &verdict.reason).into())
     }
 
     /// Whether the authorisers allow something.
     pub async fn allows(&self, question: &Attributes) -> bool {
-        self.authorization.wait_ready().await;
-        self.authorization.allows(question)
+        self.authorization.allows(question).await
     }
 
     /// `403` with the authorisers' reason unless they allow it.
     pub async fn demand(&self, question: &Attributes) -> Result<(), Status> {
-        if !question.user.in_group(SYSTEM_MASTERS) {
-            self.authorization.wait_ready().await;
-        }
-        match self.authorization.decide(question) {
-            (Decision::Allow, _) => Ok(()),
-            (_, reason) => Err(deny::unauthorised_request(question, &reason)),
-        }
+        let verdict = self.authorization.verdict(question).await;
+        if verdict.is_allowed() { Ok(()) } else { Err(deny::unauthorised_request(question, &verdict.reason)) }
     }
 
     /// The refusal of a question.

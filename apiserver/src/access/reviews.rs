@@ -39,9 +39,9 @@ impl Virtual for Reviews {
         Some(match (&*resource.group, &*resource.plural) {
             (AUTHENTICATION, "tokenreviews") => self.token(object).await,
             (AUTHENTICATION, "selfsubjectreviews") => Ok(self_review(user, object)),
-            (AUTHORIZATION, "subjectaccessreviews") => self.access(object, None),
-            (AUTHORIZATION, "localsubjectaccessreviews") => self.access(object, Some(namespace)),
-            (AUTHORIZATION, "selfsubjectaccessreviews") => self.self_access(user, object),
+            (AUTHORIZATION, "subjectaccessreviews") => self.access(object, None).await,
+            (AUTHORIZATION, "localsubjectaccessreviews") => self.access(object, Some(namespace)).await,
+            (AUTHORIZATION, "selfsubjectaccessreviews") => self.self_access(user, object).await,
             (AUTHORIZATION, "selfsubjectrulesreviews") => self.rules(user, object),
             _ => return None,
         })
@@ -115,7 +115,7 @@ impl Reviews {
         Ok(review)
     }
 
-    fn access(&self, mut review: Value, namespace: Option<&str>) -> Result<Value, Status> {
+    async fn access(&self, mut review: Value, namespace: Option<&str>) -> Result<Value, Status> {
         let spec = Spec::read(&review);
         let mut errors = spec.validate(true);
         if let Some(namespace) = namespace {
@@ -124,31 +124,35 @@ impl Reviews {
         if !errors.is_empty() {
             return Err(invalid(errors));
         }
-        let question = spec.attributes(spec.user());
-        self.answer(&mut review, &question);
+        let (question, ignored) = (spec.attributes(spec.user()), spec.ignored());
+        self.answer(&mut review, &question, ignored).await;
         Ok(review)
     }
 
-    fn self_access(&self, user: &UserInfo, mut review: Value) -> Result<Value, Status> {
+    async fn self_access(&self, user: &UserInfo, mut review: Value) -> Result<Value, Status> {
         let spec = Spec::read(&review);
         let errors = spec.validate(false);
         if !errors.is_empty() {
             return Err(invalid(errors));
         }
-        let question = spec.attributes(user.clone());
-        self.answer(&mut review, &question);
+        let (question, ignored) = (spec.attributes(user.clone()), spec.ignored());
+        self.answer(&mut review, &question, ignored).await;
         Ok(review)
     }
 
-    fn answer(&self, review: &mut Value, question: &Attributes) {
-        let (decision, reason) = self.authorization.decide(question);
+    async fn answer(&self, review: &mut Value, question: &Attributes, ignored: Vec<String>) {
+        let verdict = self.authorization.verdict(question).await;
         let mut status = Map::new();
-        status.insert("allowed".into(), json!(decision == Decision::Allow));
-        if decision == Decision::Deny {
+        status.insert("allowed".into(), json!(verdict.is_allowed()));
+        if verdict.decision == Decision::Deny {
             status.insert("denied".into(), json!(true));
         }
-        if !reason.is_empty() {
-            status.insert("reason".into(), json!(reason));
+        if !verdict.reason.is_empty() {
+            status.insert("reason".into(), json!(verdict.reason));
+        }
+        let errors: Vec<String> = verdict.error.into_iter().chain(ignored).collect();
+        if !errors.is_empty() {
+            status.insert("evaluationError".into(), json!(errors.join("; ")));
         }
         *tree::field(review, &["status"]) = Value::Object(status);
     }
@@ -242,6 +246,12 @@ mod tests {
                 422,
                 ".authorization.k8s.io \"\" is invalid: spec.resourceAttributes.namespace: Invalid value: \"z\": must match metadata.namespace",
             ),
+            (
+                "selfsubjectaccessreviews",
+                json!({"spec": {"resourceAttributes": {"fieldSelector": {}, "labelSelector": {"rawSelector": "a", "requirements": [{"key": "a", "operator": "In"}]}}}}),
+                422,
+                ".authorization.k8s.io \"\" is invalid: [spec.resourceAttributes.fieldSelector.requirements: Required value: when spec.resourceAttributes.fieldSelector is specified, requirements or rawSelector is required, spec.resourceAttributes.labelSelector.rawSelector: Invalid value: \"a\": may not specified at the same time as requirements, spec.resourceAttributes.labelSelector.requirements[0].values: Required value: must be specified when `operator` is 'In' or 'NotIn']",
+            ),
             ("tokenreviews", json!({"spec": {}}), 400, "token is required for TokenReview in authentication"),
             ("selfsubjectrulesreviews", json!({"spec": {}}), 400, "no namespace on request"),
         ];
@@ -261,6 +271,12 @@ mod tests {
         );
         let ask = json!({"spec": {"user": "bob", "resourceAttributes": {"verb": "get", "resource": "pods"}}});
         assert_eq!(post("subjectaccessreviews", "", ask).await.expect("answers")["status"], json!({"allowed": false}));
+        let ask = json!({"spec": {"resourceAttributes": {"verb": "list", "resource": "pods",
+            "fieldSelector": {"rawSelector": "nonsense"}, "labelSelector": {"requirements": [{"key": "a", "operator": "Exists"}, {"key": "b", "operator": "Newer"}]}}}});
+        assert_eq!(
+            post("selfsubjectaccessreviews", "", ask).await.expect("answers")["status"],
+            json!({"allowed": false, "evaluationError": "spec.resourceAttributes.fieldSelector ignored due to parse error; spec.resourceAttributes.labelSelector partially ignored due to parse error"})
+        );
         let rules = post("selfsubjectrulesreviews", "", json!({"spec": {"namespace": "e"}})).await.expect("answers");
         assert_eq!(
             rules["status"],

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use proto::selector::{FieldSelector, Selector};
 use serde_json::{Value, json};
 use shared::authn::UserInfo;
 use shared::authz::Attributes;
@@ -38,6 +39,7 @@ impl<'a> Spec<'a> {
             let text = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
             errors.push(Error::invalid(path.child("resourceAttributes"), Value::Null, text));
         }
+        self.validate_selectors(&mut errors);
         if about && tree::text(self.spec, "/user").is_empty() && tree::list(self.spec, "/groups").is_empty() {
             errors.push(Error::invalid(
                 path.child("user"),
@@ -86,28 +88,126 @@ impl<'a> Spec<'a> {
             subresource: text("/subresource"),
             name: text("/name"),
             resource_request: true,
-            field_selector: selector(resource, "/fieldSelector"),
-            label_selector: selector(resource, "/labelSelector"),
+            field_selector: self.fields().0,
+            label_selector: self.labels().0,
             path: String::new(),
+        }
+    }
+
+    /// What of the selectors could not be understood. Less is selected then, so nobody is allowed more for it.
+    pub(super) fn ignored(&self) -> Vec<String> {
+        let said = |name: &str, (kept, failed): (String, bool)| {
+            let how = if kept.is_empty() { "ignored" } else { "partially ignored" };
+            failed.then(|| format!("spec.resourceAttributes.{name} {how} due to parse error"))
+        };
+        [said("fieldSelector", self.fields()), said("labelSelector", self.labels())].into_iter().flatten().collect()
+    }
+
+    /// The field selector as text, and whether some of it was lost.
+    fn fields(&self) -> (String, bool) {
+        self.selector(
+            "/fieldSelector",
+            |raw| FieldSelector::parse(raw).is_ok(),
+            |key, operator, values| match (operator, values) {
+                ("In", [one]) => Some(format!("{key}={}", escape(one))),
+                ("NotIn", [one]) => Some(format!("{key}!={}", escape(one))),
+                _ => None,
+            },
+        )
+    }
+
+    /// The label selector as text, and whether some of it was lost.
+    fn labels(&self) -> (String, bool) {
+        self.selector(
+            "/labelSelector",
+            |raw| Selector::parse(raw).is_ok(),
+            |key, operator, values| {
+                let term = match operator {
+                    "In" => format!("{key} in ({})", values.join(",")),
+                    "NotIn" => format!("{key} notin ({})", values.join(",")),
+                    "Exists" if values.is_empty() => key.to_owned(),
+                    "DoesNotExist" if values.is_empty() => format!("!{key}"),
+                    _ => return None,
+                };
+                Selector::parse(&term).is_ok().then_some(term)
+            },
+        )
+    }
+
+    fn selector(
+        &self,
+        field: &str,
+        parses: impl Fn(&str) -> bool,
+        term: impl Fn(&str, &str, &[String]) -> Option<String>,
+    ) -> (String, bool) {
+        let Some(selector) = self.resource.and_then(|r| r.pointer(field)) else { return (String::new(), false) };
+        let raw = tree::text(selector, "/rawSelector");
+        if !raw.is_empty() {
+            return if parses(raw) { (raw.to_owned(), false) } else { (String::new(), true) };
+        }
+        let wanted = tree::list(selector, "/requirements");
+        let terms: Vec<String> = wanted
+            .iter()
+            .filter_map(|r| term(tree::text(r, "/key"), tree::text(r, "/operator"), &tree::strings(r, "/values")))
+            .collect();
+        (terms.join(","), terms.len() < wanted.len())
+    }
+
+    fn validate_selectors(&self, errors: &mut Vec<Error>) {
+        let path = Path::new("spec").child("resourceAttributes");
+        for name in ["fieldSelector", "labelSelector"] {
+            let Some(selector) = self.resource.and_then(|r| r.get(name)).filter(|s| !s.is_null()) else { continue };
+            let path = path.child(name);
+            let raw = tree::text(selector, "/rawSelector");
+            let wanted = tree::list(selector, "/requirements");
+            if !raw.is_empty() && !wanted.is_empty() {
+                let text = "may not specified at the same time as requirements";
+                errors.push(Error::invalid(path.child("rawSelector"), raw, text));
+            }
+            if raw.is_empty() && wanted.is_empty() {
+                let text = format!("when {} is specified, requirements or rawSelector is required", path.as_str());
+                errors.push(Error::required(path.child("requirements"), &text));
+            }
+            for (at, requirement) in wanted.iter().enumerate() {
+                check_requirement(requirement, &path.child("requirements").index(at), name == "labelSelector", errors);
+            }
         }
     }
 }
 
-/// A selector as text: raw, or from its requirements as far as they can be said in a query.
-fn selector(resource: &Value, pointer: &str) -> String {
-    let raw = tree::text(resource, &format!("{pointer}/rawSelector"));
-    if !raw.is_empty() {
-        return raw.to_owned();
+fn escape(value: &str) -> String {
+    value.replace('\\', "\\\\").replace(',', "\\,").replace('=', "\\=")
+}
+
+/// Operators that are not known are let through: a newer server may have sent them.
+fn check_requirement(requirement: &Value, path: &Path, label: bool, errors: &mut Vec<Error>) {
+    let (key, operator) = (tree::text(requirement, "/key"), tree::text(requirement, "/operator"));
+    let values = tree::strings(requirement, "/values");
+    if !label && key.is_empty() {
+        errors.push(Error::required(path.child("key"), "must be specified"));
     }
-    let terms = tree::list(resource, &format!("{pointer}/requirements")).iter().filter_map(|r| {
-        let (key, values) = (tree::text(r, "/key"), tree::strings(r, "/values"));
-        match (tree::text(r, "/operator"), values.as_slice()) {
-            ("In", [one]) => Some(format!("{key}={one}")),
-            ("NotIn", [one]) => Some(format!("{key}!={one}")),
-            _ => None,
+    match operator {
+        "In" | "NotIn" if values.is_empty() => {
+            errors.push(Error::required(path.child("values"), "must be specified when `operator` is 'In' or 'NotIn'"));
         }
-    });
-    terms.collect::<Vec<_>>().join(",")
+        "Exists" | "DoesNotExist" if !values.is_empty() => {
+            errors.push(Error::forbidden(
+                path.child("values"),
+                "may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
+            ));
+        }
+        _ => {}
+    }
+    if label {
+        for complaint in proto::selector::format::label_key(key) {
+            errors.push(Error::invalid(path.child("key"), key, &complaint));
+        }
+        for (at, value) in values.iter().enumerate() {
+            for complaint in proto::selector::format::label_value(value) {
+                errors.push(Error::invalid(path.child("values").index(at), value.as_str(), &complaint));
+            }
+        }
+    }
 }
 
 /// What is wrong with a local review posted in a namespace.

@@ -1,22 +1,18 @@
 //! From the command line to the chain.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use shared::authn::{Authenticator, AuthnError, GroupAdder, OrAnonymous, RequestHeader, Union, X509};
-use shared::flags::FlagSet;
-use shared::run::Shutdown;
 
-use super::{Access, Limits, Reviews};
+use super::counters::Counters;
+use super::{Access, Limits, Reviews, files, identity};
 use crate::admission;
 use crate::api::Context;
 use crate::authn::{BootstrapTokens, StaticTokens, TokenAuthenticator, TokenFileError, Tokens};
+use crate::authz::config::{self, ConfigError, Configured};
 use crate::authz::{Authorization, Mode};
 use crate::bootstrap;
 use crate::tokens::{self, Issuer, ServiceAccounts, Validator};
-
-/// How often CA files are looked at.
-const LOOK: Duration = Duration::from_secs(60);
 
 /// Why the chain cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -33,34 +29,9 @@ pub enum Error {
     /// A certificate file.
     #[error("{0}")]
     Certificates(#[from] shared::cert::CertError),
-    /// A word of `--authorization-mode`.
-    #[error("authorization-mode {0:?} is not a valid mode")]
-    Mode(String),
-    /// A word twice.
-    #[error("authorization-mode {0:?} has mode specified more than once")]
-    ModeTwice(String),
-    /// A mode that is not there yet.
-    #[error("authorization-mode {0:?} is not supported")]
-    ModeUnsupported(String),
-}
-
-fn modes(flags: &FlagSet) -> Result<Vec<Mode>, Error> {
-    let words = flags.list("authorization-mode");
-    if words.is_empty() {
-        return Ok(vec![Mode::AlwaysAllow]);
-    }
-    let mut modes = Vec::new();
-    for word in words {
-        let Some(mode) = Mode::parse(&word) else {
-            let known = matches!(word.as_str(), "ABAC" | "Webhook");
-            return Err(if known { Error::ModeUnsupported(word) } else { Error::Mode(word) });
-        };
-        if modes.contains(&mode) {
-            return Err(Error::ModeTwice(word));
-        }
-        modes.push(mode);
-    }
-    Ok(modes)
+    /// The authorisers.
+    #[error("{0}")]
+    Authorization(#[from] ConfigError),
 }
 
 fn account_config(cx: &Context) -> tokens::Config {
@@ -94,22 +65,25 @@ fn authenticator(cx: &Context, tokens: &Tokens, anonymous: bool) -> Result<Arc<d
     let mut members: Vec<Arc<dyn Authenticator>> = Vec::new();
     let proxy_ca = flags.string("requestheader-client-ca-file");
     if !proxy_ca.is_empty() {
+        let pem = shared::cert::read(&proxy_ca)?;
         let proxy = RequestHeader::new(
-            &shared::cert::read(&proxy_ca)?,
+            &pem,
             flags.list("requestheader-allowed-names"),
             &flags.list("requestheader-username-headers"),
             &flags.list("requestheader-uid-headers"),
             &flags.list("requestheader-group-headers"),
             &flags.list("requestheader-extra-headers-prefix"),
         );
-        members.push(Arc::new(proxy.map_err(Error::Authority)?));
+        let proxy = Arc::new(proxy.map_err(Error::Authority)?);
+        members.push(proxy.clone());
+        follow_authority(cx, proxy_ca, pem, move |pem| proxy.replace(pem));
     }
     let client_ca = flags.string("client-ca-file");
     if !client_ca.is_empty() {
         let pem = shared::cert::read(&client_ca)?;
         let certificates = Arc::new(X509::new(&pem).map_err(Error::Authority)?);
         members.push(certificates.clone());
-        cx.tasks.spawn("client-ca", follow_authority(client_ca, pem, certificates, cx.shutdown.clone()));
+        follow_authority(cx, client_ca, pem, move |pem| certificates.replace(pem));
     }
     members.push(Arc::new(tokens.clone()));
     let known = GroupAdder(Union::new(members));
@@ -117,30 +91,69 @@ fn authenticator(cx: &Context, tokens: &Tokens, anonymous: bool) -> Result<Arc<d
 }
 
 /// Takes over a CA file that has changed.
-async fn follow_authority(path: String, mut known: Vec<u8>, certificates: Arc<X509>, shutdown: Shutdown) {
-    loop {
-        tokio::select! {
-            () = shutdown.wait() => return,
-            () = tokio::time::sleep(LOOK) => {}
-        }
-        let Ok(pem) = shared::cert::read(&path) else { continue };
-        if pem == known {
-            continue;
-        }
-        match certificates.replace(&pem) {
-            Ok(()) => tracing::info!(path, "Loaded a new client CA bundle"),
-            Err(error) => tracing::error!(path, %error, "The client CA bundle is unusable, the old one stays"),
-        }
-        known = pem;
+fn follow_authority(
+    cx: &Context,
+    path: String,
+    pem: Vec<u8>,
+    replace: impl Fn(&[u8]) -> Result<(), AuthnError> + Send + Sync + 'static,
+) {
+    let shown = path.clone();
+    let work = files::follow(path, pem, cx.shutdown.clone(), async move |pem: &[u8]| match replace(pem) {
+        Ok(()) => tracing::info!(path = shown, "Loaded a new CA bundle"),
+        Err(error) => tracing::error!(path = shown, %error, "The CA bundle is unusable, the old one stays"),
+    });
+    cx.tasks.spawn("client-ca", work);
+}
+
+/// The authorisers, and the task that follows their configuration file.
+async fn authorization(cx: &Context, configured: &[Configured]) -> Result<Arc<Authorization>, Error> {
+    let parts = config::Parts {
+        reader: cx.reader.clone(),
+        node_rules: bootstrap::node_rules(),
+        policy_file: cx.flags.string("authorization-policy-file"),
+    };
+    let authorization = Arc::new(config::build(configured, &parts).await?);
+    let path = cx.flags.string("authorization-config");
+    if path.is_empty() {
+        return Ok(authorization);
     }
+    let required: Vec<Mode> = configured.iter().map(|c| c.mode).filter(|m| *m != Mode::Webhook).collect();
+    let content = std::fs::read(&path).unwrap_or_default();
+    let reloads = files::Reloads::new("authorization", &identity::server_id());
+    reloads.success(&content);
+    let (chain, mut last) = (authorization.clone(), configured.to_vec());
+    let work = files::follow(path, content, cx.shutdown.clone(), async move |content: &[u8]| {
+        let fresh = match config::load(content, &required) {
+            Ok(same) if same == last => return,
+            Ok(fresh) => fresh,
+            Err(error) => {
+                tracing::error!(%error, "reloading authorization config");
+                return reloads.failure();
+            }
+        };
+        match config::rebuild(&fresh, &chain).await {
+            Ok(members) => {
+                chain.replace(members);
+                last = fresh;
+                reloads.success(content);
+                tracing::info!("reloaded authz config");
+            }
+            Err(error) => {
+                tracing::error!(%error, "reloading authorization config");
+                reloads.failure();
+            }
+        }
+    });
+    cx.tasks.spawn("authorization-config", work);
+    Ok(authorization)
 }
 
 impl Access {
     /// Reads the flags and the files they name.
-    pub fn new(cx: &Context) -> Result<Arc<Self>, Error> {
+    pub async fn new(cx: &Context) -> Result<Arc<Self>, Error> {
         let flags = &cx.flags;
-        let modes = modes(flags)?;
-        let authorization = Arc::new(Authorization::new(&modes, cx.reader.clone(), bootstrap::node_rules()));
+        let configured = config::from_flags(flags)?;
+        let authorization = authorization(cx, &configured).await?;
         let accounts = Arc::new(ServiceAccounts::load(account_config(cx))?);
 
         let mut members: Vec<Arc<dyn TokenAuthenticator>> = Vec::new();
@@ -155,7 +168,7 @@ impl Access {
         let tokens = Tokens::new(members, accounts.config().audiences.clone());
 
         let mut anonymous = flags.boolean("anonymous-auth");
-        if anonymous && modes.contains(&Mode::AlwaysAllow) {
+        if anonymous && configured.iter().any(|c| c.mode == Mode::AlwaysAllow) {
             tracing::warn!(
                 "AnonymousAuth is not allowed with the AlwaysAllow authorizer. Resetting AnonymousAuth to false. You should use a different authorizer"
             );
@@ -176,7 +189,8 @@ impl Access {
             accounts,
             issuer: Arc::new(issuer),
             reviews: Arc::new(reviews),
-            rbac: modes.contains(&Mode::Rbac),
+            counters: Counters::new(),
+            rbac: configured.iter().any(|c| c.mode == Mode::Rbac),
         }))
     }
 
@@ -190,28 +204,5 @@ impl Access {
             tasks: cx.tasks.clone(),
             shutdown: cx.shutdown.clone(),
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(args: &[&str]) -> Result<Vec<Mode>, String> {
-        modes(&FlagSet::of("kube-apiserver", args).expect("flags")).map_err(|e| e.to_string())
-    }
-
-    #[test]
-    fn authorization_modes() {
-        assert_eq!(parse(&[]), Ok(vec![Mode::AlwaysAllow]));
-        assert_eq!(parse(&["--authorization-mode=Node,RBAC"]), Ok(vec![Mode::Node, Mode::Rbac]));
-        assert_eq!(
-            parse(&["--authorization-mode=Magic"]),
-            Err("authorization-mode \"Magic\" is not a valid mode".into())
-        );
-        assert_eq!(
-            parse(&["--authorization-mode=RBAC,RBAC"]),
-            Err("authorization-mode \"RBAC\" has mode specified more than once".into())
-        );
     }
 }

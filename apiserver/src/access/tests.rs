@@ -39,6 +39,7 @@ fn access() -> Access {
         accounts,
         issuer: Arc::new(issuer),
         reviews: Arc::new(reviews),
+        counters: Counters::new(),
         rbac: true,
     }
 }
@@ -65,7 +66,22 @@ async fn send(info: &RequestInfo, headers: &[(&'static str, &'static str)]) -> R
         map.append(*name, http::HeaderValue::from_static(value));
     }
     let head = Head { method: "GET", query: "", headers: &map, certificates: &[], info };
-    access().check(&head).await.map(|p| p.user.name).map_err(|s| (s.code, s.message))
+    let access = access();
+    let user = access.authenticate(&head).await.map_err(|s| (s.code, s.message))?;
+    let mut notes = Notes::default();
+    let passed = access.admit(&head, user, &mut notes).await;
+    let decision = notes.annotations.get("authorization.k8s.io/decision").map(String::as_str);
+    match passed {
+        Ok(pass) => {
+            assert_eq!(decision, Some("allow"));
+            Ok(pass.user.name)
+        }
+        Err(Refusal::Status(s)) => {
+            assert_ne!(decision, Some("allow"));
+            Err((s.code, s.message))
+        }
+        Err(Refusal::Failure(text)) => Err((500, text)),
+    }
 }
 
 #[tokio::test]

@@ -17,10 +17,10 @@ const GROUP: &str = "certificates.k8s.io";
 const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 
 /// Whether a user may do something for a signer: by its name, or by `domain/*`.
-fn may(authorization: &Authorization, a: &Attributes<'_>, verb: &str, signer: &str) -> bool {
+async fn may(authorization: &Authorization, a: &Attributes<'_>, verb: &str, signer: &str) -> bool {
     let domain = signer.split('/').next().unwrap_or("");
-    [signer.to_owned(), format!("{domain}/*")].into_iter().any(|name| {
-        authorization.allows(&authz::Attributes {
+    for name in [signer.to_owned(), format!("{domain}/*")] {
+        let question = authz::Attributes {
             user: a.user.clone(),
             verb: verb.to_owned(),
             api_group: GROUP.to_owned(),
@@ -29,8 +29,12 @@ fn may(authorization: &Authorization, a: &Attributes<'_>, verb: &str, signer: &s
             name,
             resource_request: true,
             ..authz::Attributes::default()
-        })
-    })
+        };
+        if authorization.allows(&question).await {
+            return true;
+        }
+    }
+    false
 }
 
 /// CertificateApproval, CertificateSigning or ClusterTrustBundleAttest.
@@ -96,7 +100,7 @@ impl Plugin for SignerPermission {
         }
         let from = if a.operation == Operation::Update { old } else { new };
         let signer = tree::text(from, "/spec/signerName");
-        if (self.verb == "attest" && signer.is_empty()) || may(&self.authorization, a, self.verb, signer) {
+        if (self.verb == "attest" && signer.is_empty()) || may(&self.authorization, a, self.verb, signer).await {
             return Ok(());
         }
         Err(a.forbidden(format!("user not permitted to {} signerName {signer:?}", self.what)))

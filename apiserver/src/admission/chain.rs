@@ -253,7 +253,7 @@ impl Chain {
     /// Lets every mutating plugin change the object. When webhooks changed it, the plugins before them see it once more.
     pub async fn admit(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
         self.wait_ready(attributes).await?;
-        self.check_escalation(attributes)?;
+        self.check_escalation(attributes).await?;
         let operation = attributes.operation;
         for plugin in self.plugins.iter().filter(|p| p.mutates() && p.handles(operation)) {
             let webhooks = plugin.name() == "MutatingAdmissionWebhook";
@@ -285,12 +285,12 @@ impl Chain {
     }
 
     /// Nobody grants what he does not hold.
-    fn check_escalation(&self, a: &Attributes<'_>) -> Result<(), Status> {
+    async fn check_escalation(&self, a: &Attributes<'_>) -> Result<(), Status> {
         let writes = matches!(a.operation, Operation::Create | Operation::Update);
         if !writes || a.resource.group != rbac::GROUP || !a.subresource.is_empty() || a.user.in_group(SYSTEM_MASTERS) {
             return Ok(());
         }
-        let (Some(rbac), Some(new)) = (self.authorization.rbac(), a.object()) else { return Ok(()) };
+        let (Some(index), Some(new)) = (self.authorization.rbac(), a.object()) else { return Ok(()) };
         let name = if a.name.is_empty() { tree::name(new) } else { a.name };
         let write = rbac::Write {
             user: a.user,
@@ -300,7 +300,11 @@ impl Chain {
             new,
             old: a.old_object,
         };
-        check_escalation(rbac, &write, |question| self.authorization.allows(question))
+        let Some(question) = rbac::escalation_question(&write) else { return Ok(()) };
+        if self.authorization.allows(&question).await {
+            return Ok(());
+        }
+        check_escalation(&index.read(), &write)
     }
 }
 

@@ -43,6 +43,11 @@ fn compiled(expression: &str) -> Compiled {
     program
 }
 
+/// Whether an expression can be run at all.
+pub(crate) fn check(expression: &str) -> Result<(), String> {
+    compiled(expression).map(drop)
+}
+
 /// A tree as expressions see it: whole numbers are `int`.
 fn convert(value: &Value) -> cel::Value {
     match value {
@@ -63,14 +68,14 @@ fn convert(value: &Value) -> cel::Value {
 }
 
 /// The values expressions are about.
-pub(super) struct Scope {
+pub(crate) struct Scope {
     context: Context<'static, 'static>,
     variables: HashMap<Key, cel::Value>,
 }
 
 impl Scope {
     /// With named values.
-    pub(super) fn new(values: &[(&str, &Value)]) -> Self {
+    pub(crate) fn new(values: &[(&str, &Value)]) -> Self {
         let mut context = Context::with_env(environment().clone());
         for (name, value) in values {
             context.add_variable_from_value(*name, convert(value));
@@ -92,7 +97,7 @@ impl Scope {
     }
 
     /// The truth of an expression.
-    pub(super) fn truth(&self, expression: &str) -> Result<bool, String> {
+    pub(crate) fn truth(&self, expression: &str) -> Result<bool, String> {
         match self.run(expression)? {
             cel::Value::Bool(answer) => Ok(answer),
             _ => Err("must evaluate to bool".to_owned()),

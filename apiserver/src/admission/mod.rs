@@ -8,7 +8,7 @@ mod always;
 mod certificates;
 mod chain;
 mod default_toleration_seconds;
-mod expressions;
+pub(crate) mod expressions;
 mod ingress_class;
 mod limit_ranger;
 mod matching;

@@ -52,7 +52,7 @@ impl Plugin for OwnerReferencesPermissionEnforcement {
             resource_request: true,
             ..authz::Attributes::default()
         };
-        if !self.authorization.allows(&question("delete")) {
+        if !self.authorization.allows(&question("delete")).await {
             return Err(a.forbidden("cannot set an ownerRef on a resource you can't delete: , <nil>"));
         }
         let blocks = |o: &&Value| tree::flag(o, "/blockOwnerDeletion");
@@ -64,7 +64,7 @@ impl Plugin for OwnerReferencesPermissionEnforcement {
             let api_version = tree::text(owner, "/apiVersion");
             let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
             let Some(row) = proto::resources::find_kind(group, version, tree::text(owner, "/kind")) else { continue };
-            let allowed = self.authorization.allows(&authz::Attributes {
+            let finalizers = authz::Attributes {
                 verb: "update".to_owned(),
                 namespace: if row.namespaced { a.namespace.to_owned() } else { String::new() },
                 api_group: group.to_owned(),
@@ -73,8 +73,8 @@ impl Plugin for OwnerReferencesPermissionEnforcement {
                 subresource: "finalizers".to_owned(),
                 name: tree::text(owner, "/name").to_owned(),
                 ..question("update")
-            });
-            if !allowed {
+            };
+            if !self.authorization.allows(&finalizers).await {
                 return Err(a.forbidden(
                     "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: , <nil>",
                 ));

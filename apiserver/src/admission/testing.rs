@@ -13,7 +13,7 @@ use shared::status::Status;
 
 use super::{Attributes, Operation, Plugin};
 use crate::access::tree;
-use crate::api::{Api, DeleteArgs, Pipeline, Reader};
+use crate::api::{Api, Changed, Changes, DeleteArgs, Pipeline, Reader, Source};
 use crate::registry::Rows;
 
 type Key = (String, String, String, String);
@@ -21,8 +21,8 @@ type Key = (String, String, String, String);
 /// See the module.
 #[derive(Default)]
 pub struct Fixed {
-    objects: Mutex<BTreeMap<Key, Arc<Value>>>,
-    version: AtomicU64,
+    objects: Arc<Mutex<BTreeMap<Key, Arc<Value>>>>,
+    version: Arc<AtomicU64>,
 }
 
 fn key(group: &str, plural: &str, namespace: &str, name: &str) -> Key {
@@ -66,6 +66,38 @@ impl Reader for Fixed {
 
     fn synced(&self, _: &str, _: &str) -> bool {
         true
+    }
+
+    fn source(&self, group: &str, plural: &str) -> Option<Arc<dyn Source>> {
+        let held = Self { objects: self.objects.clone(), version: self.version.clone() };
+        Some(Arc::new(Whole { held, group: group.to_owned(), plural: plural.to_owned() }))
+    }
+}
+
+/// A resource of [`Fixed`], told as a whole at every change.
+struct Whole {
+    held: Fixed,
+    group: String,
+    plural: String,
+}
+
+impl Source for Whole {
+    fn version(&self) -> u64 {
+        self.held.version("", "") + 1
+    }
+
+    fn synced(&self) -> bool {
+        true
+    }
+
+    fn changes(&self, _: u64) -> Changes {
+        let version = self.version();
+        let objects = self.held.list(&self.group, &self.plural, None).into_iter().map(|o| Changed {
+            namespace: tree::namespace(&o).to_owned(),
+            name: tree::name(&o).to_owned(),
+            object: Some(o),
+        });
+        Changes { version, complete: true, objects: objects.collect() }
     }
 }
 

@@ -118,7 +118,7 @@ mod tests {
         for (name, value) in headers {
             map.append(*name, http::HeaderValue::from_static(value));
         }
-        let credentials = Credentials { headers: &map, certificates: &[] };
+        let credentials = Credentials { headers: &map, certificates: &[], path: "/" };
         tokens.authenticate(&credentials).await.map(|i| i.map(|i| i.user.name)).map_err(|e| e.0)
     }
 

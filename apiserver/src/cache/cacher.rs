@@ -84,6 +84,9 @@ struct State {
     ring_bytes: usize,
     /// The ring holds every change after this revision.
     floor: i64,
+    /// Counts changes and initial lists: unlike the revision it differs after each of several changes of one
+    /// transaction.
+    sequence: u64,
     watchers: Vec<Watcher>,
 }
 
@@ -97,6 +100,16 @@ pub struct Snapshot {
     pub more: bool,
     /// Entries in scope after the last one returned, filter not applied.
     pub remaining: i64,
+}
+
+/// What happened after a sequence number.
+pub struct Since {
+    /// The number to ask with next.
+    pub sequence: u64,
+    /// `entries` are all there are, not only what changed.
+    pub complete: bool,
+    /// Entries, with whether they are gone.
+    pub entries: Vec<(Arc<Entry>, bool)>,
 }
 
 /// See the module.
@@ -130,6 +143,7 @@ impl Cacher {
             objects: objects.into_iter().map(|e| (e.key.clone(), e)).collect(),
             revision,
             floor: revision,
+            sequence: s.sequence + 1,
             ..State::default()
         };
         drop(s);
@@ -178,6 +192,26 @@ impl Cacher {
     /// Revision of the newest change.
     pub fn revision(&self) -> i64 {
         self.state.read().revision
+    }
+
+    /// Differs after every change; see [`Cacher::since`].
+    pub fn sequence(&self) -> u64 {
+        self.state.read().sequence
+    }
+
+    /// The changes after a sequence number, or everything when they are no longer known. 0 knows nothing.
+    pub fn since(&self, sequence: u64) -> Since {
+        let s = self.state.read();
+        let behind = usize::try_from(s.sequence.saturating_sub(sequence)).unwrap_or(usize::MAX);
+        let complete = sequence == 0 || behind > s.ring.len();
+        let entries = if complete {
+            s.objects.values().map(|e| (e.clone(), false)).collect()
+        } else {
+            let news = s.ring.range(s.ring.len() - behind..);
+            news.filter_map(|c| c.after.as_ref().map(|e| (e.clone(), false)).or(c.before.clone().map(|e| (e, true))))
+                .collect()
+        };
+        Since { sequence: s.sequence, complete, entries }
     }
 
     /// Number of objects.
@@ -258,6 +292,7 @@ impl Cacher {
 impl State {
     fn publish(&mut self, change: Change) {
         self.revision = change.revision;
+        self.sequence += 1;
         self.ring_bytes += change.before.as_ref().map_or(0, |e| e.raw.size());
         self.ring.push_back(change.clone());
         while self.ring.len() > RING || self.ring_bytes > RING_BYTES {
@@ -370,6 +405,30 @@ mod tests {
             Some(CacheError::TooOld { asked: 7, oldest: 2006 - 1024 })
         );
         assert!(c.watch("", Start::After(2006 - 1024), 0, all()).is_ok());
+    }
+
+    #[test]
+    fn followers_get_what_is_new() {
+        let c = cacher();
+        let seen = |since: u64| {
+            let s = c.since(since);
+            let keys: Vec<String> =
+                s.entries.iter().map(|(e, gone)| format!("{}{}", if *gone { "-" } else { "" }, e.key)).collect();
+            (s.sequence, s.complete, keys.join(" "))
+        };
+        let (start, complete, keys) = seen(0);
+        assert_eq!((complete, keys.as_str()), (true, "a/x b/y"));
+        c.put(entry("a/z", 7, "1"));
+        let between = c.sequence();
+        // The end of a lease deletes several keys at one revision.
+        c.delete("a/x", 8, |e| gone(e, 8));
+        let half = c.sequence();
+        c.delete("b/y", 8, |e| gone(e, 8));
+        assert_eq!(seen(start), (c.sequence(), false, "a/z -a/x -b/y".to_owned()));
+        assert_eq!(seen(between), (c.sequence(), false, "-a/x -b/y".to_owned()));
+        assert_eq!(seen(half), (c.sequence(), false, "-b/y".to_owned()));
+        c.reset(vec![Arc::new(entry("a/n", 9, "1"))], 9);
+        assert_eq!(seen(half), (c.sequence(), true, "a/n".to_owned()), "a new list replaces everything");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use proto::resources::{Resource, Row};
 use super::cacher::Cacher;
 use super::entry::Entry;
 use super::hub::Hub;
-use crate::api::Reader;
+use crate::api::{Changed, Changes, Reader, Source};
 use crate::registry::Rows;
 use crate::storage::codec;
 
@@ -56,5 +56,35 @@ impl Reader for CacheReader {
 
     fn synced(&self, group: &str, plural: &str) -> bool {
         self.cacher(group, plural).is_some_and(|(_, c)| c.is_ready())
+    }
+
+    fn source(&self, group: &str, plural: &str) -> Option<Arc<dyn Source>> {
+        let (row, cacher) = self.cacher(group, plural)?;
+        Some(Arc::new(Followed { row, cacher }))
+    }
+}
+
+struct Followed {
+    row: Row,
+    cacher: Arc<Cacher>,
+}
+
+impl Source for Followed {
+    fn version(&self) -> u64 {
+        self.cacher.sequence()
+    }
+
+    fn synced(&self) -> bool {
+        self.cacher.is_ready()
+    }
+
+    fn changes(&self, since: u64) -> Changes {
+        let news = self.cacher.since(since);
+        let objects = news.entries.iter().map(|(entry, gone)| Changed {
+            namespace: entry.namespace().to_owned(),
+            name: entry.name().to_owned(),
+            object: if *gone { None } else { tree(&self.row, entry) },
+        });
+        Changes { version: news.sequence, complete: news.complete, objects: objects.collect() }
     }
 }

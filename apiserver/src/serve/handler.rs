@@ -16,7 +16,7 @@ use super::answer::{self, Shape};
 use super::health::Health;
 use super::info::request_info;
 use super::paths;
-use crate::access::{Access, Head};
+use crate::access::{Access, Head, Notes, Refusal};
 use crate::api::RequestInfo;
 use crate::connect::Connect;
 use crate::verbs::engine::Engine;
@@ -209,11 +209,21 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
                 info: &info,
             };
             shape.audit_id = access.audit_id(&head);
-            match access.check(&head).await {
+            let mut notes = Notes::default();
+            let passed = match access.authenticate(&head).await {
+                Ok(user) => access.admit(&head, user, &mut notes).await,
+                Err(status) => Err(status.into()),
+            };
+            match passed {
                 Ok(pass) => Some(pass),
-                Err(status) => {
+                Err(Refusal::Status(status)) => {
                     server.count(&info, false, status.code, since);
                     return answer::failure(&status, &shape);
+                }
+                Err(Refusal::Failure(why)) => {
+                    server.count(&info, false, 500, since);
+                    let uri = req.uri().path_and_query().map_or("/", |p| p.as_str());
+                    return answer::text(500, format!("Internal Server Error: {uri:?}: {why}\n"), &shape);
                 }
             }
         }

@@ -3,6 +3,7 @@
 
 mod client;
 mod pki;
+mod remote;
 mod webhook;
 
 use std::net::TcpListener;
@@ -19,6 +20,8 @@ use shared::run::Shutdown;
 #[allow(unused_imports)]
 pub use client::{Answer, Client};
 pub use pki::{Identity, Pki};
+#[allow(unused_imports)]
+pub use remote::Remote;
 #[allow(unused_imports)]
 pub use webhook::Webhook;
 
@@ -47,6 +50,8 @@ pub struct Cluster {
     server: Option<(Shutdown, JoinHandle<anyhow::Result<()>>)>,
     pki: Pki,
     admin: Client,
+    /// Flags of this server; they take the place of those every server has.
+    flags: Vec<String>,
 }
 
 impl Deref for Cluster {
@@ -60,6 +65,11 @@ impl Deref for Cluster {
 impl Cluster {
     /// Starts both.
     pub async fn start() -> Self {
+        Self::start_with(|_, _| Vec::new()).await
+    }
+
+    /// Starts both with flags of one's own, which may name files in the folder given.
+    pub async fn start_with(flags: impl FnOnce(&std::path::Path, &Pki) -> Vec<String>) -> Self {
         // Another test of this process may have done it.
         let _ = rustls::crypto::ring::default_provider().install_default();
         // Memory, where there is some for files: etcd waits for the disk on every write.
@@ -70,7 +80,9 @@ impl Cluster {
         let (pki, port) = (Pki::new(&dir), free_port());
         let admin = Client::new(port, &pki, Identity::Admin);
         let (etcd_port, peer_port) = (free_port(), free_port());
-        let mut cluster = Self { dir, etcd: None, guard: None, etcd_port, peer_port, port, server: None, pki, admin };
+        let flags = flags(&dir, &pki);
+        let mut cluster =
+            Self { flags, dir, etcd: None, guard: None, etcd_port, peer_port, port, server: None, pki, admin };
         cluster.start_etcd();
         cluster.start_server().await;
         cluster
@@ -79,6 +91,15 @@ impl Cluster {
     /// A client with connections of its own.
     pub fn client(&self, identity: Identity) -> Client {
         Client::new(self.port, &self.pki, identity)
+    }
+
+    /// Where this cluster's files are.
+    pub fn dir(&self) -> &std::path::Path {
+        &self.dir
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     pub fn pki(&self) -> &Pki {
@@ -137,7 +158,11 @@ impl Cluster {
             format!("--service-account-key-file={}", file("sa.key")),
             format!("--service-account-signing-key-file={}", file("sa.key")),
         ];
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let name = |arg: &String| arg.split('=').next().unwrap_or("").to_owned();
+        let own: Vec<String> = self.flags.iter().map(name).collect();
+        let args = args.iter().filter(|a| !own.contains(&name(a))).chain(&self.flags);
+        // `--name=` takes a flag away.
+        let args: Vec<&str> = args.map(String::as_str).filter(|a| !a.ends_with('=')).collect();
         let flags = FlagSet::of("kube-apiserver", &args).unwrap_or_else(|_| panic!("flags"));
         let shutdown = Shutdown::new();
         let seen = shutdown.clone();
@@ -159,6 +184,13 @@ impl Cluster {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// Starts the server again with other flags of its own.
+    pub async fn restart_with(&mut self, flags: Vec<String>) {
+        self.stop_server();
+        self.flags = flags;
+        self.start_server().await;
     }
 
     pub fn stop_server(&mut self) {

@@ -6,6 +6,7 @@ mod harness;
 
 mod access;
 mod admission;
+mod authorization;
 mod bad_input;
 mod objects;
 mod reads;

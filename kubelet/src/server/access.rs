@@ -61,7 +61,7 @@ impl Access {
     pub async fn check<B>(&self, request: &Request<B>, chain: &[CertificateDer<'static>]) -> Result<(), Answer> {
         let (path, verb) = (request.uri().path().to_owned(), verb(request.method()));
         let identity = {
-            let credentials = Credentials { headers: request.headers(), certificates: chain };
+            let credentials = Credentials { headers: request.headers(), certificates: chain, path: request.uri().path() };
             self.authenticator.authenticate(&credentials).await
         };
         let identity = match identity {

@@ -1,7 +1,9 @@
 //! The front proxy: user names in headers, believed only when the client certificate is signed by the proxy's CA.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use async_trait::async_trait;
 
 use super::x509::Verifier;
@@ -9,7 +11,7 @@ use super::{Authenticator, AuthnError, Credentials, Identity, UserInfo};
 
 /// The request-header authenticator (`--requestheader-*`).
 pub struct RequestHeader {
-    verifier: Verifier,
+    verifier: ArcSwap<Verifier>,
     allowed_names: Vec<String>,
     username: Vec<String>,
     uid: Vec<String>,
@@ -29,13 +31,19 @@ impl RequestHeader {
     ) -> Result<Self, AuthnError> {
         let lower = |names: &[String]| names.iter().map(|n| n.to_ascii_lowercase()).collect::<Vec<_>>();
         Ok(Self {
-            verifier: Verifier::new(ca)?,
+            verifier: ArcSwap::from_pointee(Verifier::new(ca)?),
             allowed_names,
             username: lower(username),
             uid: lower(uid),
             group: lower(group),
             extra_prefixes: lower(extra_prefixes),
         })
+    }
+
+    /// Takes over a changed CA file.
+    pub fn replace(&self, ca: &[u8]) -> Result<(), AuthnError> {
+        self.verifier.store(Arc::new(Verifier::new(ca)?));
+        Ok(())
     }
 }
 
@@ -49,7 +57,7 @@ impl Authenticator for RequestHeader {
         if name.is_empty() {
             return Ok(None);
         }
-        let proxy = self.verifier.verify(request.certificates)?;
+        let proxy = self.verifier.load().verify(request.certificates)?;
         if !self.allowed_names.is_empty() && !self.allowed_names.contains(&proxy.name) {
             return Err(AuthnError(format!("x509: subject with cn={} is not in the allowed list", proxy.name)));
         }

@@ -98,6 +98,8 @@ pub struct Credentials<'a> {
     pub headers: &'a dyn Headers,
     /// The client's certificate chain, leaf first, unverified; empty without one.
     pub certificates: &'a [CertificateDer<'static>],
+    /// The path asked for, without the query.
+    pub path: &'a str,
 }
 
 impl Credentials<'_> {
@@ -214,7 +216,7 @@ mod tests {
         {
             let mut headers = http::HeaderMap::new();
             headers.insert("authorization", http::HeaderValue::from_str(value).expect("header"));
-            let credentials = Credentials { headers: &headers, certificates: &[] };
+            let credentials = Credentials { headers: &headers, certificates: &[], path: "/" };
             assert_eq!(credentials.bearer(), want, "{value}");
         }
     }

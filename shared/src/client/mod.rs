@@ -2,6 +2,7 @@
 //! client-side rate limiting as client-go does it (`--kube-api-qps`, `--kube-api-burst`).
 
 mod connection;
+mod remote;
 mod throttle;
 
 use anyhow::Context;
@@ -11,6 +12,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
 pub use connection::connect;
+pub use remote::{Remote, RemoteError, Reply};
 pub use throttle::Throttle;
 
 /// How to reach the apiserver, and how hard to press it.

@@ -127,7 +127,7 @@ impl Access {
     async fn check(&self, request: &ServiceRequest) -> Result<UserInfo, HttpResponse> {
         let none: Arc<[_]> = Arc::new([]);
         let chain = request.conn_data::<ClientCertificates>().map_or(none, |c| Arc::clone(&c.0));
-        let credentials = Credentials { headers: request.headers(), certificates: &chain };
+        let credentials = Credentials { headers: request.headers(), certificates: &chain, path: request.path() };
         let began = Instant::now();
         let known = self.authenticator.authenticate(&credentials).await;
         self.counts.authenticated(&known, began);

@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use serde_json::Value;
 
 use crate::access::tree;
+use crate::authz::follow::Observer;
 
 /// What kind of object a vertex stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -54,9 +55,8 @@ pub struct Graph {
     direct: HashMap<(Kind, String), String>,
 }
 
-impl Graph {
-    /// Takes over one object's current state; `None` when it is gone. Other resources are ignored.
-    pub fn observe(&mut self, plural: &str, namespace: &str, name: &str, object: Option<&Value>) {
+impl Observer for Graph {
+    fn observe(&mut self, plural: &str, namespace: &str, name: &str, object: Option<&Value>) {
         match plural {
             "pods" => self.pod(namespace, name, object),
             "persistentvolumes" => self.volume(name, object),
@@ -70,6 +70,20 @@ impl Graph {
         }
     }
 
+    fn known(&self, plural: &str) -> Vec<(String, String)> {
+        let bare = |name: &String| (String::new(), name.clone());
+        let direct = |kind: Kind| self.direct.keys().filter(|(k, _)| *k == kind).map(|(_, name)| bare(name)).collect();
+        match plural {
+            "pods" => self.pods.keys().cloned().collect(),
+            "persistentvolumes" => self.volumes.keys().map(bare).collect(),
+            "volumeattachments" => direct(Kind::VolumeAttachment),
+            "resourceslices" => direct(Kind::ResourceSlice),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Graph {
     fn direct(&mut self, kind: Kind, name: &str, node: Option<&str>) {
         match node {
             Some(node) if !node.is_empty() => self.direct.insert((kind, name.to_owned()), node.to_owned()),
@@ -151,21 +165,6 @@ impl Graph {
 
     fn volume_related(&self, node: &str, name: &str) -> bool {
         matches!(self.volumes.get(name), Some((Some(claim), _)) if self.used_on(node, claim))
-    }
-
-    /// The keys of all pods known.
-    pub fn pod_keys(&self) -> Vec<(String, String)> {
-        self.pods.keys().cloned().collect()
-    }
-
-    /// The names of all volumes known.
-    pub fn volume_names(&self) -> Vec<String> {
-        self.volumes.keys().cloned().collect()
-    }
-
-    /// The names of all attachments or slices known.
-    pub fn direct_names(&self, kind: Kind) -> Vec<String> {
-        self.direct.keys().filter(|(k, _)| *k == kind).map(|(_, name)| name.clone()).collect()
     }
 }
 

@@ -5,14 +5,14 @@
 
 mod graph;
 
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
 use shared::authn::UserInfo;
 use shared::authz::{Attributes, Decision};
 
 pub use graph::{Graph, Kind, pod_config_maps, pod_secrets};
 
+use super::follow::Follower;
 use super::rbac::Rule;
 use crate::api::Reader;
 
@@ -37,17 +37,12 @@ fn no(text: impl Into<String>) -> Answer {
 
 /// The authoriser.
 pub struct NodeAuthorizer {
-    graph: RwLock<Graph>,
-    seen: RwLock<[u64; 4]>,
-    refreshed: Mutex<Option<Instant>>,
+    graph: Follower<Graph>,
     rules: Vec<Rule>,
 }
 
-/// How long a granted relation may outlive the pod it came from.
-const LAG: Duration = Duration::from_secs(1);
-
 /// Resources the graph is made of.
-pub(super) const SOURCES: [(&str, &str); 4] = [
+const SOURCES: &[(&str, &str)] = &[
     ("", "pods"),
     ("", "persistentvolumes"),
     ("storage.k8s.io", "volumeattachments"),
@@ -56,64 +51,23 @@ pub(super) const SOURCES: [(&str, &str); 4] = [
 
 impl NodeAuthorizer {
     /// An authoriser with the static rules every node has.
-    pub fn new(rules: Vec<Rule>) -> NodeAuthorizer {
-        NodeAuthorizer {
-            graph: RwLock::default(),
-            seen: RwLock::new([u64::MAX; 4]),
-            refreshed: Mutex::default(),
-            rules,
-        }
+    pub fn new(reader: Arc<dyn Reader>, rules: Vec<Rule>) -> NodeAuthorizer {
+        NodeAuthorizer { graph: Follower::new(reader, SOURCES), rules }
     }
 
-    /// Catches up with the watch cache where it has moved on.
-    pub fn refresh(&self, reader: &dyn Reader) {
-        let mut refreshed = self.refreshed.lock();
-        for (at, (group, plural)) in SOURCES.iter().enumerate() {
-            let version = reader.version(group, plural);
-            if self.seen.read()[at] == version {
-                continue;
-            }
-            let objects = reader.list(group, plural, None);
-            let mut graph = self.graph.write();
-            let mut gone: std::collections::HashSet<(String, String)> = match *plural {
-                "pods" => graph.pod_keys().into_iter().collect(),
-                "persistentvolumes" => bare(graph.volume_names()),
-                "volumeattachments" => bare(graph.direct_names(Kind::VolumeAttachment)),
-                _ => bare(graph.direct_names(Kind::ResourceSlice)),
-            };
-            for object in &objects {
-                let (namespace, name) = (crate::access::tree::namespace(object), crate::access::tree::name(object));
-                gone.remove(&(namespace.to_owned(), name.to_owned()));
-                graph.observe(plural, namespace, name, Some(object));
-            }
-            for (namespace, name) in gone {
-                graph.observe(plural, &namespace, &name, None);
-            }
-            self.seen.write()[at] = version;
-        }
-        *refreshed = Some(Instant::now());
-    }
-
-    /// Whether a node needs an object. Reading all pods again is left out when the answer is yes and recent.
-    fn related(&self, node: &str, kind: Kind, request: &Attributes, reader: Option<&dyn Reader>) -> bool {
-        let known = || self.graph.read().related(node, kind, &request.namespace, &request.name);
-        let Some(reader) = reader else { return known() };
-        let recent = self.refreshed.lock().is_some_and(|at| at.elapsed() < LAG);
-        if recent && known() {
-            return true;
-        }
-        self.refresh(reader);
-        known()
+    /// Whether what relates objects to nodes has been read.
+    pub fn synced(&self) -> bool {
+        self.graph.synced()
     }
 
     /// Decides one request.
-    pub fn decide(&self, request: &Attributes, reader: Option<&dyn Reader>) -> Answer {
+    pub fn decide(&self, request: &Attributes) -> Answer {
         let Some(node) = identity(&request.user) else { return no("") };
         if node.is_empty() {
             return no(format!("unknown node for user {:?}", request.user.name));
         }
         if request.resource_request {
-            let ask = Ask { on: self, node, request, reader };
+            let ask = Ask { on: self, node, request };
             match (request.api_group.as_str(), request.resource.as_str()) {
                 ("", "secrets") => return ask.read(Kind::Secret),
                 ("", "configmaps") => return ask.read(Kind::ConfigMap),
@@ -135,15 +89,10 @@ impl NodeAuthorizer {
     }
 }
 
-fn bare(names: Vec<String>) -> std::collections::HashSet<(String, String)> {
-    names.into_iter().map(|n| (String::new(), n)).collect()
-}
-
 struct Ask<'a> {
     on: &'a NodeAuthorizer,
     node: &'a str,
     request: &'a Attributes,
-    reader: Option<&'a dyn Reader>,
 }
 
 impl Ask<'_> {
@@ -156,7 +105,8 @@ impl Ask<'_> {
     }
 
     fn related(&self, kind: Kind) -> Answer {
-        if self.on.related(self.node, kind, self.request, self.reader) {
+        let (namespace, name) = (&self.request.namespace, &self.request.name);
+        if self.on.graph.read().related(self.node, kind, namespace, name) {
             allow()
         } else {
             no(format!("no relationship found between node '{}' and this object", self.node))

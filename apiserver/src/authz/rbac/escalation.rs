@@ -4,12 +4,12 @@
 //! every rule himself.
 
 use serde_json::{Value, json};
-use shared::authn::UserInfo;
+use shared::authn::{SYSTEM_MASTERS, UserInfo};
 use shared::authz::Attributes;
 use shared::status::Status;
 
 use super::rule::{Rule, compact, missing, quoted_list};
-use super::{GROUP, Rbac, RoleRef};
+use super::{GROUP, Index, RoleRef};
 use crate::access::deny;
 use crate::access::tree;
 
@@ -29,38 +29,50 @@ pub struct Write<'a> {
     pub old: Option<&'a Value>,
 }
 
-/// Refuses a write that would grant more than the writer holds. `allowed` asks the authorisers a question.
-pub fn check(rbac: &Rbac, write: &Write<'_>, allowed: impl Fn(&Attributes) -> bool) -> Result<(), Status> {
-    let binding = matches!(write.plural, "rolebindings" | "clusterrolebindings");
-    if !binding && !matches!(write.plural, "roles" | "clusterroles") {
-        return Ok(());
+impl Write<'_> {
+    fn binds(&self) -> bool {
+        matches!(self.plural, "rolebindings" | "clusterrolebindings")
     }
-    if write.user.groups.iter().any(|g| g == "system:masters") {
-        return Ok(());
+
+    fn role(&self) -> RoleRef {
+        if self.binds() {
+            return RoleRef::from_binding(self.new);
+        }
+        let kind = if self.plural == "roles" { "Role" } else { "ClusterRole" };
+        RoleRef { kind: kind.to_owned(), name: self.name.to_owned() }
     }
-    let role = if binding {
-        RoleRef::from_binding(write.new)
-    } else {
-        let kind = if write.plural == "roles" { "Role" } else { "ClusterRole" };
-        RoleRef { kind: kind.to_owned(), name: write.name.to_owned() }
-    };
+}
+
+/// What the authorisers are asked about a write; a yes makes [`check`] unnecessary. `None` when the write grants
+/// nothing or the writer may do everything.
+pub fn question(write: &Write<'_>) -> Option<Attributes> {
+    if !write.binds() && !matches!(write.plural, "roles" | "clusterroles") {
+        return None;
+    }
+    if write.user.in_group(SYSTEM_MASTERS) || write.old.is_some_and(|old| only_bookkeeping_changed(old, write.new)) {
+        return None;
+    }
+    let role = write.role();
     let resource = if role.kind == "ClusterRole" { "clusterroles" } else { "roles" };
-    let question = Attributes {
+    Some(Attributes {
         user: write.user.clone(),
-        verb: if binding { "bind" } else { "escalate" }.to_owned(),
+        verb: if write.binds() { "bind" } else { "escalate" }.to_owned(),
         namespace: write.namespace.to_owned(),
         api_group: GROUP.to_owned(),
         api_version: "*".to_owned(),
         resource: resource.to_owned(),
-        name: role.name.clone(),
+        name: role.name,
         resource_request: true,
         ..Attributes::default()
-    };
-    if allowed(&question) || write.old.is_some_and(|old| only_bookkeeping_changed(old, write.new)) {
-        return Ok(());
-    }
-    let wanted = if binding {
-        rbac.rules_of(&role, write.namespace).map_err(|_| deny::not_found(GROUP, write.plural, &role.name))?
+    })
+}
+
+/// Refuses a write that would grant more than the writer holds.
+pub fn check(rbac: &Index, write: &Write<'_>) -> Result<(), Status> {
+    let wanted = if write.binds() {
+        let role = write.role();
+        let found = rbac.rules_of(&role, write.namespace).map(<[Rule]>::to_vec);
+        found.map_err(|_| deny::not_found(GROUP, write.plural, &role.name))?
     } else {
         Rule::list_of(write.new)
     };
@@ -74,7 +86,7 @@ pub fn check(rbac: &Rbac, write: &Write<'_>, allowed: impl Fn(&Attributes) -> bo
     Ok(())
 }
 
-fn confirm(rbac: &Rbac, write: &Write<'_>, wanted: &[Rule]) -> Result<(), String> {
+fn confirm(rbac: &Index, write: &Write<'_>, wanted: &[Rule]) -> Result<(), String> {
     let (held, unresolved) = rbac.rules_for(write.user, write.namespace);
     let lacking = missing(&held, wanted);
     if lacking.is_empty() {
@@ -95,7 +107,8 @@ fn confirm(rbac: &Rbac, write: &Write<'_>, wanted: &[Rule]) -> Result<(), String
     Err(text)
 }
 
-fn everything() -> [Rule; 2] {
+/// The rules of who may do everything.
+pub fn everything() -> [Rule; 2] {
     let star = || vec!["*".to_owned()];
     [
         Rule { verbs: star(), api_groups: star(), resources: star(), ..Rule::default() },
@@ -124,19 +137,21 @@ fn only_bookkeeping_changed(old: &Value, new: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::authz::follow::Observer as _;
 
     fn alice() -> UserInfo {
         UserInfo { name: "alice".into(), groups: vec!["system:authenticated".into()], ..UserInfo::default() }
     }
 
     fn try_write(plural: &str, namespace: &str, new: &Value, allowed: bool) -> Result<(), String> {
-        let rbac = Rbac::default();
+        let mut rbac = Index::default();
         let dns =
             json!({"rules": [{"apiGroups": [""], "resources": ["endpoints", "services"], "verbs": ["list", "watch"]}]});
         rbac.observe("clusterroles", "", "system:kube-dns", Some(&dns));
         let user = alice();
         let write = Write { user: &user, plural, namespace, name: "x", new, old: None };
-        check(&rbac, &write, |_| allowed).map_err(|s| s.message)
+        assert_eq!(question(&write).expect("a question").user.name, "alice");
+        if allowed { Ok(()) } else { check(&rbac, &write).map_err(|s| s.message) }
     }
 
     #[test]

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use serde_json::Value;
 use shared::authn::UserInfo;
 
-use super::rule::Rule;
+use super::rule::{Reach, Rule};
 use crate::access::tree;
+use crate::authz::follow::Observer;
 
 /// A binding's reference to a role.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,11 +63,13 @@ struct Binding {
     name: String,
     namespace: String,
     role: RoleRef,
+    /// Where the role is, whether it exists or not.
+    slot: usize,
     subjects: Vec<Subject>,
 }
 
 impl Binding {
-    fn read(namespace: &str, object: &Value) -> Binding {
+    fn read(namespace: &str, object: &Value, slot: usize) -> Binding {
         let subjects = tree::list(object, "/subjects")
             .iter()
             .map(|s| {
@@ -76,12 +79,8 @@ impl Binding {
                 Subject { kind, name: tree::text(s, "/name").to_owned(), namespace: at.to_owned() }
             })
             .collect();
-        Binding {
-            name: tree::name(object).to_owned(),
-            namespace: namespace.to_owned(),
-            role: RoleRef::from_binding(object),
-            subjects,
-        }
+        let (name, role) = (tree::name(object).to_owned(), RoleRef::from_binding(object));
+        Binding { name, namespace: namespace.to_owned(), role, slot, subjects }
     }
 
     fn reason(&self, subject: &Subject) -> String {
@@ -103,8 +102,9 @@ struct Bindings {
 }
 
 impl Bindings {
-    fn remove(&mut self, name: &str) {
-        let Some(old) = self.by_name.remove(name) else { return };
+    /// Takes a binding out; the slot of its role.
+    fn remove(&mut self, name: &str) -> Option<usize> {
+        let old = self.by_name.remove(name)?;
         for subject in &old.subjects {
             let (map, key) = match subject.user() {
                 Some(user) => (&mut self.users, user),
@@ -117,10 +117,10 @@ impl Bindings {
                 }
             }
         }
+        Some(old.slot)
     }
 
     fn insert(&mut self, binding: Binding) {
-        self.remove(&binding.name);
         let binding = Arc::new(binding);
         for (at, subject) in binding.subjects.iter().enumerate() {
             let list = match (subject.user(), subject.kind.as_str()) {
@@ -128,8 +128,8 @@ impl Bindings {
                 (None, "Group") => self.groups.entry(subject.name.clone()).or_default(),
                 _ => continue,
             };
-            list.push((Arc::clone(&binding), at));
-            list.sort_by(|a, b| a.0.name.cmp(&b.0.name));
+            let place = list.partition_point(|(b, _)| b.name <= binding.name);
+            list.insert(place, (Arc::clone(&binding), at));
         }
         self.by_name.insert(binding.name.clone(), binding);
     }
@@ -168,79 +168,200 @@ impl Why<'_> {
     }
 }
 
+/// One place for a role: bindings point to it, so that no name is looked up when a request is decided.
+#[derive(Debug, Default)]
+struct Slot {
+    /// Namespace (empty for a ClusterRole) and name.
+    key: (String, String),
+    /// None while bindings name a role that does not exist.
+    rules: Option<Vec<Rule>>,
+    /// What the rules may be about at all.
+    reach: Reach,
+    bindings: usize,
+}
+
+/// Roles by slot.
+#[derive(Debug, Default)]
+struct Roles {
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    /// Slot by namespace and name.
+    places: HashMap<String, HashMap<String, usize>>,
+}
+
+impl Roles {
+    fn find(&self, namespace: &str, name: &str) -> Option<usize> {
+        self.places.get(namespace)?.get(name).copied()
+    }
+
+    fn place(&mut self, namespace: &str, name: &str) -> usize {
+        if let Some(slot) = self.find(namespace, name) {
+            return slot;
+        }
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            self.slots.len() - 1
+        });
+        self.slots[at].key = (namespace.to_owned(), name.to_owned());
+        self.places.entry(namespace.to_owned()).or_default().insert(name.to_owned(), at);
+        at
+    }
+
+    fn set(&mut self, namespace: &str, name: &str, rules: Option<Vec<Rule>>) {
+        if rules.is_none() && self.find(namespace, name).is_none() {
+            return;
+        }
+        let at = self.place(namespace, name);
+        self.slots[at].reach = rules.as_deref().map(Reach::of).unwrap_or_default();
+        self.slots[at].rules = rules;
+        self.tidy(at);
+    }
+
+    fn unbind(&mut self, at: usize) {
+        self.slots[at].bindings -= 1;
+        self.tidy(at);
+    }
+
+    /// Frees a slot that holds no role and that no binding points to.
+    fn tidy(&mut self, at: usize) {
+        let slot = &mut self.slots[at];
+        if slot.rules.is_some() || slot.bindings > 0 {
+            return;
+        }
+        let (namespace, name) = std::mem::take(&mut slot.key);
+        if let Some(names) = self.places.get_mut(&namespace) {
+            names.remove(&name);
+            if names.is_empty() {
+                self.places.remove(&namespace);
+            }
+        }
+        self.free.push(at);
+    }
+}
+
 /// All roles and bindings.
 #[derive(Debug, Default)]
 pub struct Index {
-    cluster_roles: HashMap<String, Vec<Rule>>,
-    roles: HashMap<String, HashMap<String, Vec<Rule>>>,
+    roles: Roles,
     cluster_bindings: Bindings,
     bindings: HashMap<String, Bindings>,
 }
 
-impl Index {
-    /// Takes over one object's current state; `None` when it is gone. Other resources are ignored.
-    pub fn observe(&mut self, plural: &str, namespace: &str, name: &str, object: Option<&Value>) {
+/// The namespace a role is found in.
+fn scope_of<'a>(role: &RoleRef, namespace: &'a str) -> &'a str {
+    if role.kind == "ClusterRole" { "" } else { namespace }
+}
+
+fn not_found(role: &RoleRef) -> String {
+    let resource = if role.kind == "ClusterRole" { "clusterrole" } else { "role" };
+    format!("{resource}.rbac.authorization.k8s.io {:?} not found", role.name)
+}
+
+impl Observer for Index {
+    fn observe(&mut self, plural: &str, namespace: &str, name: &str, object: Option<&Value>) {
         match plural {
-            "clusterroles" => match object {
-                Some(o) => drop(self.cluster_roles.insert(name.to_owned(), Rule::list_of(o))),
-                None => drop(self.cluster_roles.remove(name)),
-            },
-            "roles" => {
-                let roles = self.roles.entry(namespace.to_owned()).or_default();
-                match object {
-                    Some(o) => drop(roles.insert(name.to_owned(), Rule::list_of(o))),
-                    None => drop(roles.remove(name)),
-                }
-            }
-            "clusterrolebindings" => match object {
-                Some(o) => self.cluster_bindings.insert(Binding::read("", o)),
-                None => self.cluster_bindings.remove(name),
-            },
-            "rolebindings" => {
-                let bindings = self.bindings.entry(namespace.to_owned()).or_default();
-                match object {
-                    Some(o) => bindings.insert(Binding::read(namespace, o)),
-                    None => bindings.remove(name),
-                }
-                if bindings.by_name.is_empty() {
-                    self.bindings.remove(namespace);
-                }
-            }
+            "clusterroles" => self.roles.set("", name, object.map(Rule::list_of)),
+            "roles" => self.roles.set(namespace, name, object.map(Rule::list_of)),
+            "clusterrolebindings" => self.bind("", name, object),
+            "rolebindings" => self.bind(namespace, name, object),
             _ => {}
+        }
+    }
+
+    fn known(&self, plural: &str) -> Vec<(String, String)> {
+        let key = |namespace: &str, name: &str| (namespace.to_owned(), name.to_owned());
+        match plural {
+            "clusterrolebindings" => self.cluster_bindings.by_name.keys().map(|name| key("", name)).collect(),
+            "rolebindings" => {
+                self.bindings.iter().flat_map(|(ns, b)| b.by_name.keys().map(|name| key(ns, name))).collect()
+            }
+            _ => {
+                let held = self.roles.slots.iter().filter(|s| s.rules.is_some());
+                held.filter(|s| s.key.0.is_empty() == (plural == "clusterroles")).map(|s| s.key.clone()).collect()
+            }
+        }
+    }
+}
+
+impl Index {
+    fn bind(&mut self, namespace: &str, name: &str, object: Option<&Value>) {
+        let bindings = match namespace {
+            "" => &mut self.cluster_bindings,
+            _ => self.bindings.entry(namespace.to_owned()).or_default(),
+        };
+        let before = bindings.remove(name);
+        if let Some(object) = object {
+            let role = RoleRef::from_binding(object);
+            let slot = self.roles.place(scope_of(&role, namespace), &role.name);
+            self.roles.slots[slot].bindings += 1;
+            bindings.insert(Binding::read(namespace, object, slot));
+        }
+        if bindings.by_name.is_empty() {
+            self.bindings.remove(namespace);
+        }
+        if let Some(slot) = before {
+            self.roles.unbind(slot);
         }
     }
 
     /// The rules of a role, or the text that says it does not exist.
     pub fn rules_of(&self, role: &RoleRef, namespace: &str) -> Result<&[Rule], String> {
-        let (found, resource) = if role.kind == "ClusterRole" {
-            (self.cluster_roles.get(&role.name), "clusterrole")
-        } else {
-            (self.roles.get(namespace).and_then(|r| r.get(&role.name)), "role")
-        };
-        found
-            .map(Vec::as_slice)
-            .ok_or_else(|| format!("{resource}.rbac.authorization.k8s.io {:?} not found", role.name))
+        let slot = self.roles.find(scope_of(role, namespace), &role.name);
+        slot.and_then(|at| self.roles.slots[at].rules.as_deref()).ok_or_else(|| not_found(role))
     }
 
-    /// Visits every rule that holds for a user in a namespace ("" for the cluster), until `false` comes back.
-    pub fn visit<'a>(&'a self, user: &'a UserInfo, namespace: &str, mut see: impl FnMut(Found<'a>) -> bool) {
+    /// Visits every rule that holds for a user in a namespace ("" for the cluster) and may be about `wanted`, until
+    /// `false` comes back.
+    pub fn visit<'a>(
+        &'a self,
+        user: &'a UserInfo,
+        namespace: &str,
+        wanted: Reach,
+        mut see: impl FnMut(Found<'a>) -> bool,
+    ) {
         let local = (!namespace.is_empty()).then(|| self.bindings.get(namespace)).flatten();
         let all = self.cluster_bindings.of(user).chain(local.into_iter().flat_map(|b| b.of(user)));
         for (binding, subject) in all {
-            match self.rules_of(&binding.role, namespace) {
-                Err(text) => {
-                    if !see(Found::Missing(text)) {
-                        return;
-                    }
+            let slot = &self.roles.slots[binding.slot];
+            let Some(rules) = &slot.rules else {
+                if !see(Found::Missing(not_found(&binding.role))) {
+                    return;
                 }
-                Ok(rules) => {
-                    for rule in rules {
-                        if !see(Found::Rule(rule, Why { binding, subject: *subject })) {
-                            return;
-                        }
-                    }
+                continue;
+            };
+            if !slot.reach.meets(wanted) {
+                continue;
+            }
+            for rule in rules {
+                if !see(Found::Rule(rule, Why { binding, subject: *subject })) {
+                    return;
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn slots_are_used_again_when_nobody_points_to_them() {
+        let mut index = Index::default();
+        let role = json!({"rules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]});
+        let binding = json!({"metadata": {"name": "b"}, "roleRef": {"kind": "ClusterRole", "name": "r"},
+            "subjects": [{"kind": "User", "name": "eve"}]});
+        for _ in 0..3 {
+            index.observe("clusterrolebindings", "", "b", Some(&binding));
+            index.observe("clusterrolebindings", "", "b", Some(&binding));
+            index.observe("clusterroles", "", "r", Some(&role));
+            assert_eq!(index.known("clusterroles"), [(String::new(), "r".to_owned())]);
+            index.observe("clusterroles", "", "r", None);
+            assert_eq!(index.roles.slots.len() - index.roles.free.len(), 1, "a binding still names it");
+            index.observe("clusterrolebindings", "", "b", None);
+            assert_eq!((index.roles.slots.len(), index.roles.free.len()), (1, 1));
+        }
+        assert!(index.roles.places.is_empty() && index.known("clusterrolebindings").is_empty());
     }
 }

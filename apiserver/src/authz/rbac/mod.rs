@@ -8,38 +8,31 @@ mod escalation;
 mod index;
 mod rule;
 
-use std::sync::Arc;
-
-use parking_lot::RwLock;
-use serde_json::Value;
 use shared::authn::UserInfo;
 use shared::authz::{Attributes, Decision};
 
-pub use escalation::{Write, check as check_escalation};
+pub use escalation::{Write, check as check_escalation, everything, question as escalation_question};
 pub use index::{Found, Index, RoleRef};
-pub use rule::{Rule, compact, missing, quoted_list};
+pub use rule::{Reach, Rule, compact, missing, quoted_list};
+
+use super::follow::Follower;
 
 /// The API group of roles and bindings.
 pub const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// The authoriser; clones share one index.
-#[derive(Debug, Clone, Default)]
-pub struct Rbac {
-    index: Arc<RwLock<Index>>,
-}
+/// The resources it is made of.
+pub const SOURCES: &[(&str, &str)] =
+    &[(GROUP, "clusterroles"), (GROUP, "roles"), (GROUP, "clusterrolebindings"), (GROUP, "rolebindings")];
 
-impl Rbac {
-    /// Takes over one object's current state from the watch cache.
-    pub fn observe(&self, plural: &str, namespace: &str, name: &str, object: Option<&Value>) {
-        self.index.write().observe(plural, namespace, name, object);
-    }
+/// The authoriser: the index, kept up to date.
+pub type Rbac = Follower<Index>;
 
+impl Index {
     /// Decides one request.
     pub fn decide(&self, request: &Attributes) -> (Decision, String) {
-        let index = self.index.read();
         let mut allowed = None;
         let mut missing: Vec<String> = Vec::new();
-        index.visit(&request.user, &request.namespace, |found| match found {
+        self.visit(&request.user, &request.namespace, Reach::wanted(request), |found| match found {
             Found::Rule(rule, why) if rule.allows(request) => {
                 allowed = Some(why.reason());
                 false
@@ -59,9 +52,8 @@ impl Rbac {
 
     /// Every rule a user holds in a namespace, and the texts of roles that were not found.
     pub fn rules_for(&self, user: &UserInfo, namespace: &str) -> (Vec<Rule>, Vec<String>) {
-        let index = self.index.read();
         let (mut rules, mut missing) = (Vec::new(), Vec::new());
-        index.visit(user, namespace, |found| {
+        self.visit(user, namespace, Reach::ALL, |found| {
             match found {
                 Found::Rule(rule, _) => rules.push(rule.clone()),
                 Found::Missing(text) => missing.push(text),
@@ -69,11 +61,6 @@ impl Rbac {
             true
         });
         (rules, missing)
-    }
-
-    /// The rules of one role.
-    pub fn rules_of(&self, role: &RoleRef, namespace: &str) -> Result<Vec<Rule>, String> {
-        self.index.read().rules_of(role, namespace).map(<[Rule]>::to_vec)
     }
 }
 
@@ -90,13 +77,14 @@ pub(crate) fn join_errors(mut errors: Vec<String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::authz::follow::Observer as _;
     use serde_json::json;
 
     fn user(name: &str, groups: &[&str]) -> UserInfo {
         UserInfo { name: name.into(), groups: groups.iter().map(|g| (*g).to_owned()).collect(), ..UserInfo::default() }
     }
 
-    fn ask(rbac: &Rbac, user: UserInfo, verb: &str, ns: &str, resource: &str) -> (Decision, String) {
+    fn ask(rbac: &Index, user: UserInfo, verb: &str, ns: &str, resource: &str) -> (Decision, String) {
         rbac.decide(&Attributes {
             user,
             verb: verb.into(),
@@ -107,8 +95,8 @@ mod tests {
         })
     }
 
-    fn sample() -> Rbac {
-        let rbac = Rbac::default();
+    fn sample() -> Index {
+        let mut rbac = Index::default();
         let rules = json!([{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]);
         rbac.observe("clusterroles", "", "reader", Some(&json!({"rules": rules})));
         rbac.observe("roles", "a", "local", Some(&json!({"rules": rules})));
@@ -149,16 +137,73 @@ mod tests {
 
     #[test]
     fn a_missing_role_is_named() {
-        let rbac = sample();
+        let mut rbac = sample();
         rbac.observe("clusterroles", "", "reader", None);
         let (decision, reason) = ask(&rbac, user("eve", &["staff"]), "get", "x", "pods");
         assert_eq!(decision, Decision::NoOpinion);
         assert_eq!(reason, r#"RBAC: clusterrole.rbac.authorization.k8s.io "reader" not found"#);
     }
 
+    /// The figure of the project: a decision among 5,000 roles and 10,000 bindings costs at most 5 µs.
+    #[test]
+    fn a_decision_is_quick_among_many_roles() {
+        let mut rbac = Index::default();
+        let rules = |i: usize| {
+            json!({"rules": [
+                {"verbs": ["get", "list", "watch"], "apiGroups": ["apps"], "resources": [format!("r{i}"), "deployments"]},
+                {"verbs": ["update", "patch"], "apiGroups": [""], "resources": [format!("s{i}"), "configmaps"]},
+                {"verbs": ["*"], "apiGroups": ["example.com"], "resources": ["*/scale"]}]})
+        };
+        for i in 0..2500 {
+            rbac.observe("clusterroles", "", &format!("c{i}"), Some(&rules(i)));
+            rbac.observe("roles", &format!("ns{}", i % 100), &format!("l{i}"), Some(&rules(i)));
+        }
+        for i in 0..5000 {
+            let subject = json!([{"kind": "User", "name": format!("u{}", i % 500)}, {"kind": "Group", "name": format!("g{}", i % 250)}]);
+            rbac.observe(
+                "clusterrolebindings",
+                "",
+                &format!("cb{i}"),
+                Some(&json!({"metadata": {"name": format!("cb{i}")},
+                "roleRef": {"kind": "ClusterRole", "name": format!("c{}", i % 2500)}, "subjects": subject})),
+            );
+            let ns = format!("ns{}", i % 100);
+            rbac.observe(
+                "rolebindings",
+                &ns,
+                &format!("rb{i}"),
+                Some(&json!({"metadata": {"name": format!("rb{i}"), "namespace": ns},
+                "roleRef": {"kind": "Role", "name": format!("l{}", i % 2500)}, "subjects": subject})),
+            );
+        }
+        let question = |verb: &str, resource: &str| Attributes {
+            user: user("u7", &["g7", "system:authenticated"]),
+            verb: verb.into(),
+            namespace: "ns7".into(),
+            api_group: "apps".into(),
+            resource: resource.into(),
+            resource_request: true,
+            ..Attributes::default()
+        };
+        // The last rule that is looked at decides, or none: the dearest questions.
+        for (request, wanted) in
+            [(question("list", "r2007"), Decision::Allow), (question("delete", "deployments"), Decision::NoOpinion)]
+        {
+            let rounds = 20_000;
+            let started = std::time::Instant::now();
+            for _ in 0..rounds {
+                assert_eq!(std::hint::black_box(&rbac).decide(std::hint::black_box(&request)).0, wanted);
+            }
+            let each = started.elapsed().as_secs_f64() / f64::from(rounds) * 1e6;
+            println!("rbac decision among 5,000 roles and 10,000 bindings: {each:.2} µs");
+            // Tests are not optimised and share the machine; `make bench` holds the release build to the figure.
+            assert!(each < 200.0, "{each} µs");
+        }
+    }
+
     #[test]
     fn a_deleted_binding_no_longer_counts() {
-        let rbac = sample();
+        let mut rbac = sample();
         rbac.observe("clusterrolebindings", "", "everyone", None);
         assert_eq!(ask(&rbac, user("eve", &["staff"]), "get", "x", "pods"), (Decision::NoOpinion, String::new()));
     }

@@ -1,0 +1,108 @@
+//! What the chain counts, by upstream's names.
+
+use std::time::Instant;
+
+use prometheus::{Counter, CounterVec, Histogram, HistogramVec};
+use shared::authn::{AuthnError, Identity};
+use shared::authz::Decision;
+use shared::metrics;
+
+use crate::authz::Verdict;
+
+/// A count and a duration of one outcome: looked up once.
+struct Outcome {
+    count: Counter,
+    seconds: Histogram,
+}
+
+impl Outcome {
+    fn new(counts: &CounterVec, seconds: &HistogramVec, result: &str) -> Self {
+        Self { count: counts.with_label_values(&[result]), seconds: seconds.with_label_values(&[result]) }
+    }
+
+    fn observe(&self, since: Instant) {
+        self.count.inc();
+        self.seconds.observe(since.elapsed().as_secs_f64());
+    }
+}
+
+/// See the module.
+pub(super) struct Counters {
+    known: Outcome,
+    unknown: Outcome,
+    broken: Outcome,
+    users: CounterVec,
+    allowed: Outcome,
+    denied: Outcome,
+    undecided: Outcome,
+    failed: Outcome,
+}
+
+impl Counters {
+    pub(super) fn new() -> Self {
+        let buckets = || metrics::exponential(0.001, 2.0, 15);
+        let attempts =
+            metrics::counter("authentication_attempts", "[ALPHA] Counter of authenticated attempts.", &["result"]);
+        let took = metrics::histogram(
+            "authentication_duration_seconds",
+            "[ALPHA] Authentication duration in seconds broken out by result.",
+            &["result"],
+            buckets(),
+        );
+        let asked = metrics::counter(
+            "authorization_attempts_total",
+            "[ALPHA] Counter of authorization attempts broken down by result. It can be either 'allowed', 'denied', 'no-opinion' or 'error'.",
+            &["result"],
+        );
+        let answered = metrics::histogram(
+            "authorization_duration_seconds",
+            "[ALPHA] Authorization duration in seconds broken out by result.",
+            &["result"],
+            buckets(),
+        );
+        Self {
+            known: Outcome::new(&attempts, &took, "success"),
+            unknown: Outcome::new(&attempts, &took, "failure"),
+            broken: Outcome::new(&attempts, &took, "error"),
+            users: metrics::counter(
+                "authenticated_user_requests",
+                "[ALPHA] Counter of authenticated requests broken out by username.",
+                &["username"],
+            ),
+            allowed: Outcome::new(&asked, &answered, "allowed"),
+            denied: Outcome::new(&asked, &answered, "denied"),
+            undecided: Outcome::new(&asked, &answered, "no-opinion"),
+            failed: Outcome::new(&asked, &answered, "error"),
+        }
+    }
+
+    pub(super) fn authenticated(&self, outcome: &Result<Option<Identity>, AuthnError>, since: Instant) {
+        match outcome {
+            Ok(Some(identity)) => {
+                self.known.observe(since);
+                self.users.with_label_values(&[kind_of(&identity.user.name)]).inc();
+            }
+            Ok(None) => self.unknown.observe(since),
+            Err(_) => self.broken.observe(since),
+        }
+    }
+
+    pub(super) fn authorized(&self, verdict: &Verdict, since: Instant) {
+        let outcome = match (verdict.decision, &verdict.error) {
+            (Decision::Allow, _) => &self.allowed,
+            (_, Some(_)) => &self.failed,
+            (Decision::Deny, None) => &self.denied,
+            (Decision::NoOpinion, None) => &self.undecided,
+        };
+        outcome.observe(since);
+    }
+}
+
+/// Users are many: metrics tell but a few of them apart.
+fn kind_of(user: &str) -> &str {
+    match user {
+        "admin" | "client" | "kube_proxy" | "kubelet" | "system:serviceaccount:kube-system:default" => user,
+        name if name.contains('@') => "email_id",
+        _ => "other",
+    }
+}
