@@ -11,6 +11,7 @@ use shared::run::{Shutdown, TaskGroup};
 
 use crate::access::Access;
 use crate::api::{Api, Context, Permits};
+use crate::audit::Audit;
 use crate::bootstrap;
 use crate::cache::{CacheReader, Hub};
 use crate::connect::Connect;
@@ -150,7 +151,8 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let health = Health { store, milestones: milestones.clone(), bootstrap: progress };
     let address = format!("{}:{}", addresses.advertise, addresses.port);
     let connect = Connect::new(&flags, api.clone())?;
-    let server = Server::new(engine.clone(), Some(access), connect, health, address);
+    let audit = Audit::from_flags(&flags, &tasks, &shutdown).await.map_err(anyhow::Error::msg)?;
+    let server = Server::new(engine.clone(), Some(access), audit, connect, health, address);
     let names: Vec<String> =
         ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
             .map(str::to_owned)

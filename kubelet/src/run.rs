@@ -410,8 +410,11 @@ impl Kubelet {
             )));
         }
         let known = GroupAdder(shared::authn::Union::new(members));
-        let authenticator: Arc<dyn Authenticator> =
-            if authentication.anonymous.enabled { Arc::new(OrAnonymous(known)) } else { Arc::new(known) };
+        let authenticator: Arc<dyn Authenticator> = if authentication.anonymous.enabled {
+            Arc::new(OrAnonymous { chain: known, paths: Vec::new() })
+        } else {
+            Arc::new(known)
+        };
         let authorizer: Arc<dyn Authorizer> = match authorization.mode.as_str() {
             "AlwaysAllow" => Arc::new(AlwaysAllow),
             "Webhook" => {

@@ -1,14 +1,20 @@
 //! From the command line to the chain.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use shared::authn::{Authenticator, AuthnError, GroupAdder, OrAnonymous, RequestHeader, Union, X509};
+use shared::client::Remote;
+use tokio_util::sync::CancellationToken;
 
 use super::counters::Counters;
 use super::{Access, Limits, Reviews, files, identity};
 use crate::admission;
 use crate::api::Context;
-use crate::authn::{BootstrapTokens, StaticTokens, TokenAuthenticator, TokenFileError, Tokens};
+use crate::authn::{
+    BootstrapTokens, Cached, Jwt, StaticTokens, TokenAuthenticator, TokenFileError, TokenWebhook, Tokens, jwt,
+};
 use crate::authz::config::{self, ConfigError, Configured};
 use crate::authz::{Authorization, Mode};
 use crate::bootstrap;
@@ -32,6 +38,9 @@ pub enum Error {
     /// The authorisers.
     #[error("{0}")]
     Authorization(#[from] ConfigError),
+    /// The issuers of tokens, or the token webhook.
+    #[error("{0}")]
+    Authentication(String),
 }
 
 fn account_config(cx: &Context) -> tokens::Config {
@@ -60,7 +69,11 @@ fn account_config(cx: &Context) -> tokens::Config {
     }
 }
 
-fn authenticator(cx: &Context, tokens: &Tokens, anonymous: bool) -> Result<Arc<dyn Authenticator>, Error> {
+fn authenticator(
+    cx: &Context,
+    tokens: &Tokens,
+    anonymous: Option<Vec<String>>,
+) -> Result<Arc<dyn Authenticator>, Error> {
     let flags = &cx.flags;
     let mut members: Vec<Arc<dyn Authenticator>> = Vec::new();
     let proxy_ca = flags.string("requestheader-client-ca-file");
@@ -87,7 +100,10 @@ fn authenticator(cx: &Context, tokens: &Tokens, anonymous: bool) -> Result<Arc<d
     }
     members.push(Arc::new(tokens.clone()));
     let known = GroupAdder(Union::new(members));
-    if anonymous { Ok(Arc::new(OrAnonymous(known))) } else { Ok(Arc::new(known)) }
+    Ok(match anonymous {
+        Some(paths) => Arc::new(OrAnonymous { chain: known, paths }),
+        None => Arc::new(known),
+    })
 }
 
 /// Takes over a CA file that has changed.
@@ -103,6 +119,107 @@ fn follow_authority(
         Err(error) => tracing::error!(path = shown, %error, "The CA bundle is unusable, the old one stays"),
     });
     cx.tasks.spawn("client-ca", work);
+}
+
+/// Reads the keys of service-account tokens again when one of their files changes.
+fn follow_keys(cx: &Context, accounts: &Arc<ServiceAccounts>) {
+    for path in accounts.files().cloned().collect::<BTreeSet<_>>() {
+        let content = std::fs::read(&path).unwrap_or_default();
+        let (accounts, shown) = (accounts.clone(), path.clone());
+        let changed = async move |_: &[u8]| match accounts.reload() {
+            Ok(()) => tracing::info!(path = shown, "Loaded new keys of service account tokens"),
+            Err(error) => tracing::error!(path = shown, %error, "The keys are unusable, the old ones stay"),
+        };
+        cx.tasks.spawn("service-account-keys", files::follow(path, content, cx.shutdown.clone(), changed));
+    }
+}
+
+/// How long an identity is believed without asking again; as upstream.
+const BELIEVED: Duration = Duration::from_secs(10);
+/// How long new issuers may take to be reached before the old ones are kept.
+const REACHED_WITHIN: Duration = Duration::from_secs(600);
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The issuers of tokens, and the task that follows their configuration file.
+fn issuers(cx: &Context, configured: jwt::config::Configured, own: &[String]) -> Option<Arc<dyn TokenAuthenticator>> {
+    let path = cx.flags.string("authentication-config");
+    if path.is_empty() && configured.issuers.is_empty() {
+        return None;
+    }
+    let parent = CancellationToken::new();
+    let stop = parent.clone().drop_guard();
+    let start = {
+        let tasks = cx.tasks.clone();
+        move |issuers| jwt::Issuers::start(issuers, &parent, &tasks)
+    };
+    let issuers = Arc::new(Jwt::new(start(configured.issuers.clone())));
+    let (known, shutdown, own) = (issuers.clone(), cx.shutdown.clone(), own.to_vec());
+    let reloads = files::Reloads::new("authentication", &identity::server_id());
+    let content = std::fs::read(&path).unwrap_or_default();
+    if !path.is_empty() {
+        reloads.success(&content);
+    }
+    let work = async move {
+        let _stop = stop;
+        if path.is_empty() {
+            return shutdown.wait().await;
+        }
+        let mut last = configured;
+        let ended = shutdown.clone();
+        let changed = async move |content: &[u8]| {
+            let fresh = match jwt::config::load(content, &own) {
+                Ok(same) if same == last => return,
+                Ok(fresh) => fresh,
+                Err(error) => {
+                    tracing::error!(%error, "reloading authentication config");
+                    return reloads.failure();
+                }
+            };
+            if fresh.anonymous != last.anonymous {
+                tracing::error!("anonymous authentication cannot be changed while the server runs");
+                return reloads.failure();
+            }
+            let issuers = start(fresh.issuers.clone());
+            let reached = async {
+                while !issuers.ready() {
+                    tokio::time::sleep(LOOK).await;
+                }
+            };
+            tokio::select! {
+                () = ended.wait() => return,
+                reached = tokio::time::timeout(REACHED_WITHIN, reached) => if reached.is_err() {
+                    tracing::error!("authentication config: an issuer was not reached in time");
+                    return reloads.failure();
+                },
+            }
+            known.replace(issuers);
+            last = fresh;
+            reloads.success(content);
+            tracing::info!("reloaded authentication config");
+        };
+        files::follow(path, content, shutdown, changed).await;
+    };
+    cx.tasks.spawn("authentication-config", work);
+    Some(Arc::new(Cached::new(issuers, BELIEVED, Duration::ZERO)))
+}
+
+/// The server that knows tokens, when there is one.
+async fn token_webhook(cx: &Context, audiences: &[String]) -> Result<Option<Arc<dyn TokenAuthenticator>>, Error> {
+    let path = cx.flags.string("authentication-token-webhook-config-file");
+    if path.is_empty() {
+        return Ok(None);
+    }
+    let bad = |why: String| Error::Authentication(format!("failed to load authentication webhook: {why}"));
+    let version = cx.flags.string("authentication-token-webhook-version");
+    if !matches!(version.as_str(), "v1" | "v1beta1") {
+        return Err(bad(format!(
+            "unsupported webhook authenticator version {version:?}, supported versions are v1, v1beta1"
+        )));
+    }
+    let remote = Remote::from_kubeconfig(&path).await.map_err(|e| bad(e.to_string()))?;
+    let ttl = cx.flags.duration("authentication-token-webhook-cache-ttl");
+    let webhook = TokenWebhook::new(remote, version, audiences.to_vec());
+    Ok(Some(Arc::new(Cached::new(webhook, ttl, ttl))))
 }
 
 /// The authorisers, and the task that follows their configuration file.
@@ -155,6 +272,7 @@ impl Access {
         let configured = config::from_flags(flags)?;
         let authorization = authorization(cx, &configured).await?;
         let accounts = Arc::new(ServiceAccounts::load(account_config(cx))?);
+        follow_keys(cx, &accounts);
 
         let mut members: Vec<Arc<dyn TokenAuthenticator>> = Vec::new();
         let token_file = flags.string("token-auth-file");
@@ -165,14 +283,22 @@ impl Access {
         if flags.boolean("enable-bootstrap-token-auth") {
             members.push(Arc::new(BootstrapTokens { reader: cx.reader.clone() }));
         }
-        let tokens = Tokens::new(members, accounts.config().audiences.clone());
+        let audiences = accounts.config().audiences.clone();
+        let said = jwt::config::from_flags(flags, &accounts.config().issuers).map_err(Error::Authentication)?;
+        let anonymous = said.anonymous.clone();
+        members.extend(issuers(cx, said, &accounts.config().issuers));
+        members.extend(token_webhook(cx, &audiences).await?);
+        let tokens = Tokens::new(members, audiences);
 
-        let mut anonymous = flags.boolean("anonymous-auth");
-        if anonymous && configured.iter().any(|c| c.mode == Mode::AlwaysAllow) {
+        let mut anonymous = match anonymous {
+            Some(said) => said.enabled.then_some(said.paths),
+            None => flags.boolean("anonymous-auth").then(Vec::new),
+        };
+        if anonymous.is_some() && configured.iter().any(|c| c.mode == Mode::AlwaysAllow) {
             tracing::warn!(
                 "AnonymousAuth is not allowed with the AlwaysAllow authorizer. Resetting AnonymousAuth to false. You should use a different authorizer"
             );
-            anonymous = false;
+            anonymous = None;
         }
         let seats = |name: &str| usize::try_from(flags.integer(name)).unwrap_or(0);
         let limits = Limits::new(

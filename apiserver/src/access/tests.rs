@@ -33,7 +33,10 @@ fn access() -> Access {
     let issuer = Issuer { accounts: accounts.clone(), reader: cluster.clone(), api: cluster.api() };
     let reviews = Reviews { authorization: authorization.clone(), tokens: tokens.clone() };
     Access {
-        authenticator: Arc::new(OrAnonymous(GroupAdder(Union::new(vec![Arc::new(tokens)])))),
+        authenticator: Arc::new(OrAnonymous {
+            chain: GroupAdder(Union::new(vec![Arc::new(tokens)])),
+            paths: Vec::new(),
+        }),
         authorization,
         limits: Limits::new(4, 4, true),
         accounts,

@@ -96,6 +96,11 @@ impl Scope {
         compiled(expression)?.execute(&self.context).map_err(|e| e.to_string())
     }
 
+    /// The value of an expression as a tree.
+    pub(crate) fn value(&self, expression: &str) -> Result<Value, String> {
+        self.run(expression)?.json().map_err(|e| e.to_string())
+    }
+
     /// The truth of an expression.
     pub(crate) fn truth(&self, expression: &str) -> Result<bool, String> {
         match self.run(expression)? {

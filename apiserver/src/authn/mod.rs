@@ -2,7 +2,10 @@
 //! headers and the anonymous user are in `shared::authn`.
 
 mod bootstrap_tokens;
+mod cache;
+pub mod jwt;
 mod static_tokens;
+mod webhook;
 
 use std::sync::Arc;
 
@@ -11,7 +14,10 @@ use base64::Engine as _;
 use shared::authn::{Authenticator, AuthnError, Credentials, Identity};
 
 pub use bootstrap_tokens::BootstrapTokens;
+pub use cache::Cached;
+pub use jwt::Jwt;
 pub use static_tokens::{StaticTokens, TokenFileError};
+pub use webhook::TokenWebhook;
 
 /// Finds out whom a bearer token stands for.
 #[async_trait]
@@ -29,6 +35,13 @@ pub struct Tokens {
 
 const INVALID: &str = "invalid bearer token";
 const PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
+
+#[async_trait]
+impl<A: TokenAuthenticator + ?Sized> TokenAuthenticator for Arc<A> {
+    async fn token(&self, token: &str, audiences: &[String]) -> Result<Option<Identity>, AuthnError> {
+        self.as_ref().token(token, audiences).await
+    }
+}
 
 impl Tokens {
     /// `audiences` are those of this server.

@@ -1,14 +1,19 @@
 //! One request: who asks, may they, what is it, and the answer.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Instant;
 
+use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 use prometheus::{CounterVec, GaugeVec, HistogramVec};
 use rustls_pki_types::CertificateDer;
+use shared::authn::UserInfo;
+use shared::authz::Attributes;
 use shared::metrics;
 use shared::status::Status;
 
@@ -16,12 +21,13 @@ use super::answer::{self, Shape};
 use super::health::Health;
 use super::info::request_info;
 use super::paths;
-use crate::access::{Access, Head, Notes, Refusal};
+use crate::access::{Access, Head, Notes, Pass, Refusal, attributes, is_long_running};
 use crate::api::RequestInfo;
+use crate::audit::{Audit, Origin, Trail, attempted};
 use crate::connect::Connect;
 use crate::verbs::engine::Engine;
 use crate::verbs::query::Query;
-use crate::verbs::{self, Request};
+use crate::verbs::{self, Body, Request};
 
 /// Largest request body.
 pub const MAX_BODY: usize = 3 << 20;
@@ -36,6 +42,8 @@ pub struct Server {
     pub engine: Arc<Engine>,
     /// The access chain; without one everybody is a master (tests).
     pub access: Option<Arc<Access>>,
+    /// What is written down of requests, when anything is.
+    pub audit: Option<Arc<Audit>>,
     /// Logs, exec, port-forward, proxies.
     pub connect: Connect,
     /// Health checks.
@@ -59,6 +67,7 @@ impl Server {
     pub fn new(
         engine: Arc<Engine>,
         access: Option<Arc<Access>>,
+        audit: Option<Arc<Audit>>,
         connect: Connect,
         health: Health,
         address: String,
@@ -93,7 +102,7 @@ impl Server {
                 &["resource"],
             ),
         };
-        Self { engine, access, connect, health, address, running: Arc::default(), counters }
+        Self { engine, access, audit, connect, health, address, running: Arc::default(), counters }
     }
 
     /// The text of `/metrics`.
@@ -198,39 +207,143 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
         gzip: header("accept-encoding").split(',').any(|e| e.trim().starts_with("gzip")),
         audit_id: String::new(),
     };
-    let peer = req.conn_data::<Peer>().cloned().unwrap_or_default();
-    let pass = match &server.access {
-        Some(access) => {
-            let head = Head {
-                method: req.method().as_str(),
-                query: req.query_string(),
-                headers: req.headers(),
-                certificates: &peer.0,
-                info: &info,
-            };
-            shape.audit_id = access.audit_id(&head);
-            let mut notes = Notes::default();
-            let passed = match access.authenticate(&head).await {
-                Ok(user) => access.admit(&head, user, &mut notes).await,
-                Err(status) => Err(status.into()),
-            };
-            match passed {
-                Ok(pass) => Some(pass),
-                Err(Refusal::Status(status)) => {
-                    server.count(&info, false, status.code, since);
-                    return answer::failure(&status, &shape);
-                }
-                Err(Refusal::Failure(why)) => {
-                    server.count(&info, false, 500, since);
-                    let uri = req.uri().path_and_query().map_or("/", |p| p.as_str());
-                    return answer::text(500, format!("Internal Server Error: {uri:?}: {why}\n"), &shape);
-                }
-            }
-        }
-        None => None,
+    let mut trail = None;
+    let asked = Asked { req: &req, info: &info, query: &query, since };
+    let response = match enter(&server, &asked, &mut shape, &mut trail).await {
+        Ok(pass) => answer(&server, &asked, payload, pass, &shape, &mut trail).await,
+        Err(refused) => refused,
     };
+    match trail {
+        None => response,
+        Some(trail) => written_down(trail, response).await,
+    }
+}
+
+/// A request and what its first line says.
+struct Asked<'a> {
+    req: &'a HttpRequest,
+    info: &'a RequestInfo,
+    query: &'a Query,
+    since: Instant,
+}
+
+/// Writes down how a request ended; for one that goes on, that it began, and how it ends when it does.
+async fn written_down(mut trail: Trail, response: HttpResponse) -> HttpResponse {
+    trail.code_unless_failed(response.status().as_u16());
+    if trail.is_long_running() && response.status().as_u16() < 400 {
+        trail.started().await;
+        return response.map_body(|_, body| BoxBody::new(Traced { body, trail: Some(trail) }));
+    }
+    trail.completed().await;
+    response
+}
+
+/// A body that says when it has ended, or when nobody reads it any more.
+struct Traced {
+    body: BoxBody,
+    trail: Option<Trail>,
+}
+
+impl MessageBody for Traced {
+    type Error = <BoxBody as MessageBody>::Error;
+
+    fn size(&self) -> BodySize {
+        self.body.size()
+    }
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
+        Pin::new(&mut self.body).poll_next(cx)
+    }
+}
+
+impl Drop for Traced {
+    fn drop(&mut self) {
+        if let Some(trail) = self.trail.take() {
+            trail.complete_later();
+        }
+    }
+}
+
+/// Who asks, and may he? `None` where there is no access chain.
+async fn enter(
+    server: &Server,
+    asked: &Asked<'_>,
+    shape: &mut Shape,
+    trail: &mut Option<Trail>,
+) -> Result<Option<Pass>, HttpResponse> {
+    let Some(access) = &server.access else { return Ok(None) };
+    let (req, info) = (asked.req, asked.info);
+    let peer = req.conn_data::<Peer>().cloned().unwrap_or_default();
+    let uri = req.uri().path_and_query().map_or("/", |p| p.as_str());
+    let head = Head {
+        method: req.method().as_str(),
+        query: req.query_string(),
+        headers: req.headers(),
+        certificates: &peer.0,
+        info,
+    };
+    shape.audit_id = access.audit_id(&head);
+    let begin = |user: &UserInfo, audit_id: &str| {
+        let audit = server.audit.as_ref()?;
+        let (headers, peer) = (req.headers(), req.peer_addr());
+        let origin = Origin { audit_id, uri, headers, peer, long_running: is_long_running(info) };
+        audit.begin(&attributes(&head, user), &origin)
+    };
+    let user = match access.authenticate(&head).await {
+        Ok(user) => user,
+        Err(status) => {
+            server.count(info, false, status.code, asked.since);
+            if let Some(mut trail) = begin(&UserInfo::default(), &shape.audit_id) {
+                trail.unauthenticated(attempted(req.headers(), req.query_string(), !peer.0.is_empty()));
+                trail.started().await;
+            }
+            return Err(answer::failure(&status, shape));
+        }
+    };
+    *trail = begin(&user, &shape.audit_id);
+    if let Some(begun) = trail
+        && !begun.received().await
+    {
+        server.count(info, false, 500, asked.since);
+        *trail = None;
+        let why = format!("Internal Server Error: {uri:?}: audit backend shutdown\n");
+        return Err(answer::text(500, why, shape));
+    }
+    let mut notes = Notes::default();
+    let passed = access.admit(&head, user, &mut notes).await;
+    if let Some(trail) = trail {
+        trail.impersonates(notes.impersonated);
+        trail.annotate(notes.annotations);
+    }
+    passed.map(Some).map_err(|refusal| match refusal {
+        Refusal::Status(status) => {
+            server.count(info, false, status.code, asked.since);
+            if let Some(trail) = trail {
+                trail.failed(&status);
+            }
+            answer::failure(&status, shape)
+        }
+        Refusal::Failure(why) => {
+            server.count(info, false, 500, asked.since);
+            answer::text(500, format!("Internal Server Error: {uri:?}: {why}\n"), shape)
+        }
+    })
+}
+
+/// The answer to who may ask.
+async fn answer(
+    server: &web::Data<Server>,
+    asked: &Asked<'_>,
+    payload: web::Payload,
+    pass: Option<Pass>,
+    shape: &Shape,
+    trail: &mut Option<Trail>,
+) -> HttpResponse {
+    let Asked { req, info, query, since } = asked;
+    let (info, query, since) = (*info, *query, *since);
+    let header = |name: &str| req.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or("");
     if !info.is_resource {
-        return paths::serve(&server, &info, req.method().as_str(), &query, &shape).await;
+        return paths::serve(server, info, req.method().as_str(), query, shape).await;
     }
     let served = if info.api_prefix == "api" {
         info.api_version == "v1"
@@ -238,24 +351,36 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
         server.engine.rows.group_exists(&info.api_group)
     };
     if !served {
-        return answer::not_found(&shape);
+        return answer::not_found(shape);
     }
     let user = match &pass {
         Some(pass) => pass.user.clone(),
-        None => shared::authn::UserInfo {
+        None => UserInfo {
             name: "admin".to_owned(),
             groups: vec!["system:masters".to_owned(), "system:authenticated".to_owned()],
-            ..shared::authn::UserInfo::default()
+            ..UserInfo::default()
         },
     };
-    if Connect::takes(&info) {
-        let response = match verbs::route(&server.engine.rows, &info, req.method().as_str()) {
-            Ok(_) => server.connect.handle(&req, payload, &info).await,
+    if Connect::takes(info) {
+        let allowed = async {
+            verbs::route(&server.engine.rows, info, req.method().as_str())?;
+            match &server.access {
+                Some(access) if opens_by_get(info, header("upgrade")) => access.demand(&as_create(info, &user)).await,
+                _ => Ok(()),
+            }
+        };
+        let response = match allowed.await {
+            Ok(()) => server.connect.handle(req, payload, info).await,
             Err(status) => Err(status),
         };
         let code = response.as_ref().map_or_else(|s| s.code, |r| r.status().as_u16());
-        server.count(&info, false, code, since);
-        return response.unwrap_or_else(|status| answer::failure(&status, &shape));
+        server.count(info, false, code, since);
+        return response.unwrap_or_else(|status| {
+            if let Some(trail) = trail {
+                trail.failed(&status);
+            }
+            answer::failure(&status, shape)
+        });
     }
     let noted = verbs::Noted::default();
     let outcome = async {
@@ -264,6 +389,9 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
         } else {
             Bytes::new()
         };
+        if let Some(trail) = trail {
+            trail.request(header("content-type"), &body);
+        }
         let request = Request {
             info: info.clone(),
             method: req.method().as_str().to_owned(),
@@ -281,12 +409,42 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
     let dry_run = query.get("dryRun").is_some();
     match outcome {
         Ok(r) => {
-            server.count(&info, dry_run, r.code, since);
-            answer::reply(r, &shape)
+            server.count(info, dry_run, r.code, since);
+            if let (Some(trail), Body::Full(body)) = (trail, &r.body) {
+                trail.response(&r.content_type, body);
+            }
+            answer::reply(r, shape)
         }
         Err(status) => {
-            server.count(&info, dry_run, status.code, since);
-            answer::warned(answer::failure(&status, &shape), &noted.take())
+            server.count(info, dry_run, status.code, since);
+            if let Some(trail) = trail {
+                trail.failed(&status);
+            }
+            answer::warned(answer::failure(&status, shape), &noted.take())
         }
+    }
+}
+
+/// Whether a request opens a session in a pod by GET, as WebSocket clients must: that needs the right to create one, too.
+fn opens_by_get(info: &RequestInfo, upgrade: &str) -> bool {
+    info.verb == "get"
+        && info.resource == "pods"
+        && matches!(info.subresource.as_str(), "exec" | "attach" | "portforward")
+        && !upgrade.is_empty()
+}
+
+fn as_create(info: &RequestInfo, user: &UserInfo) -> Attributes {
+    Attributes {
+        user: user.clone(),
+        verb: "create".to_owned(),
+        namespace: info.namespace.clone(),
+        api_group: info.api_group.clone(),
+        api_version: info.api_version.clone(),
+        resource: info.resource.clone(),
+        subresource: info.subresource.clone(),
+        name: info.name.clone(),
+        path: info.path.clone(),
+        resource_request: true,
+        ..Attributes::default()
     }
 }

@@ -8,6 +8,9 @@ mod issuer;
 mod keys;
 mod validator;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
@@ -67,8 +70,32 @@ pub enum Error {
 /// Keys and names of the service-account token issuer.
 pub struct ServiceAccounts {
     config: Config,
-    signer: Option<SigningKey>,
+    material: ArcSwap<Material>,
+    /// Counts exchanges of the keys.
+    generation: AtomicU64,
+}
+
+/// The keys in force.
+struct Material {
+    signer: SigningKey,
     keys: Vec<PublicKey>,
+}
+
+impl Material {
+    fn read(config: &Config) -> Result<Self, Error> {
+        let path = &config.signing_key_file;
+        let signer = SigningKey::parse(&read(path)?).map_err(|why| Error::Key { path: path.clone(), why })?;
+        let mut keys: Vec<PublicKey> = Vec::new();
+        for path in &config.key_files {
+            let found = keys::public_keys(&read(path)?).map_err(|why| Error::Key { path: path.clone(), why })?;
+            for key in found {
+                if !keys.iter().any(|k| k.id == key.id) {
+                    keys.push(key);
+                }
+            }
+        }
+        Ok(Self { signer, keys })
+    }
 }
 
 fn read(path: &str) -> Result<Vec<u8>, Error> {
@@ -92,18 +119,8 @@ impl ServiceAccounts {
         if config.audiences.is_empty() {
             config.audiences.clone_from(&config.issuers);
         }
-        let path = &config.signing_key_file;
-        let signer = SigningKey::parse(&read(path)?).map_err(|why| Error::Key { path: path.clone(), why })?;
-        let mut keys: Vec<PublicKey> = Vec::new();
-        for path in &config.key_files {
-            let found = keys::public_keys(&read(path)?).map_err(|why| Error::Key { path: path.clone(), why })?;
-            for key in found {
-                if !keys.iter().any(|k| k.id == key.id) {
-                    keys.push(key);
-                }
-            }
-        }
-        Ok(Self { config, signer: Some(signer), keys })
+        let material = Material::read(&config)?;
+        Ok(Self { config, material: ArcSwap::from_pointee(material), generation: AtomicU64::new(0) })
     }
 
     /// With a key given, for tests of other rooms.
@@ -114,7 +131,25 @@ impl ServiceAccounts {
         if config.audiences.is_empty() {
             config.audiences.clone_from(&config.issuers);
         }
-        Self { keys: vec![signer.public.clone()], signer: Some(signer), config }
+        let material = Material { keys: vec![signer.public.clone()], signer };
+        Self { config, material: ArcSwap::from_pointee(material), generation: AtomicU64::new(0) }
+    }
+
+    /// The files keys come from.
+    pub fn files(&self) -> impl Iterator<Item = &String> {
+        self.config.key_files.iter().chain(std::iter::once(&self.config.signing_key_file))
+    }
+
+    /// Reads the keys again: tokens of keys that are gone are no longer believed.
+    pub fn reload(&self) -> Result<(), Error> {
+        self.material.store(Material::read(&self.config)?.into());
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Differs after each exchange of the keys.
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     /// What the flags said, defaults filled in.
@@ -124,7 +159,8 @@ impl ServiceAccounts {
 
     /// A signed token.
     fn sign(&self, claims: &Value) -> Result<String, KeyError> {
-        let signer = self.signer.as_ref().ok_or_else(|| KeyError("no signing key".to_owned()))?;
+        let material = self.material.load();
+        let signer = &material.signer;
         let header = json!({"alg": signer.public.algorithm_name(), "kid": signer.public.id});
         let part = |v: &Value| URL_SAFE_NO_PAD.encode(v.to_string());
         let message = format!("{}.{}", part(&header), part(claims));
@@ -134,8 +170,9 @@ impl ServiceAccounts {
 
     /// Whether one of the keys signed a token.
     fn verify(&self, message: &str, signature: &str, key_id: &str) -> bool {
-        let named = self.keys.iter().filter(|k| k.id == key_id);
-        let others = self.keys.iter().filter(|k| k.id != key_id);
+        let material = self.material.load();
+        let named = material.keys.iter().filter(|k| k.id == key_id);
+        let others = material.keys.iter().filter(|k| k.id != key_id);
         named.chain(others).any(|k| k.verify(message, signature))
     }
 
@@ -146,7 +183,8 @@ impl ServiceAccounts {
             return None;
         }
         let uri = if self.config.jwks_uri.is_empty() { &self.config.default_jwks_uri } else { &self.config.jwks_uri };
-        let mut algorithms: Vec<&str> = self.keys.iter().map(PublicKey::algorithm_name).collect();
+        let material = self.material.load();
+        let mut algorithms: Vec<&str> = material.keys.iter().map(PublicKey::algorithm_name).collect();
         algorithms.sort_unstable();
         algorithms.dedup();
         let document = json!({
@@ -161,7 +199,7 @@ impl ServiceAccounts {
 
     /// The key set.
     pub fn jwks(&self) -> Vec<u8> {
-        let keys: Vec<Value> = self.keys.iter().map(PublicKey::jwk).collect();
+        let keys: Vec<Value> = self.material.load().keys.iter().map(PublicKey::jwk).collect();
         json!({ "keys": keys }).to_string().into_bytes()
     }
 }
@@ -195,6 +233,35 @@ mod tests {
         let set: Value = serde_json::from_slice(&accounts.jwks()).expect("json");
         let fields: Vec<&String> = set["keys"][0].as_object().expect("a key").keys().collect();
         assert_eq!(fields, ["alg", "e", "kid", "kty", "n", "use"]);
+    }
+
+    #[test]
+    fn keys_are_read_again() {
+        let folder = std::env::temp_dir().join(format!("keys-{}", uuid::Uuid::new_v4()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let file = folder.join("sa.key").display().to_string();
+        std::fs::write(&file, RSA_PEM).expect("written");
+        let config = Config {
+            issuers: vec!["https://k".into()],
+            key_files: vec![file.clone()],
+            signing_key_file: file.clone(),
+            ..Config::default()
+        };
+        let accounts = ServiceAccounts::load(config).expect("keys");
+        let before = accounts.sign(&json!({"iss": "https://k"})).expect("signed");
+        let verified = |token: &str| {
+            let (message, signature) = token.rsplit_once('.').expect("a token");
+            accounts.verify(message, signature, "")
+        };
+        assert!(verified(&before));
+        std::fs::write(&file, include_str!("../../testdata/tokens/ec.pem")).expect("written");
+        accounts.reload().expect("keys");
+        assert!(!verified(&before), "the old key is gone");
+        assert!(verified(&accounts.sign(&json!({})).expect("signed")));
+        std::fs::write(&file, "nonsense").expect("written");
+        assert!(accounts.reload().is_err());
+        assert!(verified(&accounts.sign(&json!({})).expect("signed")), "what cannot be used changes nothing");
+        std::fs::remove_dir_all(folder).expect("removed");
     }
 
     #[test]

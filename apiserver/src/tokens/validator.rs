@@ -32,7 +32,33 @@ pub struct Validator {
     reader: Arc<dyn Reader>,
     api: Api,
     /// By the token's hash: signatures are costly, everything else is checked every time.
-    known: Mutex<HashMap<[u8; 32], Arc<Value>>>,
+    known: Mutex<Known>,
+}
+
+/// Good for one generation of the keys.
+#[derive(Default)]
+struct Known {
+    generation: u64,
+    claims: HashMap<[u8; 32], Arc<Value>>,
+}
+
+impl Known {
+    fn of(&mut self, generation: u64) -> &mut HashMap<[u8; 32], Arc<Value>> {
+        if self.generation != generation {
+            self.claims.clear();
+            self.generation = generation;
+        }
+        &mut self.claims
+    }
+}
+
+/// Says when a token kept in a secret was used last.
+const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
+/// Set by the cleaner of tokens nobody uses.
+const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
+
+fn count(name: &str, help: &str) {
+    shared::metrics::counter(name, &format!("[ALPHA] {help}"), &[]).with_label_values::<&str>(&[]).inc();
 }
 
 fn bad<T>(text: impl Into<String>) -> Result<T, AuthnError> {
@@ -69,7 +95,8 @@ impl Validator {
         }
         let legacy = issuer == LEGACY_ISSUER;
         let hash: [u8; 32] = Sha256::digest(token.as_bytes()).into();
-        let seen = self.known.lock().get(&hash).cloned();
+        let generation = self.accounts.generation();
+        let seen = self.known.lock().of(generation).get(&hash).cloned();
         let claims = match seen {
             Some(claims) => claims,
             None => {
@@ -79,6 +106,7 @@ impl Validator {
                 }
                 let claims = Arc::new(claims);
                 let mut known = self.known.lock();
+                let known = known.of(generation);
                 if known.len() >= KNOWN_LIMIT {
                     known.clear();
                 }
@@ -148,6 +176,9 @@ impl Validator {
         }
         if k.warnafter.is_some_and(|at| now > at) {
             tracing::warn!(subject = claims.sub, "a stale service account token is in use");
+            count("serviceaccount_stale_tokens_total", "Cumulative stale projected service account tokens used");
+        } else {
+            count("serviceaccount_valid_tokens_total", "Cumulative valid projected service account tokens used");
         }
         Ok(UserInfo { extra, ..account_user(&k.namespace, &account.name, &account.uid) })
     }
@@ -163,7 +194,7 @@ impl Validator {
                 return bad("Token has been invalidated");
             };
             let kept = base64::engine::general_purpose::STANDARD.decode(tree::text(&stored, "/data/token"));
-            if tree::has(&stored, "/metadata/deletionTimestamp") || kept.is_ok_and(|kept| kept != token.as_bytes()) {
+            if tree::has(&stored, "/metadata/deletionTimestamp") || !kept.is_ok_and(|kept| kept == token.as_bytes()) {
                 return bad("Token has been invalidated");
             }
             let Some(owner) = self.find("serviceaccounts", namespace, account).await else {
@@ -178,8 +209,47 @@ impl Validator {
                     tree::text(&owner, "/metadata/uid")
                 ));
             }
+            self.track(&stored).await;
+            if tree::label(&stored, INVALID_SINCE).is_some_and(|since| !since.is_empty()) {
+                count(
+                    "serviceaccount_invalid_legacy_auto_token_uses_total",
+                    "Cumulative invalid auto-generated legacy tokens used",
+                );
+                return bad(format!(
+                    "the token in secret {namespace}/{secret} for service account {namespace}/{account} has been marked invalid. Use tokens from the TokenRequest API or manually created secret-based tokens, or remove the '{INVALID_SINCE}' label from the secret to temporarily allow use of this token"
+                ));
+            }
+            let generated = tree::list(&owner, "/secrets").iter().any(|s| tree::name_field(s) == secret);
+            if generated {
+                count("serviceaccount_legacy_auto_token_uses_total", "Cumulative auto-generated legacy tokens used");
+            } else {
+                count(
+                    "serviceaccount_legacy_manual_token_uses_total",
+                    "Cumulative manually created legacy tokens used",
+                );
+            }
         }
+        count("serviceaccount_legacy_tokens_total", "Cumulative legacy service account tokens used");
         Ok(account_user(namespace, account, uid))
+    }
+
+    /// Notes on the secret that its token is in use: once a day, so that those nobody needs can be found.
+    async fn track(&self, secret: &Value) {
+        let today = jiff::Timestamp::now().to_string()[..10].to_owned();
+        if tree::label(secret, LAST_USED) == Some(&today) {
+            return;
+        }
+        let (namespace, name) = (tree::namespace(secret), tree::name(secret));
+        let noted = async {
+            let mut fresh = self.api.get("", "secrets", namespace, name).await?;
+            if let Some(labels) = tree::map_mut(&mut fresh, &["metadata", "labels"]) {
+                labels.insert(LAST_USED.to_owned(), today.into());
+            }
+            self.api.update(&crate::bootstrap::server_user(), "", "secrets", "", fresh).await
+        };
+        if let Err(error) = noted.await {
+            tracing::warn!(namespace, name, %error, "the use of a legacy token was not noted on its secret");
+        }
     }
 
     async fn alive(
@@ -225,4 +295,49 @@ fn account_user(namespace: &str, name: &str, uid: &str) -> UserInfo {
 fn quoted(list: &[String]) -> String {
     let quoted: Vec<String> = list.iter().map(|s| format!("{s:?}")).collect();
     format!("[{}]", quoted.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::admission::testing::Fixed;
+    use crate::tokens::Config;
+    use crate::tokens::keys::tests::RSA_PEM;
+
+    #[tokio::test]
+    async fn legacy_tokens_live_by_their_secret_and_are_tracked() {
+        let config = Config { issuers: vec!["https://k".into()], lookup: true, ..Config::default() };
+        let accounts = Arc::new(ServiceAccounts::with_key(RSA_PEM, config));
+        let claims = json!({
+            "iss": LEGACY_ISSUER, "sub": "system:serviceaccount:e:sa",
+            "kubernetes.io/serviceaccount/namespace": "e",
+            "kubernetes.io/serviceaccount/secret.name": "s",
+            "kubernetes.io/serviceaccount/service-account.name": "sa",
+            "kubernetes.io/serviceaccount/service-account.uid": "u",
+        });
+        let token = accounts.sign(&claims).expect("signed");
+        let cluster = Arc::new(Fixed::default());
+        cluster.put("", "serviceaccounts", json!({"metadata": {"name": "sa", "namespace": "e", "uid": "u"}}));
+        let kept = base64::engine::general_purpose::STANDARD.encode(&token);
+        let secret = |labels: Value| json!({"metadata": {"name": "s", "namespace": "e", "labels": labels}, "data": {"token": kept}});
+        let validator = Validator::new(accounts, cluster.clone(), cluster.api());
+        let ask = || async { validator.check(&token, &[], 0).await.map(|i| i.map(|i| i.user.name)).map_err(|e| e.0) };
+        assert_eq!(ask().await, Err("Token has been invalidated".into()), "no secret, no token");
+        cluster.put("", "secrets", secret(json!({})));
+        assert_eq!(ask().await, Ok(Some("system:serviceaccount:e:sa".into())));
+        use crate::api::Reader as _;
+        let noted = cluster.get("", "secrets", "e", "s").expect("there");
+        let today = &jiff::Timestamp::now().to_string()[..10];
+        assert_eq!(tree::label(&noted, LAST_USED), Some(today));
+        cluster.put("", "secrets", secret(json!({INVALID_SINCE: "2026-01-01"})));
+        let refused = ask().await.expect_err("marked");
+        assert!(
+            refused.starts_with("the token in secret e/s for service account e/sa has been marked invalid."),
+            "{refused}"
+        );
+        cluster.put("", "secrets", json!({"metadata": {"name": "s", "namespace": "e"}, "data": {"token": "b3RoZXI="}}));
+        assert_eq!(ask().await, Err("Token has been invalidated".into()), "another token is kept there now");
+    }
 }

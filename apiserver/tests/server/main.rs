@@ -6,6 +6,8 @@ mod harness;
 
 mod access;
 mod admission;
+mod audit;
+mod authentication;
 mod authorization;
 mod bad_input;
 mod objects;

@@ -61,7 +61,8 @@ impl Access {
     pub async fn check<B>(&self, request: &Request<B>, chain: &[CertificateDer<'static>]) -> Result<(), Answer> {
         let (path, verb) = (request.uri().path().to_owned(), verb(request.method()));
         let identity = {
-            let credentials = Credentials { headers: request.headers(), certificates: chain, path: request.uri().path() };
+            let credentials =
+                Credentials { headers: request.headers(), certificates: chain, path: request.uri().path() };
             self.authenticator.authenticate(&credentials).await
         };
         let identity = match identity {
@@ -130,7 +131,7 @@ mod tests {
         let access =
             Access { authenticator: Arc::new(nobody()), authorizer: Arc::new(AlwaysDeny), node_name: "n".into() };
         assert_eq!(access.check(&request, &[]).await.expect_err("refused").status(), StatusCode::UNAUTHORIZED);
-        let access = Access { authenticator: Arc::new(OrAnonymous(nobody())), ..access };
+        let access = Access { authenticator: Arc::new(OrAnonymous { chain: nobody(), paths: Vec::new() }), ..access };
         assert_eq!(access.check(&request, &[]).await.expect_err("refused").status(), StatusCode::FORBIDDEN);
     }
 }

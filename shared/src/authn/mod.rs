@@ -195,19 +195,35 @@ impl Authenticator for Anonymous {
 }
 
 /// Runs `chain`, and answers with the anonymous user when nobody offered a credential (never when one was bad).
-pub struct OrAnonymous<A>(pub A);
+pub struct OrAnonymous<A> {
+    /// Who is asked first.
+    pub chain: A,
+    /// The only paths that may be asked for so; all when empty.
+    pub paths: Vec<String>,
+}
 
 #[async_trait]
 impl<A: Authenticator> Authenticator for OrAnonymous<A> {
     async fn authenticate(&self, request: &Credentials<'_>) -> Result<Option<Identity>, AuthnError> {
-        let known = self.0.authenticate(request).await?;
-        Ok(Some(known.unwrap_or_else(|| UserInfo::anonymous().into())))
+        let known = self.chain.authenticate(request).await?;
+        let open = self.paths.is_empty() || self.paths.iter().any(|p| p == request.path);
+        Ok(known.or_else(|| open.then(|| UserInfo::anonymous().into())))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn some_paths_are_open() {
+        let headers = http::HeaderMap::new();
+        let chain = OrAnonymous { chain: Union::default(), paths: vec!["/livez".into()] };
+        for (path, known) in [("/livez", true), ("/livez/etcd", false), ("/api", false)] {
+            let request = Credentials { headers: &headers, certificates: &[], path };
+            assert_eq!(chain.authenticate(&request).await.expect("no error").is_some(), known, "{path}");
+        }
+    }
 
     #[test]
     fn bearer_header() {

@@ -14,6 +14,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::{CertificateDer, UnixTime};
 use sha2::{Digest, Sha256};
 use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::x509::X509Name;
 
 use super::{Authenticator, AuthnError, Credentials, Identity, UserInfo};
 
@@ -60,11 +61,28 @@ fn read(leaf: &CertificateDer<'_>) -> Result<(UserInfo, u64), AuthnError> {
     let subject = parsed.subject();
     let name = subject.iter_common_name().next().and_then(|a| a.as_str().ok()).unwrap_or("").to_owned();
     let groups = subject.iter_organization().filter_map(|a| a.as_str().ok()).map(str::to_owned).collect();
+    let uid = uid(subject)?;
     let id = Sha256::digest(leaf.as_ref()).iter().map(|b| format!("{b:02x}")).collect::<String>();
     let extra =
         BTreeMap::from([("authentication.kubernetes.io/credential-id".to_owned(), vec![format!("X509SHA256={id}")])]);
     let not_after = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);
-    Ok((UserInfo { name, uid: String::new(), groups, extra }, not_after))
+    Ok((UserInfo { name, uid, groups, extra }, not_after))
+}
+
+/// Upstream's attribute of subjects for the uid of a user.
+const UID: &str = "1.3.6.1.4.1.57683.2";
+
+fn uid(subject: &X509Name<'_>) -> Result<String, AuthnError> {
+    let mut found = subject.iter_attributes().filter(|a| a.attr_type().to_id_string() == UID);
+    let Some(first) = found.next() else { return Ok(String::new()) };
+    if found.next().is_some() {
+        return Err(AuthnError("expected 1 UID, but found multiple".into()));
+    }
+    match first.as_str() {
+        Ok("") => Err(AuthnError("UID cannot be an empty string".into())),
+        Ok(uid) => Ok(uid.to_owned()),
+        Err(_) => Err(AuthnError("unable to parse UID into a string".into())),
+    }
 }
 
 /// The user a certificate names, without any check of trust.
@@ -99,5 +117,29 @@ impl Authenticator for X509 {
         let user = self.verifier.load().verify(request.certificates)?;
         // A certificate without a common name identifies nobody.
         Ok((!user.name.is_empty()).then(|| user.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{CertificateParams, DnType, KeyPair};
+
+    fn certificate(uids: &[&str]) -> CertificateDer<'static> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "jane");
+        params.distinguished_name.push(DnType::OrganizationName, "dev");
+        for uid in uids {
+            params.distinguished_name.push(DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2]), *uid);
+        }
+        params.self_signed(&KeyPair::generate().expect("a key")).expect("signed").der().clone()
+    }
+
+    #[test]
+    fn subjects_become_users() {
+        let user = user_of_certificate(&certificate(&["u-1"])).expect("a user");
+        assert_eq!((user.name.as_str(), user.uid.as_str(), user.groups.join(",").as_str()), ("jane", "u-1", "dev"));
+        assert_eq!(user_of_certificate(&certificate(&[])).expect("a user").uid, "");
+        assert_eq!(user_of_certificate(&certificate(&[""])).expect_err("refused").0, "UID cannot be an empty string");
     }
 }

@@ -161,7 +161,7 @@ impl DelegatedOptions {
         }
         let known = GroupAdder(Union::new(members));
         let authenticator: Arc<dyn Authenticator> =
-            if self.anonymous { Arc::new(OrAnonymous(known)) } else { Arc::new(known) };
+            if self.anonymous { Arc::new(OrAnonymous { chain: known, paths: Vec::new() }) } else { Arc::new(known) };
         let mut members: Vec<Arc<dyn Authorizer>> = vec![
             Arc::new(PrivilegedGroups(vec![crate::authn::SYSTEM_MASTERS.to_owned()])),
             Arc::new(PathAllowList::new(&self.always_allow_paths)),

@@ -90,7 +90,8 @@ async fn secure_port_knows_its_clients() {
     let (_, stranger) = client_pair("system:masters");
     let key = crate::cert::ReloadingKey::from_pem(&serving).expect("key");
     let x509: Arc<dyn Authenticator> = Arc::new(X509::new(ca.as_bytes()).expect("x509"));
-    let authenticator = Arc::new(crate::authn::OrAnonymous(GroupAdder(Union::new(vec![x509]))));
+    let authenticator =
+        Arc::new(crate::authn::OrAnonymous { chain: GroupAdder(Union::new(vec![x509])), paths: Vec::new() });
     let authorizer = Arc::new(authz::Union::new(vec![
         Arc::new(PrivilegedGroups(vec!["system:masters".into()])) as Arc<dyn Authorizer>,
         Arc::new(PathAllowList::new(&["/healthz".into()])),

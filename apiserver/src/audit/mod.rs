@@ -1,0 +1,375 @@
+//! Audit: who asked for what, when, and what came of it, written down as far as a policy wants it.
+//!
+//! In come a request's head, its body and its outcome, out go events to the back ends. Where the policy wants nothing of
+//! a request, nothing is copied and nothing is made. Answers for upstream's audit filters and plugins.
+
+pub mod event;
+mod log;
+pub mod policy;
+mod sink;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prometheus::{Counter, CounterVec};
+use serde_json::{Value, json};
+use shared::authn::{Headers, UserInfo};
+use shared::authz::Attributes;
+use shared::flags::FlagSet;
+use shared::metrics;
+use shared::run::{Shutdown, TaskGroup};
+use shared::status::Status;
+
+use crate::access::tree;
+use event::{Event, ObjectRef, micro_time};
+use policy::{Level, Omit, Policy, Stage};
+use sink::Sink;
+
+/// Letters of a client's name that are kept.
+const USER_AGENT: usize = 1024;
+
+/// See the module.
+pub struct Audit {
+    policy: Policy,
+    sinks: Vec<Sink>,
+    tasks: TaskGroup,
+    events: Counter,
+    levels: CounterVec,
+    rejected: Counter,
+}
+
+/// What an event says of the request's way here.
+pub struct Origin<'a> {
+    /// The id all events of the request have.
+    pub audit_id: &'a str,
+    /// Path and query as sent.
+    pub uri: &'a str,
+    /// Headers.
+    pub headers: &'a dyn Headers,
+    /// The other end of the connection.
+    pub peer: Option<SocketAddr>,
+    /// The answer takes as long as the client likes.
+    pub long_running: bool,
+}
+
+fn single(name: &str, help: &str) -> Counter {
+    metrics::counter(name, help, &[]).with_label_values::<&str>(&[])
+}
+
+impl Audit {
+    /// From the flags; `None` where they want no audit.
+    ///
+    /// # Errors
+    /// Upstream's words.
+    pub async fn from_flags(
+        flags: &FlagSet,
+        tasks: &TaskGroup,
+        shutdown: &Shutdown,
+    ) -> Result<Option<Arc<Self>>, String> {
+        let path = flags.string("audit-policy-file");
+        let sinks = sink::from_flags(flags, tasks, shutdown).await?;
+        if path.is_empty() {
+            if !sinks.is_empty() {
+                tracing::info!("No audit policy file provided, no events will be recorded for log backend");
+            }
+            return Ok(None);
+        }
+        let policy = Policy::read(&path).map_err(|e| format!("loading audit policy file: {e}"))?;
+        if sinks.is_empty() {
+            return Ok(None);
+        }
+        let audit = Self {
+            policy,
+            sinks,
+            tasks: tasks.clone(),
+            events: single(
+                "apiserver_audit_event_total",
+                "[ALPHA] Counter of audit events generated and sent to the audit backend.",
+            ),
+            levels: metrics::counter(
+                "apiserver_audit_level_total",
+                "[ALPHA] Counter of policy levels for audit events (1 per request).",
+                &["level"],
+            ),
+            rejected: single(
+                "apiserver_audit_requests_rejected_total",
+                "[ALPHA] Counter of apiserver requests rejected due to an error in audit logging backend.",
+            ),
+        };
+        Ok(Some(Arc::new(audit)))
+    }
+
+    /// Begins the trail of a request; `None` where the policy wants nothing of it.
+    pub fn begin(self: &Arc<Self>, request: &Attributes, origin: &Origin<'_>) -> Option<Trail> {
+        let (level, omit) = self.policy.decide(request);
+        self.levels.with_label_values(&[level.name()]).inc();
+        if level == Level::None {
+            return None;
+        }
+        let object_ref = request.resource_request.then(|| ObjectRef {
+            resource: request.resource.clone(),
+            namespace: request.namespace.clone(),
+            name: request.name.clone(),
+            api_group: request.api_group.clone(),
+            api_version: request.api_version.clone(),
+            subresource: request.subresource.clone(),
+            ..ObjectRef::default()
+        });
+        let now = micro_time(jiff::Timestamp::now());
+        let event = Event {
+            kind: "Event",
+            api_version: "audit.k8s.io/v1",
+            level: level.name(),
+            audit_id: origin.audit_id.to_owned(),
+            request_uri: origin.uri.to_owned(),
+            verb: request.verb.clone(),
+            user: request.user.clone(),
+            source_ips: source_ips(origin),
+            user_agent: user_agent(origin.headers.first("user-agent").unwrap_or("")),
+            object_ref,
+            request_received_timestamp: now,
+            ..Event::default()
+        };
+        Some(Trail { audit: self.clone(), level, omit: omit.clone(), event, long_running: origin.long_running })
+    }
+
+    /// Hands an event to all back ends; `false` when one of them insists on having had it.
+    async fn send(&self, event: Arc<Event>, first: bool) -> bool {
+        self.events.inc();
+        let mut accepted = true;
+        for sink in &self.sinks {
+            accepted &= sink.send(&event, first).await;
+        }
+        accepted
+    }
+}
+
+/// Where a request says it came from, and where it did.
+fn source_ips(origin: &Origin<'_>) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    let mut add = |text: &str| {
+        if let Ok(ip) = text.trim().parse::<std::net::IpAddr>() {
+            let ip = ip.to_string();
+            if all.last() != Some(&ip) {
+                all.push(ip);
+            }
+        }
+    };
+    origin.headers.first("x-forwarded-for").unwrap_or("").split(',').for_each(&mut add);
+    add(origin.headers.first("x-real-ip").unwrap_or(""));
+    if let Some(peer) = origin.peer {
+        add(&peer.ip().to_canonical().to_string());
+    }
+    all
+}
+
+fn user_agent(text: &str) -> String {
+    match text.char_indices().nth(USER_AGENT) {
+        Some((end, _)) => format!("{}...TRUNCATED", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// The credentials a request offered that nobody believed, in upstream's words.
+pub fn attempted(headers: &dyn Headers, query: &str, certificates: bool) -> String {
+    let authorization = headers.first("authorization").unwrap_or("").to_ascii_lowercase();
+    let mut methods = Vec::new();
+    for (name, there) in [
+        ("basic", authorization.starts_with("basic ")),
+        ("bearer", authorization.starts_with("bearer ")),
+        ("access_token", query.split('&').any(|p| p.starts_with("access_token="))),
+        ("x509", certificates),
+    ] {
+        if there {
+            methods.push(name);
+        }
+    }
+    match methods.as_slice() {
+        [] => "Authentication failed, no credentials found".to_owned(),
+        methods => format!("Authentication failed, attempted: {}", methods.join(", ")),
+    }
+}
+
+/// What is known of one request so far.
+pub struct Trail {
+    audit: Arc<Audit>,
+    level: Level,
+    omit: Omit,
+    event: Event,
+    long_running: bool,
+}
+
+/// A body as a tree, whatever it was written in; nothing when it cannot be read.
+fn object(content_type: &str, body: &Bytes) -> Option<Value> {
+    if body.is_empty() {
+        return None;
+    }
+    if body.starts_with(b"k8s\0") {
+        return proto::protobuf::decode_envelope(body).ok();
+    }
+    if content_type.contains("yaml") {
+        return proto::yaml::decode_any(body).ok();
+    }
+    serde_json::from_slice(body).ok()
+}
+
+fn without_managed_fields(mut object: Value) -> Value {
+    let strip = |o: &mut Value| {
+        if let Some(meta) = o.get_mut("metadata").and_then(Value::as_object_mut) {
+            meta.remove("managedFields");
+        }
+    };
+    strip(&mut object);
+    object.get_mut("items").and_then(Value::as_array_mut).into_iter().flatten().for_each(strip);
+    object
+}
+
+impl Trail {
+    /// Whether the answer takes as long as the client likes.
+    pub fn is_long_running(&self) -> bool {
+        self.long_running
+    }
+
+    /// Writes down that the request came. `false`: it must be refused, as that could not be written down.
+    pub async fn received(&self) -> bool {
+        let accepted = self.emit(Stage::RequestReceived, true).await;
+        if !accepted {
+            self.audit.rejected.inc();
+        }
+        accepted
+    }
+
+    /// Whom the caller asked to be taken for.
+    pub fn impersonates(&mut self, user: Option<UserInfo>) {
+        self.event.impersonated_user = user;
+    }
+
+    /// Adds annotations; those that are there stay.
+    pub fn annotate(&mut self, annotations: BTreeMap<String, String>) {
+        for (key, value) in annotations {
+            self.event.annotations.entry(key).or_insert(value);
+        }
+    }
+
+    /// The body of the request; looked at only where the policy wants it.
+    pub fn request(&mut self, content_type: &str, body: &Bytes) {
+        if self.level < Level::Request {
+            return;
+        }
+        let Some(object) = object(content_type, body) else { return };
+        if let Some(about) = &mut self.event.object_ref {
+            let fill = |own: &mut String, pointer: &str| {
+                if own.is_empty() {
+                    tree::text(&object, pointer).clone_into(own);
+                }
+            };
+            fill(&mut about.name, "/metadata/name");
+            fill(&mut about.uid, "/metadata/uid");
+            fill(&mut about.resource_version, "/metadata/resourceVersion");
+        }
+        self.event.request_object = Some(self.shown(object));
+    }
+
+    /// The body of the answer; looked at only where the policy wants it.
+    pub fn response(&mut self, content_type: &str, body: &Bytes) {
+        if self.level == Level::RequestResponse {
+            self.event.response_object = object(content_type, body).map(|o| self.shown(o));
+        }
+    }
+
+    fn shown(&self, object: Value) -> Value {
+        if self.omit.managed_fields { without_managed_fields(object) } else { object }
+    }
+
+    /// The code of the answer, where no failure said more.
+    pub fn code_unless_failed(&mut self, code: u16) {
+        self.event.response_status.get_or_insert_with(|| json!({"metadata": {}, "code": code}));
+    }
+
+    /// The refusal.
+    pub fn failed(&mut self, status: &Status) {
+        let mut tree: Value = serde_json::from_slice(&status.to_json()).unwrap_or_default();
+        if self.level == Level::RequestResponse {
+            self.event.response_object = Some(tree.clone());
+        }
+        if let Some(map) = tree.as_object_mut() {
+            map.remove("kind");
+            map.remove("apiVersion");
+        }
+        self.event.response_status = Some(tree);
+    }
+
+    /// A refusal of who could not say who he is.
+    pub fn unauthenticated(&mut self, message: String) {
+        let mut status = json!({"metadata": {}, "code": 401});
+        status["message"] = message.into();
+        self.event.response_status = Some(status);
+    }
+
+    /// Writes down that the answer begins.
+    pub async fn started(&self) {
+        self.emit(Stage::ResponseStarted, false).await;
+    }
+
+    /// Writes down that the answer is out.
+    pub async fn completed(&self) {
+        self.emit(Stage::ResponseComplete, false).await;
+    }
+
+    /// For answers that end when nobody is there to wait for the back ends.
+    pub fn complete_later(self) {
+        let tasks = self.audit.tasks.clone();
+        tasks.spawn("audit-complete", async move { self.completed().await });
+    }
+
+    async fn emit(&self, stage: Stage, first: bool) -> bool {
+        if self.omit.stages.contains(&stage) {
+            return true;
+        }
+        let mut event = self.event.clone();
+        event.stage = stage.name();
+        event.stage_timestamp = match stage {
+            Stage::RequestReceived => event.request_received_timestamp.clone(),
+            _ => micro_time(jiff::Timestamp::now()),
+        };
+        self.audit.send(Arc::new(event), first).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_a_request_came_from() {
+        let mut headers = http::HeaderMap::new();
+        headers.insert("x-forwarded-for", http::HeaderValue::from_static("192.0.2.1, nonsense, 192.0.2.2"));
+        headers.insert("x-real-ip", http::HeaderValue::from_static("192.0.2.2"));
+        let peer = "[::ffff:192.0.2.9]:1234".parse().ok();
+        let origin = Origin { audit_id: "", uri: "", headers: &headers, peer, long_running: false };
+        assert_eq!(source_ips(&origin), ["192.0.2.1", "192.0.2.2", "192.0.2.9"]);
+        assert_eq!(user_agent(&"é".repeat(1025)), format!("{}...TRUNCATED", "é".repeat(1024)));
+    }
+
+    #[test]
+    fn what_was_tried() {
+        let mut headers = http::HeaderMap::new();
+        assert_eq!(attempted(&headers, "", false), "Authentication failed, no credentials found");
+        headers.insert("authorization", http::HeaderValue::from_static("Bearer x"));
+        assert_eq!(
+            attempted(&headers, "a=1&access_token=x", true),
+            "Authentication failed, attempted: bearer, access_token, x509"
+        );
+    }
+
+    #[test]
+    fn managed_fields_are_left_out_of_objects_and_lists() {
+        let object = json!({"metadata": {"name": "x", "managedFields": []}, "items": [{"metadata": {"managedFields": [], "name": "y"}}]});
+        assert_eq!(
+            without_managed_fields(object),
+            json!({"metadata": {"name": "x"}, "items": [{"metadata": {"name": "y"}}]})
+        );
+    }
+}

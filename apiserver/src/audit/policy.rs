@@ -1,0 +1,365 @@
+//! The audit policy: which requests are written down, how much of them, and at which stages. Pure.
+
+use serde_json::Value;
+use shared::authz::Attributes;
+use shared::config::{self, Unknown};
+use shared::status::field::{Error, Path, aggregate};
+
+use crate::access::tree;
+
+/// How much is written down.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Nothing.
+    #[default]
+    None,
+    /// Who, what, when.
+    Metadata,
+    /// And the request's object.
+    Request,
+    /// And the answer's.
+    RequestResponse,
+}
+
+impl Level {
+    const ALL: [Level; 4] = [Level::None, Level::Metadata, Level::Request, Level::RequestResponse];
+
+    /// Upstream's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::None => "None",
+            Level::Metadata => "Metadata",
+            Level::Request => "Request",
+            Level::RequestResponse => "RequestResponse",
+        }
+    }
+
+    fn parse(name: &str) -> Option<Level> {
+        Self::ALL.into_iter().find(|l| l.name() == name)
+    }
+}
+
+/// When it is written down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Before anything else.
+    RequestReceived,
+    /// The answer begins; for requests that go on for long.
+    ResponseStarted,
+    /// The answer is out.
+    ResponseComplete,
+    /// The handler broke.
+    Panic,
+}
+
+impl Stage {
+    const ALL: [Stage; 4] = [Stage::RequestReceived, Stage::ResponseStarted, Stage::ResponseComplete, Stage::Panic];
+
+    /// Upstream's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::RequestReceived => "RequestReceived",
+            Stage::ResponseStarted => "ResponseStarted",
+            Stage::ResponseComplete => "ResponseComplete",
+            Stage::Panic => "Panic",
+        }
+    }
+
+    fn parse(name: &str) -> Option<Stage> {
+        Self::ALL.into_iter().find(|s| s.name() == name)
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+struct GroupResources {
+    group: String,
+    resources: Vec<String>,
+    names: Vec<String>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Rule {
+    level: Level,
+    users: Vec<String>,
+    groups: Vec<String>,
+    verbs: Vec<String>,
+    namespaces: Vec<String>,
+    resources: Vec<GroupResources>,
+    urls: Vec<String>,
+    omit: Omit,
+}
+
+/// What is left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Omit {
+    /// Events of these stages.
+    pub stages: Vec<Stage>,
+    /// Managed fields of objects.
+    pub managed_fields: bool,
+}
+
+/// A policy.
+#[derive(Debug, Clone, Default)]
+pub struct Policy {
+    rules: Vec<Rule>,
+    omit: Omit,
+}
+
+fn has(list: &[String], wanted: &str) -> bool {
+    list.iter().any(|v| v == wanted)
+}
+
+impl GroupResources {
+    fn matches(&self, request: &Attributes) -> bool {
+        if self.group != request.api_group {
+            return false;
+        }
+        let named = self.names.is_empty() || has(&self.names, &request.name);
+        let (resource, sub) = (request.resource.as_str(), request.subresource.as_str());
+        let fits = |own: &String| match own.split_once('/') {
+            _ if own == "*" => true,
+            Some(("*", s)) => !sub.is_empty() && s == sub,
+            Some((r, "*")) => r == resource,
+            Some((r, s)) => r == resource && s == sub,
+            None => own == resource && sub.is_empty(),
+        };
+        self.resources.is_empty() || (named && self.resources.iter().any(fits))
+    }
+}
+
+impl Rule {
+    fn matches(&self, request: &Attributes) -> bool {
+        let any = |list: &[String], wanted: &str| list.is_empty() || has(list, wanted);
+        if !any(&self.users, &request.user.name)
+            || !any(&self.verbs, &request.verb)
+            || !(self.groups.is_empty() || request.user.groups.iter().any(|g| has(&self.groups, g)))
+        {
+            return false;
+        }
+        if !self.namespaces.is_empty() || !self.resources.is_empty() {
+            return request.resource_request
+                && any(&self.namespaces, &request.namespace)
+                && (self.resources.is_empty() || self.resources.iter().any(|r| r.matches(request)));
+        }
+        if self.urls.is_empty() {
+            return true;
+        }
+        let covers = |url: &String| {
+            url == "*" || *url == request.path || url.strip_suffix('*').is_some_and(|p| request.path.starts_with(p))
+        };
+        !request.resource_request && self.urls.iter().any(covers)
+    }
+}
+
+impl Policy {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// Upstream's words.
+    pub fn read(path: &str) -> Result<Self, String> {
+        if path.is_empty() {
+            return Err("file path not specified".to_owned());
+        }
+        let bytes = std::fs::read(path).map_err(|e| format!("failed to read file path {path:?}: {e}"))?;
+        let policy = Self::parse(&bytes).map_err(|e| match e.is_empty() {
+            true => format!("loaded illegal policy with 0 rules from file {path}"),
+            false => format!("failed decoding file {path:?}: {e}"),
+        })?;
+        Ok(policy)
+    }
+
+    /// An empty error is a policy without rules.
+    fn parse(bytes: &[u8]) -> Result<Self, String> {
+        let tree = config::decode(bytes, "Policy", Unknown::Refuse).map_err(|e| e.to_string())?;
+        let mut errors = Vec::new();
+        let omit = Omit {
+            stages: stages(&tree, &Path::new("omitStages"), &mut errors),
+            managed_fields: tree::flag(&tree, "/omitManagedFields"),
+        };
+        let root = Path::new("rules");
+        let rules = tree::list(&tree, "/rules");
+        let rules: Vec<Rule> =
+            rules.iter().enumerate().map(|(i, rule)| read_rule(rule, &omit, &root.index(i), &mut errors)).collect();
+        if !errors.is_empty() {
+            return Err(aggregate(&errors));
+        }
+        if rules.is_empty() { Err(String::new()) } else { Ok(Self { rules, omit }) }
+    }
+
+    /// What is written down of a request.
+    pub fn decide(&self, request: &Attributes) -> (Level, &Omit) {
+        match self.rules.iter().find(|rule| rule.matches(request)) {
+            Some(rule) => (rule.level, &rule.omit),
+            None => (Level::None, &self.omit),
+        }
+    }
+}
+
+fn stages(tree: &Value, path: &Path, errors: &mut Vec<Error>) -> Vec<Stage> {
+    let mut found = Vec::new();
+    for (at, name) in tree::strings(tree, "/omitStages").iter().enumerate() {
+        match Stage::parse(name) {
+            Some(stage) => found.push(stage),
+            None => {
+                let text = "allowed stages are RequestReceived,ResponseStarted,ResponseComplete,Panic";
+                errors.push(Error::invalid(path.index(at), name.as_str(), text));
+            }
+        }
+    }
+    found
+}
+
+fn read_rule(rule: &Value, policy: &Omit, path: &Path, errors: &mut Vec<Error>) -> Rule {
+    let word = tree::text(rule, "/level");
+    let level = Level::parse(word).unwrap_or_else(|| {
+        errors.push(match word {
+            "" => Error::required(path.child("level"), ""),
+            _ => Error::not_supported(path.child("level"), word, &Level::ALL.map(Level::name)),
+        });
+        Level::None
+    });
+    let mut omitted = stages(rule, &path.child("omitStages"), errors);
+    omitted.extend(policy.stages.iter().copied().filter(|s| !omitted.contains(s)).collect::<Vec<_>>());
+    let resources = tree::list(rule, "/resources");
+    let resources = resources.iter().enumerate().map(|(i, r)| {
+        let path = path.child("resources").index(i);
+        let group = tree::text(r, "/group");
+        let complaints = if group.is_empty() { Vec::new() } else { proto::selector::format::dns1123_subdomain(group) };
+        if !complaints.is_empty() {
+            errors.push(Error::invalid(path.child("group"), group, &complaints.join(",")));
+        }
+        let (resources, names) = (tree::strings(r, "/resources"), tree::strings(r, "/resourceNames"));
+        if resources.is_empty() && !names.is_empty() {
+            let text = "using resourceNames requires at least one resource";
+            errors.push(Error::invalid(path.child("resourceNames"), names.clone(), text));
+        }
+        GroupResources { group: group.to_owned(), resources, names }
+    });
+    let resources: Vec<GroupResources> = resources.collect();
+    let namespaces = tree::strings(rule, "/namespaces");
+    let urls = tree::strings(rule, "/nonResourceURLs");
+    check_urls(&urls, !resources.is_empty() || !namespaces.is_empty(), &path.child("nonResourceURLs"), errors);
+    Rule {
+        level,
+        users: tree::strings(rule, "/users"),
+        groups: tree::strings(rule, "/userGroups"),
+        verbs: tree::strings(rule, "/verbs"),
+        namespaces,
+        resources,
+        urls,
+        omit: Omit {
+            stages: omitted,
+            managed_fields: tree::maybe_flag(rule, "/omitManagedFields").unwrap_or(policy.managed_fields),
+        },
+    }
+}
+
+fn check_urls(urls: &[String], mixed: bool, path: &Path, errors: &mut Vec<Error>) {
+    for (at, url) in urls.iter().enumerate().filter(|(_, url)| *url != "*") {
+        if !url.starts_with('/') {
+            let text = "non-resource URL rules must begin with a '/' character";
+            errors.push(Error::invalid(path.index(at), url.as_str(), text));
+        }
+        if url.trim_end_matches('*').contains('*') || url.ends_with("**") {
+            let text = "non-resource URL wildcards '*' must be the final character of the rule";
+            errors.push(Error::invalid(path.index(at), url.as_str(), text));
+        }
+    }
+    if mixed && !urls.is_empty() {
+        let text = "rules cannot apply to both regular resources and non-resource URLs";
+        errors.push(Error::invalid(path.clone(), urls.to_vec(), text));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shared::authn::UserInfo;
+
+    use super::*;
+
+    fn policy(rules: &str) -> Result<Policy, String> {
+        Policy::parse(format!("apiVersion: audit.k8s.io/v1\nkind: Policy\n{rules}").as_bytes())
+    }
+
+    fn on(user: &str, verb: &str, group: &str, resource: &str, namespace: &str, name: &str) -> Attributes {
+        let (resource, sub) = resource.split_once('/').unwrap_or((resource, ""));
+        Attributes {
+            user: UserInfo { name: user.into(), groups: vec!["humans".into()], ..UserInfo::default() },
+            verb: verb.into(),
+            api_group: group.into(),
+            resource: resource.into(),
+            subresource: sub.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+            resource_request: true,
+            ..Attributes::default()
+        }
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_decides() {
+        let policy = policy(concat!(
+            "omitStages: [RequestReceived]\nomitManagedFields: true\nrules:\n",
+            "- {level: None, users: ['system:kube-proxy'], verbs: [watch]}\n",
+            "- {level: Metadata, resources: [{group: '', resources: [secrets, 'pods/*', '*/scale']}]}\n",
+            "- {level: Request, resources: [{group: '', resources: [configmaps], resourceNames: [only]}], omitManagedFields: false, omitStages: [Panic]}\n",
+            "- {level: RequestResponse, namespaces: [''], userGroups: [humans], resources: [{group: apps}]}\n",
+            "- {level: Metadata, nonResourceURLs: ['/healthz*', /version]}\n",
+        ))
+        .expect("fine");
+        let at = |path: &str| Attributes { path: path.into(), verb: "get".into(), ..Attributes::default() };
+        for (request, want) in [
+            (on("system:kube-proxy", "watch", "", "secrets", "n", ""), Level::None),
+            (on("eve", "watch", "", "secrets", "n", ""), Level::Metadata),
+            (on("eve", "get", "", "pods/log", "n", "p"), Level::Metadata),
+            (on("eve", "get", "", "pods", "n", "p"), Level::Metadata),
+            (on("eve", "update", "", "replicationcontrollers/scale", "n", "p"), Level::Metadata),
+            (on("eve", "get", "", "configmaps", "n", "only"), Level::Request),
+            (on("eve", "get", "", "configmaps", "n", "other"), Level::None),
+            (on("eve", "create", "apps", "anything", "", ""), Level::RequestResponse),
+            (on("eve", "create", "apps", "anything", "n", ""), Level::None),
+            (at("/healthz/etcd"), Level::Metadata),
+            (at("/version"), Level::Metadata),
+            (at("/metrics"), Level::None),
+        ] {
+            assert_eq!(policy.decide(&request).0, want, "{request:?}");
+        }
+        let omit = policy.decide(&on("eve", "get", "", "configmaps", "n", "only")).1.clone();
+        assert_eq!(omit, Omit { stages: vec![Stage::Panic, Stage::RequestReceived], managed_fields: false });
+        assert!(policy.decide(&on("eve", "get", "", "secrets", "n", "")).1.managed_fields);
+    }
+
+    #[test]
+    fn policies_are_checked() {
+        for (rules, want) in [
+            ("rules: []", ""),
+            (
+                "rules: [{level: Loud}]",
+                r#"rules[0].level: Unsupported value: "Loud": supported values: "None", "Metadata", "Request", "RequestResponse""#,
+            ),
+            ("rules: [{users: [a]}]", "rules[0].level: Required value"),
+            (
+                "rules: [{level: None, nonResourceURLs: [x]}]",
+                r#"rules[0].nonResourceURLs[0]: Invalid value: "x": non-resource URL rules must begin with a '/' character"#,
+            ),
+            (
+                "rules: [{level: None, nonResourceURLs: ['/a*b']}]",
+                r#"rules[0].nonResourceURLs[0]: Invalid value: "/a*b": non-resource URL wildcards '*' must be the final character of the rule"#,
+            ),
+            (
+                "rules: [{level: None, nonResourceURLs: [/a], namespaces: [b]}]",
+                r#"rules[0].nonResourceURLs: Invalid value: ["/a"]: rules cannot apply to both regular resources and non-resource URLs"#,
+            ),
+            (
+                "rules: [{level: None, resources: [{resourceNames: [a]}]}]",
+                r#"rules[0].resources[0].resourceNames: Invalid value: ["a"]: using resourceNames requires at least one resource"#,
+            ),
+            (
+                "rules: [{level: None, omitStages: [Later]}]",
+                r#"rules[0].omitStages[0]: Invalid value: "Later": allowed stages are RequestReceived,ResponseStarted,ResponseComplete,Panic"#,
+            ),
+        ] {
+            assert_eq!(policy(rules).expect_err("refused"), want, "{rules}");
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! How events reach a back end: at once, or gathered by a task that sends them in batches and not too fast; cut down
+//! first when they are too large.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rand::Rng as _;
+use serde_json::{Value, json};
+use shared::client::{Remote, RemoteError};
+use shared::flags::FlagSet;
+use shared::metrics;
+use shared::run::{Shutdown, TaskGroup};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::event::Event;
+use super::log::{self, Log};
+
+/// For one try to reach a webhook.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// Tries, with pauses from the initial one on, each half as long again.
+const TRIES: u32 = 5;
+
+/// Where events end.
+enum Target {
+    Log(Log),
+    Webhook { remote: Remote, pause: Duration },
+}
+
+impl Target {
+    fn name(&self) -> &'static str {
+        match self {
+            Target::Log(_) => "log",
+            Target::Webhook { .. } => "webhook",
+        }
+    }
+
+    async fn send(&self, events: &[Arc<Event>]) -> Result<(), String> {
+        match self {
+            Target::Log(log) => log.write(events).map_err(|e| e.to_string()),
+            Target::Webhook { remote, pause } => post(remote, *pause, events).await,
+        }
+    }
+}
+
+async fn post(remote: &Remote, mut pause: Duration, events: &[Arc<Event>]) -> Result<(), String> {
+    // Inside a list the items need not say again what they are, but upstream lets them.
+    let items: Vec<Value> = events.iter().filter_map(|e| serde_json::to_value(e.as_ref()).ok()).collect();
+    let list = json!({"kind": "EventList", "apiVersion": "audit.k8s.io/v1", "metadata": {}, "items": items});
+    let body = Bytes::from(list.to_string());
+    let mut left = TRIES;
+    loop {
+        left -= 1;
+        let (text, again) = match remote.post(body.clone(), DEADLINE).await {
+            Ok(reply) if reply.is_success() => return Ok(()),
+            Ok(reply) => (reply.failure(), reply.may_pass()),
+            // Nothing is lost by trying once more: events have ids.
+            Err(error) => (error.to_string(), !matches!(error, RemoteError::Config(_))),
+        };
+        if !again || left == 0 {
+            return Err(text);
+        }
+        let jitter = rand::rng().random_range(1.0..1.2);
+        tokio::time::sleep(pause.mul_f64(jitter)).await;
+        pause = pause.mul_f64(1.5);
+    }
+}
+
+/// The largest events and batches, in bytes of JSON.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    event: usize,
+    batch: usize,
+}
+
+impl Limits {
+    /// An event that fits: as it is, without its objects, or not at all.
+    fn fit(self, event: &Arc<Event>) -> Option<(Arc<Event>, usize)> {
+        let size = event.json().len();
+        if size <= self.event {
+            return Some((event.clone(), size));
+        }
+        let mut less = event.as_ref().clone();
+        (less.request_object, less.response_object) = (None, None);
+        less.annotations.insert("audit.k8s.io/truncated".to_owned(), "true".to_owned());
+        let size = less.json().len();
+        (size <= self.event).then(|| (Arc::new(less), size))
+    }
+
+    /// Batches that fit, and how many events were dropped.
+    fn split(self, events: &[Arc<Event>]) -> (Vec<Vec<Arc<Event>>>, usize) {
+        let (mut batches, mut size, mut dropped) = (vec![Vec::new()], 0, 0);
+        for event in events {
+            let Some((event, length)) = self.fit(event) else {
+                dropped += 1;
+                continue;
+            };
+            if size + length > self.batch && size > 0 {
+                batches.push(Vec::new());
+                size = 0;
+            }
+            size += length;
+            if let Some(last) = batches.last_mut() {
+                last.push(event);
+            }
+        }
+        batches.retain(|b| !b.is_empty());
+        (batches, dropped)
+    }
+}
+
+struct Out {
+    target: Target,
+    limits: Option<Limits>,
+}
+
+impl Out {
+    /// Sends, and counts what was lost.
+    async fn send(&self, events: &[Arc<Event>]) -> Result<(), String> {
+        let (batches, dropped) = match self.limits {
+            Some(limits) => limits.split(events),
+            None => (vec![events.to_vec()], 0),
+        };
+        if dropped > 0 {
+            failed("truncate", dropped, "event is too large");
+        }
+        for batch in batches {
+            if let Err(error) = self.target.send(&batch).await {
+                failed(self.target.name(), batch.len(), &error);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn failed(plugin: &str, events: usize, error: &str) {
+    #[allow(clippy::cast_precision_loss)]
+    metrics::counter(
+        "apiserver_audit_error_total",
+        "[ALPHA] Counter of audit events that failed to be audited properly. Plugin identifies the plugin affected by the error.",
+        &["plugin"],
+    )
+    .with_label_values(&[plugin])
+    .inc_by(events as f64);
+    tracing::error!(plugin, impacted = events, error, "Error in audit plugin");
+}
+
+/// How batches are made.
+#[derive(Debug, Clone, Copy)]
+struct Batching {
+    buffer: usize,
+    size: usize,
+    wait: Duration,
+    /// Batches a second, and how many at once.
+    rate: Option<(f64, f64)>,
+}
+
+/// See the module.
+pub enum Sink {
+    /// The request waits for its events.
+    Blocking {
+        /// Where to.
+        out: OutHandle,
+        /// A request whose first event is lost is refused.
+        strict: bool,
+    },
+    /// It does not.
+    Batch(mpsc::Sender<Arc<Event>>),
+}
+
+/// Keeps what is behind a sink to this file.
+pub struct OutHandle(Out);
+
+impl Sink {
+    /// Hands over one event; `false` when it was lost and the request must be refused for it.
+    pub async fn send(&self, event: &Arc<Event>, first: bool) -> bool {
+        match self {
+            Sink::Blocking { out, strict } => {
+                let sent = out.0.send(std::slice::from_ref(event)).await;
+                sent.is_ok() || !(*strict && first)
+            }
+            Sink::Batch(queue) => {
+                if queue.try_send(event.clone()).is_err() {
+                    failed("buffered", 1, "audit buffer queue blocked");
+                }
+                true
+            }
+        }
+    }
+}
+
+/// Gathers and sends until the shutdown, then what is left.
+async fn run(out: Out, mut events: mpsc::Receiver<Arc<Event>>, how: Batching, shutdown: Shutdown) {
+    let mut tokens = how.rate.map_or(0.0, |(_, burst)| burst);
+    let mut since = Instant::now();
+    loop {
+        let mut batch = Vec::new();
+        tokio::select! {
+            () = shutdown.wait() => break,
+            got = events.recv_many(&mut batch, how.size) => if got == 0 { return },
+        }
+        let deadline = Instant::now() + how.wait;
+        while batch.len() < how.size {
+            tokio::select! {
+                () = shutdown.wait() => break,
+                () = tokio::time::sleep_until(deadline) => break,
+                got = events.recv() => match got {
+                    Some(event) => batch.push(event),
+                    None => break,
+                },
+            }
+        }
+        if let Some((rate, burst)) = how.rate {
+            tokens = (tokens + since.elapsed().as_secs_f64() * rate).min(burst);
+            since = Instant::now();
+            if tokens < 1.0 {
+                tokio::time::sleep(Duration::from_secs_f64((1.0 - tokens) / rate)).await;
+                tokens = 1.0;
+                since = Instant::now();
+            }
+            tokens -= 1.0;
+        }
+        // What was lost is counted there.
+        let _ = out.send(&batch).await;
+    }
+    events.close();
+    let mut rest = Vec::new();
+    while events.recv_many(&mut rest, how.size).await > 0 {
+        let _ = out.send(&rest).await;
+        rest.clear();
+    }
+}
+
+/// The sinks of the flags.
+///
+/// # Errors
+/// Upstream's words.
+pub async fn from_flags(flags: &FlagSet, tasks: &TaskGroup, shutdown: &Shutdown) -> Result<Vec<Sink>, String> {
+    let mut sinks = Vec::new();
+    let path = flags.string("audit-log-path");
+    if !path.is_empty() {
+        let format = flags.string("audit-log-format");
+        if !matches!(format.as_str(), "json" | "legacy") {
+            return Err(format!("invalid audit log format {format}, allowed formats are \"legacy,json\""));
+        }
+        let number = |name: &str| -> Result<u64, String> {
+            let value = flags.integer(name);
+            u64::try_from(value).map_err(|_| format!("--{name} {value} can't be a negative number"))
+        };
+        let options = log::Options {
+            legacy: format == "legacy",
+            max_size: number("audit-log-maxsize")?,
+            max_backups: usize::try_from(number("audit-log-maxbackup")?).unwrap_or(usize::MAX),
+            max_age: number("audit-log-maxage")?,
+            compress: flags.boolean("audit-log-compress"),
+            path,
+        };
+        let log = Log::new(options).map_err(|e| format!("ensureLogFile: {e}"))?;
+        sinks.push(sink("log", Target::Log(log), flags, tasks, shutdown)?);
+    }
+    let kubeconfig = flags.string("audit-webhook-config-file");
+    if !kubeconfig.is_empty() {
+        let remote =
+            Remote::from_kubeconfig(&kubeconfig).await.map_err(|e| format!("initializing audit webhook: {e}"))?;
+        let target = Target::Webhook { remote, pause: flags.duration("audit-webhook-initial-backoff") };
+        sinks.push(sink("webhook", target, flags, tasks, shutdown)?);
+    }
+    Ok(sinks)
+}
+
+fn sink(what: &str, target: Target, flags: &FlagSet, tasks: &TaskGroup, shutdown: &Shutdown) -> Result<Sink, String> {
+    let name = |rest: &str| format!("audit-{what}-{rest}");
+    let count = |rest: &str| usize::try_from(flags.integer(&name(rest))).unwrap_or(0);
+    let version = flags.string(&name("version"));
+    if version != "audit.k8s.io/v1" {
+        return Err(format!("invalid audit {what} API version {version}, allowed versions are \"audit.k8s.io/v1\""));
+    }
+    let limits = Limits { event: count("truncate-max-event-size"), batch: count("truncate-max-batch-size") };
+    if flags.boolean(&name("truncate-enabled")) && limits.event > limits.batch {
+        return Err(format!(
+            "maximum event size must not be greater than maximum batch size: {} > {}",
+            limits.event, limits.batch
+        ));
+    }
+    let out = Out { target, limits: flags.boolean(&name("truncate-enabled")).then_some(limits) };
+    match flags.string(&name("mode")).as_str() {
+        "blocking" => return Ok(Sink::Blocking { out: OutHandle(out), strict: false }),
+        "blocking-strict" => return Ok(Sink::Blocking { out: OutHandle(out), strict: true }),
+        "batch" => {}
+        other => {
+            return Err(format!(
+                "invalid audit {what} mode {other}, allowed modes are \"batch,blocking,blocking-strict\""
+            ));
+        }
+    }
+    let rate = (flags.float(&name("batch-throttle-qps")), flags.float(&name("batch-throttle-burst")));
+    let throttled = flags.boolean(&name("batch-throttle-enable"));
+    let batching = Batching {
+        buffer: count("batch-buffer-size"),
+        size: count("batch-max-size"),
+        wait: flags.duration(&name("batch-max-wait")),
+        rate: throttled.then_some(rate),
+    };
+    if batching.buffer == 0 || batching.size == 0 {
+        return Err(format!("invalid audit batch {what} max batch size {}, must be a positive number", batching.size));
+    }
+    if throttled && (rate.0 <= 0.0 || rate.1 <= 0.0) {
+        return Err(format!("invalid audit batch {what} throttle QPS {}, must be a positive number", rate.0));
+    }
+    let (sender, receiver) = mpsc::channel(batching.buffer);
+    let task = if what == "log" { "audit-log" } else { "audit-webhook" };
+    tasks.spawn(task, run(out, receiver, batching, shutdown.clone()));
+    Ok(Sink::Batch(sender))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(id: &str, object: usize) -> Arc<Event> {
+        let request_object = (object > 0).then(|| Value::from("x".repeat(object)));
+        Arc::new(Event { audit_id: id.into(), request_object, ..Event::default() })
+    }
+
+    #[test]
+    fn large_events_lose_their_objects_and_batches_are_split() {
+        let plain = event("a", 0).json().len();
+        let limits = Limits { event: plain + 100, batch: 2 * plain + 150 };
+        let (batches, dropped) =
+            limits.split(&[event("a", 0), event("b", 5000), event("c", 0), event(&"d".repeat(5000), 0)]);
+        assert_eq!(dropped, 1);
+        let shown: Vec<Vec<&str>> = batches.iter().map(|b| b.iter().map(|e| e.audit_id.as_str()).collect()).collect();
+        assert_eq!(shown, [vec!["a", "b"], vec!["c"]]);
+        assert_eq!(batches[0][1].annotations["audit.k8s.io/truncated"], "true");
+        assert!(batches[0][1].request_object.is_none());
+    }
+
+    #[tokio::test]
+    async fn batches_reach_the_file_and_what_is_left_at_the_end_too() {
+        let path = std::env::temp_dir().join(format!("audit-{}.log", uuid::Uuid::new_v4()));
+        let flags = FlagSet::of(
+            "kube-apiserver",
+            &[
+                &format!("--audit-log-path={}", path.display()),
+                "--audit-log-mode=batch",
+                "--audit-log-batch-max-size=2",
+                "--audit-log-batch-max-wait=1h",
+            ],
+        )
+        .expect("flags");
+        let (tasks, shutdown) = (TaskGroup::new(), Shutdown::new());
+        let sinks = from_flags(&flags, &tasks, &shutdown).await.expect("sinks");
+        for id in ["1", "2", "3"] {
+            assert!(sinks[0].send(&event(id, 0), true).await);
+        }
+        shutdown.trigger();
+        tasks.drain(Duration::from_secs(5)).await;
+        let text = std::fs::read_to_string(&path).expect("a log");
+        assert_eq!(text.lines().count(), 3, "{text}");
+        std::fs::remove_file(path).expect("removed");
+    }
+
+    #[tokio::test]
+    async fn flags_are_checked() {
+        for (args, want) in [
+            (
+                &["--audit-log-path=-", "--audit-log-format=xml"][..],
+                "invalid audit log format xml, allowed formats are \"legacy,json\"",
+            ),
+            (
+                &["--audit-log-path=-", "--audit-log-mode=later"],
+                "invalid audit log mode later, allowed modes are \"batch,blocking,blocking-strict\"",
+            ),
+            (&["--audit-log-path=-", "--audit-log-maxage=-1"], "--audit-log-maxage -1 can't be a negative number"),
+            (
+                &["--audit-log-path=-", "--audit-log-version=v9"],
+                "invalid audit log API version v9, allowed versions are \"audit.k8s.io/v1\"",
+            ),
+        ] {
+            let flags = FlagSet::of("kube-apiserver", args).expect("flags");
+            let got = from_flags(&flags, &TaskGroup::new(), &Shutdown::new()).await.err();
+            assert_eq!(got.as_deref(), Some(want));
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Remembers what tokens stand for, for a short while: asking is costly, and the same token comes with every request.
+//! Many who ask the same at once wait for one answer.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use prometheus::CounterVec;
+use sha2::{Digest, Sha256};
+use shared::authn::{AuthnError, Identity};
+use shared::metrics;
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
+
+use super::TokenAuthenticator;
+
+/// Tokens remembered.
+const LIMIT: usize = 4096;
+
+type Outcome = Option<Identity>;
+
+struct Entry {
+    outcome: Arc<OnceCell<Outcome>>,
+    /// Set once there is an outcome.
+    until: Option<Instant>,
+}
+
+/// See the module.
+pub struct Cached<A> {
+    inner: A,
+    good: Duration,
+    bad: Duration,
+    known: Mutex<HashMap<[u8; 32], Entry>>,
+    requests: CounterVec,
+}
+
+impl<A> Cached<A> {
+    /// Identities are kept for `good`, "nobody" for `bad`; zero keeps nothing. Errors are never kept.
+    pub fn new(inner: A, good: Duration, bad: Duration) -> Self {
+        let requests = metrics::counter(
+            "authentication_token_cache_request_total",
+            "[ALPHA] Counter of token cache requests broken out by whether the answer was there.",
+            &["status"],
+        );
+        Self { inner, good, bad, known: Mutex::default(), requests }
+    }
+
+    fn cell(&self, key: [u8; 32]) -> Arc<OnceCell<Outcome>> {
+        let now = Instant::now();
+        let mut known = self.known.lock();
+        if let Some(entry) = known.get(&key)
+            && entry.until.is_none_or(|until| until > now)
+        {
+            self.requests.with_label_values(&["hit"]).inc();
+            return entry.outcome.clone();
+        }
+        self.requests.with_label_values(&["miss"]).inc();
+        if known.len() >= LIMIT {
+            known.retain(|_, e| e.until.is_some_and(|until| until > now));
+        }
+        if known.len() >= LIMIT {
+            known.clear();
+        }
+        let outcome = Arc::new(OnceCell::new());
+        known.insert(key, Entry { outcome: outcome.clone(), until: None });
+        outcome
+    }
+
+    /// Keeps an outcome for its time, or forgets it.
+    fn settle(&self, key: [u8; 32], cell: &Arc<OnceCell<Outcome>>) {
+        let ttl = match cell.get() {
+            Some(Some(_)) => self.good,
+            Some(None) => self.bad,
+            None => Duration::ZERO,
+        };
+        let mut known = self.known.lock();
+        let Some(entry) = known.get_mut(&key).filter(|e| Arc::ptr_eq(&e.outcome, cell)) else { return };
+        if ttl.is_zero() {
+            known.remove(&key);
+        } else if entry.until.is_none() {
+            entry.until = Some(Instant::now() + ttl);
+        }
+    }
+}
+
+#[async_trait]
+impl<A: TokenAuthenticator> TokenAuthenticator for Cached<A> {
+    async fn token(&self, token: &str, audiences: &[String]) -> Result<Outcome, AuthnError> {
+        let mut hash = Sha256::new();
+        hash.update(token.as_bytes());
+        for audience in audiences {
+            hash.update([0]);
+            hash.update(audience.as_bytes());
+        }
+        let key: [u8; 32] = hash.finalize().into();
+        let cell = self.cell(key);
+        let outcome = cell.get_or_try_init(|| self.inner.token(token, audiences)).await.cloned();
+        self.settle(key, &cell);
+        outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use shared::authn::UserInfo;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Counting(AtomicUsize);
+
+    #[async_trait]
+    impl TokenAuthenticator for Counting {
+        async fn token(&self, token: &str, _: &[String]) -> Result<Outcome, AuthnError> {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            tokio::task::yield_now().await;
+            match token {
+                "jane" => Ok(Some(UserInfo { name: "jane".into(), ..UserInfo::default() }.into())),
+                "error" => Err(AuthnError("down".into())),
+                _ => Ok(None),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn one_question_for_many_and_for_a_while() {
+        let cached = Cached::new(Counting::default(), Duration::from_secs(10), Duration::ZERO);
+        let asked = || cached.inner.0.load(Ordering::SeqCst);
+        let (a, b) = tokio::join!(cached.token("jane", &[]), cached.token("jane", &[]));
+        assert!(a.is_ok_and(|i| i.is_some()) && b.is_ok_and(|i| i.is_some()));
+        assert_eq!(asked(), 1);
+        let _ = cached.token("jane", &["other".to_owned()]).await;
+        assert_eq!(asked(), 2, "another audience is another question");
+        let forgetful = Cached::new(Counting::default(), Duration::from_nanos(1), Duration::ZERO);
+        let _ = forgetful.token("jane", &[]).await;
+        let _ = forgetful.token("jane", &[]).await;
+        assert_eq!(forgetful.inner.0.load(Ordering::SeqCst), 2, "forgotten in time");
+        for token in ["error", "nobody"] {
+            let before = asked();
+            let _ = cached.token(token, &[]).await;
+            let _ = cached.token(token, &[]).await;
+            assert_eq!(asked(), before + 2, "{token} is not kept");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! From the claims of a verified token to a user, by the mappings and rules of its issuer. Pure.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use shared::authn::UserInfo;
+
+use super::config::{Issuer, Mapping, Rule};
+use crate::admission::expressions::Scope;
+
+const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";
+
+/// A text, or a list of texts.
+fn texts(value: &Value) -> Option<Vec<String>> {
+    match value {
+        Value::Null => Some(Vec::new()),
+        Value::String(one) => Some(vec![one.clone()]),
+        Value::Array(many) => many.iter().map(|v| v.as_str().map(str::to_owned)).collect(),
+        _ => None,
+    }
+}
+
+fn holds(scope: &Scope, expression: &str, message: &str) -> Result<(), String> {
+    match scope.truth(expression) {
+        Ok(true) => Ok(()),
+        Ok(false) if message.is_empty() => Err(format!("validation expression '{expression}' failed")),
+        Ok(false) => Err(format!("validation expression '{expression}' failed: {message}")),
+        Err(why) => Err(format!("expression '{expression}' resulted in error: {why}")),
+    }
+}
+
+/// Whom the claims name.
+pub(super) fn identity(issuer: &Issuer, claims: &Value) -> Result<UserInfo, String> {
+    let scope = Scope::new(&[("claims", claims)]);
+    for rule in &issuer.rules {
+        if let Rule::Expression { expression, message } = rule {
+            holds(&scope, expression, message)
+                .map_err(|why| format!("oidc: error evaluating claim validation expression: {why}"))?;
+        }
+    }
+    let name = username(issuer, claims, &scope)?;
+    let groups = groups(issuer, claims, &scope)?;
+    let uid = uid(issuer, claims, &scope)?;
+    let mut extra = BTreeMap::new();
+    for (key, expression) in &issuer.extra {
+        let value =
+            scope.value(expression).map_err(|why| format!("oidc: error evaluating extra claim expression: {why}"))?;
+        let mut values = texts(&value).ok_or_else(|| {
+            format!("oidc: error evaluating extra claim expression: {key} must be a string or a list of strings")
+        })?;
+        values.retain(|v| !v.is_empty());
+        if !values.is_empty() {
+            extra.insert(key.clone(), values);
+        }
+    }
+    if let Some(id) = claims.get("jti").and_then(Value::as_str).filter(|id| !id.is_empty()) {
+        extra.insert(CREDENTIAL.to_owned(), vec![format!("JTI={id}")]);
+    }
+    for rule in &issuer.rules {
+        if let Rule::Claim { claim, value } = rule {
+            required(claims, claim, value)?;
+        }
+    }
+    let user = UserInfo { name, uid, groups, extra };
+    if !issuer.user_rules.is_empty() {
+        let shown = json!({"username": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra});
+        let scope = Scope::new(&[("user", &shown)]);
+        for (expression, message) in &issuer.user_rules {
+            holds(&scope, expression, message)
+                .map_err(|why| format!("oidc: error evaluating user info validation rule: {why}"))?;
+        }
+    }
+    Ok(user)
+}
+
+fn required(claims: &Value, claim: &str, wanted: &str) -> Result<(), String> {
+    match claims.get(claim) {
+        None => Err(format!("oidc: required claim {claim} not present in ID token")),
+        Some(Value::String(value)) if value == wanted => Ok(()),
+        Some(Value::String(value)) => {
+            Err(format!("oidc: required claim {claim} value does not match. Got = {value}, want = {wanted}"))
+        }
+        Some(_) => Err(format!("oidc: parse claim {claim}: not a string")),
+    }
+}
+
+fn username(issuer: &Issuer, claims: &Value, scope: &Scope) -> Result<String, String> {
+    let (claim, prefix) = match &issuer.username {
+        Mapping::Expression(expression) => {
+            let value = scope
+                .value(expression)
+                .map_err(|why| format!("oidc: error evaluating username claim expression: {why}"))?;
+            return match value {
+                Value::String(name) if !name.is_empty() => Ok(name),
+                Value::String(_) => Err("oidc: username claim expression returned an empty string".to_owned()),
+                _ => Err("oidc: error evaluating username claim expression: must return a string".to_owned()),
+            };
+        }
+        Mapping::Claim { claim, prefix } => (claim, prefix),
+        Mapping::None => return Err("oidc: no username mapping".to_owned()),
+    };
+    let Some(value) = claims.get(claim) else {
+        return Err(format!("oidc: parse username claims {claim:?}: claim not present"));
+    };
+    let Some(name) = value.as_str() else { return Err(format!("oidc: parse username claims {claim:?}: not a string")) };
+    // An address somebody typed in says nothing; one that was checked does.
+    if claim == "email"
+        && let Some(verified) = claims.get("email_verified")
+        && verified != &Value::Bool(true)
+    {
+        return Err(match verified {
+            Value::Bool(_) => "oidc: email not verified".to_owned(),
+            _ => "oidc: parse 'email_verified' claim: not a boolean".to_owned(),
+        });
+    }
+    Ok(format!("{prefix}{name}"))
+}
+
+fn groups(issuer: &Issuer, claims: &Value, scope: &Scope) -> Result<Vec<String>, String> {
+    let (claim, prefix) = match &issuer.groups {
+        Mapping::None => return Ok(Vec::new()),
+        Mapping::Expression(expression) => {
+            let value = scope
+                .value(expression)
+                .map_err(|why| format!("oidc: error evaluating group claim expression: {why}"))?;
+            let mut found = texts(&value)
+                .ok_or("oidc: error evaluating group claim expression: must return a string or a list of strings")?;
+            found.retain(|g| !g.is_empty());
+            return Ok(found);
+        }
+        Mapping::Claim { claim, prefix } => (claim, prefix),
+    };
+    let Some(value) = claims.get(claim) else { return Ok(Vec::new()) };
+    let found =
+        texts(value).ok_or_else(|| format!("oidc: parse groups claim {claim:?}: not a string or a list of strings"))?;
+    Ok(found.into_iter().map(|g| format!("{prefix}{g}")).collect())
+}
+
+fn uid(issuer: &Issuer, claims: &Value, scope: &Scope) -> Result<String, String> {
+    let value = match &issuer.uid {
+        Mapping::None => return Ok(String::new()),
+        Mapping::Expression(expression) => {
+            scope.value(expression).map_err(|why| format!("oidc: error evaluating uid claim expression: {why}"))?
+        }
+        Mapping::Claim { claim, .. } => {
+            let found = claims.get(claim).cloned();
+            found.ok_or_else(|| format!("oidc: error reading uid claim {claim:?}: claim not present"))?
+        }
+    };
+    match value {
+        Value::String(uid) => Ok(uid),
+        Value::Null => Ok(String::new()),
+        _ => Err("oidc: uid must be a string".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn by_claim(claim: &str, prefix: &str) -> Mapping {
+        Mapping::Claim { claim: claim.into(), prefix: prefix.into() }
+    }
+
+    #[test]
+    fn claims_become_users() {
+        let issuer =
+            Issuer { username: by_claim("sub", "https://i#"), groups: by_claim("roles", "x:"), ..Issuer::default() };
+        let user = identity(&issuer, &json!({"sub": "jane", "roles": "dev", "jti": "7"})).expect("a user");
+        assert_eq!((user.name.as_str(), &user.groups[..]), ("https://i#jane", &["x:dev".to_owned()][..]));
+        assert_eq!(user.extra[CREDENTIAL], ["JTI=7"]);
+        assert!(identity(&issuer, &json!({"name": "jane"})).is_err());
+        let email = Issuer { username: by_claim("email", ""), ..Issuer::default() };
+        for (claims, want) in [
+            (json!({"email": "a@b", "email_verified": true}), Ok("a@b")),
+            (json!({"email": "a@b"}), Ok("a@b")),
+            (json!({"email": "a@b", "email_verified": false}), Err("oidc: email not verified")),
+            (
+                json!({"email": "a@b", "email_verified": "true"}),
+                Err("oidc: parse 'email_verified' claim: not a boolean"),
+            ),
+        ] {
+            let got = identity(&email, &claims).map(|u| u.name);
+            assert_eq!(got.as_deref().map_err(String::as_str), want, "{claims}");
+        }
+    }
+
+    #[test]
+    fn expressions_map_and_refuse() {
+        let issuer = Issuer {
+            username: Mapping::Expression("claims.name + '@' + claims.org".into()),
+            groups: Mapping::Expression("claims.roles.split(',')".into()),
+            uid: Mapping::Expression("claims.?id.orValue('')".into()),
+            extra: vec![("example.com/tenant".into(), "claims.org".into())],
+            rules: vec![Rule::Expression {
+                expression: "claims.hd == 'example.com'".into(),
+                message: "the hosted domain".into(),
+            }],
+            user_rules: vec![("!user.username.startsWith('system:')".into(), "reserved".into())],
+            ..Issuer::default()
+        };
+        let good = json!({"name": "jane", "org": "o", "roles": "a,b", "hd": "example.com"});
+        let user = identity(&issuer, &good).expect("a user");
+        assert_eq!((user.name.as_str(), user.uid.as_str(), user.groups.join(" ").as_str()), ("jane@o", "", "a b"));
+        assert_eq!(user.extra["example.com/tenant"], ["o"]);
+        let other = json!({"name": "jane", "org": "o", "roles": "a,b", "hd": "other"});
+        assert_eq!(
+            identity(&issuer, &other).expect_err("refused"),
+            "oidc: error evaluating claim validation expression: validation expression 'claims.hd == 'example.com'' failed: the hosted domain"
+        );
+        let reserved = json!({"name": "system:jane", "org": "o", "roles": "a,b", "hd": "example.com"});
+        assert_eq!(
+            identity(&issuer, &reserved).expect_err("refused"),
+            "oidc: error evaluating user info validation rule: validation expression '!user.username.startsWith('system:')' failed: reserved"
+        );
+        let required = Issuer {
+            username: by_claim("sub", ""),
+            rules: vec![Rule::Claim { claim: "hd".into(), value: "a".into() }],
+            ..Issuer::default()
+        };
+        assert_eq!(
+            identity(&required, &json!({"sub": "x", "hd": "b"})).expect_err("refused"),
+            "oidc: required claim hd value does not match. Got = b, want = a"
+        );
+        assert_eq!(
+            identity(&required, &json!({"sub": "x"})).expect_err("refused"),
+            "oidc: required claim hd not present in ID token"
+        );
+    }
+}

@@ -1,0 +1,177 @@
+//! Credentials of all sorts, each seen through the server's own port, believed and not.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use apiserver::tokens::SigningKey;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, Cluster, Identity, Remote, etcd_is_missing};
+
+const KEY: &str = include_str!("../../testdata/tokens/rsa.pem");
+
+fn key() -> SigningKey {
+    SigningKey::parse(KEY.as_bytes()).expect("a key")
+}
+
+/// A token with these claims, signed by the issuer's key.
+fn signed(claims: &Value) -> String {
+    let key = key();
+    let part = |v: Value| URL_SAFE_NO_PAD.encode(v.to_string());
+    let message = format!("{}.{}", part(json!({"alg": "RS256", "kid": key.public.id})), part(claims.clone()));
+    format!("{message}.{}", key.sign(&message).expect("signed"))
+}
+
+/// An issuer of tokens over HTTPS.
+async fn issuer(c: &Cluster) -> Remote {
+    let url: Arc<OnceLock<String>> = Arc::default();
+    let own = url.clone();
+    let remote = Remote::start(c.pki(), move |path, _| {
+        let own = own.get().cloned().unwrap_or_default();
+        let document = match path {
+            "/.well-known/openid-configuration" => json!({"issuer": own, "jwks_uri": format!("{own}/keys")}),
+            "/keys" => json!({"keys": [{"kty": "oct", "k": "AAAA", "kid": "weak"}, key().public.jwk()]}),
+            _ => return (404, "{}".to_owned()),
+        };
+        (200, document.to_string())
+    })
+    .await;
+    url.set(remote.url()).expect("once");
+    remote
+}
+
+fn configuration(dir: &Path, issuer: &Remote, prefix: &str) -> String {
+    let ca = issuer.ca().replace('\n', "\n      ");
+    let text = format!(
+        "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n\
+         anonymous: {{enabled: true, conditions: [{{path: /livez}}]}}\njwt:\n- issuer:\n    url: {}\n    audiences: [cluster, other]\n    \
+         audienceMatchPolicy: MatchAny\n    certificateAuthority: |\n      {ca}\n  \
+         claimValidationRules:\n  - {{expression: \"claims.hd == 'example.com'\", message: wrong domain}}\n  \
+         claimMappings:\n    username: {{expression: \"'{prefix}' + claims.sub\"}}\n    groups: {{claim: groups, prefix: 'oidc:'}}\n    \
+         extra: [{{key: example.com/tenant, valueExpression: claims.tenant}}]\n  \
+         userValidationRules:\n  - {{expression: \"!user.username.contains('root')\", message: not him}}\n",
+        issuer.url()
+    );
+    let (draft, file) = (dir.join("authentication.draft"), dir.join("authentication.yaml"));
+    std::fs::write(&draft, text).expect("written");
+    std::fs::rename(&draft, &file).expect("in place");
+    file.display().to_string()
+}
+
+async fn who(c: &Cluster, token: &str) -> Answer {
+    let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+    c.client(Identity::Token(token.to_owned())).post("/apis/authentication.k8s.io/v1/selfsubjectreviews", review).await
+}
+
+async fn eventually(c: &Cluster, token: &str, wanted: &str) -> Value {
+    let give_up = Instant::now() + Duration::from_secs(30);
+    loop {
+        let answer = who(c, token).await;
+        let user = answer.json()["status"]["userInfo"].clone();
+        if user["username"] == wanted {
+            return user;
+        }
+        assert!(Instant::now() < give_up, "{}", answer.text());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_of_other_issuers() {
+    if etcd_is_missing() {
+        return;
+    }
+    let mut c = Cluster::start().await;
+    let issuer = issuer(&c).await;
+    let file = configuration(c.dir(), &issuer, "o:");
+    c.restart_with(vec![format!("--authentication-config={file}")]).await;
+    let now = jiff::Timestamp::now().as_second();
+    let claims = json!({"iss": issuer.url(), "aud": "cluster", "sub": "jane", "exp": now + 3600, "iat": now, "jti": "j1",
+        "hd": "example.com", "groups": ["dev"], "tenant": "t1"});
+    let with = |field: &str, value: Value| {
+        let mut claims = claims.clone();
+        claims[field] = value;
+        claims
+    };
+    let good = signed(&claims);
+    let user = eventually(&c, &good, "o:jane").await;
+    assert_eq!(user["groups"], json!(["oidc:dev", "system:authenticated"]));
+    assert_eq!(user["extra"]["example.com/tenant"], json!(["t1"]));
+    assert_eq!(user["extra"]["authentication.kubernetes.io/credential-id"], json!(["JTI=j1"]));
+    let unsigned = {
+        let part = |v: Value| URL_SAFE_NO_PAD.encode(v.to_string());
+        format!("{}.{}.", part(json!({"alg": "none"})), part(claims.clone()))
+    };
+    let by_secret = {
+        // The public key taken for a shared secret: the oldest trick.
+        let part = |v: Value| URL_SAFE_NO_PAD.encode(v.to_string());
+        let message = format!("{}.{}", part(json!({"alg": "HS256", "kid": "weak"})), part(claims.clone()));
+        let secret = jsonwebtoken::EncodingKey::from_secret(&[0, 0, 0]);
+        let signature = jsonwebtoken::crypto::sign(message.as_bytes(), &secret, jsonwebtoken::Algorithm::HS256);
+        format!("{message}.{}", signature.expect("signed"))
+    };
+    let mut forged = good.clone();
+    forged.replace_range(good.len() - 8.., "AAAAAAAA");
+    for (what, token) in [
+        ("another audience", signed(&with("aud", json!("vault")))),
+        ("expired", signed(&with("exp", json!(now - 10)))),
+        ("not yet", signed(&with("nbf", json!(now + 1000)))),
+        ("a rule of claims", signed(&with("hd", json!("evil.example")))),
+        ("a rule of users", signed(&with("sub", json!("root")))),
+        ("another issuer", signed(&with("iss", json!("https://evil.example")))),
+        ("no signature", unsigned),
+        ("a shared secret", by_secret),
+        ("a wrong signature", forged),
+    ] {
+        assert_eq!(who(&c, &token).await.code, 401, "{what}");
+    }
+    let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": signed(&with("hd", json!("x")))}});
+    let answer = c.post("/apis/authentication.k8s.io/v1/tokenreviews", review).await.ok();
+    let error = answer["status"]["error"].as_str().unwrap_or("").to_owned();
+    assert!(error.contains("validation expression 'claims.hd == 'example.com'' failed: wrong domain"), "{error}");
+
+    // Without a credential only some paths are open; a credential that is bad is never taken for none.
+    let nobody = c.client(Identity::Anonymous);
+    assert_eq!(nobody.get("/livez").await.code, 200);
+    assert_eq!(nobody.get("/version").await.code, 401);
+    assert_eq!(c.client(Identity::Token("nonsense".into())).get("/livez").await.code, 401);
+
+    configuration(c.dir(), &issuer, "n:");
+    eventually(&c, &signed(&with("jti", json!("j2"))), "n:jane").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_webhook_that_knows_tokens() {
+    if etcd_is_missing() {
+        return;
+    }
+    let mut c = Cluster::start().await;
+    let remote = Remote::start(c.pki(), |_, body| {
+        let review: Value = serde_json::from_slice(body).unwrap_or_default();
+        let status = match review["spec"]["token"].as_str() {
+            Some("jane") => json!({"authenticated": true, "user": {"username": "jane", "uid": "7", "groups": ["dev"], "extra": {"a": ["b"]}}}),
+            Some("elsewhere") => json!({"authenticated": true, "audiences": ["vault"], "user": {"username": "jane"}}),
+            Some("broken") => json!({"authenticated": false, "error": "the directory is down"}),
+            _ => json!({"authenticated": false}),
+        };
+        (200, json!({"apiVersion": review["apiVersion"], "kind": "TokenReview", "status": status}).to_string())
+    })
+    .await;
+    let kubeconfig = remote.kubeconfig(c.dir(), "tokens.conf", "/authenticate");
+    c.restart_with(vec![
+        format!("--authentication-token-webhook-config-file={kubeconfig}"),
+        "--authentication-token-webhook-version=v1".to_owned(),
+    ])
+    .await;
+    let user = who(&c, "jane").await.ok()["status"]["userInfo"].clone();
+    assert_eq!(
+        user,
+        json!({"username": "jane", "uid": "7", "groups": ["dev", "system:authenticated"], "extra": {"a": ["b"]}})
+    );
+    for token in ["elsewhere", "broken", "nobody"] {
+        assert_eq!(who(&c, token).await.code, 401, "{token}");
+    }
+}
