@@ -20,9 +20,9 @@ use crate::registry::core::kubernetes_service::Reconciler;
 use crate::registry::core::node_ports::PortRange;
 use crate::registry::core::service::Services;
 use crate::registry::core::{ip_allocator, system_namespaces};
-use crate::serve::Server;
-use crate::serve::health::{Health, Milestones};
+use crate::serve::health::{Health, Milestones, Results};
 use crate::serve::listen::{self, Addresses};
+use crate::serve::{Conduct, Server};
 use crate::storage::{self, Store};
 use crate::verbs::InProcess;
 use crate::verbs::engine::{Engine, Policy};
@@ -50,6 +50,14 @@ fn services(flags: &FlagSet) -> anyhow::Result<Services> {
     let text = flags.string("service-node-port-range");
     let ports = PortRange::parse(&text).with_context(|| format!("invalid --service-node-port-range {text:?}"))?;
     Ok(Services { ranges, ports })
+}
+
+/// Whether the endpoints of the `kubernetes` service are this server's business.
+fn reconciles(flags: &FlagSet) -> anyhow::Result<bool> {
+    let kind = flags.string("endpoint-reconciler-type");
+    let known = ["master-count", "lease", "none"];
+    anyhow::ensure!(known.contains(&kind.as_str()), "--endpoint-reconciler-type must be one of: [{}]", known.join(" "));
+    Ok(kind != "none")
 }
 
 async fn connect(flags: &FlagSet) -> anyhow::Result<Store> {
@@ -88,6 +96,8 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let flags = Arc::new(flags);
     let addresses = Addresses::read(&flags);
     let services = services(&flags)?;
+    let conduct = Conduct::from_flags(&flags).map_err(anyhow::Error::msg)?;
+    let reconciles = reconciles(&flags)?;
     let listener = listen::bind(&addresses)?;
     let store = connect(&flags).await?;
     wait_for(&store, &shutdown).await?;
@@ -111,6 +121,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         policy: Policy {
             allow_privileged: flags.boolean("allow-privileged"),
             clear_nomination: flags.enabled("ClearingNominatedNodeNameAfterBinding"),
+            shortest_watch: conduct.shortest_watch,
         },
         event_ttl: i64::try_from(flags.duration("event-ttl").as_secs()).unwrap_or(3600),
         admission: OnceLock::new(),
@@ -145,14 +156,14 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         port: addresses.port,
     });
     let progress = bootstrap::start(&cx, access.rbac_enabled());
-    start_system(&tasks, &shutdown, &api, &reconciler, &milestones);
+    start_system(&tasks, &shutdown, &api, &reconciler, &milestones, reconciles);
     tasks.spawn("sync", until(&shutdown, synced(hub, milestones.clone())));
 
-    let health = Health { store, milestones: milestones.clone(), bootstrap: progress };
+    let health = Health { store, milestones: milestones.clone(), bootstrap: progress, results: Results::default() };
     let address = format!("{}:{}", addresses.advertise, addresses.port);
     let connect = Connect::new(&flags, api.clone())?;
     let audit = Audit::from_flags(&flags, &tasks, &shutdown).await.map_err(anyhow::Error::msg)?;
-    let server = Server::new(engine.clone(), Some(access), audit, connect, health, address);
+    let server = Server::new(engine.clone(), Some(access), audit, connect, health, conduct, address);
     let names: Vec<String> =
         ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
             .map(str::to_owned)
@@ -170,7 +181,9 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     }
 
     milestones.stopping.store(true, Ordering::Release);
-    reconciler.leave().await;
+    if reconciles {
+        reconciler.leave().await;
+    }
     tokio::time::sleep(flags.duration("shutdown-delay-duration")).await;
     closing.cancel();
     // No new connections; idle ones would keep the server waiting, so what counts is the requests.
@@ -203,6 +216,7 @@ fn start_system(
     api: &Api,
     reconciler: &Arc<Reconciler>,
     milestones: &Arc<Milestones>,
+    reconciles: bool,
 ) {
     let m = milestones.clone();
     let namespaces = system_namespaces::keep(api.clone(), move || m.namespaces.store(true, Ordering::Release));
@@ -225,7 +239,9 @@ fn start_system(
         m.cidr.store(true, Ordering::Release);
         m.service.store(true, Ordering::Release);
         // Endpoints that cannot be written (a loopback address) do not keep the server from being ready.
-        r.keep().await;
+        if reconciles {
+            r.keep().await;
+        }
     };
     tasks.spawn("kubernetes-service", until(shutdown, service));
 }

@@ -5,6 +5,7 @@
 //! Default namespaces, the `kubernetes` service and its endpoints are not made here.
 
 mod authentication_info;
+mod identity_lease;
 mod plan;
 
 use std::collections::BTreeMap;
@@ -86,6 +87,7 @@ pub fn node_rules() -> Vec<Rule> {
 pub fn start(cx: &Context, rbac: bool) -> Arc<Progress> {
     let progress = Arc::new(Progress::new(rbac));
     publish(cx);
+    identity_lease::start(cx);
     let jobs = [(RBAC, rbac), (PRIORITY, true), (FLOW, true), (SERVICES, true)];
     for (hook, wanted) in jobs {
         if !wanted {

@@ -1,6 +1,7 @@
 //! `pods/proxy`, `services/proxy` and `nodes/proxy`: any request, to an address that the object names. The name in the
 //! path may carry a scheme and a port: `https:web:8443`.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use actix_web::HttpResponse;
@@ -50,6 +51,7 @@ impl Connect {
             "services" => self.service_origin(&call, &name).await?,
             _ => self.node_origin(&name).await?,
         };
+        permitted(&origin).await?;
         let uri = call.request.uri();
         let (prefix, rest) = split(uri.path(), !call.info.namespace.is_empty());
         let method = call.request.method().as_str();
@@ -117,6 +119,31 @@ fn origin(scheme: &str, host: &str, port: u16) -> Result<Origin, Status> {
         _ => None,
     };
     Ok(Origin { host: host.to_owned(), port, tls })
+}
+
+/// Whether somebody who may proxy may be led to an address: never to this machine itself, nor to what only machines on
+/// the same wire should reach, such as a cloud's metadata.
+fn proxyable(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => {
+            !(ip.is_unspecified() || ip.is_loopback() || ip.is_link_local() || ip.is_multicast() || ip.is_broadcast())
+        }
+        IpAddr::V6(ip) => !(ip.is_unspecified() || ip.is_loopback() || ip.is_unicast_link_local() || ip.is_multicast()),
+    }
+}
+
+/// Refuses an origin with an address that is not for proxying, whatever it is called.
+async fn permitted(origin: &Origin) -> Result<(), Status> {
+    let refused = || Status::bad_request("address not allowed");
+    if let Ok(ip) = origin.host.parse::<IpAddr>() {
+        return if proxyable(ip) { Ok(()) } else { Err(refused()) };
+    }
+    let found = tokio::net::lookup_host((origin.host.as_str(), origin.port)).await;
+    let found: Vec<_> = found.map_err(|error| Status::bad_request(&error.to_string()))?.collect();
+    if found.is_empty() {
+        return Err(Status::bad_request(&format!("no addresses for hostname {:?}", origin.host)));
+    }
+    if found.iter().all(|address| proxyable(address.ip())) { Ok(()) } else { Err(refused()) }
 }
 
 /// The port of a pod: the number, a named one, or the first there is.
@@ -197,6 +224,30 @@ fn relocate(response: &mut HttpResponse, prefix: &str, origin: &Origin) {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[tokio::test]
+    async fn some_addresses_are_nobodys_business() {
+        let at = |host: &str| Origin { host: host.to_owned(), port: 80, tls: None };
+        for (host, open) in [
+            ("10.0.0.1", true),
+            ("192.168.1.1", true),
+            ("2001:db8::1", true),
+            ("127.0.0.1", false),
+            ("169.254.169.254", false),
+            ("0.0.0.0", false),
+            ("224.0.0.1", false),
+            ("255.255.255.255", false),
+            ("::1", false),
+            ("fe80::1", false),
+            ("::ffff:127.0.0.1", false),
+            ("::ffff:169.254.169.254", false),
+            ("localhost", false),
+        ] {
+            let refused = permitted(&at(host)).await.err().map(|status| (status.code, status.message));
+            let wanted = (!open).then(|| (400, "address not allowed".to_owned()));
+            assert_eq!(refused, wanted, "{host}");
+        }
+    }
 
     #[test]
     fn names_carry_schemes_and_ports() {

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use actix_web::body::{BodySize, BoxBody, MessageBody};
+use actix_web::http::Method;
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
@@ -18,6 +19,7 @@ use shared::metrics;
 use shared::status::Status;
 
 use super::answer::{self, Shape};
+use super::conduct::Conduct;
 use super::health::Health;
 use super::info::request_info;
 use super::paths;
@@ -48,6 +50,8 @@ pub struct Server {
     pub connect: Connect,
     /// Health checks.
     pub health: Health,
+    /// What holds for every answer.
+    pub conduct: Conduct,
     /// `host:port` that discovery names.
     pub address: String,
     /// Requests that are being answered, streams not counted.
@@ -70,6 +74,7 @@ impl Server {
         audit: Option<Arc<Audit>>,
         connect: Connect,
         health: Health,
+        conduct: Conduct,
         address: String,
     ) -> Self {
         let labels = ["verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component", "code"];
@@ -102,7 +107,7 @@ impl Server {
                 &["resource"],
             ),
         };
-        Self { engine, access, audit, connect, health, address, running: Arc::default(), counters }
+        Self { engine, access, audit, connect, health, conduct, address, running: Arc::default(), counters }
     }
 
     /// The text of `/metrics`.
@@ -207,16 +212,53 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
         gzip: header("accept-encoding").split(',').any(|e| e.trim().starts_with("gzip")),
         audit_id: String::new(),
     };
+    let origin = Some(header("origin")).filter(|origin| server.conduct.may_read(origin));
+    if origin.is_some() && req.method() == Method::OPTIONS {
+        let mut response = HttpResponse::NoContent().finish();
+        server.conduct.dress(&mut response, origin);
+        return response;
+    }
     let mut trail = None;
     let asked = Asked { req: &req, info: &info, query: &query, since };
     let response = match enter(&server, &asked, &mut shape, &mut trail).await {
-        Ok(pass) => answer(&server, &asked, payload, pass, &shape, &mut trail).await,
+        Ok(pass) => in_time(&server, &asked, payload, pass, &shape, &mut trail).await,
         Err(refused) => refused,
     };
-    match trail {
+    let mut response = match trail {
         None => response,
         Some(trail) => written_down(trail, response).await,
+    };
+    server.conduct.dress(&mut response, origin);
+    response
+}
+
+/// The answer, or that it took too long; what the client may take as long over as it likes is not hurried.
+async fn in_time(
+    server: &web::Data<Server>,
+    asked: &Asked<'_>,
+    payload: web::Payload,
+    pass: Option<Pass>,
+    shape: &Shape,
+    trail: &mut Option<Trail>,
+) -> HttpResponse {
+    if is_long_running(asked.info) {
+        return answer(server, asked, payload, pass, shape, trail).await;
     }
+    let late = match server.conduct.deadline(asked.query) {
+        Err(status) => status,
+        Ok(deadline) if deadline.is_zero() => return answer(server, asked, payload, pass, shape, trail).await,
+        Ok(deadline) => {
+            match tokio::time::timeout(deadline, answer(server, asked, payload, pass, shape, trail)).await {
+                Ok(response) => return response,
+                Err(_) => Status::timeout("request did not complete within the allotted timeout", 0),
+            }
+        }
+    };
+    server.count(asked.info, false, late.code, asked.since);
+    if let Some(trail) = trail {
+        trail.failed(&late);
+    }
+    answer::failure(&late, shape)
 }
 
 /// A request and what its first line says.

@@ -1,8 +1,12 @@
 //! `/healthz`, `/livez`, `/readyz` and the checks below them.
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::bootstrap::Progress;
 use crate::storage::Store;
@@ -86,6 +90,38 @@ pub struct Health {
     pub milestones: Arc<Milestones>,
     /// Objects made at start.
     pub bootstrap: Arc<Progress>,
+    /// How the checks went.
+    pub results: Results,
+}
+
+/// How often each check of each endpoint passed and failed, and how it went last.
+#[derive(Debug, Default)]
+pub struct Results(Mutex<BTreeMap<(String, &'static str), (u64, u64, bool)>>);
+
+impl Results {
+    fn note(&self, check: &str, endpoint: Endpoint, passed: bool) {
+        let mut all = self.0.lock();
+        let (good, bad, last) = all.entry((check.to_owned(), endpoint.name())).or_default();
+        *(if passed { good } else { bad }) += 1;
+        *last = passed;
+    }
+
+    fn text(&self) -> String {
+        let (mut gauges, mut counters) = (String::new(), String::new());
+        for ((name, kind), (good, bad, last)) in self.0.lock().iter() {
+            let _ = writeln!(gauges, "kubernetes_healthcheck{{name=\"{name}\",type=\"{kind}\"}} {}", u8::from(*last));
+            for (status, count) in [("error", bad), ("success", good)].into_iter().filter(|(_, n)| **n > 0) {
+                let labels = format!("name=\"{name}\",status=\"{status}\",type=\"{kind}\"");
+                let _ = writeln!(counters, "kubernetes_healthchecks_total{{{labels}}} {count}");
+            }
+        }
+        format!(
+            "# HELP kubernetes_healthcheck [STABLE] This metric records the result of a single healthcheck.\n\
+             # TYPE kubernetes_healthcheck gauge\n{gauges}\
+             # HELP kubernetes_healthchecks_total [STABLE] This metric records the results of all healthcheck.\n\
+             # TYPE kubernetes_healthchecks_total counter\n{counters}"
+        )
+    }
 }
 
 fn hook_name(hook: &str) -> String {
@@ -117,7 +153,18 @@ impl Health {
         names
     }
 
-    async fn check(&self, name: &str) -> Result<(), String> {
+    /// `/metrics/slis`
+    pub fn slis(&self) -> String {
+        self.results.text()
+    }
+
+    async fn check(&self, name: &str, endpoint: Endpoint) -> Result<(), String> {
+        let outcome = self.ask(name).await;
+        self.results.note(name, endpoint, outcome.is_ok());
+        outcome
+    }
+
+    async fn ask(&self, name: &str) -> Result<(), String> {
         let m = &self.milestones;
         match name {
             "etcd" | "etcd-readiness" => {
@@ -142,7 +189,7 @@ impl Health {
         let names = self.names(endpoint);
         if !only.is_empty() {
             let name = names.iter().find(|n| *n == only)?;
-            return Some(match self.check(name).await {
+            return Some(match self.check(name, endpoint).await {
                 Ok(()) => (200, "ok".to_owned()),
                 Err(e) => (500, format!("internal server error: {e}\n")),
             });
@@ -154,7 +201,7 @@ impl Health {
                 text.push_str(&format!("[+]{name} excluded: ok\n"));
                 continue;
             }
-            match self.check(name).await {
+            match self.check(name, endpoint).await {
                 Ok(()) => text.push_str(&format!("[+]{name} ok\n")),
                 Err(e) => {
                     tracing::debug!(check = name, error = e, "health check failed");

@@ -132,7 +132,7 @@ pub fn serve(
     let named = flags.named_keys("tls-sni-cert-key");
     let key = if named.is_empty() { default } else { Arc::new(SniKeys::new(default, &named)?) };
     let options = TlsOptions::new(&flags.string("tls-min-version"), &flags.list("tls-cipher-suites"))?;
-    let tls = cert::server_config_with(key, true, &options)?;
+    let tls = cert::server_config_with(key, !flags.boolean("disable-http2-serving"), &options)?;
     let data = web::Data::new(server);
     let listening = Listening {
         name: "kube-apiserver",

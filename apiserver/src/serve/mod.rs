@@ -3,10 +3,12 @@
 //! In come connections, out go answers. Policies live in `access`, objects in `verbs`; nothing here knows kinds.
 
 mod answer;
+mod conduct;
 mod handler;
 pub mod health;
 pub mod info;
 pub mod listen;
 mod paths;
 
+pub use conduct::Conduct;
 pub use handler::Server;

@@ -70,6 +70,7 @@ fn root(rows: &[Row], health: &Health) -> Value {
             "/healthz",
             "/livez",
             "/metrics",
+            "/metrics/slis",
             "/openapi/v2",
             "/openapi/v3",
             "/openapi/v3/",
@@ -168,6 +169,9 @@ pub(super) async fn serve(
     match segments.as_slice() {
         [] => json(&root(&rows, &server.health), shape),
         ["version"] => json(&shared::version::info(), shape),
+        ["metrics", "slis"] => {
+            answer::reply(Reply::new(200, "text/plain; version=0.0.4; charset=utf-8", server.health.slis()), shape)
+        }
         ["metrics"] => {
             answer::reply(Reply::new(200, "text/plain; version=0.0.4; charset=utf-8", server.metrics()), shape)
         }

@@ -36,6 +36,8 @@ pub struct Policy {
     pub allow_privileged: bool,
     /// A binding ends the nomination of its pod.
     pub clear_nomination: bool,
+    /// `--min-request-timeout`: watches whose clients say nothing last this many seconds, up to twice as long. 0: no end.
+    pub shortest_watch: u64,
 }
 
 /// See the module.

@@ -224,6 +224,9 @@ impl Session {
     }
 }
 
+/// A watch that nothing ends but its client.
+const ENDLESS: Duration = Duration::from_secs(365 * 86_400);
+
 /// The verb.
 pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let accepted = accepted(r, true)?;
@@ -236,7 +239,10 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
     let at = get::revision(r.query.get("resourceVersion").unwrap_or("")).map_err(|e| Status::unknown(&e))?;
     let seconds = r.query.int("timeoutSeconds")?.filter(|n| *n > 0);
     let timeout = seconds.map_or_else(
-        || Duration::from_secs(rand::rng().random_range(1800..3600)),
+        || match engine.policy.shortest_watch {
+            0 => ENDLESS,
+            least => Duration::from_secs(rand::rng().random_range(least..least.saturating_mul(2))),
+        },
         |n| Duration::from_secs(n.unsigned_abs()),
     );
     let bookmarks = r.query.flag("allowWatchBookmarks");

@@ -13,6 +13,7 @@ mod bad_input;
 mod objects;
 mod reads;
 mod restart;
+mod security;
 mod upstream;
 
 use harness::{Client, Cluster, Identity, etcd_is_missing};

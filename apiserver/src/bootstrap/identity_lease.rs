@@ -1,0 +1,147 @@
+//! The Lease in `kube-system` by which API servers know of one another, and the removal of those of servers that are
+//! gone.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use shared::status::Status;
+
+use crate::access::{identity, tree};
+use crate::api::{Api, Context, DeleteArgs};
+
+use super::server_user;
+
+const GROUP: &str = "coordination.k8s.io";
+const NAMESPACE: &str = "kube-system";
+const LABEL: &str = "apiserver.kubernetes.io/identity";
+const COMPONENT: &str = "kube-apiserver";
+/// Seconds a lease holds without renewal.
+const HOLDS: i64 = 3600;
+const RENEW: Duration = Duration::from_secs(10);
+const COLLECT: Duration = Duration::from_secs(3600);
+
+fn time(at: jiff::Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
+}
+
+/// The lease as it is to be: new, or what is there, renewed.
+fn renewed(there: Option<Value>, id: &str, holder: &str, host: &str, now: jiff::Timestamp) -> Value {
+    let mut lease = there.unwrap_or_else(|| json!({"metadata": {"name": id, "namespace": NAMESPACE}}));
+    if let Some(labels) = tree::map_mut(&mut lease, &["metadata", "labels"]) {
+        labels.insert(LABEL.to_owned(), COMPONENT.into());
+        labels.insert("kubernetes.io/hostname".to_owned(), host.into());
+    }
+    let spec = json!({"holderIdentity": holder, "leaseDurationSeconds": HOLDS, "renewTime": time(now)});
+    *tree::field(&mut lease, &["spec"]) = spec;
+    lease
+}
+
+/// Whether the server of a lease has not been heard of for as long as it holds.
+fn expired(lease: &Value, now: jiff::Timestamp) -> bool {
+    if tree::label(lease, LABEL) != Some(COMPONENT) {
+        return false;
+    }
+    let Some(holds) = tree::int(lease, "/spec/leaseDurationSeconds") else { return true };
+    match tree::text(lease, "/spec/renewTime").parse::<jiff::Timestamp>() {
+        Ok(at) => at.as_second() + holds < now.as_second(),
+        Err(_) => true,
+    }
+}
+
+async fn renew(api: &Api, id: &str, holder: &str, host: &str) -> Result<(), Status> {
+    let there = match api.get(GROUP, "leases", NAMESPACE, id).await {
+        Ok(lease) => Some(lease),
+        Err(error) if error.is_not_found() => None,
+        Err(error) => return Err(error),
+    };
+    let (user, new) = (server_user(), there.is_none());
+    let lease = renewed(there, id, holder, host, jiff::Timestamp::now());
+    let done = match new {
+        true => api.create(&user, GROUP, "leases", NAMESPACE, lease).await,
+        false => api.update(&user, GROUP, "leases", "", lease).await,
+    };
+    done.map(drop)
+}
+
+async fn collect(api: &Api) -> Result<(), Status> {
+    let now = jiff::Timestamp::now();
+    for lease in api.list(GROUP, "leases", Some(NAMESPACE)).await? {
+        if !expired(&lease, now) {
+            continue;
+        }
+        let args = DeleteArgs {
+            uid: Some(tree::text(&lease, "/metadata/uid").to_owned()),
+            // One that was renewed meanwhile stays.
+            resource_version: Some(tree::text(&lease, "/metadata/resourceVersion").to_owned()),
+            ..DeleteArgs::default()
+        };
+        match api.delete(&server_user(), GROUP, "leases", NAMESPACE, tree::name(&lease), args).await {
+            Ok(()) => tracing::info!(lease = tree::name(&lease), "The lease of a server that is gone was removed"),
+            Err(error) if error.is_not_found() || error.is_conflict() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Renews this server's lease, and removes others', until the shutdown.
+pub(super) fn start(cx: &Context) {
+    if !cx.flags.enabled("APIServerIdentity") {
+        return;
+    }
+    let (id, host) = (identity::server_id(), shared::serve::hostname());
+    let holder = format!("{id}_{}", uuid::Uuid::new_v4());
+    let (api, shutdown) = (cx.api.clone(), cx.shutdown.clone());
+    cx.tasks.spawn("identity-lease", async move {
+        loop {
+            if let Err(error) = renew(&api, &id, &holder, &host).await {
+                tracing::debug!(%error, "the identity lease was not renewed");
+            }
+            tokio::select! {
+                () = shutdown.wait() => return,
+                () = tokio::time::sleep(RENEW) => {}
+            }
+        }
+    });
+    let (api, shutdown) = (cx.api.clone(), cx.shutdown.clone());
+    cx.tasks.spawn("identity-lease-collector", async move {
+        loop {
+            tokio::select! {
+                () = shutdown.wait() => return,
+                () = tokio::time::sleep(COLLECT) => {}
+            }
+            if let Err(error) = collect(&api).await {
+                tracing::warn!(%error, "leases of servers that are gone were not removed");
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::admission::testing::Fixed;
+    use crate::api::Reader as _;
+
+    #[tokio::test]
+    async fn leases_are_kept_and_old_ones_removed() {
+        let cluster = Arc::new(Fixed::default());
+        let api = cluster.api();
+        renew(&api, "apiserver-a", "apiserver-a_1", "host").await.expect("made");
+        renew(&api, "apiserver-a", "apiserver-a_2", "host").await.expect("renewed");
+        let lease = cluster.get(GROUP, "leases", NAMESPACE, "apiserver-a").expect("there");
+        assert_eq!(tree::text(&lease, "/spec/holderIdentity"), "apiserver-a_2");
+        assert_eq!(tree::label(&lease, LABEL), Some(COMPONENT));
+        let old = |name: &str, labels: Value| {
+            json!({"metadata": {"name": name, "namespace": NAMESPACE, "labels": labels},
+            "spec": {"leaseDurationSeconds": 3600, "renewTime": "2020-01-01T00:00:00.000000Z"}})
+        };
+        cluster.put(GROUP, "leases", old("apiserver-b", json!({LABEL: COMPONENT})));
+        cluster.put(GROUP, "leases", old("kube-scheduler", json!({})));
+        collect(&api).await.expect("done");
+        let names: Vec<String> = cluster.list(GROUP, "leases", None).iter().map(|l| tree::name(l).to_owned()).collect();
+        assert_eq!(names, ["apiserver-a", "kube-scheduler"]);
+    }
+}

@@ -1,0 +1,195 @@
+//! What holds for every answer whatever it is about: which pages of other origins may read it, that it is had over TLS
+//! only, how long it may take. Pure but for the clock.
+
+use std::time::Duration;
+
+use actix_web::HttpResponse;
+use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
+use regex::Regex;
+use shared::flags::FlagSet;
+use shared::status::Status;
+
+use crate::verbs::query::Query;
+
+/// From the flags.
+#[derive(Debug, Default)]
+pub struct Conduct {
+    origins: Vec<Regex>,
+    transport: Option<HeaderValue>,
+    /// `--request-timeout`
+    longest: Duration,
+    /// `--min-request-timeout` in seconds.
+    pub shortest_watch: u64,
+}
+
+const CORS: [(&str, &str); 4] = [
+    ("access-control-allow-methods", "POST, GET, OPTIONS, PUT, DELETE, PATCH"),
+    (
+        "access-control-allow-headers",
+        "Content-Type, Content-Length, Accept-Encoding, X-CSRF-Token, Authorization, X-Requested-With, If-Modified-Since",
+    ),
+    ("access-control-expose-headers", "Date"),
+    ("access-control-allow-credentials", "true"),
+];
+
+fn origin_pattern(text: &str) -> Result<Regex, String> {
+    let bad = |why: String| format!("--cors-allowed-origins has an invalid regular expression: {why}");
+    let pattern = Regex::new(text).map_err(|e| bad(e.to_string()))?;
+    // A pattern that does not say where the host begins and ends would let strangers in who chose their names well.
+    let begins = text.starts_with('^') || text.contains("//");
+    let ends = text.contains(':') || text.contains('$');
+    if !begins || !ends {
+        return Err(bad("regular expression does not pin to start/end of host in the origin header".to_owned()));
+    }
+    Ok(pattern)
+}
+
+fn transport_security(directives: &[String]) -> Result<Option<HeaderValue>, String> {
+    let known = |d: &String| {
+        matches!(d.as_str(), "includeSubDomains" | "preload")
+            || d.strip_prefix("max-age=").is_some_and(|n| n.parse::<u64>().is_ok())
+    };
+    if directives.is_empty() {
+        return Ok(None);
+    }
+    if !directives.iter().all(known) {
+        return Err("--strict-transport-security-directives invalid, allowed values: max-age=expireTime, includeSubDomains, preload. see https://tools.ietf.org/html/rfc6797#section-6.1 for more information".to_owned());
+    }
+    HeaderValue::from_str(&directives.join("; ")).map(Some).map_err(|e| e.to_string())
+}
+
+impl Conduct {
+    /// Reads and checks the flags.
+    ///
+    /// # Errors
+    /// Upstream's words.
+    pub fn from_flags(flags: &FlagSet) -> Result<Self, String> {
+        let mut errors = Vec::new();
+        let chance = flags.float("goaway-chance");
+        if !(0.0..=0.02).contains(&chance) {
+            errors.push("--goaway-chance can not be less than 0 or greater than 0.02".to_owned());
+        }
+        let shortest_watch = flags.integer("min-request-timeout");
+        if shortest_watch < 0 {
+            errors.push("--min-request-timeout can not be negative value".to_owned());
+        }
+        for name in ["max-requests-inflight", "max-mutating-requests-inflight"] {
+            if flags.integer(name) < 0 {
+                errors.push(format!("--{name} can not be negative value"));
+            }
+        }
+        let mut origins = Vec::new();
+        for text in flags.list("cors-allowed-origins") {
+            match origin_pattern(&text) {
+                Ok(pattern) => origins.push(pattern),
+                Err(why) => errors.push(why),
+            }
+        }
+        let transport = transport_security(&flags.list("strict-transport-security-directives"));
+        let transport = transport.unwrap_or_else(|why| {
+            errors.push(why);
+            None
+        });
+        if !errors.is_empty() {
+            return Err(shared::status::field::aggregate(&errors));
+        }
+        Ok(Self {
+            origins,
+            transport,
+            longest: flags.duration("request-timeout"),
+            shortest_watch: u64::try_from(shortest_watch).unwrap_or(0),
+        })
+    }
+
+    /// Whether a page of this origin may read answers.
+    pub fn may_read(&self, origin: &str) -> bool {
+        !origin.is_empty() && self.origins.iter().any(|pattern| pattern.is_match(origin))
+    }
+
+    /// Adds what every answer carries; `origin` is the one that may read it.
+    pub fn dress(&self, response: &mut HttpResponse, origin: Option<&str>) {
+        let headers = response.headers_mut();
+        if let Some(value) = &self.transport {
+            headers.insert(HeaderName::from_static("strict-transport-security"), value.clone());
+        }
+        if let Some(origin) = origin {
+            share(headers, origin);
+        }
+    }
+
+    /// How long a request may take: what the client says, as far as the server allows it.
+    ///
+    /// # Errors
+    /// `400` when the client's word is no duration.
+    pub fn deadline(&self, query: &Query) -> Result<Duration, Status> {
+        let Some(text) = query.get("timeout").filter(|t| !t.is_empty()) else { return Ok(self.longest) };
+        match shared::flags::parse_nanos(text) {
+            Err(_) => Err(Status::bad_request("invalid timeout specified in the request URL")),
+            Ok(nanos) if nanos <= 0 => Ok(self.longest),
+            Ok(nanos) => Ok(Duration::from_nanos(u64::try_from(nanos).unwrap_or(0)).min(self.longest)),
+        }
+    }
+}
+
+fn share(headers: &mut HeaderMap, origin: &str) {
+    let Ok(origin) = HeaderValue::from_str(origin) else { return };
+    headers.insert(HeaderName::from_static("access-control-allow-origin"), origin);
+    for (name, value) in CORS {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conduct(args: &[&str]) -> Result<Conduct, String> {
+        Conduct::from_flags(&FlagSet::of("kube-apiserver", args).expect("flags"))
+    }
+
+    #[test]
+    fn flags_are_checked() {
+        for (args, want) in [
+            (&["--goaway-chance=0.5"][..], "--goaway-chance can not be less than 0 or greater than 0.02"),
+            (&["--min-request-timeout=-1"], "--min-request-timeout can not be negative value"),
+            (
+                &["--cors-allowed-origins=example.com"],
+                "--cors-allowed-origins has an invalid regular expression: regular expression does not pin to start/end of host in the origin header",
+            ),
+            (
+                &["--strict-transport-security-directives=max-age=x"],
+                "--strict-transport-security-directives invalid, allowed values: max-age=expireTime, includeSubDomains, preload. see https://tools.ietf.org/html/rfc6797#section-6.1 for more information",
+            ),
+        ] {
+            assert_eq!(conduct(args).err().as_deref(), Some(want), "{args:?}");
+        }
+    }
+
+    #[test]
+    fn origins() {
+        let conduct = conduct(&[r"--cors-allowed-origins=//a\.example(:|$)"]).expect("fine");
+        for (origin, want) in [
+            ("https://a.example", true),
+            ("http://a.example:8080", true),
+            ("https://a.example.evil", false),
+            ("", false),
+        ] {
+            assert_eq!(conduct.may_read(origin), want, "{origin}");
+        }
+    }
+
+    #[test]
+    fn deadlines() {
+        let conduct = conduct(&["--request-timeout=60s"]).expect("fine");
+        let ask = |query: &str| conduct.deadline(&Query::parse(query)).map(|d| d.as_secs()).map_err(|s| s.code);
+        for (query, want) in [
+            ("", Ok(60)),
+            ("timeout=10s", Ok(10)),
+            ("timeout=10m", Ok(60)),
+            ("timeout=0", Ok(60)),
+            ("timeout=soon", Err(400)),
+        ] {
+            assert_eq!(ask(query), want, "{query}");
+        }
+    }
+}
