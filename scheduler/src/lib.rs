@@ -9,6 +9,7 @@ pub mod metrics;
 pub mod model;
 pub mod plugins;
 pub mod queue;
+pub mod settings;
 pub mod testing;
 
 pub use driver::run;

@@ -3,6 +3,7 @@
 mod api;
 mod core;
 mod cycle;
+mod extender;
 mod failure;
 mod stores;
 
@@ -39,7 +40,8 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// # Errors
 /// Configuration that cannot be used, ports and files that cannot be opened, a lost lease.
 pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
-    let settings = shared::config::scheduler(&flags)?;
+    let mut settings = shared::config::scheduler(&flags)?;
+    settings.0 = crate::settings::complete(&settings.0)?;
     let written = flags.string("write-config-to");
     if !written.is_empty() {
         let text = serde_norway::to_string(&settings.0).context("encoding the configuration")?;
@@ -47,6 +49,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         tracing::info!(file = written, "Wrote configuration");
         return Ok(());
     }
+    crate::settings::validate(&settings.0)?;
     let (configuration, profiles) = profiles(&settings)?;
     let timing = Timing {
         initial: Duration::from_secs(configuration.pod_initial_backoff_seconds),
@@ -66,7 +69,8 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
 
     let profiles = Arc::new(profiles);
     let factory = Factory::new(background.clone(), tasks.clone(), shutdown.clone());
-    let informers = Informers::new(&factory);
+    let extended = settings.get("extenders").and_then(|e| e.as_array()).is_some_and(|e| !e.is_empty());
+    let informers = Informers::new(&factory, extended);
     let stores = informers.stores();
     let pods = informers.pods.store();
     let api = KubeApi { client, claims: stores.claims.clone(), pods: pods.clone() };
@@ -133,9 +137,6 @@ fn profiles(settings: &Settings) -> anyhow::Result<(Configuration, Profiles)> {
         serde_json::from_value(settings.0.clone()).context("reading KubeSchedulerConfiguration")?;
     if configuration.profiles.is_empty() {
         configuration.profiles.push(Default::default());
-    }
-    if settings.get("extenders").and_then(|e| e.as_array()).is_some_and(|e| !e.is_empty()) {
-        tracing::warn!("extenders in the configuration have no effect yet");
     }
     let mut profiles = Profiles::new();
     for config in &configuration.profiles {

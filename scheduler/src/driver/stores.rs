@@ -45,7 +45,8 @@ pub(super) struct Informers {
 }
 
 impl Informers {
-    pub(super) fn new(factory: &Factory) -> Self {
+    /// `whole` keeps pods and nodes as they are, for extenders.
+    pub(super) fn new(factory: &Factory, whole: bool) -> Self {
         let unfinished = "status.phase!=Succeeded,status.phase!=Failed".to_owned();
         let it = Self {
             pods: factory.informer_in(Scope { fields: Some(unfinished), ..Scope::default() }),
@@ -69,8 +70,10 @@ impl Informers {
             replica_sets: factory.informer(),
             stateful_sets: factory.informer(),
         };
-        it.pods.set_transform(strip_pod);
-        it.nodes.set_transform(strip_node);
+        if !whole {
+            it.pods.set_transform(strip_pod);
+            it.nodes.set_transform(strip_node);
+        }
         it.volumes.add_index(BY_CLASS, |v| vec![class_of(v)]);
         it.capacities.add_index(BY_CLASS, |c| vec![c.storage_class_name.clone()]);
         it.attachments.add_index(BY_NODE, |a| vec![a.spec.node_name.clone()]);

@@ -348,3 +348,6 @@ fn claim_helps(pod: &PodInfo, delta: &Delta<ResourceClaim>) -> bool {
         && claims::names(pod).any(|name| name == claims::name(new));
     mine && delta.before().is_none_or(|old| old.status != new.status)
 }
+
+#[cfg(test)]
+mod tests;

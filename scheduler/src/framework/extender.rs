@@ -1,0 +1,306 @@
+//! Extenders: programs outside of the scheduler that have a say in where pods go.
+//!
+//! Here is what they may say and what follows from it; the HTTP that asks them is the driver's. They are asked in the
+//! order configured, ignorable ones last, and only about pods that use a resource they manage, if they manage any.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::diagnosis::Diagnosis;
+use super::plugin::MAX_NODE_SCORE;
+use super::status::Status;
+use crate::model::{NodeInfo, PodInfo, Snapshot};
+
+/// What stands in a rejector's place when extenders turned nodes down.
+pub const EXTENDERS: &str = "Extenders";
+
+/// The best score an extender gives.
+const MAX_EXTENDER_SCORE: i64 = 10;
+
+/// Nodes that an extender leaves, and why it refuses others.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filtered {
+    /// Names of nodes that are fine.
+    pub fine: Vec<String>,
+    /// Nodes where pushing pods out may help.
+    pub failed: HashMap<String, String>,
+    /// Nodes where nothing helps.
+    pub hopeless: HashMap<String, String>,
+}
+
+/// Pods that would have to leave a node.
+#[derive(Debug, Clone, Default)]
+pub struct Victims {
+    /// The pods.
+    pub pods: Vec<Arc<PodInfo>>,
+    /// How many of them a disruption budget protects.
+    pub violations: usize,
+}
+
+/// One extender. Calls may block for as long as its timeout says.
+#[async_trait]
+pub trait Extender: Send + Sync {
+    /// Its address.
+    fn name(&self) -> &str;
+    /// Whether scheduling goes on without it when it fails.
+    fn ignorable(&self) -> bool;
+    /// Whether it is asked about a pod at all.
+    fn interested(&self, pod: &PodInfo) -> bool;
+    /// Whether it filters nodes.
+    fn filters(&self) -> bool;
+    /// Whether it has a say in preemption.
+    fn preempts(&self) -> bool;
+    /// Whether it binds.
+    fn binds(&self) -> bool;
+    /// Which nodes are fine.
+    fn filter(&self, pod: &PodInfo, nodes: &[&NodeInfo]) -> Result<Filtered, String>;
+    /// Scores from 0 to 10 by node, and the weight; `None` when it gives none.
+    fn prioritize(&self, pod: &PodInfo, nodes: &[&NodeInfo]) -> Result<Option<(HashMap<String, i64>, i64)>, String>;
+    /// The candidates it agrees to, with the victims it wants.
+    fn preempt(&self, pod: &PodInfo, victims: &HashMap<String, Victims>) -> Result<HashMap<String, Victims>, String>;
+    /// Binds.
+    async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), String>;
+}
+
+/// Extenders in the order they are asked.
+pub type Extenders = Vec<Arc<dyn Extender>>;
+
+/// Positions of the nodes that all extenders find fine; what they refuse goes into the diagnosis.
+///
+/// # Errors
+/// A failure of one that cannot be ignored.
+pub fn filter(
+    extenders: &[Arc<dyn Extender>],
+    pod: &PodInfo,
+    snapshot: &Snapshot,
+    mut feasible: Vec<usize>,
+    diagnosis: &mut Diagnosis,
+) -> Result<Vec<usize>, Status> {
+    for extender in extenders.iter().filter(|e| e.filters() && e.interested(pod)) {
+        if feasible.is_empty() {
+            break;
+        }
+        let nodes: Vec<&NodeInfo> = feasible.iter().map(|at| &*snapshot.nodes()[*at]).collect();
+        let said = match extender.filter(pod, &nodes) {
+            Ok(said) => said,
+            Err(error) if extender.ignorable() => {
+                tracing::info!(extender = extender.name(), %error, "Skipping extender as it returned error and has ignorable flag set");
+                continue;
+            }
+            Err(error) => return Err(Status::error(error)),
+        };
+        for (node, why) in &said.hopeless {
+            refuse(snapshot, diagnosis, node, Status::unresolvable(why.clone()));
+        }
+        for (node, why) in said.failed.iter().filter(|(n, _)| !said.hopeless.contains_key(*n)) {
+            refuse(snapshot, diagnosis, node, Status::unschedulable(why.clone()));
+        }
+        let before = feasible.len();
+        feasible = said.fine.iter().filter_map(|name| snapshot.position(name)).collect();
+        if feasible.len() < before {
+            diagnosis.plugins.insert(EXTENDERS);
+        }
+    }
+    Ok(feasible)
+}
+
+fn refuse(snapshot: &Snapshot, diagnosis: &mut Diagnosis, node: &str, status: Status) {
+    if let Some(at) = snapshot.position(node) {
+        diagnosis.reject(at, status);
+    }
+}
+
+/// Adds what extenders say to the total scores of `nodes`. One that fails says nothing.
+pub fn prioritize(extenders: &[Arc<dyn Extender>], pod: &PodInfo, nodes: &[&NodeInfo], totals: &mut [i64]) {
+    for extender in extenders.iter().filter(|e| e.interested(pod)) {
+        match extender.prioritize(pod, nodes) {
+            Ok(None) => {}
+            Ok(Some((scores, weight))) => {
+                for (node, total) in nodes.iter().zip(totals.iter_mut()) {
+                    let score = scores.get(&**node.name()).copied().unwrap_or(0);
+                    *total = total
+                        .saturating_add(score.saturating_mul(weight).saturating_mul(MAX_NODE_SCORE / MAX_EXTENDER_SCORE));
+                }
+            }
+            Err(error) => {
+                tracing::info!(extender = extender.name(), %error, "Failed to run extender's priority function. No score given by this extender.");
+            }
+        }
+    }
+}
+
+/// What is left of the candidates for preemption when all extenders were asked.
+///
+/// # Errors
+/// A failure of one that cannot be ignored, or an answer that makes no sense.
+pub fn preempt(
+    extenders: &[Arc<dyn Extender>],
+    pod: &PodInfo,
+    mut victims: HashMap<String, Victims>,
+) -> Result<HashMap<String, Victims>, Status> {
+    for extender in extenders.iter().filter(|e| e.preempts() && e.interested(pod)) {
+        if victims.is_empty() {
+            break;
+        }
+        let mut left = match extender.preempt(pod, &victims) {
+            Ok(left) => left,
+            Err(error) if extender.ignorable() => {
+                tracing::info!(extender = extender.name(), %error, "Skipped extender as it returned error and has ignorable flag set");
+                continue;
+            }
+            Err(error) => return Err(Status::error(error)),
+        };
+        if let Some(node) = left.iter().find(|(_, v)| v.pods.is_empty()).map(|(n, _)| n.clone()) {
+            if !extender.ignorable() {
+                return Err(Status::error(format!("expected at least one victim pod on node {node:?}")));
+            }
+            left.retain(|_, v| !v.pods.is_empty());
+        }
+        victims = left;
+    }
+    Ok(victims)
+}
+
+/// Lets the first extender bind that does; `None` when none wants to.
+pub async fn bind(extenders: &[Arc<dyn Extender>], pod: &PodInfo, node: &str) -> Option<Result<(), String>> {
+    for extender in extenders.iter().filter(|e| e.binds() && e.interested(pod)) {
+        match extender.bind(pod, node).await {
+            Err(error) if extender.ignorable() => {
+                tracing::info!(extender = extender.name(), %error, "Skipping extender in bind as it returned error and has ignorable flag set");
+            }
+            done => return Some(done),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{node, pod};
+
+    #[derive(Default)]
+    struct Fake {
+        fails: bool,
+        ignorable: bool,
+        bored: bool,
+        said: Filtered,
+        scores: HashMap<String, i64>,
+        victims: Option<HashMap<String, Victims>>,
+    }
+
+    #[async_trait]
+    impl Extender for Fake {
+        fn name(&self) -> &str {
+            "fake"
+        }
+        fn ignorable(&self) -> bool {
+            self.ignorable
+        }
+        fn interested(&self, _: &PodInfo) -> bool {
+            !self.bored
+        }
+        fn filters(&self) -> bool {
+            true
+        }
+        fn preempts(&self) -> bool {
+            true
+        }
+        fn binds(&self) -> bool {
+            true
+        }
+        fn filter(&self, _: &PodInfo, _: &[&NodeInfo]) -> Result<Filtered, String> {
+            if self.fails { Err("broken".into()) } else { Ok(self.said.clone()) }
+        }
+        fn prioritize(&self, _: &PodInfo, _: &[&NodeInfo]) -> Result<Option<(HashMap<String, i64>, i64)>, String> {
+            if self.fails { Err("broken".into()) } else { Ok(Some((self.scores.clone(), 2))) }
+        }
+        fn preempt(&self, _: &PodInfo, all: &HashMap<String, Victims>) -> Result<HashMap<String, Victims>, String> {
+            if self.fails { Err("broken".into()) } else { Ok(self.victims.clone().unwrap_or_else(|| all.clone())) }
+        }
+        async fn bind(&self, _: &PodInfo, _: &str) -> Result<(), String> {
+            if self.fails { Err("broken".into()) } else { Ok(()) }
+        }
+    }
+
+    fn map(entries: &[(&str, &str)]) -> HashMap<String, String> {
+        entries.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    }
+
+    fn list(fakes: Vec<Fake>) -> Extenders {
+        fakes.into_iter().map(|f| Arc::new(f) as Arc<dyn Extender>).collect()
+    }
+
+    #[test]
+    fn filtering() {
+        let snapshot = Snapshot::of(vec![node("a").with(&[]), node("b").with(&[]), node("c").with(&[])]);
+        let said = Filtered {
+            fine: vec!["c".into()],
+            failed: map(&[("a", "full"), ("b", "full")]),
+            hopeless: map(&[("b", "never")]),
+        };
+        for (what, extenders, want, codes) in [
+            ("says no", list(vec![Fake { said: said.clone(), ..Fake::default() }]), Ok(vec![2]), vec!["full", "never"]),
+            ("not asked", list(vec![Fake { said, bored: true, ..Fake::default() }]), Ok(vec![0, 1, 2]), vec![]),
+            ("fails", list(vec![Fake { fails: true, ..Fake::default() }]), Err("broken".to_owned()), vec![]),
+            (
+                "may fail",
+                list(vec![Fake { fails: true, ignorable: true, ..Fake::default() }]),
+                Ok(vec![0, 1, 2]),
+                vec![],
+            ),
+        ] {
+            let mut diagnosis = Diagnosis { nodes: 3, ..Diagnosis::default() };
+            let left = filter(&extenders, &pod("p").info(), &snapshot, vec![0, 1, 2], &mut diagnosis);
+            assert_eq!(left.map_err(|s| s.to_string()), want, "{what}");
+            let mut said: Vec<String> = diagnosis.rejected.iter().map(|(_, s)| s.to_string()).collect();
+            said.sort();
+            assert_eq!(said, codes, "{what}");
+        }
+    }
+
+    #[test]
+    fn scores_are_weighed_and_stretched() {
+        let nodes = [node("a").with(&[]), node("b").with(&[])];
+        let nodes: Vec<&NodeInfo> = nodes.iter().map(|n| &**n).collect();
+        let mut totals = [5, 7];
+        let good = Fake { scores: [("a".to_owned(), 10)].into(), ..Fake::default() };
+        prioritize(&list(vec![good, Fake { fails: true, ..Fake::default() }]), &pod("p").info(), &nodes, &mut totals);
+        assert_eq!(totals, [205, 7]);
+    }
+
+    #[test]
+    fn preemption() {
+        let one = || Victims { pods: vec![Arc::new(pod("v").info())], violations: 0 };
+        let all: HashMap<String, Victims> = [("a".to_owned(), one()), ("b".to_owned(), one())].into();
+        let none: HashMap<String, Victims> = [("a".to_owned(), Victims::default())].into();
+        let only_b: HashMap<String, Victims> = [("b".to_owned(), one())].into();
+        for (what, fake, want) in [
+            ("agrees", Fake::default(), Ok(2)),
+            ("chooses", Fake { victims: Some(only_b), ..Fake::default() }, Ok(1)),
+            (
+                "nobody to go",
+                Fake { victims: Some(none.clone()), ..Fake::default() },
+                Err("expected at least one victim pod on node \"a\"".to_owned()),
+            ),
+            ("nobody to go, may fail", Fake { victims: Some(none), ignorable: true, ..Fake::default() }, Ok(0)),
+            ("fails", Fake { fails: true, ..Fake::default() }, Err("broken".to_owned())),
+        ] {
+            let left = preempt(&list(vec![fake]), &pod("p").info(), all.clone());
+            assert_eq!(left.map(|l| l.len()).map_err(|s| s.to_string()), want, "{what}");
+        }
+    }
+
+    #[tokio::test]
+    async fn binding() {
+        let p = pod("p").info();
+        assert_eq!(bind(&list(vec![]), &p, "n").await, None);
+        assert_eq!(bind(&list(vec![Fake::default()]), &p, "n").await, Some(Ok(())));
+        let failing = || Fake { fails: true, ..Fake::default() };
+        assert_eq!(bind(&list(vec![failing()]), &p, "n").await, Some(Err("broken".into())));
+        let ignorable = Fake { ignorable: true, ..failing() };
+        assert_eq!(bind(&list(vec![ignorable]), &p, "n").await, None);
+    }
+}

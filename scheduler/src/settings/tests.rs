@@ -1,0 +1,196 @@
+use serde_json::{Value, json};
+
+use super::{complete, validate};
+
+fn settings(change: Value) -> Value {
+    let mut all = shared::config::defaults("kubescheduler.config.k8s.io/v1", "KubeSchedulerConfiguration");
+    for (key, value) in change.as_object().into_iter().flatten() {
+        all[key] = value.clone();
+    }
+    all
+}
+
+fn outcome(change: Value) -> String {
+    match complete(&settings(change)).and_then(|c| validate(&c)) {
+        Ok(()) => String::new(),
+        Err(refused) => refused.to_string(),
+    }
+}
+
+fn with_args(plugin: &str, args: Value) -> Value {
+    json!({"profiles": [{"schedulerName": "s", "pluginConfig": [{"name": plugin, "args": args}]}]})
+}
+
+#[test]
+fn defaults_are_upstreams() {
+    let done = complete(&settings(json!({"profiles": null}))).expect("complete");
+    let profile = &done["profiles"][0];
+    assert_eq!(profile["schedulerName"], "default-scheduler");
+    let names: Vec<&str> =
+        profile["pluginConfig"].as_array().expect("list").iter().filter_map(|c| c["name"].as_str()).collect();
+    assert_eq!(names, super::WITH_ARGS);
+    let fit = json!({"apiVersion": super::VERSION, "kind": "NodeResourcesFitArgs", "scoringStrategy":
+        {"type": "LeastAllocated", "resources": [{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}]}});
+    assert_eq!(profile["pluginConfig"][5]["args"], fit);
+    assert_eq!(profile["plugins"]["multiPoint"]["enabled"][4], json!({"name": "TaintToleration", "weight": 3}));
+    assert_eq!(profile["plugins"]["filter"], json!({}));
+    assert_eq!(outcome(json!({})), "");
+}
+
+#[test]
+fn the_file_as_a_whole() {
+    let two = |a: Value, b: Value| json!({"profiles": [a, b]});
+    for (what, change, want) in [
+        ("parallelism", json!({"parallelism": 0}), "parallelism: Invalid value: 0: should be an integer value greater than zero"),
+        ("percentage", json!({"percentageOfNodesToScore": 101}), "percentageOfNodesToScore: Invalid value: 101: not in valid range [0-100]"),
+        (
+            "back-offs",
+            json!({"podInitialBackoffSeconds": 0, "podMaxBackoffSeconds": -1}),
+            "[podInitialBackoffSeconds: Invalid value: 0: must be greater than 0, podMaxBackoffSeconds: Invalid value: -1: must be greater than or equal to PodInitialBackoffSeconds]",
+        ),
+        (
+            "same name",
+            two(json!({"schedulerName": "a"}), json!({"schedulerName": "a"})),
+            "profiles[1].schedulerName: Duplicate value: {}",
+        ),
+        ("no name", two(json!({"schedulerName": "a"}), json!({})), "profiles[1].schedulerName: Required value"),
+        (
+            "percentage of a profile",
+            json!({"profiles": [{"percentageOfNodesToScore": -1}]}),
+            "profiles[0].percentageOfNodesToScore: Invalid value: -1: not in valid range [0-100]",
+        ),
+        (
+            "a plugin that is gone",
+            json!({"profiles": [{"plugins": {"filter": {"enabled": [{"name": "EBSLimits"}]}}}]}),
+            r#"profiles[0].plugins.filter.enabled[0]: Invalid value: "EBSLimits": was invalid in version "v1" (KubeSchedulerConfiguration is version "kubescheduler.config.k8s.io/v1")"#,
+        ),
+        (
+            "arguments twice",
+            json!({"profiles": [{"pluginConfig": [{"name": "ImageLocality"}, {"name": "ImageLocality"}]}]}),
+            r#"profiles[0].pluginConfig[1]: Duplicate value: "ImageLocality""#,
+        ),
+        (
+            "another lock",
+            json!({"leaderElection": {"leaderElect": true, "leaseDuration": "15s", "renewDeadline": "10s", "retryPeriod": "2s",
+                "resourceLock": "endpoints", "resourceName": "x", "resourceNamespace": "y"}}),
+            r#"leaderElection.resourceLock: Invalid value: "endpoints": resourceLock value must be "leases""#,
+        ),
+        (
+            "an extender without weight",
+            json!({"extenders": [{"urlPrefix": "http://x", "prioritizeVerb": "p"}]}),
+            "extenders[0].weight: Invalid value: 0: must have a positive weight applied to it",
+        ),
+        (
+            "two binders",
+            json!({"extenders": [{"bindVerb": "b"}, {"bindVerb": "c"}]}),
+            r#"extenders: Invalid value: "found 2 extenders implementing bind": only one extender can implement bind"#,
+        ),
+        (
+            "managed resources",
+            json!({"extenders": [{"managedResources": [{"name": "cpu"}, {"name": "x.com/a"}, {"name": "x.com/a"}]}]}),
+            r#"[extenders[0].managedResources[0].name: Invalid value: "cpu": is an invalid extended resource name, extenders[0].managedResources[2].name: Invalid value: "x.com/a": duplicate extender managed resource name]"#,
+        ),
+    ] {
+        assert_eq!(outcome(change), want, "{what}");
+    }
+}
+
+#[test]
+fn arguments() {
+    let path = "profiles[0].pluginConfig[0].args";
+    let ratio = |shape: Value| json!({"scoringStrategy": {"type": "RequestedToCapacityRatio", "requestedToCapacityRatio": {"shape": shape}}});
+    let constraint = |key: &str, when: &str| json!({"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": when});
+    for (plugin, args, want) in [
+        ("DefaultPreemption", json!({"minCandidateNodesPercentage": 101}), "{}.minCandidateNodesPercentage: Invalid value: 101: not in valid range [0, 100]"),
+        (
+            "DefaultPreemption",
+            json!({"minCandidateNodesPercentage": 0, "minCandidateNodesAbsolute": 0}),
+            "[{}.minCandidateNodesPercentage: Invalid value: 0: cannot be zero at the same time as minCandidateNodesAbsolute, {}.minCandidateNodesAbsolute: Invalid value: 0: cannot be zero at the same time as minCandidateNodesPercentage]",
+        ),
+        ("InterPodAffinity", json!({"hardPodAffinityWeight": 101}), "{}.hardPodAffinityWeight: Invalid value: 101: not in valid range [0, 100]"),
+        (
+            "NodeAffinity",
+            json!({"addedAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "In"}]}]}}}),
+            "{}.addedAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].values: Invalid value: []: for 'in', 'notin' operators, values set can't be empty",
+        ),
+        (
+            "NodeResourcesBalancedAllocation",
+            json!({"resources": [{"name": "cpu", "weight": 2}, {"name": "cpu"}]}),
+            r#"[{}.resources[0].weight: Invalid value: 2: must be 1, {}.resources[1].name: Duplicate value: "cpu"]"#,
+        ),
+        ("NodeResourcesFit", json!({"ignoredResourceGroups": ["a.com/b"]}), r#"{}.ignoredResourceGroups[0]: Invalid value: "a.com/b": resource group name can't contain '/'"#),
+        (
+            "NodeResourcesFit",
+            json!({"scoringStrategy": {"type": "Nonsense"}}),
+            r#"{}.scoringStrategy.type: Unsupported value: "Nonsense": supported values: "LeastAllocated", "MostAllocated", "RequestedToCapacityRatio""#,
+        ),
+        (
+            "NodeResourcesFit",
+            json!({"scoringStrategy": {"type": "MostAllocated", "resources": [{"name": "cpu", "weight": 101}]}}),
+            "{}.scoringStrategy.resources[0].weight: Invalid value: 101: resource weight of cpu not in valid range (0, 100]",
+        ),
+        (
+            "NodeResourcesFit",
+            json!({"scoringStrategy": {"type": "RequestedToCapacityRatio"}}),
+            "{}.scoringStrategy.requestedToCapacityRatio: Required value: must be specified when type is RequestedToCapacityRatio",
+        ),
+        ("NodeResourcesFit", ratio(json!([])), "{}.scoringStrategy.requestedToCapacityRatio.shape: Required value: at least one point must be specified"),
+        (
+            "NodeResourcesFit",
+            ratio(json!([{"utilization": 50, "score": 1}, {"utilization": 20, "score": 11}])),
+            "[{}.scoringStrategy.requestedToCapacityRatio.shape[1].utilization: Invalid value: 20: values must be sorted in increasing order, {}.scoringStrategy.requestedToCapacityRatio.shape[1].score: Invalid value: 11: not in valid range [0, 10]]",
+        ),
+        (
+            "PodTopologySpread",
+            json!({"defaultConstraints": [constraint("zone", "ScheduleAnyway")]}),
+            r#"{}.defaultingType: Invalid value: "System": when .defaultConstraints are not empty"#,
+        ),
+        (
+            "PodTopologySpread",
+            json!({"defaultingType": "List", "defaultConstraints": [constraint("zone", "Never"), constraint("zone", "Never")]}),
+            r#"[{}.defaultConstraints[0].whenUnsatisfiable: Unsupported value: "Never": supported values: "DoNotSchedule", "ScheduleAnyway", {}.defaultConstraints[1].whenUnsatisfiable: Unsupported value: "Never": supported values: "DoNotSchedule", "ScheduleAnyway", {}.defaultConstraints[1]: Duplicate value: "{zone, Never}"]"#,
+        ),
+        ("VolumeBinding", json!({"bindTimeoutSeconds": -1}), "{}.bindTimeoutSeconds: Invalid value: -1: invalid BindTimeoutSeconds, should not be a negative value"),
+        (
+            "VolumeBinding",
+            json!({"shape": []}),
+            "{}.shape: Invalid value: []: unexpected field `shape`, remove it or turn on the feature gate StorageCapacityScoring",
+        ),
+        ("DynamicResources", json!({"filterTimeout": "0s"}), ""),
+        (
+            "DynamicResources",
+            json!({"bindingTimeout": "5s"}),
+            "{}.bindingTimeout: Forbidden: DRADeviceBindingConditions or DRAResourceClaimDeviceStatus feature gate is disabled",
+        ),
+    ] {
+        assert_eq!(outcome(with_args(plugin, args.clone())), want.replace("{}", path), "{plugin} {args}");
+    }
+}
+
+#[test]
+fn arguments_are_decoded_strictly() {
+    assert_eq!(
+        outcome(with_args("NodeResourcesFit", json!({"scoringStrategy": {"resourcess": 1}}))),
+        r#"strict decoding error: decoding args for plugin NodeResourcesFit: strict decoding error: unknown field "scoringStrategy.resourcess""#
+    );
+    assert_eq!(
+        outcome(with_args("NodeAffinity", json!({"apiVersion": super::VERSION, "kind": "VolumeBindingArgs"}))),
+        "decoding .profiles[0].pluginConfig[0]: args for plugin NodeAffinity were not of type \
+         NodeAffinityArgs.kubescheduler.config.k8s.io, got VolumeBindingArgs.kubescheduler.config.k8s.io"
+    );
+    assert!(outcome(with_args("InterPodAffinity", json!({"hardPodAffinityWeight": "x"}))).starts_with(
+        "decoding .profiles[0].pluginConfig[0]: decoding args for plugin InterPodAffinity: json: cannot unmarshal string"
+    ));
+}
+
+#[test]
+fn what_extenders_manage_alone_is_ignored() {
+    let done = complete(&settings(
+        json!({"extenders": [{"managedResources": [{"name": "x.com/a", "ignoredByScheduler": true}]}]}),
+    ))
+    .expect("complete");
+    let configs = done["profiles"][0]["pluginConfig"].as_array().expect("list");
+    let fit = configs.iter().find(|c| c["name"] == "NodeResourcesFit").expect("fit");
+    assert_eq!(fit["args"]["ignoredResources"], json!(["x.com/a"]));
+    assert_eq!(done["extenders"][0]["httpTimeout"], "5s");
+}
