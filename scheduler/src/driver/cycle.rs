@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use shared::events::Kind;
 use shared::run::TaskGroup;
 use tokio_util::sync::CancellationToken;
 
 use super::core::Core;
 use super::failure::Reporter;
+use crate::framework::extender;
 use crate::framework::plugin::Rescue;
 use crate::framework::{Code, Context, Cursor, CycleState, Failure, Placement, Profile, Status};
 use crate::metrics::{self, Attempt, Point};
@@ -224,6 +226,9 @@ fn outcome(status: &Status) -> Attempt {
 
 impl Binding {
     async fn run(mut self, waits: Option<(tokio::sync::oneshot::Receiver<Status>, Duration)>) {
+        if waits.is_some() || self.prepares() {
+            self.announce().await;
+        }
         if let Some((told, patience)) = waits {
             let since = Instant::now();
             let status = match tokio::time::timeout(patience, told).await {
@@ -272,6 +277,11 @@ impl Binding {
         }
         metrics::observe_point(Point::PreBind, &self.profile.name, "Success", begun.elapsed());
         let begun = Instant::now();
+        if let Some(done) = extender::bind(&self.profile.extenders, pod, node).await {
+            let status = done.map_or_else(Status::error, |()| Status::SUCCESS);
+            metrics::observe_point(Point::Bind, &self.profile.name, status.code().name(), begun.elapsed());
+            return status;
+        }
         let mut status = Status::SKIP;
         for (name, plugin) in self.profile.binders() {
             status = plugin.bind(api, &self.state, pod, node).await;
@@ -285,6 +295,19 @@ impl Binding {
         }
         metrics::observe_point(Point::Bind, &self.profile.name, status.code().name(), begun.elapsed());
         status
+    }
+
+    /// Whether a PreBind plugin has something to do, so that the binding takes its time.
+    fn prepares(&self) -> bool {
+        self.profile.pre_binders().iter().any(|(_, p)| p.applies(&self.state, &self.assumed))
+    }
+
+    /// Tells others, a cluster autoscaler above all, where the pod is about to go.
+    async fn announce(&self) {
+        let promise = json!({"status": {"nominatedNodeName": &*self.node}});
+        if let Err(error) = self.core.api.patch_status(&self.assumed, promise).await {
+            tracing::error!(pod = %self.assumed, %error, "Failed to update the nominated node name in the binding cycle");
+        }
     }
 
     /// Undoes what PreBind plugins did.

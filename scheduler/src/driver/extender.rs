@@ -213,7 +213,8 @@ impl Extender for HttpExtender {
         }
         let Some(object) = self.objects.pods.get(&pod.namespace, &pod.name) else { return false };
         let Some(spec) = &object.spec else { return false };
-        let resources = spec.containers.iter().chain(spec.init_containers.iter().flatten()).filter_map(|c| c.resources.as_ref());
+        let resources =
+            spec.containers.iter().chain(spec.init_containers.iter().flatten()).filter_map(|c| c.resources.as_ref());
         let lists = resources.flat_map(|r| [r.requests.as_ref(), r.limits.as_ref()]).flatten();
         lists.flat_map(|l| l.keys()).any(|name| self.managed.contains(name))
     }
@@ -283,7 +284,11 @@ impl Extender for HttpExtender {
             };
             let value = folded(value.clone());
             let mut left = Victims {
-                violations: value.get("numpdbviolations").and_then(Value::as_u64).and_then(|n| n.try_into().ok()).unwrap_or(0),
+                violations: value
+                    .get("numpdbviolations")
+                    .and_then(Value::as_u64)
+                    .and_then(|n| n.try_into().ok())
+                    .unwrap_or(0),
                 ..Victims::default()
             };
             for pod in value.get("pods").and_then(Value::as_array).into_iter().flatten().cloned().map(folded) {
@@ -300,8 +305,7 @@ impl Extender for HttpExtender {
     }
 
     async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), String> {
-        let args =
-            json!({"PodName": &*pod.name, "PodNamespace": &*pod.namespace, "PodUID": &*pod.uid, "Node": node});
+        let args = json!({"PodName": &*pod.name, "PodNamespace": &*pod.namespace, "PodUID": &*pod.uid, "Node": node});
         refused(&folded(self.send(&self.config.bind_verb, &args).await?))
     }
 }
@@ -334,7 +338,8 @@ mod tests {
                 };
                 asked.push((head.lines().next().unwrap_or_default().to_owned(), body));
                 let text = answer.to_string();
-                let reply = format!("HTTP/1.1 {code} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}", text.len());
+                let reply =
+                    format!("HTTP/1.1 {code} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}", text.len());
                 stream.write_all(reply.as_bytes()).await.expect("write");
             }
             asked
@@ -355,7 +360,10 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn the_wire_format_is_upstreams() {
         let (url, task) = server(vec![
-            (200, json!({"nodeNames": ["b"], "FailedNodes": {"a": "full"}, "failedAndUnresolvableNodes": {"c": "never"}})),
+            (
+                200,
+                json!({"nodeNames": ["b"], "FailedNodes": {"a": "full"}, "failedAndUnresolvableNodes": {"c": "never"}}),
+            ),
             (200, json!([{"Host": "a", "Score": 4}, {"host": "b", "score": 9}])),
             (200, json!({"Error": "too late"})),
             (500, json!({})),
@@ -367,7 +375,10 @@ mod tests {
         let nodes: Vec<&NodeInfo> = infos.iter().map(|n| &**n).collect();
         let p = pod("p").info();
         let said = extender.filter(&p, &nodes).expect("answer");
-        assert_eq!((said.fine, said.failed["a"].as_str(), said.hopeless["c"].as_str()), (vec!["b".to_owned()], "full", "never"));
+        assert_eq!(
+            (said.fine, said.failed["a"].as_str(), said.hopeless["c"].as_str()),
+            (vec!["b".to_owned()], "full", "never")
+        );
         let (scores, weight) = extender.prioritize(&p, &nodes).expect("answer").expect("scores");
         assert_eq!((scores["a"], scores["b"], weight), (4, 9, 3));
         assert_eq!(extender.bind(&p, "a").await, Err("too late".into()));

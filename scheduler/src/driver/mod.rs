@@ -25,6 +25,7 @@ use shared::serve::{Configz, DelegatedOptions, Health, Probe, SecureOptions, Ser
 use self::api::KubeApi;
 use self::core::Core;
 use self::cycle::Cycle;
+use self::extender::Objects;
 use self::failure::Reporter;
 use self::stores::Informers;
 use crate::framework::{ConfigError, Configuration, Cursor, Profile};
@@ -67,12 +68,21 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     serve(&flags, &settings, &synced, &tasks, &shutdown).await?;
     flags.warn_unread();
 
-    let profiles = Arc::new(profiles);
     let factory = Factory::new(background.clone(), tasks.clone(), shutdown.clone());
     let extended = settings.get("extenders").and_then(|e| e.as_array()).is_some_and(|e| !e.is_empty());
     let informers = Informers::new(&factory, extended);
     let stores = informers.stores();
     let pods = informers.pods.store();
+    let objects = Objects { pods: pods.clone(), nodes: informers.nodes.store() };
+    let extenders = extender::extenders(&settings.0, &objects)?;
+    let profiles: Profiles = profiles
+        .into_iter()
+        .map(|mut profile| {
+            profile.extenders = extenders.clone();
+            (Arc::clone(&profile.name), Arc::new(profile))
+        })
+        .collect();
+    let profiles = Arc::new(profiles);
     let api = KubeApi { client, claims: stores.claims.clone(), pods: pods.clone() };
     let queue = Queue::new(Arc::clone(&profiles), timing);
     let core = Arc::new(Core::new(
@@ -132,19 +142,20 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     result
 }
 
-fn profiles(settings: &Settings) -> anyhow::Result<(Configuration, Profiles)> {
+fn profiles(settings: &Settings) -> anyhow::Result<(Configuration, Vec<Profile>)> {
     let mut configuration: Configuration =
         serde_json::from_value(settings.0.clone()).context("reading KubeSchedulerConfiguration")?;
     if configuration.profiles.is_empty() {
         configuration.profiles.push(Default::default());
     }
-    let mut profiles = Profiles::new();
+    let mut profiles: Vec<Profile> = Vec::new();
     for config in &configuration.profiles {
         let profile = Profile::build(config)
             .with_context(|| format!("creating profile for scheduler name {}", config.scheduler_name))?;
-        if profiles.insert(Arc::clone(&profile.name), Arc::new(profile)).is_some() {
+        if profiles.iter().any(|p| p.name == profile.name) {
             return Err(ConfigError::Duplicate(config.scheduler_name.clone()).into());
         }
+        profiles.push(profile);
     }
     Ok((configuration, profiles))
 }

@@ -120,8 +120,9 @@ pub fn prioritize(extenders: &[Arc<dyn Extender>], pod: &PodInfo, nodes: &[&Node
             Ok(Some((scores, weight))) => {
                 for (node, total) in nodes.iter().zip(totals.iter_mut()) {
                     let score = scores.get(&**node.name()).copied().unwrap_or(0);
-                    *total = total
-                        .saturating_add(score.saturating_mul(weight).saturating_mul(MAX_NODE_SCORE / MAX_EXTENDER_SCORE));
+                    *total = total.saturating_add(
+                        score.saturating_mul(weight).saturating_mul(MAX_NODE_SCORE / MAX_EXTENDER_SCORE),
+                    );
                 }
             }
             Err(error) => {

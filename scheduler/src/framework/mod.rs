@@ -7,6 +7,7 @@ pub mod config;
 pub mod diagnosis;
 pub mod domains;
 pub mod event;
+pub mod explain;
 pub mod extender;
 pub mod ledger;
 pub mod lister;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::config::{Plugins, ProfileConfig};
 use super::diagnosis::{NO_NODES, Rejected};
 use super::event::{ClusterEvent, Hint};
+use super::extender::Extenders;
 use super::plugin::{
     Bind, Context, Filter, MAX_NODE_SCORE, NodeNames, Permit, Plugin, PostBind, PostFilter, PreBind, PreEnqueue,
     PreFilter, PreFiltered, PreScore, QueueSort, Requeue, Rescue, Reserve, Score,
@@ -31,7 +32,7 @@ pub enum ConfigError {
     #[error("plugin {0:?} does not extend {1} plugin")]
     Point(String, &'static str),
     /// Not exactly one queue sort plugin.
-    #[error("exactly one queue sort plugin required for profile with scheduler name {0:?}, but got {1}")]
+    #[error("only one queue sort plugin required for profile with scheduler name {0:?}, but got {1}")]
     QueueSort(String, usize),
     /// No bind plugin.
     #[error("at least one bind plugin is needed for profile with scheduler name {0:?}")]
@@ -49,6 +50,8 @@ pub struct Profile {
     pub name: Arc<str>,
     /// Overrides the global percentage of nodes to score.
     pub percentage: Option<i32>,
+    /// Programs outside that are asked, too; whoever builds the profile puts them in.
+    pub extenders: Extenders,
     pre_enqueue: Vec<Named<dyn PreEnqueue>>,
     queue_sort: Arc<dyn QueueSort>,
     pre_filter: Vec<Named<dyn PreFilter>>,
@@ -112,6 +115,7 @@ impl Profile {
         Ok(Self {
             layout: Layout::of(&built, &pre_filter, &filter, &pre_score, &score),
             percentage: config.percentage_of_nodes_to_score,
+            extenders: Extenders::new(),
             pre_enqueue: plain(collect!(pre_enqueue, "PreEnqueue")),
             queue_sort,
             pre_filter,
@@ -294,6 +298,23 @@ impl Profile {
         pod: &PodInfo,
         nodes: &[&NodeInfo],
     ) -> Result<Vec<i64>, Status> {
+        let mut total = vec![0_i64; nodes.len()];
+        for (_, weight, scores) in self.scores_by_plugin(cx, state, pod, nodes)? {
+            for (sum, s) in total.iter_mut().zip(scores) {
+                *sum += s * weight;
+            }
+        }
+        Ok(total)
+    }
+
+    /// What each plugin that scores says, with its weight, in the order of `nodes`.
+    pub fn scores_by_plugin(
+        &self,
+        cx: Context<'_>,
+        state: &mut CycleState,
+        pod: &PodInfo,
+        nodes: &[&NodeInfo],
+    ) -> Result<Vec<(&'static str, i64, Vec<i64>)>, Status> {
         timed(Point::PreScore, &self.name, || {
             for (name, plugin) in &self.pre_score {
                 let status = plugin.pre_score(cx, state, pod, nodes);
@@ -306,24 +327,19 @@ impl Profile {
             Ok(())
         })?;
         timed(Point::Score, &self.name, || {
-            let mut total = vec![0_i64; nodes.len()];
-            let mut scores = vec![0_i64; nodes.len()];
+            let mut parts = Vec::with_capacity(self.score.len());
             for ((name, plugin), weight) in &self.score {
                 if state.skip_score.contains(name) {
                     continue;
                 }
-                for (slot, node) in scores.iter_mut().zip(nodes) {
-                    *slot = plugin.score(cx, state, pod, node);
-                }
+                let mut scores: Vec<i64> = nodes.iter().map(|node| plugin.score(cx, state, pod, node)).collect();
                 plugin.normalize(&mut scores);
-                for (sum, s) in total.iter_mut().zip(&scores) {
-                    if !(0..=MAX_NODE_SCORE).contains(s) {
-                        return Err(invalid_score(name, *s));
-                    }
-                    *sum += s * weight;
+                if let Some(bad) = scores.iter().find(|s| !(0..=MAX_NODE_SCORE).contains(*s)) {
+                    return Err(invalid_score(name, *bad));
                 }
+                parts.push((*name, *weight, scores));
             }
-            Ok(total)
+            Ok(parts)
         })
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rand::Rng;
 
 use super::diagnosis::{Diagnosis, Failure};
+use super::extender;
 use super::plugin::Context;
 use super::profile::Profile;
 use super::state::CycleState;
@@ -58,7 +59,9 @@ impl Profile {
         if cx.snapshot.nodes().is_empty() {
             return Err(Failure::NoNodes);
         }
-        if let Some(answer) = self.recall(cx, state, pod, &mut cursor.tables, rng) {
+        // What extenders say cannot be remembered.
+        let asked = self.extenders.iter().any(|e| e.interested(pod));
+        if !asked && let Some(answer) = self.recall(cx, state, pod, &mut cursor.tables, rng) {
             return answer;
         }
         self.schedule_plainly(cx, state, pod, cursor, rng)
@@ -79,13 +82,16 @@ impl Profile {
         let mut diagnosis = Diagnosis { nodes: cx.snapshot.nodes().len(), ..Diagnosis::default() };
         let feasible = self.feasible(cx, state, pod, cursor, &mut diagnosis)?;
         let evaluated = feasible.len() + diagnosis.rejected.len();
+        let feasible = extender::filter(&self.extenders, pod, cx.snapshot, feasible, &mut diagnosis);
+        let feasible = feasible.map_err(Failure::Broken)?;
         let all = cx.snapshot.nodes();
         let at = match feasible.as_slice() {
             [] => return Err(Failure::Unfit(Box::new(diagnosis))),
             [only] => *only,
             many => {
                 let nodes: Vec<&NodeInfo> = many.iter().map(|&at| &*all[at]).collect();
-                let scores = self.score(cx, state, pod, &nodes).map_err(Failure::Broken)?;
+                let mut scores = self.score(cx, state, pod, &nodes).map_err(Failure::Broken)?;
+                extender::prioritize(&self.extenders, pod, &nodes, &mut scores);
                 many[pick(&scores, rng)]
             }
         };

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use self::candidate::{Candidate, Search};
 use super::read_args;
+use crate::framework::extender::{self, Victims};
 use crate::framework::plugin::{Context, Plugin, PostFilter, Requeue, Rescue};
 use crate::framework::{ClusterEvent, Code, ConfigError, CycleState, Diagnosis, Hint, Profile, Rejected, Status};
 use crate::model::PodInfo;
@@ -62,6 +63,21 @@ fn ineligible(cx: Context<'_>, pod: &PodInfo, rejected: &Rejected) -> Option<&'s
         .then_some("not eligible due to a terminating pod on the nominated node.")
 }
 
+/// What extenders leave of the candidates.
+fn agreed(profile: &Profile, pod: &PodInfo, candidates: Vec<Candidate>) -> Result<Vec<Candidate>, Status> {
+    if profile.extenders.is_empty() || candidates.is_empty() {
+        return Ok(candidates);
+    }
+    let victims = |c: &Candidate| Victims { pods: c.victims.clone(), violations: c.violations };
+    let all = candidates.iter().map(|c| (c.node.to_string(), victims(c))).collect();
+    let mut left = extender::preempt(&profile.extenders, pod, all)?;
+    let keep = |c: Candidate| {
+        let Victims { pods, violations } = left.remove(&*c.node)?;
+        Some(Candidate { node: c.node, victims: pods, violations })
+    };
+    Ok(candidates.into_iter().filter_map(keep).collect())
+}
+
 impl DefaultPreemption {
     fn wanted(&self, nodes: usize) -> usize {
         (nodes * self.min_candidate_nodes_percentage / 100).max(self.min_candidate_nodes_absolute).min(nodes)
@@ -101,6 +117,10 @@ impl PostFilter for DefaultPreemption {
                 break;
             }
         }
+        let candidates = match agreed(profile, pod, candidates) {
+            Ok(candidates) => candidates,
+            Err(status) => return (None, status),
+        };
         let Some(best) = candidate::pick(candidates, cx.now) else {
             return (Some(Rescue::default()), Status::unschedulable(format!("preemption: {diagnosis}")));
         };

@@ -10,11 +10,12 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::framework::api::{Api, ApiError};
+use crate::framework::diagnosis::Rejected;
+use crate::framework::lister::Fixed;
 use crate::framework::plugin::{Filter, PostFilter, PreBind, PreEnqueue, PreFilter, Requeue, Reserve, Score};
 use crate::framework::{
     Change, ClusterEvent, Code, Context, CycleState, Delta, Hint, Nominated, Profile, ProfileConfig, Status,
 };
-use crate::framework::lister::Fixed;
 use crate::model::{NodeInfo, PodInfo, Snapshot};
 use crate::testing::{PodBuilder, node, pod};
 
@@ -113,14 +114,17 @@ impl World {
         let status = self.cycle(|cx| plugin.reserve(cx, &mut state, pod, &self.nodes[node]));
         assert!(status.is_success(), "{status}");
         let notes = state.get::<super::Notes>().expect("notes");
-        let found = notes.later.lock().allocations.iter().map(|(_, a)| serde_json::to_value(a).expect("value")).collect();
+        let found =
+            notes.later.lock().allocations.iter().map(|(_, a)| serde_json::to_value(a).expect("value")).collect();
         (state, found)
     }
 
     fn devices(&self, pod: &PodInfo, node: usize) -> Vec<String> {
         let (_, found) = self.reserve(&plugin(), pod, node);
         let results = found.iter().flat_map(|a| a["devices"]["results"].as_array().cloned().unwrap_or_default());
-        results.map(|r| format!("{}={}", r["request"].as_str().unwrap_or(""), r["device"].as_str().unwrap_or(""))).collect()
+        results
+            .map(|r| format!("{}={}", r["request"].as_str().unwrap_or(""), r["device"].as_str().unwrap_or("")))
+            .collect()
     }
 }
 
@@ -148,14 +152,28 @@ fn where_claims_can_be_allocated() {
             requests(&[exactly("r", selector("device.attributes['gpu.example.com'].model == 'H100'"))]),
             ["", NO],
         ),
-        ("everywhere", vec![slice("net", json!({"allNodes": true}), two.clone())], requests(&[exactly("r", json!({}))]), ["", ""]),
+        (
+            "everywhere",
+            vec![slice("net", json!({"allNodes": true}), two.clone())],
+            requests(&[exactly("r", json!({}))]),
+            ["", ""],
+        ),
         (
             "by node label",
-            vec![slice("net", json!({"nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}]}}), two.clone())],
+            vec![slice(
+                "net",
+                json!({"nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}]}}),
+                two.clone(),
+            )],
             requests(&[exactly("r", json!({}))]),
             [NO, ""],
         ),
-        ("all of them", vec![on("a", two.clone())], requests(&[exactly("r", json!({"allocationMode": "All", "count": null}))]), ["", NO]),
+        (
+            "all of them",
+            vec![on("a", two.clone())],
+            requests(&[exactly("r", json!({"allocationMode": "All", "count": null}))]),
+            ["", NO],
+        ),
         (
             "same model wanted, none have it",
             vec![on("a", two.clone())],
@@ -164,7 +182,10 @@ fn where_claims_can_be_allocated() {
         ),
         (
             "same model",
-            vec![on("a", two.clone()), on("b", json!([gpu("g0", "A100", 0), gpu("g1", "H100", 1), gpu("g2", "H100", 0)]))],
+            vec![
+                on("a", two.clone()),
+                on("b", json!([gpu("g0", "A100", 0), gpu("g1", "H100", 1), gpu("g2", "H100", 0)])),
+            ],
             json!({"requests": [exactly("r", json!({"count": 2}))], "constraints": [{"matchAttribute": "gpu.example.com/model"}]}),
             [NO, ""],
         ),
@@ -196,7 +217,10 @@ fn where_claims_can_be_allocated() {
                 s
             }],
             requests(&[exactly("r", json!({"allocationMode": "All", "count": null}))]),
-            ["claim default/c, request r: asks for all devices, but resource pool gpu.example.com/a is currently being updated", NO],
+            [
+                "claim default/c, request r: asks for all devices, but resource pool gpu.example.com/a is currently being updated",
+                NO,
+            ],
         ),
         (
             "a pool that contradicts itself",
@@ -230,7 +254,8 @@ fn only_the_newest_generation_counts() {
 fn devices_in_use_are_left_alone() {
     let allocated = |device: &str, admin: bool| {
         let mut c = claim("other", requests(&[exactly("r", json!({}))]));
-        let result = json!({"request": "r", "driver": "gpu.example.com", "pool": "a", "device": device, "adminAccess": admin});
+        let result =
+            json!({"request": "r", "driver": "gpu.example.com", "pool": "a", "device": device, "adminAccess": admin});
         c["status"] = json!({"allocation": {"devices": {"results": [result]}}});
         c
     };
@@ -265,8 +290,18 @@ fn what_keeps_a_pod_from_every_node() {
     for (what, claims, pod, want) in [
         ("no such claim", vec![], named.clone(), "could not find resource claim \"default/c\""),
         ("a claim that goes", vec![going], named.clone(), "resourceclaim \"c\" is being deleted"),
-        ("no such class", vec![of(requests(&[classless]))], named.clone(), "request r: device class tpu does not exist"),
-        ("an empty request", vec![of(requests(&[json!({"name": "r"})]))], named.clone(), "resource claim default/c, request r: unknown request type"),
+        (
+            "no such class",
+            vec![of(requests(&[classless]))],
+            named.clone(),
+            "request r: device class tpu does not exist",
+        ),
+        (
+            "an empty request",
+            vec![of(requests(&[json!({"name": "r"})]))],
+            named.clone(),
+            "resource claim default/c, request r: unknown request type",
+        ),
         ("not made yet", vec![], generated(json!([])), "pod \"default/p\": ResourceClaim not created yet"),
         (
             "made for another pod",
@@ -274,7 +309,12 @@ fn what_keeps_a_pod_from_every_node() {
             generated(json!([{"name": "x", "resourceClaimName": "c"}])),
             "ResourceClaim default/c was not created for pod default/p (pod is not owner)",
         ),
-        ("a constraint of an unknown kind", vec![of(json!({"constraints": [{}]}))], named.clone(), "claim default/c, constraint #0: empty constraint (unsupported constraint type?)"),
+        (
+            "a constraint of an unknown kind",
+            vec![of(json!({"constraints": [{}]}))],
+            named.clone(),
+            "claim default/c, constraint #0: empty constraint (unsupported constraint type?)",
+        ),
         (
             "a selector that is none",
             vec![of(requests(&[exactly("r", json!({"selectors": [{}]}))]))],
@@ -288,7 +328,10 @@ fn what_keeps_a_pod_from_every_node() {
     let (_, all) = World::new(&slices, &[]).answers(&plugin(), &none_needed);
     assert!(all[0].is_skip());
     assert!(plugin().pre_enqueue(&none_needed).is_success());
-    assert_eq!(plugin().pre_enqueue(&generated(json!([]))).to_string(), "pod \"default/p\": ResourceClaim not created yet");
+    assert_eq!(
+        plugin().pre_enqueue(&generated(json!([]))).to_string(),
+        "pod \"default/p\": ResourceClaim not created yet"
+    );
 }
 
 #[test]
@@ -310,7 +353,11 @@ fn which_devices() {
     let p = user("p", &["c"]).info();
     for (what, devices, want) in [
         ("the first that fits", requests(&[exactly("r", json!({}))]), vec!["r=g0"]),
-        ("each its own", requests(&[exactly("r", json!({})), exactly("s", json!({"count": 2}))]), vec!["r=g0", "s=g1", "s=g2"]),
+        (
+            "each its own",
+            requests(&[exactly("r", json!({})), exactly("s", json!({"count": 2}))]),
+            vec!["r=g0", "s=g1", "s=g2"],
+        ),
         ("all", requests(&[exactly("r", json!({"allocationMode": "All"}))]), vec!["r=g0", "r=g1", "r=g2", "r=g3"]),
         (
             "two that share two attributes",
@@ -353,9 +400,13 @@ fn what_is_written() {
         })]
     );
     // Devices that some nodes reach limit the claim to those; devices that all reach do not.
-    let zone = json!({"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]});
+    let zone =
+        json!({"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]});
     for (reach, want) in [(json!({"nodeSelector": zone}), zone.clone()), (json!({"allNodes": true}), Value::Null)] {
-        let world = World::new(&[slice("net", reach, json!([gpu("g0", "A100", 0)]))], &[claim("c", requests(&[exactly("r", json!({}))]))]);
+        let world = World::new(
+            &[slice("net", reach, json!([gpu("g0", "A100", 0)]))],
+            &[claim("c", requests(&[exactly("r", json!({}))]))],
+        );
         let (_, found) = world.reserve(&plugin(), &user("p", &["c"]).info(), 0);
         assert_eq!(found[0].get("nodeSelector").cloned().unwrap_or_default(), want);
     }
@@ -372,7 +423,7 @@ fn earlier_choices_are_liked_better() {
     let (state, _) = world.answers(&it, &p);
     let mut scores: Vec<i64> = world.cycle(|cx| world.nodes.iter().map(|n| it.score(cx, &state, &p, n)).collect());
     assert_eq!(scores, [7, 8]);
-    world.cycle(|cx| it.normalize(cx, &state, &p, &[], &mut scores));
+    it.normalize(&mut scores);
     assert_eq!(scores, [87, 100]);
 }
 
@@ -384,7 +435,10 @@ fn promises() {
     let (it, first, second) = (plugin(), user("p", &["c"]).info(), user("q", &["d"]).info());
     let (mut state, _) = world.reserve(&it, &first, 0);
     assert_eq!(world.texts(&second), [NO, NO], "promised devices are in use");
-    assert_eq!(world.texts(&user("r", &["c"]).info()), ["resource claim default/c is in the process of being allocated"]);
+    assert_eq!(
+        world.texts(&user("r", &["c"]).info()),
+        ["resource claim default/c is in the process of being allocated"]
+    );
     it.unreserve(&mut state, &first, "a");
     it.unreserve(&mut state, &first, "a");
     assert_eq!(world.texts(&second), ["", NO], "a promise that is withdrawn frees them");
@@ -409,7 +463,8 @@ fn claims_that_are_allocated_limit_the_nodes_and_are_freed_when_idle() {
         let (state, all) = world.answers(&it, &p);
         let said: Vec<String> = all.iter().map(ToString::to_string).collect();
         assert_eq!(said, ["", "resourceclaim not available on the node"], "{what}");
-        let rejected = [(1, all[1].clone())];
+        let mut rejected = Rejected::default();
+        rejected.push(1, all[1].clone());
         let profile = Profile::build(&ProfileConfig::default()).expect("profile");
         let (_, status) = world.cycle(|cx| it.post_filter(cx, &profile, &state, &p, &rejected));
         assert_eq!(status.to_string(), want, "{what}");
@@ -531,7 +586,9 @@ fn what_brings_a_pod_back() {
 #[test]
 fn a_search_without_end_is_cut_off() {
     // 20 devices of 20 kinds, 10 wanted of one model that none share: more orders than anybody can try.
-    let devices: Vec<Value> = (0..20).map(|i| json!({"name": format!("g{i}"), "attributes": {"n": {"int": i}, "half": {"bool": i % 2 == 0}}})).collect();
+    let devices: Vec<Value> = (0..20)
+        .map(|i| json!({"name": format!("g{i}"), "attributes": {"n": {"int": i}, "half": {"bool": i % 2 == 0}}}))
+        .collect();
     let devices_wanted = json!({"requests": [exactly("r", json!({"count": 10})), exactly("s", json!({"count": 1}))],
         "constraints": [{"matchAttribute": "gpu.example.com/half", "requests": ["r"]}, {"matchAttribute": "gpu.example.com/nope", "requests": ["s"]}]});
     let world = World::new(&[on("a", json!(devices))], &[claim("c", devices_wanted)]);
