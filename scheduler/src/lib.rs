@@ -1,9 +1,11 @@
 //! kube-scheduler: places pods on nodes.
 //!
 //! `model` is what it knows, `framework` how it decides, `plugins` by what rules, `queue` in which order; all four are
-//! pure. `driver` connects them to the API server.
+//! pure. `settings` is the configuration, `driver` connects all of it to the API server, and `explain` tells why a pod
+//! goes where it goes.
 
 pub mod driver;
+pub mod explain;
 pub mod framework;
 pub mod metrics;
 pub mod model;

@@ -3,6 +3,7 @@
 mod api;
 mod core;
 mod cycle;
+mod explain;
 mod extender;
 mod failure;
 mod stores;
@@ -28,7 +29,7 @@ use self::cycle::Cycle;
 use self::extender::Objects;
 use self::failure::Reporter;
 use self::stores::Informers;
-use crate::framework::{ConfigError, Configuration, Cursor, Profile};
+use crate::framework::Cursor;
 use crate::metrics;
 use crate::model::Snapshot;
 use crate::queue::{Profiles, Queue, Timing};
@@ -51,7 +52,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         return Ok(());
     }
     crate::settings::validate(&settings.0)?;
-    let (configuration, profiles) = profiles(&settings)?;
+    let (configuration, profiles) = crate::settings::profiles(&settings.0)?;
     let timing = Timing {
         initial: Duration::from_secs(configuration.pod_initial_backoff_seconds),
         max: Duration::from_secs(configuration.pod_max_backoff_seconds),
@@ -65,7 +66,8 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let background = connect(&flags, &settings).await?;
 
     let synced = Arc::new(AtomicBool::new(false));
-    serve(&flags, &settings, &synced, &tasks, &shutdown).await?;
+    let source = Arc::new(explain::Source::default());
+    serve(&flags, &settings, &synced, &source, &tasks, &shutdown).await?;
     flags.warn_unread();
 
     let factory = Factory::new(background.clone(), tasks.clone(), shutdown.clone());
@@ -106,6 +108,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         snapshot: Snapshot::default(),
     };
 
+    let explainer = background.clone();
     let elect = settings.boolean("leaderElection.leaderElect");
     let late = settings.boolean("delayCacheUntilActive") && elect;
     if !late {
@@ -114,6 +117,8 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let lead = async move |term: Shutdown| {
         factory.start();
         if factory.wait_synced().await {
+            // Fails only when it is set already, and then it is the same.
+            let _ = (source.core.set(Arc::clone(&cycle.core)), source.client.set(explainer));
             synced.store(true, Ordering::Release);
             shared::run::release_memory();
             tracing::info!("Caches are synced, scheduling");
@@ -142,24 +147,6 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     result
 }
 
-fn profiles(settings: &Settings) -> anyhow::Result<(Configuration, Vec<Profile>)> {
-    let mut configuration: Configuration =
-        serde_json::from_value(settings.0.clone()).context("reading KubeSchedulerConfiguration")?;
-    if configuration.profiles.is_empty() {
-        configuration.profiles.push(Default::default());
-    }
-    let mut profiles: Vec<Profile> = Vec::new();
-    for config in &configuration.profiles {
-        let profile = Profile::build(config)
-            .with_context(|| format!("creating profile for scheduler name {}", config.scheduler_name))?;
-        if profiles.iter().any(|p| p.name == profile.name) {
-            return Err(ConfigError::Duplicate(config.scheduler_name.clone()).into());
-        }
-        profiles.push(profile);
-    }
-    Ok((configuration, profiles))
-}
-
 async fn connect(flags: &FlagSet, settings: &Settings) -> anyhow::Result<Client> {
     #[allow(clippy::cast_possible_truncation, reason = "a rate of some hundreds")]
     let qps = settings.float("clientConnection.qps") as f32;
@@ -178,6 +165,7 @@ async fn serve(
     flags: &FlagSet,
     settings: &Settings,
     synced: &Arc<AtomicBool>,
+    source: &Arc<explain::Source>,
     tasks: &TaskGroup,
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
@@ -192,6 +180,7 @@ async fn serve(
         if synced.load(Ordering::Acquire) { Ok(()) } else { Err("waiting for handlers to sync".to_owned()) }
     });
     let tls = secure.tls(&[], &[])?;
+    let source = Arc::clone(source);
     let gate = DelegatedOptions::from_flags(flags).await?.build(tasks, shutdown)?;
     let bound = Server::secure("kube-scheduler", address, tls)
         .access(gate.authenticator, gate.authorizer)
@@ -200,6 +189,7 @@ async fn serve(
         .configz(&Configz::default())
         .config("componentconfig", settings.0.clone())
         .flags(flags)
+        .routes(move |config| explain::routes(config, Arc::clone(&source)))
         .workers(1)
         .start(tasks, shutdown)?;
     tracing::info!(address = %bound, "Serving securely");

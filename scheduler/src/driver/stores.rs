@@ -13,6 +13,7 @@ use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, Stor
 use parking_lot::Mutex;
 use shared::informer::{Event, Factory, Informer, Scope, Store};
 
+use crate::framework::lister::combined_selector;
 use crate::framework::{Ledger, Listers};
 use crate::model::selector::Labels;
 use crate::model::{Demand, Inventory, Selector};
@@ -277,36 +278,22 @@ impl Listers for Stores {
     }
 
     fn spread_selector(&self, pod: &Demand) -> Selector {
-        let mut all = Vec::new();
-        let from_map = |map: &Labels| Selector::from_map(map).0.unwrap_or_default();
-        if !pod.labels.is_empty() {
-            for service in self.services.list_namespace(&pod.namespace) {
-                if let Some(selector) = service.spec.as_ref().and_then(|s| s.selector.as_ref())
-                    && Selector::from_map(selector).matches(&pod.labels)
-                {
-                    all.extend(from_map(selector));
-                }
+        let owner = pod.controller.as_ref().and_then(|(kind, name)| match kind.as_str() {
+            "ReplicationController" => {
+                let owner = self.controllers.get(&pod.namespace, name)?;
+                owner.spec.as_ref()?.selector.as_ref().map(Selector::from_map)
             }
-        }
-        if let Some((kind, name)) = &pod.controller {
-            let read = |s: &_| Selector::from_api(Some(s)).0.unwrap_or_default();
-            match kind.as_str() {
-                "ReplicationController" => {
-                    let owner = self.controllers.get(&pod.namespace, name);
-                    all.extend(owner.iter().filter_map(|o| o.spec.as_ref()?.selector.as_ref()).flat_map(from_map));
-                }
-                "ReplicaSet" => {
-                    let owner = self.replica_sets.get(&pod.namespace, name);
-                    all.extend(owner.iter().filter_map(|o| Some(&o.spec.as_ref()?.selector)).flat_map(read));
-                }
-                "StatefulSet" => {
-                    let owner = self.stateful_sets.get(&pod.namespace, name);
-                    all.extend(owner.iter().filter_map(|o| Some(&o.spec.as_ref()?.selector)).flat_map(read));
-                }
-                _ => {}
+            "ReplicaSet" => {
+                let owner = self.replica_sets.get(&pod.namespace, name)?;
+                Some(Selector::from_api(Some(&owner.spec.as_ref()?.selector)))
             }
-        }
-        Selector(Some(all))
+            "StatefulSet" => {
+                let owner = self.stateful_sets.get(&pod.namespace, name)?;
+                Some(Selector::from_api(Some(&owner.spec.as_ref()?.selector)))
+            }
+            _ => None,
+        });
+        combined_selector(pod, &self.services.list_namespace(&pod.namespace), owner)
     }
 
     fn version(&self) -> u64 {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
@@ -52,6 +52,21 @@ pub trait Listers: Send + Sync {
     fn budgets_version(&self) -> u64;
 }
 
+/// The selectors of all Services that a pod belongs to and of its controller, all in one.
+pub fn combined_selector(pod: &Demand, services: &[Arc<Service>], owner: Option<Selector>) -> Selector {
+    let mut all = Vec::new();
+    if !pod.labels.is_empty() {
+        for selector in services.iter().filter_map(|s| s.spec.as_ref()?.selector.as_ref()) {
+            let selector = Selector::from_map(selector);
+            if selector.matches(&pod.labels) {
+                all.extend(selector.0.unwrap_or_default());
+            }
+        }
+    }
+    all.extend(owner.and_then(|o| o.0).unwrap_or_default());
+    Selector(Some(all))
+}
+
 /// Objects in maps, for tests, benches and simulations.
 #[derive(Debug, Default)]
 pub struct Fixed {
@@ -81,7 +96,11 @@ pub struct Fixed {
     pub namespaces: HashMap<String, Labels>,
     /// Disruption budgets.
     pub budgets: Vec<Arc<PodDisruptionBudget>>,
-    /// The spread selector of every pod.
+    /// Services.
+    pub services: Vec<Arc<Service>>,
+    /// Selectors of controllers by kind, namespace and name.
+    pub owners: HashMap<(String, String, String), Selector>,
+    /// The spread selector of every pod, in place of what services and owners say.
     pub spread: Option<Selector>,
     /// To be raised by who changes anything here between two pods.
     pub version: u64,
@@ -161,8 +180,16 @@ impl Listers for Fixed {
         self.budgets.iter().filter(|b| b.metadata.namespace.as_deref() == Some(namespace)).cloned().collect()
     }
 
-    fn spread_selector(&self, _pod: &Demand) -> Selector {
-        self.spread.clone().unwrap_or(Selector::NOTHING)
+    fn spread_selector(&self, pod: &Demand) -> Selector {
+        if let Some(fixed) = &self.spread {
+            return fixed.clone();
+        }
+        let here = |s: &&Arc<Service>| s.metadata.namespace.as_deref() == Some(&pod.namespace);
+        let services: Vec<Arc<Service>> = self.services.iter().filter(here).cloned().collect();
+        let owner = pod.controller.as_ref().and_then(|(kind, name)| {
+            self.owners.get(&(kind.clone(), pod.namespace.to_string(), name.clone())).cloned()
+        });
+        combined_selector(pod, &services, owner)
     }
 
     fn version(&self) -> u64 {

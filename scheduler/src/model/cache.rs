@@ -119,6 +119,11 @@ impl Cache {
         self.nodes.get(name).filter(|e| e.present).map(|e| &e.info)
     }
 
+    /// All nodes as they are now, in no order.
+    pub fn nodes(&self) -> Vec<Arc<NodeInfo>> {
+        self.nodes.values().filter(|e| e.present).map(|e| Arc::clone(&e.info)).collect()
+    }
+
     /// A bound pod was seen: confirms an assumed one, moves it if it went elsewhere, or adds it.
     pub fn add_pod(&mut self, pod: Arc<PodInfo>) {
         let Some(node) = pod.node_name.clone() else { return };

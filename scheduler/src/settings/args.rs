@@ -161,8 +161,7 @@ impl Check<'_> {
             self.names(&self.path.child("ignoredResources").index(i), resource.as_str().unwrap_or_default());
         }
         for (i, group) in list(args, "ignoredResourceGroups").iter().enumerate() {
-            let (path, group) =
-                (self.path.child("ignoredResourceGroups").index(i), group.as_str().unwrap_or_default());
+            let (path, group) = (self.path.child("ignoredResourceGroups").index(i), group.as_str().unwrap_or_default());
             if group.contains('/') {
                 self.invalid(path.clone(), group, "resource group name can't contain '/'");
             }

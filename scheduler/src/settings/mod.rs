@@ -9,11 +9,12 @@ mod extenders;
 mod tests;
 mod validate;
 
+use anyhow::Context as _;
 use serde_json::{Map, Value, json};
 use shared::config::{ConfigError, Unknown, decode};
 
 use crate::framework::config::DEFAULT_PLUGINS;
-use crate::framework::{ProfileConfig, registry};
+use crate::framework::{ConfigError as ConfigErr, Configuration, Profile, ProfileConfig, registry};
 
 pub use validate::validate;
 
@@ -121,9 +122,9 @@ fn complete_args(profile: &mut Value, at: usize, strict: &mut Vec<String>) -> Re
                 strict.push(format!("decoding args for plugin {name}: strict decoding error: {}", why.join(", ")));
             }
             Err(ConfigError::WrongKind { got, .. }) => {
-                let got = got.split_once(", Kind=").map_or(got.clone(), |(g, k)| {
-                    format!("{k}.{}", g.split_once('/').map_or(g, |(group, _)| group))
-                });
+                let got = got
+                    .split_once(", Kind=")
+                    .map_or(got.clone(), |(g, k)| format!("{k}.{}", g.split_once('/').map_or(g, |(group, _)| group)));
                 let wanted = format!("{name}Args.kubescheduler.config.k8s.io");
                 return Err(Refused(format!("{where_}args for plugin {name} were not of type {wanted}, got {got}")));
             }
@@ -152,6 +153,25 @@ fn decoded(plugin: &str, args: Option<&Value>) -> Result<Value, ConfigError> {
     let mut out = decode(Value::Object(tree).to_string().as_bytes(), &kind, Unknown::Refuse)?;
     args::defaults(plugin, &mut out);
     Ok(out)
+}
+
+/// The profiles of a complete configuration, and the rest of what the scheduling core reads.
+///
+/// # Errors
+/// Plugins that are not there, arguments they do not understand, two profiles of one name.
+pub fn profiles(settings: &Value) -> anyhow::Result<(Configuration, Vec<Profile>)> {
+    let configuration: Configuration =
+        serde_json::from_value(settings.clone()).context("reading KubeSchedulerConfiguration")?;
+    let mut profiles: Vec<Profile> = Vec::new();
+    for config in &configuration.profiles {
+        let profile = Profile::build(config)
+            .with_context(|| format!("creating profile for scheduler name {}", config.scheduler_name))?;
+        if profiles.iter().any(|p| p.name == profile.name) {
+            return Err(ConfigErr::Duplicate(config.scheduler_name.clone()).into());
+        }
+        profiles.push(profile);
+    }
+    Ok((configuration, profiles))
 }
 
 /// Whether there is such a plugin, in the binary or among those gone for good.

@@ -41,8 +41,16 @@ fn defaults_are_upstreams() {
 fn the_file_as_a_whole() {
     let two = |a: Value, b: Value| json!({"profiles": [a, b]});
     for (what, change, want) in [
-        ("parallelism", json!({"parallelism": 0}), "parallelism: Invalid value: 0: should be an integer value greater than zero"),
-        ("percentage", json!({"percentageOfNodesToScore": 101}), "percentageOfNodesToScore: Invalid value: 101: not in valid range [0-100]"),
+        (
+            "parallelism",
+            json!({"parallelism": 0}),
+            "parallelism: Invalid value: 0: should be an integer value greater than zero",
+        ),
+        (
+            "percentage",
+            json!({"percentageOfNodesToScore": 101}),
+            "percentageOfNodesToScore: Invalid value: 101: not in valid range [0-100]",
+        ),
         (
             "back-offs",
             json!({"podInitialBackoffSeconds": 0, "podMaxBackoffSeconds": -1}),
@@ -101,13 +109,21 @@ fn arguments() {
     let ratio = |shape: Value| json!({"scoringStrategy": {"type": "RequestedToCapacityRatio", "requestedToCapacityRatio": {"shape": shape}}});
     let constraint = |key: &str, when: &str| json!({"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": when});
     for (plugin, args, want) in [
-        ("DefaultPreemption", json!({"minCandidateNodesPercentage": 101}), "{}.minCandidateNodesPercentage: Invalid value: 101: not in valid range [0, 100]"),
+        (
+            "DefaultPreemption",
+            json!({"minCandidateNodesPercentage": 101}),
+            "{}.minCandidateNodesPercentage: Invalid value: 101: not in valid range [0, 100]",
+        ),
         (
             "DefaultPreemption",
             json!({"minCandidateNodesPercentage": 0, "minCandidateNodesAbsolute": 0}),
             "[{}.minCandidateNodesPercentage: Invalid value: 0: cannot be zero at the same time as minCandidateNodesAbsolute, {}.minCandidateNodesAbsolute: Invalid value: 0: cannot be zero at the same time as minCandidateNodesPercentage]",
         ),
-        ("InterPodAffinity", json!({"hardPodAffinityWeight": 101}), "{}.hardPodAffinityWeight: Invalid value: 101: not in valid range [0, 100]"),
+        (
+            "InterPodAffinity",
+            json!({"hardPodAffinityWeight": 101}),
+            "{}.hardPodAffinityWeight: Invalid value: 101: not in valid range [0, 100]",
+        ),
         (
             "NodeAffinity",
             json!({"addedAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "In"}]}]}}}),
@@ -118,7 +134,11 @@ fn arguments() {
             json!({"resources": [{"name": "cpu", "weight": 2}, {"name": "cpu"}]}),
             r#"[{}.resources[0].weight: Invalid value: 2: must be 1, {}.resources[1].name: Duplicate value: "cpu"]"#,
         ),
-        ("NodeResourcesFit", json!({"ignoredResourceGroups": ["a.com/b"]}), r#"{}.ignoredResourceGroups[0]: Invalid value: "a.com/b": resource group name can't contain '/'"#),
+        (
+            "NodeResourcesFit",
+            json!({"ignoredResourceGroups": ["a.com/b"]}),
+            r#"{}.ignoredResourceGroups[0]: Invalid value: "a.com/b": resource group name can't contain '/'"#,
+        ),
         (
             "NodeResourcesFit",
             json!({"scoringStrategy": {"type": "Nonsense"}}),
@@ -134,7 +154,11 @@ fn arguments() {
             json!({"scoringStrategy": {"type": "RequestedToCapacityRatio"}}),
             "{}.scoringStrategy.requestedToCapacityRatio: Required value: must be specified when type is RequestedToCapacityRatio",
         ),
-        ("NodeResourcesFit", ratio(json!([])), "{}.scoringStrategy.requestedToCapacityRatio.shape: Required value: at least one point must be specified"),
+        (
+            "NodeResourcesFit",
+            ratio(json!([])),
+            "{}.scoringStrategy.requestedToCapacityRatio.shape: Required value: at least one point must be specified",
+        ),
         (
             "NodeResourcesFit",
             ratio(json!([{"utilization": 50, "score": 1}, {"utilization": 20, "score": 11}])),
@@ -150,7 +174,11 @@ fn arguments() {
             json!({"defaultingType": "List", "defaultConstraints": [constraint("zone", "Never"), constraint("zone", "Never")]}),
             r#"[{}.defaultConstraints[0].whenUnsatisfiable: Unsupported value: "Never": supported values: "DoNotSchedule", "ScheduleAnyway", {}.defaultConstraints[1].whenUnsatisfiable: Unsupported value: "Never": supported values: "DoNotSchedule", "ScheduleAnyway", {}.defaultConstraints[1]: Duplicate value: "{zone, Never}"]"#,
         ),
-        ("VolumeBinding", json!({"bindTimeoutSeconds": -1}), "{}.bindTimeoutSeconds: Invalid value: -1: invalid BindTimeoutSeconds, should not be a negative value"),
+        (
+            "VolumeBinding",
+            json!({"bindTimeoutSeconds": -1}),
+            "{}.bindTimeoutSeconds: Invalid value: -1: invalid BindTimeoutSeconds, should not be a negative value",
+        ),
         (
             "VolumeBinding",
             json!({"shape": []}),

@@ -1,0 +1,110 @@
+//! `/explain` on the secure port: what `kube-scheduler explain` tells, from the running scheduler's own view.
+//!
+//! GET with `namespace` and `pod` for a pod that exists, POST with a manifest for one that does not. Access is decided as
+//! for any path that is no resource. Reads only.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+use actix_web::web::{Bytes, Data, Query, ServiceConfig, get};
+use actix_web::{HttpResponse, http::StatusCode};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::api::ListParams;
+use serde_json::Value;
+
+use super::core::Core;
+use crate::explain::{Priorities, from_manifest, priorities, table, with_priority};
+use crate::framework::Context;
+use crate::framework::explain::Explanation;
+use crate::model::{NodeInfo, PodInfo, Snapshot};
+
+/// Where it is served.
+pub(super) const PATH: &str = "/explain";
+
+/// What answers need; filled in once the scheduler is made.
+#[derive(Default)]
+pub(super) struct Source {
+    pub(super) core: OnceLock<Arc<Core>>,
+    /// For priority classes, which the scheduler itself does not watch.
+    pub(super) client: OnceLock<kube::Client>,
+}
+
+type Params = Query<HashMap<String, String>>;
+
+/// Adds the path.
+pub(super) fn routes(config: &mut ServiceConfig, source: Arc<Source>) {
+    let route = get().to(existing);
+    config.app_data(Data::from(source)).route(PATH, route).route(PATH, actix_web::web::post().to(what_if));
+}
+
+fn refused(code: StatusCode, why: impl std::fmt::Display) -> HttpResponse {
+    HttpResponse::build(code).content_type("text/plain; charset=utf-8").body(format!("{why}\n"))
+}
+
+async fn existing(source: Data<Source>, params: Params) -> HttpResponse {
+    let Some(core) = source.core.get() else { return refused(StatusCode::SERVICE_UNAVAILABLE, "not ready") };
+    let namespace = params.get("namespace").map_or("default", String::as_str);
+    let Some(name) = params.get("pod") else { return refused(StatusCode::BAD_REQUEST, "pod is missing") };
+    match (core.pods)(namespace, name) {
+        Some(pod) => answer(core, &pod, &params),
+        None => refused(StatusCode::NOT_FOUND, format!("pods \"{name}\" not found")),
+    }
+}
+
+async fn what_if(source: Data<Source>, params: Params, body: Bytes) -> HttpResponse {
+    let Some(core) = source.core.get() else { return refused(StatusCode::SERVICE_UNAVAILABLE, "not ready") };
+    let manifest: Value = match serde_norway::from_slice(&body) {
+        Ok(manifest) => manifest,
+        Err(e) => return refused(StatusCode::BAD_REQUEST, e),
+    };
+    let namespace = params.get("namespace").map_or("default", String::as_str);
+    match from_manifest(&manifest, namespace) {
+        Ok(pod) => answer(core, &with_priority(pod, &classes(&source).await), &params),
+        Err(e) => refused(StatusCode::BAD_REQUEST, format!("{e:#}")),
+    }
+}
+
+async fn classes(source: &Source) -> Priorities {
+    let Some(client) = source.client.get() else { return Priorities::new() };
+    let api: kube::Api<PriorityClass> = kube::Api::all(client.clone());
+    match api.list(&ListParams::default()).await {
+        Ok(list) => priorities(&list.items),
+        Err(error) => {
+            tracing::warn!(%error, "Priority classes cannot be read, going without");
+            Priorities::new()
+        }
+    }
+}
+
+fn answer(core: &Core, pod: &Pod, params: &HashMap<String, String>) -> HttpResponse {
+    let explanation = match explain(core, pod) {
+        Ok(explanation) => explanation,
+        Err(why) => return refused(StatusCode::UNPROCESSABLE_ENTITY, why),
+    };
+    if params.get("output").is_some_and(|o| o == "table") {
+        return HttpResponse::Ok().content_type("text/plain; charset=utf-8").body(table(&explanation));
+    }
+    HttpResponse::Ok().json(explanation)
+}
+
+/// Explains a pod from the running scheduler's view.
+pub(super) fn explain(core: &Core, pod: &Pod) -> Result<Explanation, String> {
+    let mut info = PodInfo::from_api(pod);
+    let bound_to = info.node_name.take();
+    let mut nodes = core.cache.lock().nodes();
+    for node in nodes.iter_mut().filter(|n| bound_to.as_ref() == Some(n.name())) {
+        let mut without = NodeInfo::clone(node);
+        without.remove(&info.uid);
+        *node = Arc::new(without);
+    }
+    let snapshot = Snapshot::of(nodes);
+    let nominated = core.queue.lock().nominated();
+    let profile = core.profiles.get(&info.scheduler_name);
+    let profile = profile.ok_or_else(|| format!("no profile is called {:?}", info.scheduler_name))?;
+    let now = jiff::Timestamp::now();
+    let cx = Context { snapshot: &snapshot, listers: &core.stores, nominated: &nominated, now };
+    let mut explanation = profile.explain(cx, &info).map_err(|s| format!("{}: {s}", s.plugin))?;
+    explanation.bound_to = bound_to.map(|n| n.to_string());
+    Ok(explanation)
+}
