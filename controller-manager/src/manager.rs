@@ -35,6 +35,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let config = shared::client::config(&options).await?;
     // Controllers are not throttled here: the server's fair queuing is, and their batches grow slowly.
     let main = shared::client::connect(&config, &Throttle::new(0.0, 0)).context("client configuration")?;
+    let authority = crate::csr::authority::chain(config.root_cert.as_deref().unwrap_or_default());
     let anonymous = if settings.own_accounts { Some(without_identity(config)?) } else { None };
     let tasks = TaskGroup::new();
     let health = Health::new();
@@ -44,7 +45,9 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
 
     let work = {
         let (main, tasks) = (main.clone(), tasks.clone());
-        move |term: Shutdown| async move { lead(Clients { main, anonymous }, tasks, term, settings, host, health).await }
+        move |term: Shutdown| async move {
+            lead(Clients { main, anonymous, authority }, tasks, term, settings, host, health).await
+        }
     };
     let result = if elect {
         match leader::run(main, election, shutdown.clone(), |token| work(Shutdown::from(token))).await {
@@ -97,6 +100,7 @@ async fn lead(clients: Clients, tasks: TaskGroup, term: Shutdown, settings: Sett
         }
     }
     cx.factory().start();
+    cx.hub().start(&cx);
     let settled = cx.clone();
     cx.spawn("after-start", async move {
         if settled.factory().wait_synced().await {

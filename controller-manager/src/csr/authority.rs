@@ -171,6 +171,12 @@ impl Authority {
     }
 }
 
+/// Certificates as one PEM text.
+#[must_use]
+pub fn chain(certificates: &[Vec<u8>]) -> String {
+    certificates.iter().map(|der| pem("CERTIFICATE", der)).collect()
+}
+
 /// A PEM block.
 fn pem(label: &str, der: &[u8]) -> String {
     use base64::Engine as _;

@@ -15,14 +15,17 @@ use shared::run::{Shutdown, TaskGroup};
 
 use super::events::Events;
 use super::executor::Executor;
-use super::rest::Rest;
+use super::rest::{Rest, RestError};
 use super::settings::Settings;
-use super::{metadata, slim};
+use super::{discovery, metadata, slim};
 
 /// Index of objects by the uid of their controller; objects without one are under [`orphans`].
 pub const BY_CONTROLLER: &str = "controller";
 /// Index of pods by node name.
 pub const BY_NODE: &str = "node";
+
+/// Between two tries to ask a server that does not answer.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// The [`BY_CONTROLLER`] entry of the objects of a namespace that nobody controls.
 #[must_use]
@@ -33,6 +36,9 @@ pub fn orphans(namespace: &str) -> String {
 struct Inner {
     main: Client,
     anonymous: Option<Client>,
+    authority: String,
+    /// What group versions serve, once somebody asked.
+    served: tokio::sync::Mutex<HashMap<String, Vec<String>>>,
     factory: Factory,
     hub: metadata::Hub,
     tasks: TaskGroup,
@@ -55,6 +61,8 @@ pub struct Clients {
     pub main: Client,
     /// No identity; present when controllers use their own service accounts.
     pub anonymous: Option<Client>,
+    /// The authority of the server's certificate as PEM; empty when it is one of the system's.
+    pub authority: String,
 }
 
 impl Context {
@@ -66,6 +74,8 @@ impl Context {
         let inner = Inner {
             main: clients.main,
             anonymous: clients.anonymous,
+            authority: clients.authority,
+            served: tokio::sync::Mutex::default(),
             factory,
             hub,
             tasks,
@@ -167,6 +177,51 @@ impl Context {
     #[must_use]
     pub fn informer<K: Object>(&self) -> Informer<K> {
         self.factory().informer::<K>()
+    }
+
+    /// The informer of a kind that not every server serves, or none. Such kinds need no metadata watch besides.
+    pub async fn served<K: Object>(&self) -> Result<Option<Informer<K>>, RestError> {
+        let (version, plural) = (K::api_version(&()), K::plural(&()));
+        if !self.serves(&version, &plural).await? {
+            tracing::info!(api_version = %version, resource = %plural, "not served");
+            return Ok(None);
+        }
+        let informer = self.informer::<K>();
+        if self.first(std::any::type_name::<K>()) {
+            self.hub().feed(&informer);
+        }
+        Ok(Some(informer))
+    }
+
+    /// Whether a resource is served. Waits for a server that does not answer yet.
+    async fn serves(&self, api_version: &str, plural: &str) -> Result<bool, RestError> {
+        let mut known = self.inner.served.lock().await;
+        while !known.contains_key(api_version) {
+            match discovery::resources(&self.own_rest(), api_version).await {
+                Ok(resources) => drop(known.insert(api_version.to_owned(), resources)),
+                Err(RestError::Transport(error)) => {
+                    tracing::warn!(api_version, %error, "discovery failed");
+                    tokio::select! {
+                        () = tokio::time::sleep(RETRY) => {}
+                        () = self.shutdown().wait() => return Ok(false),
+                    }
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(known.get(api_version).is_some_and(|all| all.iter().any(|r| r == plural)))
+    }
+
+    /// The authority of the server's certificate as PEM; empty when it is one of the system's.
+    #[must_use]
+    pub fn server_authority(&self) -> &str {
+        &self.inner.authority
+    }
+
+    /// Whether a feature gate is on.
+    #[must_use]
+    pub fn gate(&self, name: &str) -> bool {
+        self.settings().gates.enabled(name)
     }
 
     /// An informer of part of a kind.

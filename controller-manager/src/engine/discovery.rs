@@ -84,6 +84,19 @@ pub async fn discover(rest: &Rest) -> Result<Catalogue, RestError> {
     Ok(out)
 }
 
+/// The plural names that a group version serves; none when it does not exist.
+pub async fn resources(rest: &Rest, api_version: &str) -> Result<Vec<String>, RestError> {
+    let root = if api_version.contains('/') { "/apis" } else { "/api" };
+    match rest.get(&format!("{root}/{api_version}")).await {
+        Ok(list) => {
+            let names = list["resources"].as_array().into_iter().flatten().filter_map(|r| r["name"].as_str());
+            Ok(names.filter(|n| !n.contains('/')).map(str::to_owned).collect())
+        }
+        Err(e) if e.missing() => Ok(Vec::new()),
+        Err(e) => Err(e),
+    }
+}
+
 fn read(list: &Value, out: &mut Catalogue) {
     let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
     for group in list["items"].as_array().into_iter().flatten() {

@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::{TryStreamExt, pin_mut};
@@ -119,6 +120,8 @@ struct Shared {
     rediscover: Notify,
     /// How many resources have delivered their first list.
     synced: Mutex<HashSet<(String, String)>>,
+    /// Whether anybody needs the metadata of everything.
+    wanted: AtomicBool,
 }
 
 /// Delivers the metadata of every object to its listeners.
@@ -187,8 +190,17 @@ impl Hub {
         });
     }
 
-    /// Discover, watch, and follow what is served until the term ends.
+    /// Ask for [`Hub::start`] to have an effect.
+    pub fn request(&self) {
+        self.shared.wanted.store(true, Ordering::Relaxed);
+    }
+
+    /// Discover, watch, and follow what is served until the term ends, if anybody asked for it. Called once, when every
+    /// controller has said which kinds it caches itself.
     pub fn start(&self, cx: &Context) {
+        if !self.shared.wanted.load(Ordering::Relaxed) {
+            return;
+        }
         let (hub, cx2) = (self.clone(), cx.clone());
         cx.spawn("metadata-hub", async move { hub.follow(&cx2).await });
     }

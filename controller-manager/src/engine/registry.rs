@@ -80,31 +80,11 @@ impl Selection {
     }
 }
 
-/// Names that are accepted although nothing runs under them here: cloud loops and those still to come.
-pub const OTHER_NAMES: [(&str, &str); 15] = [
-    ("cloud-node-lifecycle-controller", "cloud-node-lifecycle"),
-    ("device-taint-eviction-controller", ""),
-    ("horizontal-pod-autoscaler-controller", "horizontalpodautoscaling"),
-    ("kube-apiserver-serving-clustertrustbundle-publisher-controller", ""),
-    ("node-route-controller", "route"),
-    ("persistentvolume-attach-detach-controller", "attachdetach"),
-    ("persistentvolume-expander-controller", "persistentvolume-expander"),
-    ("podcertificaterequest-cleaner-controller", ""),
-    ("resourceclaim-controller", "resource-claim-controller"),
-    ("selinux-warning-controller", ""),
-    ("service-lb-controller", "service"),
-    ("storage-version-migrator-controller", "svm"),
-    ("storageversion-garbage-collector-controller", "storage-version-gc"),
-    ("validatingadmissionpolicy-status-controller", ""),
-    ("volumeattributesclass-protection-controller", ""),
-];
-
 /// Every accepted name, to the canonical one.
 #[must_use]
 pub fn known(table: &[Controller]) -> BTreeMap<&'static str, &'static str> {
-    let ours = table.iter().map(|c| (c.name, c.alias));
     let mut out = BTreeMap::new();
-    for (name, alias) in ours.chain(OTHER_NAMES) {
+    for (name, alias) in table.iter().map(|c| (c.name, c.alias)) {
         out.insert(name, name);
         if !alias.is_empty() {
             out.insert(alias, name);

@@ -57,6 +57,12 @@ impl RestError {
         self.is(404, "NotFound")
     }
 
+    /// Nothing is served at this path, whoever says so.
+    #[must_use]
+    pub fn missing(&self) -> bool {
+        matches!(self, Self::Api { code: 404, .. })
+    }
+
     /// Somebody else wrote first.
     #[must_use]
     pub fn conflict(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use shared::flags::FlagSet;
+use shared::flags::{FeatureGates, FlagSet};
 
 use super::registry::Selection;
 
@@ -82,11 +82,19 @@ pub struct Workers {
     pub ttl_after_finished: usize,
     /// `--concurrent-ephemeralvolume-syncs`
     pub ephemeral_volume: usize,
+    /// `--concurrent-device-taint-eviction-syncs`
+    pub device_taint_eviction: usize,
+    /// `--concurrent-service-syncs`
+    pub service: usize,
+    /// `--concurrent-validating-admission-policy-status-syncs`
+    pub admission_policy_status: usize,
 }
 
 /// Everything controllers take from the command line.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// `--feature-gates`
+    pub gates: FeatureGates,
     /// `--controllers`
     pub controllers: Selection,
     /// Concurrency.
@@ -139,6 +147,32 @@ pub struct Settings {
     pub hostpath_provisioner: bool,
     /// `--enable-dynamic-provisioning`
     pub dynamic_provisioning: bool,
+    /// `--attach-detach-reconcile-sync-period` and the other flags of attaching.
+    pub attach: Attach,
+    /// The cloud loops' flags.
+    pub cloud: Cloud,
+}
+
+/// How volumes are attached.
+#[derive(Clone, Copy, Debug)]
+pub struct Attach {
+    /// Between two looks at whether attachments are as believed; None with `--disable-attach-detach-reconcile-sync`.
+    pub verify_period: Option<Duration>,
+    /// `--disable-force-detach-on-timeout`
+    pub never_force: bool,
+}
+
+/// What the cloud loops are told.
+#[derive(Clone, Debug)]
+pub struct Cloud {
+    /// `--cloud-provider`: `external` or empty; no provider is built in.
+    pub provider: String,
+    /// `--configure-cloud-routes`
+    pub routes: bool,
+    /// `--route-reconciliation-period`
+    pub route_period: Duration,
+    /// `--cluster-name`
+    pub cluster_name: String,
 }
 
 /// The autoscaler's flags.
@@ -166,6 +200,7 @@ impl Settings {
             flags.string(name).split(',').map(str::trim).filter(|s| !s.is_empty()).map(str::to_owned).collect()
         };
         Self {
+            gates: flags.feature_gates(),
             controllers,
             workers: Workers {
                 cron_job: workers("concurrent-cron-job-syncs"),
@@ -185,6 +220,9 @@ impl Settings {
                 statefulset: workers("concurrent-statefulset-syncs"),
                 ttl_after_finished: workers("concurrent-ttl-after-finished-syncs"),
                 ephemeral_volume: workers("concurrent-ephemeralvolume-syncs"),
+                device_taint_eviction: workers("concurrent-device-taint-eviction-syncs"),
+                service: workers("concurrent-service-syncs"),
+                admission_policy_status: workers("concurrent-validating-admission-policy-status-syncs"),
             },
             own_accounts: flags.boolean("use-service-account-credentials"),
             allocate_node_cidrs: flags.boolean("allocate-node-cidrs"),
@@ -234,6 +272,17 @@ impl Settings {
             volume_period: flags.duration("pvclaimbinder-sync-period"),
             hostpath_provisioner: flags.boolean("enable-hostpath-provisioner"),
             dynamic_provisioning: flags.boolean("enable-dynamic-provisioning"),
+            attach: Attach {
+                verify_period: (!flags.boolean("disable-attach-detach-reconcile-sync"))
+                    .then(|| flags.duration("attach-detach-reconcile-sync-period")),
+                never_force: flags.boolean("disable-force-detach-on-timeout"),
+            },
+            cloud: Cloud {
+                provider: flags.string("cloud-provider"),
+                routes: flags.boolean("configure-cloud-routes"),
+                route_period: flags.duration("route-reconciliation-period"),
+                cluster_name: flags.string("cluster-name"),
+            },
         }
     }
 

@@ -62,7 +62,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let watcher = Arc::clone(&this);
         cx.hub().listen(move |served, change| watcher.observe(served, change));
         feed_from_caches(cx);
-        cx.hub().start(cx);
+        cx.hub().request();
         let workers = cx.settings().workers.gc;
         worker::run(cx, "garbage-collector", workers, &this.delete, &this, |s, uid| async move {
             s.attempt_to_delete(&uid).await

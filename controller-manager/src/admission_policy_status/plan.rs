@@ -1,0 +1,164 @@
+//! The status of a policy: which of its expressions cannot work on the kinds it matches.
+//!
+//! In: the policy and the types of these kinds. Out: warnings, expression by expression. No I/O here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::admissionregistration::v1::{
+    ExpressionWarning, NamedRuleWithOperations, ValidatingAdmissionPolicySpec,
+};
+
+use super::check::{Variables, check};
+use super::types::{Shape, Type, request};
+
+/// A policy that matches more kinds is checked against so many.
+pub const KINDS_MAX: usize = 10;
+
+/// A resource that a policy names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Matched {
+    /// API group.
+    pub group: String,
+    /// Version.
+    pub version: String,
+    /// Plural.
+    pub resource: String,
+}
+
+/// A kind and what is known of it.
+#[derive(Clone, Debug)]
+pub struct Kind {
+    /// As warnings name it: `apps/v1, Kind=Deployment`.
+    pub name: String,
+    /// Its type.
+    pub object: Type,
+}
+
+/// The resources whose types can be known: wildcards and subresources say nothing of types.
+#[must_use]
+pub fn matched(spec: &ValidatingAdmissionPolicySpec) -> BTreeSet<Matched> {
+    let rules = spec.match_constraints.as_ref().and_then(|m| m.resource_rules.as_deref()).unwrap_or_default();
+    rules.iter().flat_map(of_rule).collect()
+}
+
+fn of_rule(rule: &NamedRuleWithOperations) -> Vec<Matched> {
+    let plain = |list: &Option<Vec<String>>| -> Vec<String> {
+        let list = list.as_deref().unwrap_or_default();
+        if list.iter().any(|v| v == "*") { Vec::new() } else { list.to_vec() }
+    };
+    let resources = rule.resources.iter().flatten().filter(|r| !r.contains('*') && !r.contains('/'));
+    let mut out = Vec::new();
+    for resource in resources {
+        for group in plain(&rule.api_groups) {
+            for version in plain(&rule.api_versions) {
+                out.push(Matched { group: group.clone(), version, resource: resource.clone() });
+            }
+        }
+    }
+    out
+}
+
+/// The warnings, in the order of the expressions.
+#[must_use]
+pub fn warnings(spec: &ValidatingAdmissionPolicySpec, kinds: &[Kind], params: Option<&Type>) -> Vec<ExpressionWarning> {
+    let scenes: Vec<(&str, Variables)> =
+        kinds.iter().map(|k| (k.name.as_str(), variables(spec, &k.object, params))).collect();
+    let mut out = Vec::new();
+    let mut look = |field_ref: String, expression: &str| {
+        let found: Vec<String> = scenes
+            .iter()
+            .filter_map(|(kind, variables)| check(expression, variables).err().map(|e| format!("{kind}: {e}\n")))
+            .collect();
+        if !found.is_empty() {
+            out.push(ExpressionWarning { field_ref, warning: found.join("\n") });
+        }
+    };
+    for (i, validation) in spec.validations.iter().flatten().enumerate() {
+        look(format!("spec.validations[{i}].expression"), &validation.expression);
+        if let Some(message) = validation.message_expression.as_deref().filter(|m| !m.is_empty()) {
+            look(format!("spec.validations[{i}].messageExpression"), message);
+        }
+    }
+    out
+}
+
+/// What an expression may name when it is about an object of this type.
+fn variables(spec: &ValidatingAdmissionPolicySpec, object: &Type, params: Option<&Type>) -> Variables {
+    let namespace = proto::schema::kind("", "v1", "Namespace").map_or(Type::Dyn, Type::of_message);
+    let mut out: Variables = [
+        ("object", object.clone()),
+        ("oldObject", object.clone()),
+        ("request", request()),
+        ("authorizer", Type::Dyn),
+        ("namespaceObject", namespace),
+    ]
+    .into_iter()
+    .map(|(name, of)| (name.to_owned(), of))
+    .collect();
+    if spec.param_kind.is_some() {
+        out.insert("params".into(), params.cloned().unwrap_or(Type::Dyn));
+    }
+    // Each variable may name those before it.
+    let mut declared: BTreeMap<String, Type> = BTreeMap::new();
+    out.insert("variables".into(), Type::Object(Shape::Variables(Arc::default())));
+    for variable in spec.variables.iter().flatten() {
+        let of = check(&variable.expression, &out).unwrap_or(Type::Dyn);
+        declared.insert(variable.name.clone(), of);
+        out.insert("variables".into(), Type::Object(Shape::Variables(Arc::new(declared.clone()))));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn spec(v: Value) -> ValidatingAdmissionPolicySpec {
+        serde_json::from_value(v).expect("spec")
+    }
+
+    fn deployment() -> Kind {
+        let message = proto::schema::kind("apps", "v1", "Deployment").expect("kind");
+        Kind { name: "apps/v1, Kind=Deployment".into(), object: Type::of_message(message) }
+    }
+
+    #[test]
+    fn resources_of_rules() {
+        let rule = |g: Value, v: Value, r: Value| json!({"apiGroups": g, "apiVersions": v, "resources": r});
+        let s = spec(json!({"matchConstraints": {"resourceRules": [
+            rule(json!(["apps"]), json!(["v1"]), json!(["deployments", "deployments/scale", "*"])),
+            rule(json!(["*"]), json!(["v1"]), json!(["pods"])),
+            rule(json!([""]), json!(["*"]), json!(["pods"]))]}}));
+        let found: Vec<String> = matched(&s).into_iter().map(|m| m.resource).collect();
+        assert_eq!(found, ["deployments"]);
+    }
+
+    #[test]
+    fn warnings_of_a_policy() {
+        let s = spec(json!({"validations": [
+            {"expression": "object.spec.replicas > 1"},
+            {"expression": "object.spec.replicas > '1'", "messageExpression": "object.nope"}]}));
+        let found = warnings(&s, &[deployment()], None);
+        let fields: Vec<&str> = found.iter().map(|w| w.field_ref.as_str()).collect();
+        assert_eq!(fields, ["spec.validations[1].expression", "spec.validations[1].messageExpression"]);
+        assert!(
+            found[0].warning.starts_with("apps/v1, Kind=Deployment: ERROR: <input>:1:22: found no matching overload")
+        );
+        assert!(warnings(&s, &[], None).is_empty(), "nothing is known");
+    }
+
+    #[test]
+    fn declared_variables_have_types() {
+        let s = spec(json!({"variables": [
+                {"name": "n", "expression": "object.spec.replicas"}, {"name": "m", "expression": "variables.n + 1"}],
+            "validations": [{"expression": "variables.m > 1"}, {"expression": "variables.m == 'x'"},
+                {"expression": "variables.o"}, {"expression": "params.x"}]}));
+        let fields: Vec<String> = warnings(&s, &[deployment()], None).into_iter().map(|w| w.field_ref).collect();
+        assert_eq!(
+            fields,
+            ["spec.validations[1].expression", "spec.validations[2].expression", "spec.validations[3].expression"]
+        );
+    }
+}

@@ -1,0 +1,382 @@
+//! Attaches CSI volumes to the nodes whose pods need them, and detaches them afterwards. Answers for `attachdetach`.
+//!
+//! In: pods, claims, volumes, nodes, attachments. Out: VolumeAttachments, `status.volumesAttached` of nodes, events of
+//! pods. Everything is computed from what is there, node by node, so a restart continues where it was; attachments are
+//! watched and need no periodic verification.
+
+pub mod plan;
+pub mod volume;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+use kube::Resource;
+use parking_lot::Mutex;
+use serde_json::json;
+use shared::informer::{Event, Store};
+use shared::metrics;
+use shared::workqueue::Queue;
+
+use self::plan::{Attachment, Decision, Snapshot, Wanted};
+use self::volume::Attachable;
+use crate::engine::action::{Action, PatchKind};
+use crate::engine::context::{BY_NODE, Context};
+use crate::engine::executor::Executor;
+use crate::engine::nodes;
+use crate::engine::object;
+use crate::engine::pods;
+use crate::engine::registry::Started;
+use crate::engine::rest::RestError;
+use crate::engine::worker::{self, Synced};
+
+const NAME: &str = "attachdetach-controller";
+/// One after the other: two nodes must not both take a volume that only one may have.
+const WORKERS: usize = 1;
+const BY_VOLUME: &str = "volume";
+/// An attachment that was made and is not in the cache after this long is not counted on any more.
+const UNSEEN: Duration = Duration::from_mins(1);
+
+/// What is known beyond the caches.
+#[derive(Default)]
+struct Memory {
+    /// Attachments made and not yet seen: name to volume, node, time.
+    made: HashMap<String, (String, String, Instant)>,
+    /// Since when attachments are not wanted.
+    unwanted: HashMap<String, Instant>,
+    /// Nodes that wait for a volume to come free, and what was said of it.
+    blocked: HashMap<String, HashMap<String, String>>,
+    /// The error of each attachment that was told last.
+    told: HashMap<String, String>,
+}
+
+struct AttachDetach {
+    executor: Executor,
+    nodes: Store<Node>,
+    pods: Store<Pod>,
+    claims: Store<PersistentVolumeClaim>,
+    volumes: Store<PersistentVolume>,
+    drivers: Store<CSIDriver>,
+    attachments: Store<VolumeAttachment>,
+    memory: Mutex<Memory>,
+    never_force: bool,
+}
+
+/// Wire the attach-detach controller.
+pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
+    Box::pin(async move {
+        let (Some(attachments), Some(drivers)) =
+            (cx.served::<VolumeAttachment>().await?, cx.served::<CSIDriver>().await?)
+        else {
+            return Ok(Started::Skipped);
+        };
+        attachments.add_index(BY_NODE, |a: &VolumeAttachment| vec![a.spec.node_name.clone()]);
+        attachments.add_index(BY_VOLUME, |a: &VolumeAttachment| {
+            a.spec.source.persistent_volume_name.clone().into_iter().collect()
+        });
+        let (nodes, pods) = (cx.informer::<Node>(), cx.pods());
+        let (claims, volumes) = (cx.informer::<PersistentVolumeClaim>(), cx.informer::<PersistentVolume>());
+        let queue: Queue<String> = Queue::new("attach_detach");
+        let this = Arc::new(AttachDetach {
+            executor: cx.executor(NAME, NAME),
+            nodes: nodes.store(),
+            pods: pods.store(),
+            claims: claims.store(),
+            volumes: volumes.store(),
+            drivers: drivers.store(),
+            attachments: attachments.store(),
+            memory: Mutex::default(),
+            never_force: cx.settings().attach.never_force,
+        });
+        let wake = queue.clone();
+        pods.add_handler(move |event: &Event<Pod>| {
+            let pod = event.object();
+            if !pods::node(pod).is_empty() && claims_of(pod).next().is_some() {
+                wake.add(pods::node(pod).to_owned());
+            }
+        });
+        let wake = queue.clone();
+        nodes.add_handler(move |event: &Event<Node>| {
+            if concerns(event) {
+                wake.add(object::name(&event.object().metadata).to_owned());
+            }
+        });
+        let (wake, state) = (queue.clone(), Arc::clone(&this));
+        attachments.add_handler(move |event: &Event<VolumeAttachment>| state.observe(event, &wake));
+        let (wake, all) = (queue.clone(), pods.store());
+        claims.add_handler(move |event: &Event<PersistentVolumeClaim>| {
+            if bound_now(event) {
+                let meta = &event.object().metadata;
+                wake_users(&all, object::namespace(meta), object::name(meta), &wake);
+            }
+        });
+        let (wake, all) = (queue.clone(), pods.store());
+        volumes.add_handler(move |event: &Event<PersistentVolume>| {
+            let claim = |v: &PersistentVolume| v.spec.as_ref().and_then(|s| s.claim_ref.clone());
+            let new = claim(event.object());
+            if matches!(event, Event::Updated { old, .. } if claim(old).map(|r| r.uid) == new.as_ref().map(|r| r.uid.clone())) {
+                return;
+            }
+            if let Some(r) = new {
+                wake_users(&all, r.namespace.as_deref().unwrap_or_default(), r.name.as_deref().unwrap_or_default(), &wake);
+            }
+        });
+        worker::run(cx, "attach-detach", WORKERS, &queue, &this, |s, node| async move { s.sync(&node).await });
+        Ok(Started::Yes)
+    })
+}
+
+/// The claims a pod names: those of its own volumes and the ephemeral ones.
+fn claims_of(pod: &Pod) -> impl Iterator<Item = String> + '_ {
+    pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter_map(|v| {
+        let named = v.persistent_volume_claim.as_ref().map(|c| c.claim_name.clone());
+        named.or_else(|| v.ephemeral.as_ref().map(|_| format!("{}-{}", object::name(&pod.metadata), v.name)))
+    })
+}
+
+/// Whether a node changed in what this controller reads; heartbeats do not count.
+fn concerns(event: &Event<Node>) -> bool {
+    let Event::Updated { old, new } = event else { return true };
+    let status = |n: &Node| n.status.as_ref().map(|s| (s.volumes_in_use.clone(), s.volumes_attached.clone()));
+    let notes = |n: &Node| {
+        [plan::MANAGED, plan::KEEP_TERMINATED].map(|a| object::annotation(&n.metadata, a).map(str::to_owned))
+    };
+    status(old) != status(new)
+        || notes(old) != notes(new)
+        || nodes::ready(old) != nodes::ready(new)
+        || nodes::taints(old) != nodes::taints(new)
+}
+
+fn bound_now(event: &Event<PersistentVolumeClaim>) -> bool {
+    let volume = |c: &PersistentVolumeClaim| c.spec.as_ref().and_then(|s| s.volume_name.clone());
+    let phase = |c: &PersistentVolumeClaim| c.status.as_ref().and_then(|s| s.phase.clone());
+    match event {
+        Event::Added(claim) => phase(claim).as_deref() == Some("Bound"),
+        Event::Updated { old, new } => (volume(old), phase(old)) != (volume(new), phase(new)),
+        Event::Deleted(_) => false,
+    }
+}
+
+fn wake_users(pods: &Store<Pod>, namespace: &str, claim: &str, queue: &Queue<String>) {
+    for pod in pods.list_namespace(namespace) {
+        if !pods::node(&pod).is_empty() && claims_of(&pod).any(|c| c == claim) {
+            queue.add(pods::node(&pod).to_owned());
+        }
+    }
+}
+
+impl AttachDetach {
+    fn observe(&self, event: &Event<VolumeAttachment>, queue: &Queue<String>) {
+        let attachment = event.object();
+        let name = object::name(&attachment.metadata);
+        queue.add(attachment.spec.node_name.clone());
+        let mut memory = self.memory.lock();
+        memory.made.remove(name);
+        if let Event::Deleted(_) = event {
+            memory.unwanted.remove(name);
+            memory.told.remove(name);
+            let volume = attachment.spec.source.persistent_volume_name.as_deref().unwrap_or_default();
+            for node in memory.blocked.get(volume).into_iter().flat_map(HashMap::keys) {
+                queue.add(node.clone());
+            }
+        }
+    }
+
+    async fn sync(&self, name: &str) -> Synced {
+        let node = self.nodes.get("", name);
+        let users = self.users(name, node.as_deref());
+        let wanted = self.wanted(name, &users);
+        let objects = self.attachments.by_index(BY_NODE, name);
+        let attachments = self.attachments_of(&objects, &wanted);
+        let decision = plan::plan(&Snapshot {
+            node: node.as_deref(),
+            wanted: &wanted,
+            attachments: &attachments,
+            never_force: self.never_force,
+        });
+        self.tell(name, &decision, &wanted, &users, &objects);
+        let again = decision.again;
+        self.carry_out(name, node.as_deref(), decision).await?;
+        Ok(again)
+    }
+
+    /// The volumes that pods of the node need, with the pods.
+    fn users(&self, node_name: &str, node: Option<&Node>) -> BTreeMap<String, (Attachable, Vec<Arc<Pod>>)> {
+        let mut out: BTreeMap<String, (Attachable, Vec<Arc<Pod>>)> = BTreeMap::new();
+        for pod in self.pods.by_index(BY_NODE, node_name) {
+            if !plan::needs_volumes(&pod, node) {
+                continue;
+            }
+            for claim in claims_of(&pod) {
+                if let Some(volume) = self.attachable(object::namespace(&pod.metadata), &claim) {
+                    let entry = out.entry(volume.attachment(node_name)).or_insert((volume, Vec::new()));
+                    entry.1.push(Arc::clone(&pod));
+                }
+            }
+        }
+        out
+    }
+
+    /// The volume of a claim, if it is bound both ways and its driver attaches.
+    fn attachable(&self, namespace: &str, claim: &str) -> Option<Attachable> {
+        let claim = self.claims.get(namespace, claim)?;
+        let volume = claim.spec.as_ref()?.volume_name.as_deref().filter(|v| !v.is_empty())?;
+        if claim.status.as_ref()?.phase.as_deref() != Some("Bound") {
+            return None;
+        }
+        let volume = self.volumes.get("", volume)?;
+        let back = volume.spec.as_ref()?.claim_ref.as_ref()?;
+        if back.uid != claim.metadata.uid {
+            return None;
+        }
+        let found = Attachable::of(&volume)?;
+        let driver = self.drivers.get("", &found.driver);
+        driver.and_then(|d| d.spec.attach_required).unwrap_or(true).then_some(found)
+    }
+
+    fn wanted(&self, node: &str, users: &BTreeMap<String, (Attachable, Vec<Arc<Pod>>)>) -> BTreeMap<String, Wanted> {
+        let mut memory = self.memory.lock();
+        memory.made.retain(|_, (_, _, at)| at.elapsed() < UNSEEN);
+        let wanted = users.iter().map(|(name, (volume, pods))| {
+            let mut elsewhere: BTreeSet<String> = BTreeSet::new();
+            if volume.exclusive {
+                let there = self.attachments.by_index(BY_VOLUME, &volume.volume);
+                elsewhere.extend(there.iter().map(|a| a.spec.node_name.clone()).filter(|n| n != node));
+                let made = memory.made.values().filter(|(v, n, _)| *v == volume.volume && n != node);
+                elsewhere.extend(made.map(|(_, n, _)| n.clone()));
+            }
+            let used_by = elsewhere.iter().flat_map(|n| self.users_on(n, &volume.volume)).collect();
+            let namespace = pods.first().map(|p| object::namespace(&p.metadata).to_owned()).unwrap_or_default();
+            (name.clone(), Wanted { volume: volume.clone(), elsewhere, used_by, namespace })
+        });
+        wanted.collect()
+    }
+
+    /// The pods on another node that use a volume.
+    fn users_on(&self, node: &str, volume: &str) -> Vec<(String, String)> {
+        let here = self.users(node, self.nodes.get("", node).as_deref());
+        let pods = here.into_values().filter(|(v, _)| v.volume == volume).flat_map(|(_, pods)| pods);
+        pods.map(|p| (object::namespace(&p.metadata).to_owned(), object::name(&p.metadata).to_owned())).collect()
+    }
+
+    /// The node's attachments that this controller makes: those with the name it would give them.
+    fn attachments_of<'a>(
+        &self,
+        objects: &'a [Arc<VolumeAttachment>],
+        wanted: &BTreeMap<String, Wanted>,
+    ) -> BTreeMap<String, Attachment<'a>> {
+        let mut memory = self.memory.lock();
+        let mut out = BTreeMap::new();
+        for object in objects {
+            let name = object::name(&object.metadata);
+            let volume = object.spec.source.persistent_volume_name.as_deref().and_then(|v| self.volumes.get("", v));
+            let unique_name = match volume.as_deref().and_then(Attachable::of) {
+                Some(v) if v.attachment(&object.spec.node_name) == name => v.unique_name(),
+                Some(_) => continue,
+                // The volume is gone: whatever it was called, nobody can use it.
+                None => String::new(),
+            };
+            let unwanted_for = if wanted.contains_key(name) {
+                memory.unwanted.remove(name);
+                Duration::ZERO
+            } else {
+                memory.unwanted.entry(name.to_owned()).or_insert_with(Instant::now).elapsed()
+            };
+            out.insert(name.to_owned(), Attachment { object: object.as_ref(), unique_name, unwanted_for });
+        }
+        out
+    }
+
+    /// Events of the pods that wait for a volume, each said once.
+    fn tell(
+        &self,
+        node: &str,
+        decision: &Decision,
+        wanted: &BTreeMap<String, Wanted>,
+        users: &BTreeMap<String, (Attachable, Vec<Arc<Pod>>)>,
+        objects: &[Arc<VolumeAttachment>],
+    ) {
+        let say = |attachment: &str, warning: bool, reason: &'static str, message: &str| {
+            for pod in users.get(attachment).iter().flat_map(|u| u.1.iter()) {
+                self.executor.events.say(&object::reference::<Pod>(&pod.metadata), warning, reason, message.to_owned());
+            }
+        };
+        let mut memory = self.memory.lock();
+        let blocked: HashSet<&str> = decision.blocked.iter().map(|b| b.0.as_str()).collect();
+        memory.blocked.retain(|volume, waiting| {
+            let still = wanted.iter().any(|(name, w)| w.volume.volume == *volume && blocked.contains(name.as_str()));
+            if !still {
+                waiting.remove(node);
+            }
+            !waiting.is_empty()
+        });
+        for (attachment, why) in &decision.blocked {
+            let Some(w) = wanted.get(attachment) else { continue };
+            let waiting = memory.blocked.entry(w.volume.volume.clone()).or_default();
+            if waiting.insert(node.to_owned(), why.clone()).is_none() {
+                say(attachment, true, "FailedAttachVolume", why);
+            }
+        }
+        for attachment in &decision.attached {
+            if let Some(w) = wanted.get(attachment) {
+                let text = format!("AttachVolume.Attach succeeded for volume {:?} ", w.volume.volume);
+                say(attachment, false, "SuccessfulAttachVolume", &text);
+            }
+        }
+        for object in objects {
+            let name = object::name(&object.metadata);
+            let error = object.status.as_ref().filter(|s| !s.attached).and_then(|s| s.attach_error.as_ref());
+            let (Some(error), Some(w)) = (error, wanted.get(name)) else { continue };
+            let text = error.message.clone().unwrap_or_default();
+            // The driver tries again and again; each of its tries is one event.
+            let mark = format!("{:?} {text}", error.time);
+            if memory.told.insert(name.to_owned(), mark.clone()) != Some(mark) {
+                let text = format!("AttachVolume.Attach failed for volume {:?} : {text}", w.volume.volume);
+                say(name, true, "FailedAttachVolume", &text);
+            }
+        }
+    }
+
+    async fn carry_out(&self, name: &str, node: Option<&Node>, decision: Decision) -> Result<(), RestError> {
+        if let (Some(report), Some(node)) = (&decision.report, node) {
+            let body = json!({"status": {"volumesAttached": report}});
+            match self.executor.one(Action::patch_status::<Node>(&node.metadata, PatchKind::Merge, body)).await {
+                Err(e) if e.not_found() => {}
+                other => other?,
+            }
+        }
+        for (attachment, forced) in decision.detach {
+            if let Some(reason) = forced {
+                metrics::counter(
+                    "attach_detach_controller_attachdetach_controller_forced_detaches",
+                    "[ALPHA] Volumes taken from nodes that had not unmounted them.",
+                    &["reason"],
+                )
+                .with_label_values(&[reason])
+                .inc();
+                tracing::warn!(node = name, %attachment, reason, "detaching a volume that may still be mounted");
+            }
+            let path = format!("{}/{attachment}", VolumeAttachment::url_path(&(), None));
+            self.executor.one(Action::Delete { path, options: json!({}) }).await?;
+        }
+        for (attachment, volume) in decision.attach {
+            let object: VolumeAttachment = serde_json::from_value(json!({"metadata": {"name": attachment},
+                "spec": {"attacher": volume.driver, "nodeName": name, "source": {"persistentVolumeName": volume.volume}}}))
+            .map_err(RestError::other)?;
+            let made = (volume.volume.clone(), name.to_owned(), Instant::now());
+            self.memory.lock().made.insert(attachment.clone(), made);
+            match self.executor.one(Action::create(&object)).await {
+                Err(e) if e.already_exists() => {}
+                Err(e) => {
+                    self.memory.lock().made.remove(&attachment);
+                    return Err(e);
+                }
+                Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,188 @@
+//! What to attach to a node and what to detach from it.
+//!
+//! In: the node, the volumes its pods need, the attachments there are, where else the volumes are attached. Out: the
+//! attachments to make and to delete, the node's list of attached volumes, complaints. No I/O here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{AttachedVolume, Node, Pod};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+
+use super::volume::{Attachable, CSI_PREFIX};
+use crate::engine::{nodes, object, pods};
+
+/// On nodes whose volumes this controller attaches.
+pub const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
+/// On nodes that keep the volumes of pods that have ended.
+pub const KEEP_TERMINATED: &str = "volumes.kubernetes.io/keep-terminated-pod-volumes";
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+/// How long a volume may stay mounted on a node that does not answer before it is taken away all the same.
+pub const UNMOUNT_WAIT: Duration = Duration::from_mins(6);
+
+/// A volume that pods of the node need.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// The volume.
+    pub volume: Attachable,
+    /// Other nodes it is attached to, or about to be.
+    pub elsewhere: BTreeSet<String>,
+    /// Pods there that use it: namespace and name.
+    pub used_by: Vec<(String, String)>,
+    /// The namespace of the pods here.
+    pub namespace: String,
+}
+
+/// An attachment of the node.
+#[derive(Clone, Debug)]
+pub struct Attachment<'a> {
+    /// The object.
+    pub object: &'a VolumeAttachment,
+    /// Its volume's name in the node's status.
+    pub unique_name: String,
+    /// How long ago nobody needed it any more.
+    pub unwanted_for: Duration,
+}
+
+/// One node.
+pub struct Snapshot<'a> {
+    /// None when it is gone.
+    pub node: Option<&'a Node>,
+    /// By attachment name.
+    pub wanted: &'a BTreeMap<String, Wanted>,
+    /// By name.
+    pub attachments: &'a BTreeMap<String, Attachment<'a>>,
+    /// `--disable-force-detach-on-timeout`
+    pub never_force: bool,
+}
+
+/// Why a volume is taken from a node that still uses it.
+pub type Forced = Option<&'static str>;
+
+/// What follows.
+#[derive(Debug, Default, PartialEq)]
+pub struct Decision {
+    /// Attachments to make, by name.
+    pub attach: Vec<(String, Attachable)>,
+    /// Volumes that wait for another node: attachment name and complaint.
+    pub blocked: Vec<(String, String)>,
+    /// Attachments to delete.
+    pub detach: Vec<(String, Forced)>,
+    /// The node's new list, if it changes. To be written before anything is detached.
+    pub report: Option<Vec<AttachedVolume>>,
+    /// Attachments that have just come to be attached.
+    pub attached: Vec<String>,
+    /// When a waiting detachment is to be looked at again.
+    pub again: Option<Duration>,
+}
+
+/// Decide for one node.
+#[must_use]
+pub fn plan(s: &Snapshot<'_>) -> Decision {
+    let mut out = Decision::default();
+    let managed = s.node.is_none_or(|n| object::annotation(&n.metadata, MANAGED) == Some("true"));
+    if !managed {
+        return out;
+    }
+    if s.node.is_some() {
+        attach(s, &mut out);
+    }
+    detach(s, &mut out);
+    if let Some(node) = s.node {
+        report(s, node, &mut out);
+    }
+    out
+}
+
+fn attach(s: &Snapshot<'_>, out: &mut Decision) {
+    for (name, wanted) in s.wanted {
+        if s.attachments.contains_key(name) {
+            continue;
+        }
+        if wanted.volume.exclusive && !wanted.elsewhere.is_empty() {
+            out.blocked.push((name.clone(), multi_attach(wanted)));
+        } else {
+            out.attach.push((name.clone(), wanted.volume.clone()));
+        }
+    }
+}
+
+fn multi_attach(wanted: &Wanted) -> String {
+    let names: Vec<&str> =
+        wanted.used_by.iter().filter(|(ns, _)| *ns == wanted.namespace).map(|(_, name)| name.as_str()).collect();
+    let others = wanted.used_by.len() - names.len();
+    let why = match (names.is_empty(), others) {
+        (true, 0) => "Volume is already exclusively attached to one node and can't be attached to another".to_owned(),
+        (true, n) => format!("Volume is already used by {n} pod(s) in different namespaces"),
+        (false, 0) => format!("Volume is already used by pod(s) {}", names.join(", ")),
+        (false, n) => {
+            format!("Volume is already used by pod(s) {} and {n} pod(s) in different namespaces", names.join(", "))
+        }
+    };
+    format!("Multi-Attach error for volume {:?} {why}", wanted.volume.volume)
+}
+
+fn detach(s: &Snapshot<'_>, out: &mut Decision) {
+    let healthy = s.node.is_some_and(nodes::ready);
+    let out_of_service = s.node.is_some_and(|n| nodes::taints(n).iter().any(|t| t.key == OUT_OF_SERVICE));
+    for (name, attachment) in s.attachments {
+        if s.wanted.contains_key(name) || object::deleting(&attachment.object.metadata) {
+            continue;
+        }
+        if !s.node.is_some_and(|n| in_use(n, &attachment.unique_name)) {
+            out.detach.push((name.clone(), None));
+        } else if out_of_service {
+            out.detach.push((name.clone(), Some("out-of-service")));
+        } else if !healthy && !s.never_force {
+            match UNMOUNT_WAIT.checked_sub(attachment.unwanted_for).filter(|d| !d.is_zero()) {
+                None => out.detach.push((name.clone(), Some("timeout"))),
+                Some(left) => out.again = Some(out.again.map_or(left, |a| a.min(left))),
+            }
+        }
+        // Otherwise the node says when it has unmounted the volume.
+    }
+}
+
+fn in_use(node: &Node, unique_name: &str) -> bool {
+    node.status.iter().flat_map(|s| s.volumes_in_use.iter().flatten()).any(|v| v == unique_name)
+}
+
+/// The node's list: what is attached and stays so. Entries of other plugins are not touched.
+fn report(s: &Snapshot<'_>, node: &Node, out: &mut Decision) {
+    let old: &[AttachedVolume] = node.status.as_ref().and_then(|st| st.volumes_attached.as_deref()).unwrap_or_default();
+    let stays = s.attachments.iter().filter(|(name, a)| {
+        let leaving = object::deleting(&a.object.metadata) || out.detach.iter().any(|(n, _)| n == *name);
+        !leaving && a.object.status.as_ref().is_some_and(|st| st.attached)
+    });
+    let mut new: Vec<AttachedVolume> = old.iter().filter(|v| !v.name.starts_with(CSI_PREFIX)).cloned().collect();
+    for (name, attachment) in stays {
+        let known = old.iter().find(|v| v.name == attachment.unique_name);
+        if known.is_none() {
+            out.attached.push(name.clone());
+        }
+        new.push(
+            known
+                .cloned()
+                .unwrap_or_else(|| AttachedVolume { name: attachment.unique_name.clone(), device_path: String::new() }),
+        );
+    }
+    let names = |list: &[AttachedVolume]| list.iter().map(|v| v.name.clone()).collect::<BTreeSet<_>>();
+    if names(old) != names(&new) {
+        out.report = Some(new);
+    }
+}
+
+/// Whether the pod needs its volumes attached.
+#[must_use]
+pub fn needs_volumes(pod: &Pod, node: Option<&Node>) -> bool {
+    let stopped = || {
+        let states = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
+        states.filter_map(|c| c.state.as_ref()).all(|s| s.terminated.is_some() || s.waiting.is_some())
+    };
+    let ended = pods::finished(pod) || (object::deleting(&pod.metadata) && stopped());
+    !ended || node.is_some_and(|n| object::annotation(&n.metadata, KEEP_TERMINATED) == Some("true"))
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

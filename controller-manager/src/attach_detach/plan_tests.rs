@@ -1,0 +1,141 @@
+//! Attaching and detaching, node by node.
+
+use super::*;
+use serde_json::{Value, json};
+
+fn node(v: Value) -> Node {
+    let mut n: Node = serde_json::from_value(v).expect("node");
+    n.metadata.name = Some("n1".into());
+    n.metadata.annotations.get_or_insert_default().entry(MANAGED.into()).or_insert("true".into());
+    n
+}
+
+fn ready(status: &str, rest: Value) -> Node {
+    let mut status = json!({"conditions": [{"type": "Ready", "status": status}]});
+    status.as_object_mut().expect("map").extend(rest.as_object().expect("map").clone());
+    node(json!({"status": status}))
+}
+
+fn volume(name: &str) -> Attachable {
+    Attachable { volume: name.into(), driver: "d".into(), handle: name.into(), exclusive: true }
+}
+
+fn wanted(name: &str, elsewhere: &[&str], used_by: &[(&str, &str)]) -> BTreeMap<String, Wanted> {
+    let elsewhere = elsewhere.iter().map(|s| (*s).to_owned()).collect();
+    let used_by = used_by.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+    BTreeMap::from([(name.to_owned(), Wanted { volume: volume(name), elsewhere, used_by, namespace: "ns".into() })])
+}
+
+fn attachment(attached: bool, deleting: bool) -> VolumeAttachment {
+    let deleted = deleting.then_some("2026-01-01T00:00:00Z");
+    serde_json::from_value(json!({"metadata": {"name": "a", "deletionTimestamp": deleted},
+        "spec": {"attacher": "d", "nodeName": "n1", "source": {"persistentVolumeName": "a"}}, "status": {"attached": attached}}))
+    .expect("attachment")
+}
+
+fn look(
+    node: Option<&Node>,
+    wanted: &BTreeMap<String, Wanted>,
+    va: Option<&VolumeAttachment>,
+    unwanted_for: u64,
+) -> Decision {
+    let attachments = va
+        .map(|object| {
+            let unwanted_for = Duration::from_secs(unwanted_for);
+            ("a".to_owned(), Attachment { object, unique_name: volume("a").unique_name(), unwanted_for })
+        })
+        .into_iter()
+        .collect();
+    plan(&Snapshot { node, wanted, attachments: &attachments, never_force: false })
+}
+
+const IN_USE: &str = "kubernetes.io/csi/d^a";
+
+#[test]
+fn attaches_what_pods_need() {
+    let n = ready("True", json!({}));
+    let d = look(Some(&n), &wanted("a", &[], &[]), None, 0);
+    assert_eq!(d.attach, [("a".to_owned(), volume("a"))]);
+    let d = look(Some(&n), &wanted("a", &[], &[]), Some(&attachment(false, false)), 0);
+    assert_eq!(d, Decision::default(), "the driver is at it");
+    let d = look(Some(&n), &wanted("a", &[], &[]), Some(&attachment(true, false)), 0);
+    assert_eq!(d.report.map(|r| r[0].name.clone()).as_deref(), Some(IN_USE));
+    assert_eq!(d.attached, ["a"]);
+    let unmanaged = node(json!({"metadata": {"annotations": {MANAGED: "false"}}}));
+    assert_eq!(look(Some(&unmanaged), &wanted("a", &[], &[]), None, 0), Decision::default());
+}
+
+#[test]
+fn one_node_at_a_time() {
+    let n = ready("True", json!({}));
+    let base = "Multi-Attach error for volume \"a\" Volume is already ";
+    for (used_by, why) in [
+        (vec![], "exclusively attached to one node and can't be attached to another"),
+        (vec![("ns", "p"), ("ns", "q")], "used by pod(s) p, q"),
+        (vec![("x", "p")], "used by 1 pod(s) in different namespaces"),
+        (vec![("ns", "p"), ("x", "q")], "used by pod(s) p and 1 pod(s) in different namespaces"),
+    ] {
+        let d = look(Some(&n), &wanted("a", &["n2"], &used_by), None, 0);
+        assert_eq!(d.blocked, [("a".to_owned(), format!("{base}{why}"))]);
+        assert!(d.attach.is_empty());
+    }
+    let mut shared = wanted("a", &["n2"], &[]);
+    shared.get_mut("a").expect("wanted").volume.exclusive = false;
+    assert_eq!(look(Some(&n), &shared, None, 0).attach.len(), 1);
+}
+
+#[test]
+fn detaches_when_unmounted_or_lost() {
+    let none = BTreeMap::new();
+    let va = attachment(true, false);
+    let used = json!({"volumesInUse": [IN_USE], "volumesAttached": [{"name": IN_USE, "devicePath": ""}]});
+    let idle = json!({"volumesAttached": [{"name": IN_USE, "devicePath": ""}, {"name": "kubernetes.io/iscsi/x", "devicePath": ""}]});
+    let lost = |t: Value| node(json!({"spec": {"taints": t}, "status": used}));
+    for (n, unwanted_for, detach, why) in [
+        (Some(ready("True", idle.clone())), 0, Some(None), "unmounted"),
+        (Some(ready("True", used.clone())), 9999, None, "mounted on a healthy node"),
+        (Some(ready("Unknown", used.clone())), 100, None, "mounted on a silent node"),
+        (Some(ready("Unknown", used.clone())), 361, Some(Some("timeout")), "silent for six minutes"),
+        (
+            Some(lost(json!([{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]))),
+            0,
+            Some(Some("out-of-service")),
+            "declared lost",
+        ),
+        (None, 0, Some(None), "the node is gone"),
+    ] {
+        let d = look(n.as_ref(), &none, Some(&va), unwanted_for);
+        assert_eq!(d.detach, detach.map(|f| ("a".to_owned(), f)).into_iter().collect::<Vec<_>>(), "{why}");
+        // A node must not believe in what is about to go.
+        let reported = d.report.map(|r| r.iter().any(|v| v.name == IN_USE));
+        assert_eq!(reported, (detach.is_some() && n.is_some()).then_some(false), "{why}");
+        assert_eq!(d.again.is_some(), why == "mounted on a silent node", "{why}");
+    }
+    let d = look(Some(&ready("True", idle)), &none, Some(&attachment(true, true)), 0);
+    assert!(d.detach.is_empty(), "deletion is under way");
+    assert_eq!(d.report.map(|r| r.len()), Some(1), "another plugin's entry stays");
+}
+
+#[test]
+fn pods_that_need_their_volumes() {
+    let pod = |v: Value| serde_json::from_value::<Pod>(v).expect("pod");
+    let deleted = "2026-01-01T00:00:00Z";
+    let state =
+        |s: Value| json!([{"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": s}]);
+    let keep = node(json!({"metadata": {"annotations": {KEEP_TERMINATED: "true"}}}));
+    for (p, want) in [
+        (json!({"status": {"phase": "Pending"}}), true),
+        (json!({"status": {"phase": "Succeeded"}}), false),
+        (
+            json!({"metadata": {"deletionTimestamp": deleted}, "status": {"containerStatuses": state(json!({"running": {}}))}}),
+            true,
+        ),
+        (
+            json!({"metadata": {"deletionTimestamp": deleted}, "status": {"containerStatuses": state(json!({"terminated": {"exitCode": 0}}))}}),
+            false,
+        ),
+    ] {
+        assert_eq!(needs_volumes(&pod(p.clone()), None), want, "{p}");
+        assert!(needs_volumes(&pod(p), Some(&keep)));
+    }
+}

@@ -1,0 +1,304 @@
+//! One metric of an autoscaler: from its reading to a number of replicas, its status and its name in messages.
+
+use k8s_openapi::api::autoscaling::v2::{
+    ContainerResourceMetricStatus, ExternalMetricStatus, MetricSpec, MetricStatus, MetricTarget, MetricValueStatus,
+    ObjectMetricStatus, PodsMetricStatus, ResourceMetricStatus,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use proto::quantity::{Format, Quantity};
+
+use super::calculator::{self, Proposal, Samples, Scene, Tolerances, milli};
+use super::plan::{Measured, Reading, Snapshot};
+
+/// What a metric asks for.
+pub(super) struct Done {
+    /// Replicas.
+    pub(super) replicas: i32,
+    /// What it is called in messages.
+    pub(super) name: String,
+    /// What the status says of it.
+    pub(super) status: MetricStatus,
+}
+
+/// Why a metric asks for nothing.
+pub(super) struct Fault {
+    /// Of the event and of the condition.
+    pub(super) reason: &'static str,
+    /// What the condition and the event say.
+    pub(super) cause: String,
+    /// What the sum of all says.
+    pub(super) error: String,
+    /// The spec is at fault, not a measurement.
+    pub(super) spec: bool,
+}
+
+/// Compute one metric.
+pub(super) fn one(s: &Snapshot<'_>, spec: &MetricSpec, reading: Option<&Measured>) -> Result<Done, Fault> {
+    let scene = scene(s);
+    let status = |f: &dyn Fn(&mut MetricStatus)| {
+        let mut status = MetricStatus { type_: spec.type_.clone(), ..MetricStatus::default() };
+        f(&mut status);
+        status
+    };
+    match spec.type_.as_str() {
+        "Resource" => {
+            let Some(m) = &spec.resource else { return Err(unknown("Resource")) };
+            let fail = |(cause, spec): (String, bool)| Fault {
+                reason: "FailedGetResourceMetric",
+                error: format!("failed to get {} resource metric value: {cause}", m.name),
+                cause,
+                spec,
+            };
+            let (p, name) = of_resource(scene, &m.name, None, &m.target, reading).map_err(fail)?;
+            let current = resource_value(&p);
+            Ok(Done {
+                replicas: p.replicas,
+                name,
+                status: status(&|st| {
+                    st.resource = Some(ResourceMetricStatus { name: m.name.clone(), current: current.clone() });
+                }),
+            })
+        }
+        "ContainerResource" => {
+            let Some(m) = &spec.container_resource else { return Err(unknown("ContainerResource")) };
+            let fail = |(cause, spec): (String, bool)| Fault {
+                reason: "FailedGetContainerResourceMetric",
+                error: format!("failed to get {} container metric value: {cause}", m.container),
+                cause,
+                spec,
+            };
+            let (p, name) = of_resource(scene, &m.name, Some(&m.container), &m.target, reading).map_err(fail)?;
+            let current = resource_value(&p);
+            Ok(Done {
+                replicas: p.replicas,
+                name,
+                status: status(&|st| {
+                    st.container_resource = Some(ContainerResourceMetricStatus {
+                        name: m.name.clone(),
+                        container: m.container.clone(),
+                        current: current.clone(),
+                    });
+                }),
+            })
+        }
+        "Pods" => {
+            let Some(m) = &spec.pods else { return Err(unknown("Pods")) };
+            let fail = |cause: String| Fault {
+                reason: "FailedGetPodsMetric",
+                error: format!("failed to get pods metric value: {cause}"),
+                cause,
+                spec: false,
+            };
+            let missing = |e: &str| fail(format!("unable to get metric {}: {e}", m.metric.name));
+            let samples = samples(reading).map_err(|e| missing(&e))?;
+            let target = m.target.average_value.as_ref().map_or(0, milli);
+            let p = calculator::per_pod(scene, samples, "", target).map_err(fail)?;
+            let current = average(p.value);
+            Ok(Done {
+                replicas: p.replicas,
+                name: format!("pods metric {}", m.metric.name),
+                status: status(&|st| {
+                    st.pods = Some(PodsMetricStatus { metric: m.metric.clone(), current: current.clone() });
+                }),
+            })
+        }
+        "Object" => of_object(s, scene, spec, reading, &status),
+        "External" => of_external(s, scene, spec, reading, &status),
+        other => Err(unknown(other)),
+    }
+}
+
+type MakeStatus<'a> = dyn Fn(&dyn Fn(&mut MetricStatus)) -> MetricStatus + 'a;
+
+fn of_object(
+    s: &Snapshot<'_>,
+    scene: Scene<'_>,
+    spec: &MetricSpec,
+    reading: Option<&Measured>,
+    status: &MakeStatus<'_>,
+) -> Result<Done, Fault> {
+    let Some(m) = &spec.object else { return Err(unknown("Object")) };
+    let fail = |cause: String, error: String, spec: bool| Fault {
+        reason: "FailedGetObjectMetric",
+        error: format!("failed to get object metric value: {error}"),
+        cause,
+        spec,
+    };
+    let (kind, name) = (&m.described_object.kind, &m.described_object.name);
+    let value = || {
+        let space = s.hpa.metadata.namespace.as_deref().unwrap_or_default();
+        value(reading).map_err(|e| format!("unable to get metric {}: {kind} on {space} {name}/{e}", m.metric.name))
+    };
+    let (p, text, current) = match m.target.type_.as_str() {
+        "Value" => {
+            let target = m.target.value.as_ref().map_or(0, milli);
+            let p = value().and_then(|v| calculator::total(scene, v, target)).map_err(|e| fail(e.clone(), e, false))?;
+            let current = MetricValueStatus { value: Some(stored(p.value)), ..MetricValueStatus::default() };
+            (p, format!("{kind} metric {}", m.metric.name), current)
+        }
+        "AverageValue" => {
+            let target = m.target.average_value.as_ref().map_or(0, milli);
+            let value = value().map_err(|e| {
+                let error = format!("failed to get {} object metric: {e}", m.metric.name);
+                fail(e, error, false)
+            })?;
+            let p = calculator::shared(scene.tolerances, s.scale.observed, value, target);
+            let text = format!("external metric {}({})", m.metric.name, selector_text(m.metric.selector.as_ref()));
+            (p, text, average(p.value))
+        }
+        _ => {
+            let why = "invalid object metric source: neither a value target nor an average value target was set";
+            return Err(fail(why.into(), why.into(), true));
+        }
+    };
+    Ok(Done {
+        replicas: p.replicas,
+        name: text,
+        status: status(&|st| {
+            st.object = Some(ObjectMetricStatus {
+                described_object: m.described_object.clone(),
+                metric: m.metric.clone(),
+                current: current.clone(),
+            });
+        }),
+    })
+}
+
+fn of_external(
+    s: &Snapshot<'_>,
+    scene: Scene<'_>,
+    spec: &MetricSpec,
+    reading: Option<&Measured>,
+    status: &MakeStatus<'_>,
+) -> Result<Done, Fault> {
+    let Some(m) = &spec.external else { return Err(unknown("External")) };
+    let fail = |cause: String, error: String, spec: bool| Fault {
+        reason: "FailedGetExternalMetric",
+        error: format!("failed to get {} external metric value: {error}", m.metric.name),
+        cause,
+        spec,
+    };
+    let shown = selector_text(m.metric.selector.as_ref());
+    let value = || {
+        let space = s.hpa.metadata.namespace.as_deref().unwrap_or_default();
+        value(reading).map_err(|e| format!("unable to get external metric {space}/{}/{shown}: {e}", m.metric.name))
+    };
+    let (p, current) = if let Some(target) = &m.target.average_value {
+        let value = value().map_err(|e| {
+            let error = format!("failed to get {} external metric: {e}", m.metric.name);
+            fail(e, error, false)
+        })?;
+        let p = calculator::shared(scene.tolerances, s.scale.observed, value, milli(target));
+        (p, average(p.value))
+    } else if let Some(target) = &m.target.value {
+        let p = value().and_then(|v| calculator::total(scene, v, milli(target))).map_err(|e| {
+            let error = format!("failed to get external metric {}: {e}", m.metric.name);
+            fail(e, error, false)
+        })?;
+        (p, MetricValueStatus { value: Some(stored(p.value)), ..MetricValueStatus::default() })
+    } else {
+        let why = "invalid external metric source: neither a value target nor an average value target was set";
+        return Err(fail(why.into(), why.into(), true));
+    };
+    Ok(Done {
+        replicas: p.replicas,
+        name: format!("external metric {}({shown})", m.metric.name),
+        status: status(&|st| {
+            st.external = Some(ExternalMetricStatus { metric: m.metric.clone(), current: current.clone() });
+        }),
+    })
+}
+
+/// A resource of the pods or of a container in each; an error says whether the spec is at fault.
+fn of_resource(
+    scene: Scene<'_>,
+    resource: &str,
+    container: Option<&str>,
+    target: &MetricTarget,
+    reading: Option<&Measured>,
+) -> Result<(Proposal, String), (String, bool)> {
+    let samples = || samples(reading).map_err(|e| format!("unable to get metrics for resource {resource}: {e}"));
+    if let Some(target) = &target.average_value {
+        let p = samples().and_then(|found| calculator::per_pod(scene, found, resource, milli(target)));
+        let p = p.map_err(|e| (format!("failed to get {resource} usage: {e}"), false))?;
+        return Ok((p, format!("{resource} resource")));
+    }
+    let Some(target) = target.average_utilization else {
+        let why = "invalid resource metric source: neither an average utilization target nor an average value (usage) target was set";
+        return Err((why.to_owned(), true));
+    };
+    let p = samples().and_then(|found| calculator::utilization(scene, found, resource, container, target));
+    let p = p.map_err(|e| (format!("failed to get {resource} utilization: {e}"), false))?;
+    let of = if container.is_some() { " container" } else { "" };
+    Ok((p, format!("{resource}{of} resource utilization (percentage of request)")))
+}
+
+fn unknown(kind: &str) -> Fault {
+    let why = format!("unknown metric source type {kind:?}");
+    Fault { reason: "InvalidMetricSourceType", cause: why.clone(), error: why, spec: true }
+}
+
+fn samples(reading: Option<&Measured>) -> Result<Samples, String> {
+    match reading {
+        Some(Ok(Reading::Samples(samples))) => Ok(samples.clone()),
+        Some(Err(e)) => Err(e.clone()),
+        _ => Err("no metrics".to_owned()),
+    }
+}
+
+fn value(reading: Option<&Measured>) -> Result<i64, String> {
+    match reading {
+        Some(Ok(Reading::Value(value))) => Ok(*value),
+        Some(Err(e)) => Err(e.clone()),
+        _ => Err("no metrics".to_owned()),
+    }
+}
+
+fn scene<'a>(s: &Snapshot<'a>) -> Scene<'a> {
+    let behavior = s.spec.behavior.as_ref().filter(|_| s.own_tolerance);
+    let own = |tolerance: Option<&Stored>| {
+        tolerance.and_then(|q| Quantity::parse(&q.0).ok()).map_or(s.config.tolerance, |q| q.as_f64())
+    };
+    Scene {
+        pods: s.pods,
+        current: s.scale.wanted,
+        tolerances: Tolerances {
+            up: own(behavior.and_then(|b| b.scale_up.as_ref()).and_then(|r| r.tolerance.as_ref())),
+            down: own(behavior.and_then(|b| b.scale_down.as_ref()).and_then(|r| r.tolerance.as_ref())),
+        },
+        cpu_initialization: s.config.cpu_initialization,
+        initial_readiness: s.config.initial_readiness,
+        now: s.now,
+    }
+}
+
+fn stored(milli: i64) -> Stored {
+    Stored(Quantity::from_milli(milli, Format::DecimalSI).canonical())
+}
+
+fn average(value: i64) -> MetricValueStatus {
+    MetricValueStatus { average_value: Some(stored(value)), ..MetricValueStatus::default() }
+}
+
+fn resource_value(p: &Proposal) -> MetricValueStatus {
+    MetricValueStatus { average_utilization: p.utilization, ..average(p.value) }
+}
+
+/// A selector as upstream's messages show it.
+fn selector_text(selector: Option<&LabelSelector>) -> String {
+    let Some(selector) = selector else { return "nil".to_owned() };
+    let labels: String = selector.match_labels.iter().flatten().map(|(k, v)| format!("{k}: {v},")).collect();
+    let expressions: String = selector
+        .match_expressions
+        .iter()
+        .flatten()
+        .map(|r| {
+            let values = r.values.as_deref().unwrap_or_default().join(" ");
+            format!("LabelSelectorRequirement{{Key:{},Operator:{},Values:[{values}],}},", r.key, r.operator)
+        })
+        .collect();
+    format!(
+        "&LabelSelector{{MatchLabels:map[string]string{{{labels}}},MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},}}"
+    )
+}

@@ -1,0 +1,264 @@
+//! Sets the replicas of scalable objects so that measured use stays near a target. Answers for `podautoscaler`.
+//!
+//! In: autoscalers, pods, the scale subresource of any resource, three metrics APIs. Out: scales, status, events.
+//! Every autoscaler is looked at once per sync period; nothing else wakes it, as measurements tell nobody of changes.
+
+pub mod behavior;
+pub mod calculator;
+mod metric;
+pub mod plan;
+pub mod source;
+pub mod target;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
+use parking_lot::Mutex;
+use proto::selector::label::Selector;
+use shared::informer::{Event, Store};
+use shared::metrics;
+use shared::workqueue::Queue;
+
+use self::behavior::History;
+use self::plan::{Decision, Measured, Scale, Snapshot};
+use self::source::measure;
+use self::target::{Found, Targets};
+use crate::engine::action::{Action, body};
+use crate::engine::context::Context;
+use crate::engine::executor::Executor;
+use crate::engine::object::{self, Key};
+use crate::engine::registry::Started;
+use crate::engine::rest::RestError;
+use crate::engine::settings::Hpa;
+use crate::engine::worker::{self, Synced};
+
+const ACCOUNT: &str = "horizontal-pod-autoscaler";
+
+/// What is kept of an autoscaler between two looks.
+#[derive(Default)]
+struct Memory {
+    history: History,
+    selector: Option<Selector>,
+}
+
+struct Autoscaler {
+    executor: Executor,
+    hpas: Store<HorizontalPodAutoscaler>,
+    pods: Store<Pod>,
+    targets: Targets,
+    memory: Mutex<HashMap<Key, Memory>>,
+    config: Hpa,
+    own_tolerance: bool,
+}
+
+/// Wire the horizontal pod autoscaler.
+pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
+    Box::pin(async move {
+        let Some(hpas) = cx.served::<HorizontalPodAutoscaler>().await? else { return Ok(Started::Skipped) };
+        let config = cx.settings().hpa;
+        let queue: Queue<Key> = Queue::new("horizontalpodautoscaler");
+        let this = Arc::new(Autoscaler {
+            executor: cx.executor(ACCOUNT, ACCOUNT),
+            hpas: hpas.store(),
+            pods: cx.pods().store(),
+            targets: Targets::default(),
+            memory: Mutex::default(),
+            config,
+            own_tolerance: cx.gate("HPAConfigurableTolerance"),
+        });
+        let (wake, memory) = (queue.clone(), Arc::clone(&this));
+        hpas.add_handler(move |event: &Event<HorizontalPodAutoscaler>| {
+            let key = Key::of(&event.object().metadata);
+            if let Event::Deleted(_) = event {
+                memory.memory.lock().remove(&key);
+            } else {
+                memory.memory.lock().entry(key.clone()).or_default();
+                wake.add_after(key, config.sync_period);
+            }
+        });
+        let workers = cx.settings().workers.hpa;
+        worker::run(cx, ACCOUNT, workers, &queue, &this, |s, key| async move { s.sync(&key).await });
+        Ok(Started::Yes)
+    })
+}
+
+impl Autoscaler {
+    /// Look once; a failure waits for the next period like a success.
+    async fn sync(&self, key: &Key) -> Synced {
+        let Some(hpa) = self.hpas.get(&key.namespace, &key.name) else { return Ok(None) };
+        let started = Instant::now();
+        let (action, error) = self.reconcile(key, &hpa).await;
+        let labels = [action, error];
+        count("reconciliations_total", "[ALPHA] Looks at autoscalers, by what was done and what failed.", &labels);
+        let help = "[ALPHA] How long a look at an autoscaler takes.";
+        time("reconciliation_duration_seconds", help, &labels, started);
+        Ok(Some(self.config.sync_period))
+    }
+
+    /// What was done, and whether the spec or something else was at fault.
+    async fn reconcile(&self, key: &Key, hpa: &HorizontalPodAutoscaler) -> (&'static str, &'static str) {
+        let before = hpa.status.clone().unwrap_or_default();
+        let Some(spec) = hpa.spec.as_ref() else { return ("none", "none") };
+        let reference = &spec.scale_target_ref;
+        let api_version = reference.api_version.as_deref().unwrap_or_default();
+        let rest = &self.executor.rest;
+        let found = self.targets.scale(rest, &key.namespace, api_version, &reference.kind, &reference.name).await;
+        let (mut decision, current) = match found {
+            Err(why) => (plan::without_scale(hpa, &why, Timestamp::now()), 0),
+            Ok(mut found) => {
+                let mut decision = self.decide(key, hpa, spec, &found.scale).await;
+                if let Some((size, _)) = decision.rescale {
+                    let result = self.rescale(&mut found, size).await;
+                    let now = Timestamp::now();
+                    if result.is_ok()
+                        && let Some(memory) = self.memory.lock().get_mut(key)
+                    {
+                        memory.history.scaled(spec.behavior.as_ref(), found.scale.wanted, size, now);
+                    }
+                    plan::after_rescale(&mut decision, &before, result, now);
+                }
+                (decision, found.scale.wanted)
+            }
+        };
+        let about = object::reference::<HorizontalPodAutoscaler>(&hpa.metadata);
+        for (warning, reason, message) in decision.events.drain(..) {
+            self.executor.events.say(&about, warning, reason, message);
+        }
+        if decision.status != before {
+            let mut copy = hpa.clone();
+            copy.status = Some(decision.status.clone());
+            let Action::Update { path, body } = Action::update_status(&copy) else { return ("none", "internal") };
+            if let Err(e) = rest.put(&path, &body).await {
+                self.executor.events.say(&about, true, "FailedUpdateStatus", e.to_string());
+                decision.failure.get_or_insert(format!("failed to update status for {}: {e}", key.name));
+            }
+        }
+        if let Some(why) = &decision.failure {
+            tracing::warn!(controller = ACCOUNT, %key, error = %why, "sync failed, retrying");
+        }
+        let error = match &decision.failure {
+            None => "none",
+            Some(_) if decision.computed.iter().any(|c| c.bad_spec) => "spec",
+            Some(_) => "internal",
+        };
+        let rescaled = decision.rescale.as_ref().filter(|_| error == "none").map(|r| r.0);
+        (direction(current, rescaled), error)
+    }
+
+    async fn decide(
+        &self,
+        key: &Key,
+        hpa: &HorizontalPodAutoscaler,
+        spec: &HorizontalPodAutoscalerSpec,
+        scale: &Scale,
+    ) -> Decision {
+        let (pods, selecting) = self.selected(key, scale);
+        let mut readings: Vec<Option<Measured>> = Vec::new();
+        let mut took: Vec<Instant> = Vec::new();
+        if plan::asks_metrics(spec, scale) && selecting.len() < 2 {
+            for metric in spec.metrics.iter().flatten() {
+                took.push(Instant::now());
+                readings.push(match plan::query(metric) {
+                    Some(q) => {
+                        Some(measure(&self.executor.rest, &self.targets, &key.namespace, &scale.selector, &q).await)
+                    }
+                    None => None,
+                });
+            }
+        }
+        let snapshot = Snapshot {
+            hpa,
+            spec,
+            scale,
+            pods: &pods,
+            selecting: &selecting,
+            readings: &readings,
+            config: self.config,
+            own_tolerance: self.own_tolerance,
+            now: Timestamp::now(),
+        };
+        let mut history = self.memory.lock().get_mut(key).map(|m| std::mem::take(&mut m.history)).unwrap_or_default();
+        let decision = plan::plan(&snapshot, &mut history);
+        if let Some(memory) = self.memory.lock().get_mut(key) {
+            memory.history = history;
+        }
+        for done in &decision.computed {
+            let kind = spec.metrics.iter().flatten().nth(done.metric).map_or("", |m| m.type_.as_str());
+            let error = match (done.replicas, done.bad_spec) {
+                (Some(_), _) => "none",
+                (None, true) => "spec",
+                (None, false) => "internal",
+            };
+            let labels = [direction(scale.wanted, done.replicas), error, kind];
+            count(
+                "metric_computation_total",
+                "[ALPHA] Metrics computed, by what they propose and what failed.",
+                &labels,
+            );
+            if let Some(started) = took.get(done.metric) {
+                let help = "[ALPHA] How long the computation of a metric takes.";
+                time("metric_computation_duration_seconds", help, &labels, *started);
+            }
+        }
+        decision
+    }
+
+    /// The pods of a scale, and every autoscaler whose target selects any of them.
+    fn selected(&self, key: &Key, scale: &Scale) -> (Vec<Arc<Pod>>, Vec<Key>) {
+        let Some(selector) = Selector::parse(&scale.selector).ok().filter(|_| !scale.selector.is_empty()) else {
+            return (Vec::new(), Vec::new());
+        };
+        let mut pods = self.pods.list_namespace(&key.namespace);
+        pods.retain(|p| picks(&selector, p));
+        let mut memory = self.memory.lock();
+        if let Some(own) = memory.get_mut(key) {
+            own.selector = Some(selector);
+        }
+        let same = memory.iter().filter(|(k, _)| k.namespace == key.namespace);
+        let mut selecting: Vec<Key> = same
+            .filter(|(_, m)| m.selector.as_ref().is_some_and(|s| pods.iter().any(|p| picks(s, p))))
+            .map(|(k, _)| k.clone())
+            .collect();
+        selecting.sort();
+        (pods, selecting)
+    }
+
+    async fn rescale(&self, found: &mut Found, size: i32) -> Result<(), String> {
+        found.body["spec"]["replicas"] = body(&size);
+        self.executor.rest.put(&found.path, &found.body).await.map(drop).map_err(|e| e.to_string())
+    }
+}
+
+fn picks(selector: &Selector, pod: &Pod) -> bool {
+    let labels = pod.metadata.labels.as_ref();
+    selector.requirements().iter().all(|r| r.matches(labels.and_then(|l| l.get(r.key())).map(String::as_str)))
+}
+
+fn direction(current: i32, proposed: Option<i32>) -> &'static str {
+    match proposed {
+        Some(n) if n > current => "scale_up",
+        Some(n) if n < current => "scale_down",
+        _ => "none",
+    }
+}
+
+const LABELS: [&str; 3] = ["action", "error", "metric_type"];
+
+fn count(name: &str, help: &str, labels: &[&str]) {
+    let name = format!("horizontal_pod_autoscaler_controller_{name}");
+    metrics::counter(&name, help, &LABELS[..labels.len()]).with_label_values(labels).inc();
+}
+
+fn time(name: &str, help: &str, labels: &[&str], since: Instant) {
+    let name = format!("horizontal_pod_autoscaler_controller_{name}");
+    let buckets = metrics::exponential(0.001, 2.0, 15);
+    let took: Duration = since.elapsed();
+    metrics::histogram(&name, help, &LABELS[..labels.len()], buckets)
+        .with_label_values(labels)
+        .observe(took.as_secs_f64());
+}

@@ -1,0 +1,305 @@
+//! Makes claims for pods from templates, reserves them, and frees them when their pods are over. Answers for
+//! `resourceclaim`.
+
+pub mod plan;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::{Pod, PodResourceClaim};
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference, ResourceClaimTemplate};
+use serde_json::{Value, json};
+use shared::informer::{Event, Store};
+use shared::metrics;
+use shared::workqueue::Queue;
+
+use self::plan::Named;
+use crate::engine::action::{Action, body, object_path};
+use crate::engine::context::Context;
+use crate::engine::executor::Executor;
+use crate::engine::object::{self, Key};
+use crate::engine::registry::Started;
+use crate::engine::rest::RestError;
+use crate::engine::worker::{self, Synced};
+
+const WORKERS: usize = 10;
+const OWNER: &str = "ResourceClaimController";
+const COMPONENT: &str = "resource_claim";
+
+/// Pods and claims go through one queue, as upstream's metrics have it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Item {
+    Pod(Key),
+    Claim(Key),
+}
+
+struct Claims {
+    executor: Executor,
+    pods: Store<Pod>,
+    claims: Store<ResourceClaim>,
+    templates: Store<ResourceClaimTemplate>,
+    queue: Queue<Item>,
+}
+
+/// Wire the resource claim controller.
+pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
+    Box::pin(async move {
+        if !cx.gate("DynamicResourceAllocation") {
+            return Ok(Started::Skipped);
+        }
+        let (Some(claims), Some(templates)) =
+            (cx.served::<ResourceClaim>().await?, cx.served::<ResourceClaimTemplate>().await?)
+        else {
+            return Ok(Started::Skipped);
+        };
+        let pods = cx.pods();
+        let queue: Queue<Item> = Queue::new("resource_claim");
+        let this = Arc::new(Claims {
+            executor: cx.executor("resource-claim-controller", COMPONENT),
+            pods: pods.store(),
+            claims: claims.store(),
+            templates: templates.store(),
+            queue: queue.clone(),
+        });
+        let state = Arc::clone(&this);
+        pods.add_handler(move |event: &Event<Pod>| {
+            let pod = event.object();
+            if entries(pod).next().is_some() {
+                state.wake(pod, matches!(event, Event::Deleted(_)));
+            }
+        });
+        let (wake, all) = (queue.clone(), pods.store());
+        claims.add_handler(move |event: &Event<ResourceClaim>| {
+            count(event);
+            let key = Key::of(&event.object().metadata);
+            // A pod that was bound already waits for the allocation to reserve it.
+            for pod in all.list_namespace(&key.namespace) {
+                let uses = entries(&pod)
+                    .any(|e| matches!(plan::named(&pod, e), Named::Claim { name, .. } if name == key.name));
+                if uses {
+                    wake.add(Item::Pod(Key::of(&pod.metadata)));
+                }
+            }
+            wake.add(Item::Claim(key));
+        });
+        let (wake, all) = (queue.clone(), pods.store());
+        templates.add_handler(move |event: &Event<ResourceClaimTemplate>| {
+            let Event::Added(template) = event else { return };
+            let name = object::name(&template.metadata);
+            for pod in all.list_namespace(object::namespace(&template.metadata)) {
+                if entries(&pod).any(|e| e.resource_claim_template_name.as_deref() == Some(name)) {
+                    wake.add(Item::Pod(Key::of(&pod.metadata)));
+                }
+            }
+        });
+        worker::run(cx, "resource-claim", WORKERS, &queue, &this, |s, item| async move {
+            match item {
+                Item::Pod(key) => s.sync_pod(&key).await,
+                Item::Claim(key) => s.sync_claim(&key).await,
+            }
+        });
+        Ok(Started::Yes)
+    })
+}
+
+fn entries(pod: &Pod) -> impl Iterator<Item = &PodResourceClaim> {
+    pod.spec.iter().flat_map(|s| s.resource_claims.iter().flatten())
+}
+
+/// How many claims there are, kept up to date by their events.
+fn count(event: &Event<ResourceClaim>) {
+    let gauge = metrics::gauge(
+        "resourceclaim_controller_resource_claims",
+        "[ALPHA] Resource claims, by whether devices are allocated and administrative access is asked for.",
+        &["allocated", "admin_access"],
+    );
+    let of = |c: &ResourceClaim| {
+        let allocated = c.status.as_ref().is_some_and(|s| s.allocation.is_some());
+        gauge.with_label_values(&[&allocated.to_string(), &plan::admin_access(c).to_string()])
+    };
+    match event {
+        Event::Added(new) => of(new).inc(),
+        Event::Updated { old, new } => {
+            of(old).dec();
+            of(new).inc();
+        }
+        Event::Deleted(old) => of(old).dec(),
+    }
+}
+
+impl Claims {
+    fn wake(&self, pod: &Pod, deleted: bool) {
+        let namespace = object::namespace(&pod.metadata);
+        if deleted || !plan::needs_claims(pod) {
+            for entry in entries(pod) {
+                if let Named::Claim { name, .. } = plan::named(pod, entry) {
+                    self.queue.add(Item::Claim(Key::new(namespace, name)));
+                }
+            }
+        }
+        if !deleted {
+            self.queue.add(Item::Pod(Key::of(&pod.metadata)));
+        }
+    }
+
+    async fn sync_pod(&self, key: &Key) -> Synced {
+        let Some(pod) = self.pods.get(&key.namespace, &key.name) else { return Ok(None) };
+        if object::deleting(&pod.metadata) || !plan::needs_claims(&pod) {
+            return Ok(None);
+        }
+        let mut made: BTreeMap<&str, String> = BTreeMap::new();
+        for entry in entries(&pod) {
+            match self.claim_for(&pod, entry).await {
+                Ok(Some(name)) => drop(made.insert(&entry.name, name)),
+                Ok(None) => {}
+                Err(e) => {
+                    let about = object::reference::<Pod>(&pod.metadata);
+                    let text = format!("PodResourceClaim {}: {e}", entry.name);
+                    self.executor.events.say(&about, true, "FailedResourceClaimCreation", text);
+                    return Err(RestError::other(format!("pod {key}, PodResourceClaim {}: {e}", entry.name)));
+                }
+            }
+        }
+        if !made.is_empty() {
+            self.note(&pod, &made).await?;
+        }
+        if !crate::engine::pods::node(&pod).is_empty() {
+            self.reserve(&pod).await?;
+        }
+        Ok(None)
+    }
+
+    /// The name of the claim that was made for an entry, or of one that was made before and not noted; None when there
+    /// is nothing to note.
+    async fn claim_for(&self, pod: &Pod, entry: &PodResourceClaim) -> Result<Option<String>, RestError> {
+        let namespace = object::namespace(&pod.metadata);
+        let template = match plan::named(pod, entry) {
+            Named::Nothing | Named::Claim { own: false, .. } => return Ok(None),
+            Named::Claim { name, own: true } => {
+                if self.claims.get(namespace, &name).is_some_and(|c| plan::belongs(&c, pod)) {
+                    return Ok(None);
+                }
+                // It is gone, or somebody else's by now.
+                entry.resource_claim_template_name.clone().unwrap_or_default()
+            }
+            Named::Missing { template } => template,
+        };
+        let orphan = self.claims.list_namespace(namespace).into_iter().find(|c| {
+            plan::belongs(c, pod) && object::annotation(&c.metadata, plan::POD_CLAIM) == Some(entry.name.as_str())
+        });
+        if let Some(orphan) = orphan {
+            return Ok(Some(object::name(&orphan.metadata).to_owned()));
+        }
+        let Some(found) = self.templates.get(namespace, &template) else {
+            let why = format!("resourceclaimtemplate.resource.k8s.io {template:?} not found");
+            return Err(RestError::other(format!("resource claim template {template:?}: {why}")));
+        };
+        let claim = plan::from_template(pod, entry, &found);
+        let Action::Create { path, body } = Action::create(&claim) else { return Ok(None) };
+        let result = self.executor.rest.post(&path, &body).await;
+        let status = if result.is_ok() { "success" } else { "failure" };
+        metrics::counter(
+            "resourceclaim_controller_creates_total",
+            "[ALPHA] Tries to make resource claims from templates.",
+            &["status", "admin_access"],
+        )
+        .with_label_values(&[status, &plan::admin_access(&claim).to_string()])
+        .inc();
+        let made = result.map_err(|e| RestError::other(format!("create ResourceClaim : {e}")))?;
+        Ok(made["metadata"]["name"].as_str().map(str::to_owned))
+    }
+
+    /// Tell the pod which claims are its own.
+    async fn note(&self, pod: &Pod, made: &BTreeMap<&str, String>) -> Result<(), RestError> {
+        let known = pod.status.iter().flat_map(|s| s.resource_claim_statuses.iter().flatten());
+        let mut statuses: BTreeMap<String, Value> = known.map(|s| (s.name.clone(), body(s))).collect();
+        for (name, claim) in made {
+            statuses.insert((*name).to_owned(), json!({"name": name, "resourceClaimName": claim}));
+        }
+        let meta = &pod.metadata;
+        let apply = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
+            "status": {"resourceClaimStatuses": statuses.into_values().collect::<Vec<_>>()}});
+        let path = format!("{}/status?fieldManager={OWNER}&force=true", object_path::<Pod>(meta));
+        self.executor.rest.send("PATCH", &path, "application/apply-patch+yaml", Some(&apply)).await.map(drop)
+    }
+
+    /// A pod that was bound without the scheduler has its claims reserved here, once they are allocated.
+    async fn reserve(&self, pod: &Pod) -> Result<(), RestError> {
+        for entry in entries(pod) {
+            let Named::Claim { name, own } = plan::named(pod, entry) else { continue };
+            let Some(claim) = self.claims.get(object::namespace(&pod.metadata), &name) else { continue };
+            if (own && !plan::belongs(&claim, pod)) || !plan::reservable(&claim, pod) {
+                continue;
+            }
+            let mut copy = ResourceClaim::clone(&claim);
+            copy.status.get_or_insert_default().reserved_for.get_or_insert_default().push(plan::reservation(pod));
+            self.put(Action::update_status(&copy)).await?;
+        }
+        Ok(())
+    }
+
+    async fn sync_claim(&self, key: &Key) -> Synced {
+        let Some(claim) = self.claims.get(&key.namespace, &key.name) else { return Ok(None) };
+        let reserved = claim.status.as_ref().and_then(|s| s.reserved_for.clone()).unwrap_or_default();
+        let mut valid = Vec::with_capacity(reserved.len());
+        for consumer in reserved {
+            if self.alive(&key.namespace, &consumer).await? {
+                valid.push(consumer);
+            }
+        }
+        let upkeep = plan::upkeep(&claim, valid, self.owner_done(&claim));
+        let mut latest: Option<Value> = None;
+        if let Some(copy) = &upkeep.status {
+            latest = Some(self.put(Action::update_status(copy.as_ref())).await?);
+        }
+        if upkeep.release {
+            let mut object = latest.unwrap_or_else(|| body(claim.as_ref()));
+            if let Some(list) = object["metadata"]["finalizers"].as_array_mut() {
+                list.retain(|f| f != plan::FINALIZER);
+            }
+            let path = object_path::<ResourceClaim>(&claim.metadata);
+            match self.executor.rest.put(&path, &object).await {
+                Err(e) if e.not_found() => {}
+                other => drop(other?),
+            }
+        }
+        if upkeep.delete && !object::deleting(&claim.metadata) {
+            self.executor.one(Action::delete::<ResourceClaim>(&claim.metadata)).await?;
+        }
+        Ok(None)
+    }
+
+    /// Not through the executor: a lost race means that everything is looked at anew.
+    async fn put(&self, action: Action) -> Result<Value, RestError> {
+        let Action::Update { path, body } = action else { return Ok(Value::Null) };
+        self.executor.rest.put(&path, &body).await
+    }
+
+    /// Whether a consumer still has a use for the claim. What the cache does not know is asked of the server: a
+    /// reservation that the scheduler has just made must not be lost.
+    async fn alive(&self, namespace: &str, consumer: &ResourceClaimConsumerReference) -> Result<bool, RestError> {
+        if consumer.api_group.as_deref().is_some_and(|g| !g.is_empty()) || consumer.resource != "pods" {
+            return Err(RestError::other(format!("unsupported ReservedFor entry: {consumer:?}")));
+        }
+        let live = |pod: &Pod| object::uid(&pod.metadata) == consumer.uid && !plan::done(pod);
+        if let Some(pod) = self.pods.get(namespace, &consumer.name) {
+            return Ok(live(&pod));
+        }
+        match self.executor.rest.get(&format!("/api/v1/namespaces/{namespace}/pods/{}", consumer.name)).await {
+            Ok(found) => serde_json::from_value(found).map(|pod| live(&pod)).map_err(RestError::other),
+            Err(e) if e.not_found() => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Whether the claim was made for a pod that is over. One that is not known is left to the garbage collector.
+    fn owner_done(&self, claim: &ResourceClaim) -> bool {
+        let Some(owner) = object::controller_of(&claim.metadata).filter(|r| r.kind == "Pod" && r.api_version == "v1")
+        else {
+            return false;
+        };
+        let pod = self.pods.get(object::namespace(&claim.metadata), &owner.name);
+        pod.is_some_and(|p| object::uid(&p.metadata) != owner.uid || plan::done(&p))
+    }
+}

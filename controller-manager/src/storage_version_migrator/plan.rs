@@ -1,0 +1,131 @@
+//! The conditions of a migration, and which objects still need a write.
+
+use k8s_openapi::api::storagemigration::v1beta1::StorageVersionMigration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::jiff::Timestamp;
+
+use crate::engine::object::seconds;
+
+/// How far a migration is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Objects are written.
+    Running,
+    /// All were.
+    Succeeded,
+    /// It cannot be done.
+    Failed,
+}
+
+impl Phase {
+    const ALL: [Self; 3] = [Self::Running, Self::Succeeded, Self::Failed];
+
+    fn kind(self) -> &'static str {
+        match self {
+            Self::Running => "Running",
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+        }
+    }
+
+    fn reason(self) -> &'static str {
+        match self {
+            Self::Running => "StorageVersionMigrationInProgress",
+            Self::Succeeded => "StorageVersionMigrationSucceeded",
+            Self::Failed => "StorageVersionMigrationFailed",
+        }
+    }
+
+    /// Whether the migration says so of itself.
+    #[must_use]
+    pub fn is(self, migration: &StorageVersionMigration) -> bool {
+        let conditions = migration.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+        conditions.iter().any(|c| c.type_ == self.kind() && c.status == "True")
+    }
+}
+
+/// The migration in a phase. What it was before is not true any more.
+#[must_use]
+pub fn in_phase(
+    migration: &StorageVersionMigration,
+    phase: Phase,
+    message: &str,
+    now: Timestamp,
+) -> StorageVersionMigration {
+    let mut copy = migration.clone();
+    let generation = copy.metadata.generation;
+    let conditions = copy.status.get_or_insert_default().conditions.get_or_insert_default();
+    for other in Phase::ALL {
+        let value = if other == phase { "True" } else { "False" };
+        match conditions.iter_mut().find(|c| c.type_ == other.kind()) {
+            Some(c) if c.status == value => {}
+            Some(c) => {
+                c.status = value.into();
+                c.last_transition_time = seconds(now);
+            }
+            None if other == phase => conditions.push(Condition {
+                type_: other.kind().into(),
+                status: value.into(),
+                reason: other.reason().into(),
+                message: message.into(),
+                last_transition_time: seconds(now),
+                observed_generation: generation,
+            }),
+            None => {}
+        }
+    }
+    copy
+}
+
+/// Whether an object may still be stored as it was before the migration began; versions are numbers that grow.
+#[must_use]
+pub fn stale(object_version: &str, migration_version: &str) -> bool {
+    match (object_version.parse::<u64>(), migration_version.parse::<u64>()) {
+        (Ok(object), Ok(migration)) => object <= migration,
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn phases() {
+        let now = "2026-01-01T00:00:00Z".parse().expect("time");
+        let made: StorageVersionMigration = serde_json::from_value(
+            json!({"metadata": {"name": "m"}, "spec": {"resource": {"group": "", "resource": "secrets"}}}),
+        )
+        .expect("migration");
+        let running = in_phase(&made, Phase::Running, "", now);
+        assert!(Phase::Running.is(&running) && !Phase::Succeeded.is(&running));
+        let done = in_phase(&running, Phase::Succeeded, "", now);
+        let shown = serde_json::to_value(done.status).expect("json");
+        let list: Vec<String> = shown["conditions"]
+            .as_array()
+            .expect("list")
+            .iter()
+            .map(|c| {
+                format!(
+                    "{}={} {}",
+                    c["type"].as_str().unwrap_or(""),
+                    c["status"].as_str().unwrap_or(""),
+                    c["reason"].as_str().unwrap_or("")
+                )
+            })
+            .collect();
+        assert_eq!(
+            list,
+            ["Running=False StorageVersionMigrationInProgress", "Succeeded=True StorageVersionMigrationSucceeded"]
+        );
+    }
+
+    #[test]
+    fn objects_that_need_a_write() {
+        for (object, migration, want) in [("5", "10", true), ("10", "10", true), ("11", "10", false), ("x", "10", true)]
+        {
+            assert_eq!(stale(object, migration), want, "{object} {migration}");
+        }
+    }
+}

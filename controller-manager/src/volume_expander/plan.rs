@@ -1,0 +1,170 @@
+//! What to do about a claim that asks for more than it has.
+//!
+//! In: the claim and its volume. Out: who expands it. CSI volumes are expanded by their driver's own resizer, which is
+//! told by an event and, for kinds that were moved to CSI, by an annotation. FlexVolumes are expanded by the kubelet
+//! alone, so that the controller's share is the books. No other kind can grow.
+
+use k8s_openapi::api::core::v1::{
+    PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimCondition, PersistentVolumeSpec,
+};
+use k8s_openapi::jiff::Timestamp;
+use proto::quantity::Quantity;
+use serde_json::json;
+
+use crate::engine::action::{Action, PatchKind};
+use crate::engine::object::{self, seconds};
+
+/// On claims: the driver whose resizer is in charge.
+pub const RESIZER: &str = "volume.kubernetes.io/storage-resizer";
+/// On volumes: the size before an expansion that the node has still to finish.
+const BEFORE: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
+
+/// The writes, or why the pair cannot be worked on.
+pub fn plan(claim: &PersistentVolumeClaim, volume: &PersistentVolume, now: Timestamp) -> Result<Vec<Action>, String> {
+    let bound = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
+    if bound.and_then(|r| r.uid.as_ref()) != claim.metadata.uid.as_ref() {
+        let key = object::Key::of(&claim.metadata);
+        return Err(format!("persistent Volume is not bound to PVC being updated : {key}"));
+    }
+    if asked(claim) <= had(claim) && object::annotation(&volume.metadata, BEFORE).is_none() {
+        return Ok(Vec::new());
+    }
+    let about = object::reference::<PersistentVolumeClaim>(&claim.metadata);
+    let Some(spec) = volume.spec.as_ref() else { return Ok(Vec::new()) };
+    if let Some((plugin, driver)) = moved_to_csi(spec) {
+        let text = format!("CSI migration enabled for {plugin}; waiting for external resizer to expand the pvc");
+        let mut out = vec![Action::normal(&about, "ExternalExpanding", text)];
+        if object::annotation(&claim.metadata, RESIZER) != Some(driver) {
+            let body = json!({"metadata": {"annotations": {RESIZER: driver}}});
+            out.push(Action::patch_status::<PersistentVolumeClaim>(&claim.metadata, PatchKind::Merge, body));
+        }
+        return Ok(out);
+    }
+    if spec.flex_volume.is_some() {
+        return Ok(by_node(claim, volume, now));
+    }
+    let text = "waiting for an external controller to expand this PVC";
+    Ok(vec![Action::normal(&about, "ExternalExpanding", text.to_owned())])
+}
+
+fn asked(claim: &PersistentVolumeClaim) -> Quantity {
+    let requests = claim.spec.as_ref().and_then(|s| s.resources.as_ref()).and_then(|r| r.requests.as_ref());
+    size(requests.and_then(|r| r.get("storage")))
+}
+
+fn had(claim: &PersistentVolumeClaim) -> Quantity {
+    size(claim.status.as_ref().and_then(|s| s.capacity.as_ref()).and_then(|c| c.get("storage")))
+}
+
+fn size(stored: Option<&k8s_openapi::apimachinery::pkg::api::resource::Quantity>) -> Quantity {
+    stored.and_then(|q| Quantity::parse(&q.0).ok()).unwrap_or_default()
+}
+
+/// Whether the claim is bound and asks for more than it has.
+#[must_use]
+pub fn grows(claim: &PersistentVolumeClaim) -> bool {
+    let phase = claim.status.as_ref().and_then(|s| s.phase.as_deref());
+    phase == Some("Bound") && asked(claim) > had(claim)
+}
+
+/// The in-tree plugin and the CSI driver that took over from it.
+fn moved_to_csi(spec: &PersistentVolumeSpec) -> Option<(&'static str, &'static str)> {
+    [
+        (spec.aws_elastic_block_store.is_some(), "kubernetes.io/aws-ebs", "ebs.csi.aws.com"),
+        (spec.gce_persistent_disk.is_some(), "kubernetes.io/gce-pd", "pd.csi.storage.gke.io"),
+        (spec.azure_disk.is_some(), "kubernetes.io/azure-disk", "disk.csi.azure.com"),
+        (spec.azure_file.is_some(), "kubernetes.io/azure-file", "file.csi.azure.com"),
+        (spec.cinder.is_some(), "kubernetes.io/cinder", "cinder.csi.openstack.org"),
+        (spec.vsphere_volume.is_some(), "kubernetes.io/vsphere-volume", "csi.vsphere.vmware.com"),
+        (spec.portworx_volume.is_some(), "kubernetes.io/portworx-volume", "pxd.portworx.com"),
+    ]
+    .into_iter()
+    .find_map(|(is, plugin, driver)| is.then_some((plugin, driver)))
+}
+
+/// The volume counts as grown, and the node is asked to grow the file system.
+fn by_node(claim: &PersistentVolumeClaim, volume: &PersistentVolume, now: Timestamp) -> Vec<Action> {
+    let wanted = claim.spec.as_ref().and_then(|s| s.resources.as_ref()).and_then(|r| r.requests.as_ref());
+    let Some(wanted) = wanted.and_then(|r| r.get("storage")) else { return Vec::new() };
+    let mut out = Vec::new();
+    let capacity = volume.spec.as_ref().and_then(|s| s.capacity.as_ref()).and_then(|c| c.get("storage"));
+    if size(capacity) < asked(claim) {
+        let body = json!({"spec": {"capacity": {"storage": wanted}}});
+        out.push(Action::patch::<PersistentVolume>(&volume.metadata, PatchKind::Merge, body));
+    }
+    let conditions = claim.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+    if conditions.iter().any(|c| c.type_ == "FileSystemResizePending" && c.status == "True") {
+        return out;
+    }
+    let mut new: Vec<PersistentVolumeClaimCondition> =
+        conditions.iter().filter(|c| c.type_ != "Resizing" && c.type_ != "FileSystemResizePending").cloned().collect();
+    new.push(PersistentVolumeClaimCondition {
+        type_: "FileSystemResizePending".into(),
+        status: "True".into(),
+        last_transition_time: Some(seconds(now)),
+        message: Some("Waiting for user to (re-)start a pod to finish file system resize of volume on node.".into()),
+        ..PersistentVolumeClaimCondition::default()
+    });
+    let body = json!({"status": {"conditions": new}});
+    out.push(Action::patch_status::<PersistentVolumeClaim>(&claim.metadata, PatchKind::Merge, body));
+    let about = object::reference::<PersistentVolumeClaim>(&claim.metadata);
+    out.push(Action::normal(&about, "FileSystemResizeRequired", "Require file system resize of volume on node".into()));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    fn pair(asked: &str, had: &str, source: Value) -> (PersistentVolumeClaim, PersistentVolume) {
+        let claim = json!({"metadata": {"name": "c", "namespace": "ns", "uid": "u"},
+            "spec": {"resources": {"requests": {"storage": asked}}}, "status": {"phase": "Bound", "capacity": {"storage": had}}});
+        let mut spec = json!({"claimRef": {"uid": "u"}, "capacity": {"storage": had}});
+        spec.as_object_mut().expect("map").extend(source.as_object().expect("map").clone());
+        let volume = json!({"metadata": {"name": "v"}, "spec": spec});
+        (serde_json::from_value(claim).expect("claim"), serde_json::from_value(volume).expect("volume"))
+    }
+
+    fn look(asked: &str, source: Value) -> Vec<String> {
+        let (claim, volume) = pair(asked, "1Gi", source);
+        let now = "2026-01-01T00:00:00Z".parse().expect("time");
+        let show = |a: Action| match a {
+            Action::Event { reason, message, .. } => format!("{reason}: {message}"),
+            Action::Patch { path, body, .. } => format!("{} {body}", path.rsplit('/').next().unwrap_or_default()),
+            other => format!("{other:?}"),
+        };
+        plan(&claim, &volume, now).expect("plan").into_iter().map(show).collect()
+    }
+
+    #[test]
+    fn who_expands() {
+        let csi = json!({"csi": {"driver": "d", "volumeHandle": "h"}});
+        assert!(look("1024Mi", csi.clone()).is_empty(), "it has what it asks for");
+        assert_eq!(look("2Gi", csi), ["ExternalExpanding: waiting for an external controller to expand this PVC"]);
+        assert_eq!(
+            look("2Gi", json!({"cinder": {"volumeID": "x"}})),
+            [
+                "ExternalExpanding: CSI migration enabled for kubernetes.io/cinder; waiting for external resizer to expand the pvc",
+                r#"status {"metadata":{"annotations":{"volume.kubernetes.io/storage-resizer":"cinder.csi.openstack.org"}}}"#
+            ]
+        );
+        let flex = look("2Gi", json!({"flexVolume": {"driver": "d"}}));
+        assert_eq!(flex[0], r#"v {"spec":{"capacity":{"storage":"2Gi"}}}"#);
+        assert_eq!(
+            (flex.len(), flex[2].as_str()),
+            (3, "FileSystemResizeRequired: Require file system resize of volume on node")
+        );
+    }
+
+    #[test]
+    fn a_foreign_volume() {
+        let (mut claim, volume) = pair("2Gi", "1Gi", json!({}));
+        claim.metadata.uid = Some("other".into());
+        let now = "2026-01-01T00:00:00Z".parse().expect("time");
+        assert_eq!(
+            plan(&claim, &volume, now).unwrap_err(),
+            "persistent Volume is not bound to PVC being updated : ns/c"
+        );
+    }
+}
