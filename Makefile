@@ -4,7 +4,9 @@ CACHE ?= $(HOME)/.cache/ironclad
 # Outside the clone, so that clones and CI share what is built.
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 export PATH := $(CACHE)/bin:$(PATH)
-BIN := $(CARGO_TARGET_DIR)/release
+# The machine's own target, named because release binaries are static (hack/build.sh).
+TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
+export BIN := $(CARGO_TARGET_DIR)/$(TRIPLE)/release
 CLUSTER := $(BIN)/cluster --run .run
 
 .PHONY: help up down load build test unit e2e bench images lint deps generate
@@ -22,13 +24,13 @@ load: ## Import the image archive IMAGE into every node
 	@$(CLUSTER) load $(IMAGE)
 
 build: deps ## Build the five binaries and the cluster program
-	@cargo build --release --locked --bins
+	@hack/build.sh $(TRIPLE) --bins
 
 test: deps ## Run every test: unit, integration against etcd, end to end
-	@hack/test.sh
+	@hack/test.sh $(TRIPLE)
 
 bench: deps build ## Print one JSON line for each figure
-	@hack/bench.sh $(CACHE)
+	@hack/bench.sh $(CACHE) $(TRIPLE)
 
 images: deps build ## Build the images of the example offline from Debian packages
 	@e2e/images/build.sh $(CACHE)/images $(BIN)/cluster

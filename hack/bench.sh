@@ -3,9 +3,16 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cache=$1
-target=${CARGO_TARGET_DIR:?set by make}
-e2e/images/build.sh "$cache/images" "$target/release/cluster" >&2
-"$target/release/cluster" --run "$(mktemp -d)/bench" bench "$cache/images/busybox.tar"
+bin=${BIN:?set by make}
+triple=$2
+e2e/images/build.sh "$cache/images" "$bin/cluster" >&2
+"$bin/cluster" --run "$(mktemp -d)/bench" bench "$cache/images/busybox.tar"
+
+# A program of a crate's examples/, built like the binaries: crate, example, arguments.
+example() {
+  hack/build.sh "$triple" --quiet -p "ironclad-$1" --example "$2"
+  "$bin/examples/$2" "${@:3}"
+}
 for shape in plain spread anti-affinity; do
-  cargo run --release --locked --quiet -p ironclad-scheduler --example throughput -- 1000 2000 "$shape"
+  example scheduler throughput 1000 2000 "$shape"
 done

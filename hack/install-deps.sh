@@ -26,6 +26,7 @@ want conntrack conntrack
 want ip iproute2
 want nsenter util-linux
 want sysctl procps
+want script bsdutils
 want mmdebstrap mmdebstrap
 want busybox busybox-static
 [ -e /usr/include/google/protobuf/descriptor.proto ] || missing+=(libprotobuf-dev)

@@ -2,7 +2,8 @@
 # Every test there is. What cannot run here says why; in CI that is a failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-target=${CARGO_TARGET_DIR:?set by make}
+bin=${BIN:?set by make}
+triple=$1
 
 skip() {
   echo "SKIPPED: $*"
@@ -17,6 +18,6 @@ if [ "$(id -u)" != 0 ]; then
   skip "the end-to-end tests need root (namespaces, mounts, cgroups)"
   exit 0
 fi
-cargo build --release --locked --bins
-e2e/images/build.sh "${CACHE:-$HOME/.cache/ironclad}/images" "$target/release/cluster"
-cargo test --locked -p ironclad-e2e -- --test-threads=1 --nocapture
+hack/build.sh "$triple" --bins
+e2e/images/build.sh "${CACHE:-$HOME/.cache/ironclad}/images" "$bin/cluster"
+BINARIES=$bin cargo test --locked -p ironclad-e2e -- --test-threads=1 --nocapture

@@ -21,7 +21,8 @@ pub struct Said {
     pub err: String,
 }
 
-fn run(program: &str, arguments: &[&str], input: Option<&str>) -> Said {
+/// Runs a program to its end, with this on its standard input.
+pub fn run(program: &str, arguments: &[&str], input: Option<&str>) -> Said {
     let mut child = Command::new(program)
         .args(arguments)
         .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
@@ -45,10 +46,11 @@ impl Cluster {
     pub fn start(nodes: usize) -> Self {
         let home = std::env::var("HOME").unwrap_or("/root".into());
         let cache = PathBuf::from(std::env::var("CACHE").unwrap_or(format!("{home}/.cache/ironclad")));
-        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| cache.join("target"), PathBuf::from);
         let cluster = Self {
             run: std::env::temp_dir().join(format!("ironclad-e2e-{}", std::process::id())),
-            binaries: std::env::var_os("BINARIES").map_or_else(|| target.join("release"), PathBuf::from),
+            binaries: PathBuf::from(
+                std::env::var("BINARIES").expect("BINARIES names the folder of the binaries; make sets it"),
+            ),
             images: cache.join("images"),
             running: std::cell::Cell::new(true),
         };
@@ -82,6 +84,11 @@ impl Cluster {
     /// Imports one of the example images into every node.
     pub fn load(&self, image: &str) {
         self.must(&["load", &self.images.join(format!("{image}.tar")).display().to_string()]);
+    }
+
+    /// How a shell calls kubectl as the administrator.
+    pub fn command_line(&self) -> String {
+        format!("kubectl --kubeconfig={}", self.run.join("admin.conf").display())
     }
 
     /// Runs kubectl as the administrator.

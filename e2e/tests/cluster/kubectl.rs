@@ -70,7 +70,7 @@ fn columns(line: Option<&str>) -> Vec<&str> {
     line.unwrap_or_default().split_whitespace().collect()
 }
 
-/// apply on both sides, label, annotate, the three patches, edit, and what the server refuses.
+/// apply on both sides, label, annotate, the three patches, and what the server refuses.
 pub fn change(cluster: &Cluster) {
     let map = |color: &str| {
         format!(
@@ -112,7 +112,7 @@ pub fn change(cluster: &Cluster) {
     assert!(bad.contains("a lowercase RFC 1123 subdomain must consist of"), "{bad}");
 }
 
-/// logs, exec, cp, port-forward, attach, run, expose.
+/// logs, exec, cp, proxy, expose, run with attach.
 pub fn run_and_talk(cluster: &Cluster) {
     assert_eq!(cluster.kubectl("logs shell"), "started\ncolor is blue\n");
     assert_eq!(cluster.kubectl("logs shell --tail=1"), "color is blue\n");

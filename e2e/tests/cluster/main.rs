@@ -6,6 +6,7 @@
 mod cluster;
 mod failures;
 mod kubectl;
+mod streams;
 mod two_tier;
 
 use cluster::Cluster;
@@ -17,6 +18,7 @@ fn a_real_cluster_stands() {
     kubectl::create_and_look(&cluster);
     kubectl::change(&cluster);
     kubectl::run_and_talk(&cluster);
+    streams::stay_open(&cluster);
     kubectl::roll_out(&cluster);
     kubectl::delete(&cluster);
     cluster.load("mysql");
