@@ -1,5 +1,6 @@
 # The commands a person must know. `make help` lists them.
 NODES ?= 1
+CONTROL_PLANE ?= processes
 CACHE ?= $(HOME)/.cache/ironclad
 # Outside the clone, so that clones and CI share what is built.
 export CARGO_TARGET_DIR ?= $(CACHE)/target
@@ -13,8 +14,8 @@ CLUSTER := $(BIN)/cluster --run .run
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-up: deps build ## Start a cluster of NODES nodes (1) and wait until they are Ready
-	@$(CLUSTER) up --nodes $(NODES)
+up: deps build ## Start a cluster of NODES nodes (1), its CONTROL_PLANE as processes or static-pods
+	@$(CLUSTER) up --nodes $(NODES) --control-plane $(CONTROL_PLANE)
 
 down: ## Stop the cluster and leave nothing behind
 	@if [ -x $(BIN)/cluster ]; then $(CLUSTER) down; elif [ -e .run ]; then echo "error: the cluster program is not built; run: make build"; exit 1; fi

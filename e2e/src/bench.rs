@@ -28,7 +28,7 @@ pub fn bench(layout: &Layout, busybox: &Path) -> Result<()> {
         let bytes = fs::metadata(layout.binary(binary)).with_context(|| format!("{binary} is not built"))?.len();
         figure(&format!("binary size: {binary}"), to_mb(bytes), "MB", Some(30.0));
     }
-    up::up(layout, 1)?;
+    up::up(layout, 1, up::ControlPlane::Processes)?;
     let measured = with_cluster(layout, busybox);
     down::down(layout)?;
     measured
@@ -69,7 +69,7 @@ fn start_up(layout: &Layout) -> Result<()> {
     for round in 0..STARTS {
         let folder = layout.root.join(format!("bench-etcd-{round}"));
         let etcd = Killed(start_etcd(&folder)?);
-        let mut command = control_plane::machine(layout).processes.remove(1).command;
+        let mut command = control_plane::machine(layout)?.processes.remove(1).command;
         for argument in &mut command {
             if argument.starts_with("--etcd-servers=") {
                 "--etcd-servers=http://127.0.0.1:22379".clone_into(argument);
@@ -156,7 +156,7 @@ fn pod_start(layout: &Layout) -> Result<()> {
 
 fn rss(layout: &Layout, binary: &str) -> Result<f64> {
     let node = Node::new(1).name;
-    let machine = if matches!(binary, "kubelet" | "kube-proxy") { node.as_str() } else { control_plane::NAME };
+    let machine = if matches!(binary, "kubelet" | "kube-proxy") { node.as_str() } else { crate::layout::CONTROL_PLANE };
     let file = layout.machine(machine).join(format!("{binary}.pid"));
     let pid = machine::alive(&file).with_context(|| format!("{binary} is not running"))?;
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;

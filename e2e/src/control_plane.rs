@@ -1,113 +1,119 @@
-//! The control-plane machine: etcd, kube-apiserver, kube-controller-manager and
-//! kube-scheduler on the host's network, with kubeadm's flags.
+//! The control plane: etcd, kube-apiserver, kube-controller-manager and kube-scheduler on the host's network, as
+//! `manifests/static-pods` describes them. They run as processes of one machine, or as static pods of a kubelet of
+//! its own; the flags are the same.
 
-use crate::layout::{APISERVER_PORT, CLUSTER_CIDR, ETCD_PEER_PORT, ETCD_PORT, HOST_ADDRESS, Layout, SERVICE_CIDR};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::layout::{CLUSTER_CIDR, CONTROL_PLANE, HOST_ADDRESS, Layout, Node, SERVICE_CIDR};
 use crate::machine::{Machine, Process};
+use crate::{image, node};
 
-/// Name of the control-plane machine.
-pub const NAME: &str = "control-plane";
+/// The image etcd runs from, made of the etcd that is installed.
+const ETCD_IMAGE: &str = "ironclad/etcd:installed";
 
-/// The control plane's specification.
-#[must_use]
-pub fn machine(layout: &Layout) -> Machine {
-    Machine {
-        name: NAME.into(),
-        folder: layout.machine(NAME),
-        netns: None,
-        binds: Vec::new(),
-        processes: vec![etcd(layout), apiserver(layout), controller_manager(layout), scheduler(layout)],
+/// One member of the control plane.
+struct Part {
+    name: &'static str,
+    manifest: &'static str,
+}
+
+const PARTS: [Part; 4] = [
+    Part { name: "etcd", manifest: include_str!("../../manifests/static-pods/etcd.yaml") },
+    Part { name: "kube-apiserver", manifest: include_str!("../../manifests/static-pods/kube-apiserver.yaml") },
+    Part {
+        name: "kube-controller-manager",
+        manifest: include_str!("../../manifests/static-pods/kube-controller-manager.yaml"),
+    },
+    Part { name: "kube-scheduler", manifest: include_str!("../../manifests/static-pods/kube-scheduler.yaml") },
+];
+
+impl Part {
+    /// The manifest with this cluster's values in it.
+    fn filled(&self) -> String {
+        let values = [
+            ("${NODE_NAME}", CONTROL_PLANE),
+            ("${ADVERTISE_ADDRESS}", HOST_ADDRESS),
+            ("${SERVICE_CIDR}", SERVICE_CIDR),
+            ("${POD_CIDR}", CLUSTER_CIDR),
+            ("${ETCD_IMAGE}", ETCD_IMAGE),
+        ];
+        values.iter().fold(self.manifest.to_owned(), |text, (name, value)| text.replace(name, value))
+    }
+
+    fn container(&self) -> Result<Value> {
+        let pod: Value = serde_norway::from_str(&self.filled())?;
+        pod.pointer("/spec/containers/0").cloned().with_context(|| format!("{} has no container", self.name))
+    }
+
+    /// The container's command as a process of this machine, with its paths below the run directory.
+    fn process(&self, layout: &Layout) -> Result<Process> {
+        let moved = [
+            ("/etc/kubernetes/pki", layout.pki()),
+            ("/etc/kubernetes/controller-manager.conf", layout.kubeconfig("kube-controller-manager")),
+            ("/etc/kubernetes/scheduler.conf", layout.kubeconfig("kube-scheduler")),
+            ("/var/lib/etcd", layout.root.join("etcd")),
+        ];
+        let container = self.container()?;
+        let command = container["command"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let here = |argument: &str| {
+            moved.iter().fold(argument.to_owned(), |text, (path, ours)| text.replace(path, &ours.display().to_string()))
+        };
+        let program = if self.name == "etcd" { "etcd".into() } else { layout.binary(self.name) };
+        Ok(Process::new(self.name, program, command.skip(1).map(here).collect()))
+    }
+
+    /// The archive of the image that the manifest names.
+    fn image(&self, layout: &Layout) -> Result<PathBuf> {
+        let container = self.container()?;
+        let reference = container["image"].as_str().unwrap_or_default();
+        let program = match self.name {
+            "etcd" => crate::shell::find("etcd").context("etcd is missing; run: apt-get install etcd-server")?,
+            name => PathBuf::from(layout.binary(name)),
+        };
+        image::program(&layout.root.join("images"), self.name, &program, reference)
     }
 }
 
-fn pki(layout: &Layout, file: &str) -> String {
-    layout.pki().join(file).display().to_string()
+/// The control plane as processes.
+///
+/// # Errors
+/// When a manifest is not what it should be.
+pub fn machine(layout: &Layout) -> Result<Machine> {
+    Ok(Machine {
+        name: CONTROL_PLANE.into(),
+        folder: layout.machine(CONTROL_PLANE),
+        netns: None,
+        binds: Vec::new(),
+        processes: PARTS.iter().map(|part| part.process(layout)).collect::<Result<_>>()?,
+    })
 }
 
-fn flags(pairs: &[(&str, String)]) -> Vec<String> {
-    pairs.iter().map(|(name, value)| format!("--{name}={value}")).collect()
-}
-
-fn etcd(layout: &Layout) -> Process {
-    let client = format!("https://127.0.0.1:{ETCD_PORT}");
-    let peer = format!("http://127.0.0.1:{ETCD_PEER_PORT}");
-    let arguments = flags(&[
-        ("name", "ironclad".into()),
-        ("data-dir", layout.root.join("etcd").display().to_string()),
-        ("listen-client-urls", client.clone()),
-        ("advertise-client-urls", client),
-        ("listen-peer-urls", peer.clone()),
-        ("initial-advertise-peer-urls", peer.clone()),
-        ("initial-cluster", format!("ironclad={peer}")),
-        ("cert-file", pki(layout, "etcd/server.crt")),
-        ("key-file", pki(layout, "etcd/server.key")),
-        ("trusted-ca-file", pki(layout, "etcd/ca.crt")),
-        ("client-cert-auth", "true".into()),
-    ]);
-    Process::new("etcd", "etcd".into(), arguments)
-}
-
-fn apiserver(layout: &Layout) -> Process {
-    let arguments = flags(&[
-        ("advertise-address", HOST_ADDRESS.into()),
-        ("bind-address", HOST_ADDRESS.into()),
-        ("secure-port", APISERVER_PORT.to_string()),
-        ("allow-privileged", "true".into()),
-        ("authorization-mode", "Node,RBAC".into()),
-        ("enable-admission-plugins", "NodeRestriction".into()),
-        ("client-ca-file", pki(layout, "ca.crt")),
-        ("tls-cert-file", pki(layout, "apiserver.crt")),
-        ("tls-private-key-file", pki(layout, "apiserver.key")),
-        ("etcd-servers", format!("https://127.0.0.1:{ETCD_PORT}")),
-        ("etcd-cafile", pki(layout, "etcd/ca.crt")),
-        ("etcd-certfile", pki(layout, "apiserver-etcd-client.crt")),
-        ("etcd-keyfile", pki(layout, "apiserver-etcd-client.key")),
-        ("kubelet-certificate-authority", pki(layout, "ca.crt")),
-        ("kubelet-client-certificate", pki(layout, "apiserver-kubelet-client.crt")),
-        ("kubelet-client-key", pki(layout, "apiserver-kubelet-client.key")),
-        ("kubelet-preferred-address-types", "InternalIP,ExternalIP,Hostname".into()),
-        ("requestheader-client-ca-file", pki(layout, "front-proxy-ca.crt")),
-        ("requestheader-allowed-names", "front-proxy-client".into()),
-        ("requestheader-extra-headers-prefix", "X-Remote-Extra-".into()),
-        ("requestheader-group-headers", "X-Remote-Group".into()),
-        ("requestheader-username-headers", "X-Remote-User".into()),
-        ("service-account-issuer", "https://kubernetes.default.svc.cluster.local".into()),
-        ("service-account-key-file", pki(layout, "sa.pub")),
-        ("service-account-signing-key-file", pki(layout, "sa.key")),
-        ("service-cluster-ip-range", SERVICE_CIDR.into()),
-    ]);
-    Process::new("kube-apiserver", layout.binary("kube-apiserver"), arguments)
-}
-
-fn controller_manager(layout: &Layout) -> Process {
-    let config = layout.kubeconfig("kube-controller-manager").display().to_string();
-    let arguments = flags(&[
-        ("bind-address", "127.0.0.1".into()),
-        ("kubeconfig", config.clone()),
-        ("authentication-kubeconfig", config.clone()),
-        ("authorization-kubeconfig", config),
-        ("client-ca-file", pki(layout, "ca.crt")),
-        ("root-ca-file", pki(layout, "ca.crt")),
-        ("cluster-signing-cert-file", pki(layout, "ca.crt")),
-        ("cluster-signing-key-file", pki(layout, "ca.key")),
-        ("service-account-private-key-file", pki(layout, "sa.key")),
-        ("allocate-node-cidrs", "true".into()),
-        ("cluster-cidr", CLUSTER_CIDR.into()),
-        ("service-cluster-ip-range", SERVICE_CIDR.into()),
-        ("use-service-account-credentials", "true".into()),
-        ("controllers", "*,bootstrapsigner,tokencleaner".into()),
-        ("leader-elect", "true".into()),
-    ]);
-    Process::new("kube-controller-manager", layout.binary("kube-controller-manager"), arguments)
-}
-
-fn scheduler(layout: &Layout) -> Process {
-    let config = layout.kubeconfig("kube-scheduler").display().to_string();
-    let arguments = flags(&[
-        ("bind-address", "127.0.0.1".into()),
-        ("kubeconfig", config.clone()),
-        ("authentication-kubeconfig", config.clone()),
-        ("authorization-kubeconfig", config),
-        ("leader-elect", "true".into()),
-    ]);
-    Process::new("kube-scheduler", layout.binary("kube-scheduler"), arguments)
+/// The control plane as static pods of a node of its own.
+///
+/// # Errors
+/// When an image cannot be made or a file not written.
+pub fn static_pods(layout: &Layout, pause: &Path) -> Result<Machine> {
+    let node = Node::control_plane();
+    let kubernetes = layout.disk(&node.name).join("etc-kubernetes");
+    let manifests = kubernetes.join("manifests");
+    fs::create_dir_all(&manifests).with_context(|| format!("cannot make {}", manifests.display()))?;
+    crate::shell::run(
+        "cp",
+        &["-rT", &layout.pki().display().to_string(), &kubernetes.join("pki").display().to_string()],
+    )?;
+    for name in ["controller-manager", "scheduler"] {
+        let (from, to) = (layout.kubeconfig(&format!("kube-{name}")), kubernetes.join(format!("{name}.conf")));
+        fs::copy(&from, &to).with_context(|| format!("cannot write {}", to.display()))?;
+    }
+    let mut images = vec![pause.to_path_buf()];
+    for part in &PARTS {
+        images.push(part.image(layout)?);
+        let file = manifests.join(format!("{}.yaml", part.name));
+        fs::write(&file, part.filled()).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    node::host(layout, &node, &images)
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::layout::{Layout, Node};
+use crate::layout::{CONTROL_PLANE, Layout, Node};
 use crate::{machine, network, node};
 
 const STOP_LIMIT: Duration = Duration::from_secs(60);
@@ -20,9 +20,10 @@ const STOP_LIMIT: Duration = Duration::from_secs(60);
 /// # Errors
 /// When something resists: its name is in the error.
 pub fn down(layout: &Layout) -> Result<()> {
-    let nodes = layout.nodes();
+    let nodes = layout.all_nodes();
     let namespaces = mount_namespaces(layout);
-    for node in &nodes {
+    // The workers first, while there is somebody to tell.
+    for node in nodes.iter().rev() {
         eprintln!("==> stopping {}", node.name);
         stop_machine(&layout.machine(&node.name))?;
         kill_node(node);
@@ -33,7 +34,7 @@ pub fn down(layout: &Layout) -> Result<()> {
     if layout.root.exists() {
         eprintln!("==> stopping the control plane");
     }
-    stop_machine(&layout.machine(crate::control_plane::NAME))?;
+    stop_machine(&layout.machine(CONTROL_PLANE))?;
     network::remove(&nodes);
     remove_cgroups(&nodes);
     for path in node::mount_points() {
@@ -53,7 +54,7 @@ fn mount_namespaces(layout: &Layout) -> BTreeSet<PathBuf> {
         let pid = machine::running(&layout.machine(&node.name))?;
         fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()
     };
-    layout.nodes().iter().filter_map(of).filter(|link| Some(link) != own.as_ref()).collect()
+    layout.all_nodes().iter().filter_map(of).filter(|link| Some(link) != own.as_ref()).collect()
 }
 
 fn stop_machine(folder: &Path) -> Result<()> {

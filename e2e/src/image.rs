@@ -41,23 +41,44 @@ pub fn pause(folder: &Path) -> Result<PathBuf> {
     fs::write(&source, PAUSE_SOURCE)?;
     run("gcc", &["-static", "-Os", "-s", "-o", &text(&program), &text(&source)])?;
     let layer = folder.join("pause-layer.tar");
-    run(
-        "tar",
-        &[
-            "--create",
-            "--numeric-owner",
-            "--owner=0",
-            "--group=0",
-            "--file",
-            &text(&layer),
-            "--directory",
-            &text(&root),
-            ".",
-        ],
-    )?;
+    pack(&root, &layer)?;
     let config = Config { reference: PAUSE_IMAGE.into(), entrypoint: vec!["/pause".into()], ..Config::default() };
     wrap(&layer, &config, &archive)?;
     Ok(archive)
+}
+
+/// An image of one program and the libraries it is linked to, unless it is there already.
+///
+/// # Errors
+/// When a file cannot be copied or tar fails.
+pub fn program(folder: &Path, name: &str, program: &Path, reference: &str) -> Result<PathBuf> {
+    let archive = folder.join(format!("{name}.tar"));
+    if archive.exists() {
+        return Ok(archive);
+    }
+    let root = folder.join(name);
+    let place = |file: &Path, target: &str| -> Result<()> {
+        let target = root.join(target.trim_start_matches('/'));
+        fs::create_dir_all(target.parent().unwrap_or(&root))?;
+        fs::copy(file, &target).with_context(|| format!("cannot copy {}", file.display()))?;
+        Ok(())
+    };
+    place(program, &format!("/usr/local/bin/{name}"))?;
+    // Says on its error stream that a static program is none of its business, and fails.
+    for library in run("ldd", &[&text(program)]).unwrap_or_default().split_whitespace().filter(|w| w.starts_with('/')) {
+        place(Path::new(library), library)?;
+    }
+    let layer = folder.join(format!("{name}-layer.tar"));
+    pack(&root, &layer)?;
+    let environment = vec!["PATH=/usr/local/bin".into()];
+    wrap(&layer, &Config { reference: reference.into(), environment, ..Config::default() }, &archive)?;
+    Ok(archive)
+}
+
+fn pack(root: &Path, layer: &Path) -> Result<()> {
+    let owned = ["--create", "--numeric-owner", "--owner=0", "--group=0"];
+    let paths = ["--file".to_owned(), text(layer), "--directory".to_owned(), text(root), ".".to_owned()];
+    run("tar", &[&owned[..], &paths.each_ref().map(String::as_str)].concat()).map(|_| ())
 }
 
 /// Wraps one layer into an archive.

@@ -20,6 +20,8 @@ pub const APISERVER_PORT: u16 = 6443;
 pub const ETCD_PORT: u16 = 2379;
 /// etcd's peer port, on loopback.
 pub const ETCD_PEER_PORT: u16 = 2380;
+/// Name of the control-plane machine, and of its node when it runs as static pods.
+pub const CONTROL_PLANE: &str = "control-plane";
 /// Sandbox image of every pod, built here and imported into each node.
 pub const PAUSE_IMAGE: &str = "registry.k8s.io/pause:3.10.1";
 /// The most nodes that one machine can host.
@@ -48,6 +50,18 @@ impl Node {
     #[must_use]
     pub fn new(number: usize) -> Self {
         Self { name: format!("node-{number}"), address: format!("10.89.0.{}", 10 + number) }
+    }
+
+    /// The node whose static pods are the control plane. It is on the host's network.
+    #[must_use]
+    pub fn control_plane() -> Self {
+        Self { name: CONTROL_PLANE.into(), address: HOST_ADDRESS.into() }
+    }
+
+    /// Whether this is the control plane's node.
+    #[must_use]
+    pub fn is_control_plane(&self) -> bool {
+        self.name == CONTROL_PLANE
     }
 
     /// The network namespace of this node.
@@ -109,7 +123,14 @@ impl Layout {
         self.binaries.join(name).display().to_string()
     }
 
-    /// The nodes that this cluster has machines for, in order.
+    /// Every node of this cluster, with the control plane's when it has one.
+    #[must_use]
+    pub fn all_nodes(&self) -> Vec<Node> {
+        let own = Some(Node::control_plane()).filter(|node| self.disk(&node.name).exists());
+        own.into_iter().chain(self.nodes()).collect()
+    }
+
+    /// The workers that this cluster has machines for, in order.
     #[must_use]
     pub fn nodes(&self) -> Vec<Node> {
         (1..=MAX_NODES).map(Node::new).filter(|node| self.machine(&node.name).exists()).collect()

@@ -2,7 +2,7 @@
 //! paths they have on any server.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde_json::json;
@@ -26,39 +26,52 @@ const FOLDERS: [(&str, &str); 10] = [
     ("etc-kubernetes", "/etc/kubernetes"),
 ];
 
-/// Writes a node's configuration files and returns its specification.
+/// Writes a worker's configuration files and returns its specification: a host with a network of its own and a
+/// kube-proxy.
 ///
 /// # Errors
 /// When a file cannot be written.
 pub fn machine(layout: &Layout, node: &Node, pause: &Path) -> Result<Machine> {
+    let mut machine = host(layout, node, &[pause.to_path_buf()])?;
+    let proxy = write(layout, node, "kube-proxy.yaml", format!("{:#}\n", proxy_config(layout, node)))?;
+    machine.netns = Some(Path::new("/run/netns").join(node.netns()));
+    machine.processes.push(Process::new("kube-proxy", layout.binary("kube-proxy"), vec![format!("--config={proxy}")]));
+    Ok(machine)
+}
+
+/// containerd and a kubelet on the host's network, with these images imported before the kubelet starts.
+///
+/// # Errors
+/// When a file cannot be written.
+pub fn host(layout: &Layout, node: &Node, images: &[PathBuf]) -> Result<Machine> {
     let disk = layout.disk(&node.name);
-    let config = disk.join("config");
-    for folder in [&config, &disk.join("etc-kubernetes/manifests")] {
-        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    }
+    let manifests = disk.join("etc-kubernetes/manifests");
+    fs::create_dir_all(&manifests).with_context(|| format!("cannot make {}", manifests.display()))?;
     make_cgroup(node)?;
-    let write = |name: &str, text: String| -> Result<String> {
-        let path = config.join(name);
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(path.display().to_string())
-    };
-    let cni_template = write("cni.template", cni_template())?;
-    let containerd = write("containerd.toml", containerd_toml(&cni_template))?;
-    let kubelet = write("kubelet.yaml", format!("{:#}\n", kubelet_config(layout, node)))?;
-    let proxy = write("kube-proxy.yaml", format!("{:#}\n", proxy_config(layout, node)))?;
+    let cni_template = write(layout, node, "cni.template", cni_template())?;
+    let containerd = write(layout, node, "containerd.toml", containerd_toml(&cni_template))?;
+    let kubelet = write(layout, node, "kubelet.yaml", format!("{:#}\n", kubelet_config(layout, node)))?;
 
     let binds = FOLDERS.iter().map(|(name, path)| (disk.join(name), path.into())).collect();
     Ok(Machine {
         name: node.name.clone(),
         folder: layout.machine(&node.name),
-        netns: Some(Path::new("/run/netns").join(node.netns())),
+        netns: None,
         binds,
         processes: vec![
             Process::new("containerd", "containerd".into(), vec!["--config".into(), containerd]),
-            kubelet_process(layout, node, kubelet, pause),
-            Process::new("kube-proxy", layout.binary("kube-proxy"), vec![format!("--config={proxy}")]),
+            kubelet_process(layout, node, kubelet, images),
         ],
     })
+}
+
+/// Writes one of a node's configuration files and returns its path.
+fn write(layout: &Layout, node: &Node, name: &str, text: String) -> Result<String> {
+    let folder = layout.disk(&node.name).join("config");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let path = folder.join(name);
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path.display().to_string())
 }
 
 /// Every folder on the host that a node's bind mounts need as a target.
@@ -101,7 +114,7 @@ fn make_cgroup(node: &Node) -> Result<()> {
     Ok(())
 }
 
-fn kubelet_process(layout: &Layout, node: &Node, config: String, pause: &Path) -> Process {
+fn kubelet_process(layout: &Layout, node: &Node, config: String, images: &[PathBuf]) -> Process {
     let mut process = Process::new(
         "kubelet",
         layout.binary("kubelet"),
@@ -112,7 +125,7 @@ fn kubelet_process(layout: &Layout, node: &Node, config: String, pause: &Path) -
             format!("--node-ip={}", node.address),
         ],
     );
-    process.before = vec![import_command(pause)];
+    process.before = images.iter().map(|image| import_command(image)).collect();
     process
 }
 
@@ -195,6 +208,11 @@ fn kubelet_config(layout: &Layout, node: &Node) -> serde_json::Value {
         "imageGCHighThresholdPercent": 100,
         "failCgroupV1": false,
         "failSwapOn": false,
+        "registerWithTaints": if node.is_control_plane() {
+            json!([{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}])
+        } else {
+            json!([])
+        },
         "resolvConf": "/etc/resolv.conf",
         "staticPodPath": "/etc/kubernetes/manifests",
         "tlsCertFile": pki(format!("kubelet-{}.crt", node.name)),

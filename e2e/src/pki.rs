@@ -7,6 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use base64::prelude::{BASE64_STANDARD as STANDARD, Engine as _};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     SanType,
@@ -150,18 +151,18 @@ fn kubeconfig(layout: &Layout, ca: &Authority, user: &str, leaf: &Leaf, path: &P
     }
     let stem = layout.pki().join("clients").join(user);
     self::leaf(ca, &stem, leaf)?;
-    let file = |path: PathBuf| path.display().to_string();
+    let data = |path: PathBuf| read(&path).map(|pem| STANDARD.encode(pem));
     let config = serde_json::json!({
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "ironclad",
         "clusters": [{"name": "ironclad", "cluster": {
             "server": format!("https://{HOST_ADDRESS}:{APISERVER_PORT}"),
-            "certificate-authority": file(layout.pki().join("ca.crt")),
+            "certificate-authority-data": STANDARD.encode(&ca.certificate_pem),
         }}],
         "users": [{"name": user, "user": {
-            "client-certificate": file(extended(&stem, "crt")),
-            "client-key": file(extended(&stem, "key")),
+            "client-certificate-data": data(extended(&stem, "crt"))?,
+            "client-key-data": data(extended(&stem, "key"))?,
         }}],
         "contexts": [{"name": "ironclad", "context": {"cluster": "ironclad", "user": user}}],
     });

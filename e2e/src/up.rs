@@ -5,10 +5,19 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::layout::{Layout, MAX_NODES, Node};
+use crate::layout::{CONTROL_PLANE, Layout, MAX_NODES, Node};
 use crate::machine::running;
 use crate::supervisor::log_file;
 use crate::{control_plane, image, network, node, pki, preflight, shell};
+
+/// How the control plane runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControlPlane {
+    /// As processes of a machine.
+    Processes,
+    /// As static pods of a kubelet.
+    StaticPods,
+}
 
 const READY_LIMIT: Duration = Duration::from_secs(120);
 
@@ -16,7 +25,7 @@ const READY_LIMIT: Duration = Duration::from_secs(120);
 ///
 /// # Errors
 /// One line that says what is missing and what to do.
-pub fn up(layout: &Layout, count: usize) -> Result<()> {
+pub fn up(layout: &Layout, count: usize, control_plane: ControlPlane) -> Result<()> {
     if !(1..=MAX_NODES).contains(&count) {
         bail!("NODES={count} is out of range; use 1 to {MAX_NODES}");
     }
@@ -26,7 +35,7 @@ pub fn up(layout: &Layout, count: usize) -> Result<()> {
     network::bridge()?;
     let pause = image::pause(&layout.root.join("images"))?;
 
-    start_control_plane(layout)?;
+    start_control_plane(layout, control_plane, &pause)?;
     let nodes: Vec<Node> = (1..=count).map(Node::new).collect();
     for node in &nodes {
         say(&node.name);
@@ -41,14 +50,24 @@ pub fn up(layout: &Layout, count: usize) -> Result<()> {
     Ok(())
 }
 
-fn start_control_plane(layout: &Layout) -> Result<()> {
-    let machine = control_plane::machine(layout);
-    if running(&machine.folder).is_none() {
+fn start_control_plane(layout: &Layout, kind: ControlPlane, pause: &Path) -> Result<()> {
+    let folder = layout.machine(CONTROL_PLANE);
+    if running(&folder).is_none() {
         preflight::ports()?;
         say("control plane");
+        let machine = match kind {
+            ControlPlane::Processes => control_plane::machine(layout)?,
+            ControlPlane::StaticPods => {
+                pki::node(layout, &Node::control_plane())?;
+                control_plane::static_pods(layout, pause)?
+            }
+        };
         machine.start(layout)?;
     }
-    let log = log_file(&machine.folder, "kube-apiserver");
+    let log = match kind {
+        ControlPlane::Processes => log_file(&folder, "kube-apiserver"),
+        ControlPlane::StaticPods => log_file(&folder, "kubelet"),
+    };
     shell::wait_for("kube-apiserver is not ready", READY_LIMIT, &log, || {
         kubectl(layout, &["get", "--raw", "/readyz"]).is_ok()
     })

@@ -34,7 +34,14 @@ fn command() -> Command {
         .subcommand(
             Command::new("up")
                 .about("start it and wait until every node is Ready")
-                .arg(Arg::new("nodes").long("nodes").default_value("1").value_parser(clap::value_parser!(usize))),
+                .arg(Arg::new("nodes").long("nodes").default_value("1").value_parser(clap::value_parser!(usize)))
+                .arg(
+                    Arg::new("control-plane")
+                        .long("control-plane")
+                        .help("how the control plane runs")
+                        .default_value("processes")
+                        .value_parser(["processes", "static-pods"]),
+                ),
         )
         .subcommand(Command::new("down").about("stop it and leave nothing behind"))
         .subcommand(Command::new("load").about("import an image archive into every node").arg(path("archive")))
@@ -63,7 +70,11 @@ fn run(matches: &ArgMatches) -> Result<()> {
     let layout = Layout::new(root)?;
     match matches.subcommand() {
         Some(("up", given)) => {
-            up::up(&layout, given.get_one("nodes").copied().unwrap_or(1))?;
+            let kind = match given.get_one::<String>("control-plane").map(String::as_str) {
+                Some("static-pods") => up::ControlPlane::StaticPods,
+                _ => up::ControlPlane::Processes,
+            };
+            up::up(&layout, given.get_one("nodes").copied().unwrap_or(1), kind)?;
             println!("{}", layout.admin_conf().display());
             Ok(())
         }

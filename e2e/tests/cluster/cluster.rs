@@ -42,8 +42,8 @@ pub fn run(program: &str, arguments: &[&str], input: Option<&str>) -> Said {
 }
 
 impl Cluster {
-    /// Starts a cluster with this many nodes.
-    pub fn start(nodes: usize) -> Self {
+    /// Starts a cluster with these arguments of `cluster up`.
+    pub fn start(arguments: &[&str]) -> Self {
         let home = std::env::var("HOME").unwrap_or("/root".into());
         let cache = PathBuf::from(std::env::var("CACHE").unwrap_or(format!("{home}/.cache/ironclad")));
         let cluster = Self {
@@ -54,7 +54,7 @@ impl Cluster {
             images: cache.join("images"),
             running: std::cell::Cell::new(true),
         };
-        cluster.must(&["up", "--nodes", &nodes.to_string()]);
+        cluster.must(&[&["up"], arguments].concat());
         cluster
     }
 

@@ -6,6 +6,7 @@
 mod cluster;
 mod failures;
 mod kubectl;
+mod static_pods;
 mod streams;
 mod two_tier;
 
@@ -13,7 +14,7 @@ use cluster::Cluster;
 
 #[test]
 fn a_real_cluster_stands() {
-    let cluster = Cluster::start(2);
+    let cluster = Cluster::start(&["--nodes", "2"]);
     cluster.load("busybox");
     kubectl::create_and_look(&cluster);
     kubectl::change(&cluster);
@@ -28,5 +29,14 @@ fn a_real_cluster_stands() {
     failures::a_killed_process_is_restarted(&cluster);
     failures::every_component_comes_back(&cluster);
     failures::a_dead_kubelet_loses_its_pods(&cluster);
+    cluster.stop();
+}
+
+#[test]
+fn the_control_plane_runs_as_static_pods() {
+    let cluster = Cluster::start(&["--control-plane", "static-pods"]);
+    cluster.load("busybox");
+    static_pods::come_up(&cluster);
+    static_pods::cannot_be_got_rid_of(&cluster);
     cluster.stop();
 }
