@@ -3,12 +3,13 @@
 
 mod connection;
 mod remote;
+mod kubeconfig;
 mod throttle;
 
 use anyhow::Context;
 use http::HeaderValue;
 use http::header::USER_AGENT;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
 
 pub use connection::connect;
@@ -52,8 +53,7 @@ pub async fn config(options: &Options) -> anyhow::Result<Config> {
         Config::incluster().context("no --kubeconfig given, and not running in a pod")?
     } else {
         let path = &options.kubeconfig;
-        let file = Kubeconfig::read_from(path).with_context(|| format!("reading kubeconfig {path}"))?;
-        let resolved = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
+        let resolved = Config::from_custom_kubeconfig(kubeconfig::read(path)?, &KubeConfigOptions::default()).await;
         resolved.with_context(|| format!("using kubeconfig {path}"))?
     };
     if !options.master.is_empty() {
