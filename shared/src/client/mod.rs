@@ -2,8 +2,8 @@
 //! client-side rate limiting as client-go does it (`--kube-api-qps`, `--kube-api-burst`).
 
 mod connection;
-mod remote;
 mod kubeconfig;
+mod remote;
 mod throttle;
 
 use anyhow::Context;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Uri};
 use http_body_util::{BodyExt as _, Limited};
 use kube::client::Body;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
 
 use super::{Throttle, connect};
@@ -94,7 +94,7 @@ impl Remote {
     /// When the file, or a file it names, cannot be read or used.
     pub async fn from_kubeconfig(path: &str) -> Result<Self, RemoteError> {
         let bad = |e: &dyn std::fmt::Display| RemoteError::Config(e.to_string());
-        let file = Kubeconfig::read_from(path).map_err(|e| bad(&e))?;
+        let file = super::kubeconfig::read(path).map_err(|e| bad(&e))?;
         let mut config =
             Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(|e| bad(&e))?;
         config.default_retry = false;
