@@ -155,7 +155,8 @@ impl Start<'_> {
 
     async fn environment(&self, container: &Container, facts: &PodFacts) -> Result<Vec<(String, String)>, String> {
         let (cx, pod) = (self.cx, self.pod);
-        if !cx.services.synced() {
+        // A static pod may be the API server that tells of the services.
+        if !pods::is_static(pod) && !cx.services.synced() {
             return Err("services have not yet been read at least once, cannot construct envvars".to_owned());
         }
         let references = env::references(container);
