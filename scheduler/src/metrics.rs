@@ -181,6 +181,69 @@ static UNSCHEDULABLE: LazyLock<GaugeVec> = LazyLock::new(|| {
     )
 });
 
+static EVENT_SECONDS: LazyLock<HistogramVec> = LazyLock::new(|| {
+    histogram(
+        "scheduler_event_handling_duration_seconds",
+        "Event handling latency in seconds.",
+        &["event"],
+        exponential(0.0001, 2.0, 12),
+    )
+});
+
+static EVICTION_SECONDS: LazyLock<HistogramVec> = LazyLock::new(|| {
+    histogram(
+        "scheduler_preemption_goroutines_duration_seconds",
+        "Duration in seconds for running goroutines for the preemption.",
+        &["result"],
+        exponential(0.01, 2.0, 20),
+    )
+});
+
+static EVICTIONS: LazyLock<CounterVec> = LazyLock::new(|| {
+    counter("scheduler_preemption_goroutines_execution_total", "Number of preemption goroutines executed.", &["result"])
+});
+
+static RUNNING: LazyLock<GaugeVec> = LazyLock::new(|| {
+    gauge(
+        "scheduler_goroutines",
+        "Number of running goroutines split by the work they do such as binding.",
+        &["operation"],
+    )
+});
+
+/// Handles an event and notes how long that took.
+pub fn handled<T>(event: &'static str, handle: impl FnOnce() -> T) -> T {
+    let begun = Instant::now();
+    let out = handle();
+    EVENT_SECONDS.with_label_values(&[event]).observe(begun.elapsed().as_secs_f64());
+    out
+}
+
+/// Notes that victims were sent away, or that it failed.
+pub fn evictions(done: bool, took: Duration) {
+    let result = if done { "success" } else { "error" };
+    EVICTION_SECONDS.with_label_values(&[result]).observe(took.as_secs_f64());
+    EVICTIONS.with_label_values(&[result]).inc();
+}
+
+/// Counts a task of the kind named while it lives.
+#[derive(Debug)]
+pub struct Running(&'static str);
+
+impl Running {
+    /// One more.
+    pub fn one(operation: &'static str) -> Self {
+        RUNNING.with_label_values(&[operation]).inc();
+        Self(operation)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        RUNNING.with_label_values(&[self.0]).dec();
+    }
+}
+
 /// How an attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attempt {

@@ -13,6 +13,7 @@ use tokio::sync::{Notify, oneshot};
 use super::stores::{Informers, Stores};
 use crate::framework::api::Api;
 use crate::framework::{Change, ClusterEvent, Delta, Status};
+use crate::metrics;
 use crate::model::demand::Interner;
 use crate::model::{Cache, NodeBase, PodInfo};
 use crate::queue::{Profiles, Queue};
@@ -58,7 +59,7 @@ impl Core {
 
     /// Something happened that may help waiting pods.
     pub(super) fn happened(&self, event: &ClusterEvent) {
-        self.on_queue(|q, now| q.happened(event, now));
+        metrics::handled(event.label(), || self.on_queue(|q, now| q.happened(event, now)));
     }
 
     /// Changes the queue and wakes the scheduling loop when that made a pod ready.

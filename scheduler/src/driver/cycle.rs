@@ -13,7 +13,7 @@ use super::failure::Reporter;
 use crate::framework::extender;
 use crate::framework::plugin::Rescue;
 use crate::framework::{Code, Context, Cursor, CycleState, Failure, Placement, Profile, Status};
-use crate::metrics::{self, Attempt, Point};
+use crate::metrics::{self, Attempt, Point, Running};
 use crate::model::{PodInfo, Snapshot};
 use crate::queue::QueuedPod;
 
@@ -195,6 +195,8 @@ impl Cycle {
         let (core, reporter) = (Arc::clone(&self.core), Arc::clone(&self.reporter));
         let (pod, profile, rescue) = (Arc::clone(pod), Arc::clone(&profile.name), rescue.clone());
         self.tasks.spawn("preemption", async move {
+            let (begun, _running) = (Instant::now(), Running::one("preemption"));
+            let mut all = true;
             for other in &rescue.demoted {
                 reporter.demote(other).await;
             }
@@ -203,9 +205,11 @@ impl Cycle {
                     continue;
                 }
                 if !reporter.evict(&profile, &pod, victim, &node).await {
+                    all = false;
                     core.happened(&crate::framework::ClusterEvent::Everything("PreemptionFailed"));
                 }
             }
+            metrics::evictions(all, begun.elapsed());
         });
     }
 }
@@ -226,6 +230,7 @@ fn outcome(status: &Status) -> Attempt {
 
 impl Binding {
     async fn run(mut self, waits: Option<(tokio::sync::oneshot::Receiver<Status>, Duration)>) {
+        let _running = Running::one("binding");
         if waits.is_some() || self.prepares() {
             self.announce().await;
         }

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::ListParams;
 use serde_json::Value;
+use shared::informer::Store;
 
 use super::core::Core;
 use crate::explain::{Priorities, from_manifest, priorities, table, with_priority};
@@ -26,6 +27,7 @@ pub(super) const PATH: &str = "/explain";
 #[derive(Default)]
 pub(super) struct Source {
     pub(super) core: OnceLock<Arc<Core>>,
+    pub(super) pods: OnceLock<Store<Pod>>,
     /// For priority classes, which the scheduler itself does not watch.
     pub(super) client: OnceLock<kube::Client>,
 }

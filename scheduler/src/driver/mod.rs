@@ -6,6 +6,7 @@ mod cycle;
 mod explain;
 mod extender;
 mod failure;
+mod resources;
 mod stores;
 
 use std::collections::HashMap;
@@ -75,6 +76,8 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let informers = Informers::new(&factory, extended);
     let stores = informers.stores();
     let pods = informers.pods.store();
+    // Fails only when it is set already, and nobody else sets it.
+    let _ = source.pods.set(pods.clone());
     let objects = Objects { pods: pods.clone(), nodes: informers.nodes.store() };
     let extenders = extender::extenders(&settings.0, &objects)?;
     let profiles: Profiles = profiles
@@ -189,7 +192,10 @@ async fn serve(
         .configz(&Configz::default())
         .config("componentconfig", settings.0.clone())
         .flags(flags)
-        .routes(move |config| explain::routes(config, Arc::clone(&source)))
+        .routes(move |config| {
+            resources::routes(config, Arc::clone(&source));
+            explain::routes(config, Arc::clone(&source));
+        })
         .workers(1)
         .start(tasks, shutdown)?;
     tracing::info!(address = %bound, "Serving securely");

@@ -45,3 +45,6 @@ pub(crate) fn read_args<T: DeserializeOwned + Default>(plugin: &'static str, arg
     map.remove("kind");
     serde_json::from_value(args).map_err(|e| ConfigError::Args(plugin, e.to_string()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::PersistentVolume;
 use serde_json::Value;
 
 use super::uses_claim;
@@ -38,13 +39,50 @@ fn volumes(cx: Context<'_>, pod: &PodInfo) -> HashSet<(String, String)> {
             if let Some(volume) =
                 spec.volume_name.as_deref().filter(|v| !v.is_empty()).and_then(|v| cx.listers.volume(v))
             {
-                let csi = volume.spec.as_ref()?.csi.as_ref()?;
-                return Some((csi.driver.clone(), csi.volume_handle.clone()));
+                return handle(&volume);
             }
             let class = cx.listers.storage_class(spec.storage_class_name.as_deref()?)?;
-            Some((class.provisioner.clone(), format!("{}/{name}", pod.namespace)))
+            Some((driver(&class.provisioner).to_owned(), format!("{}/{name}", pod.namespace)))
         })
         .collect()
+}
+
+/// Provisioners that were once part of Kubernetes, and the drivers that took over.
+const MIGRATED: [(&str, &str); 6] = [
+    ("kubernetes.io/aws-ebs", "ebs.csi.aws.com"),
+    ("kubernetes.io/gce-pd", "pd.csi.storage.gke.io"),
+    ("kubernetes.io/azure-disk", "disk.csi.azure.com"),
+    ("kubernetes.io/cinder", "cinder.csi.openstack.org"),
+    ("kubernetes.io/vsphere-volume", "csi.vsphere.vmware.com"),
+    ("kubernetes.io/portworx-volume", "pxd.portworx.com"),
+];
+
+fn driver(provisioner: &str) -> &str {
+    MIGRATED.iter().find(|(old, _)| *old == provisioner).map_or(provisioner, |(_, driver)| driver)
+}
+
+/// The driver of a volume and the volume's handle; volumes of old kinds count for the drivers that took over.
+fn handle(volume: &PersistentVolume) -> Option<(String, String)> {
+    let spec = volume.spec.as_ref()?;
+    if let Some(csi) = &spec.csi {
+        return Some((csi.driver.clone(), csi.volume_handle.clone()));
+    }
+    let old = [
+        spec.aws_elastic_block_store.as_ref().map(|v| v.volume_id.clone()),
+        spec.gce_persistent_disk.as_ref().map(|v| v.pd_name.clone()),
+        spec.azure_disk.as_ref().map(|v| v.disk_uri.clone()),
+        spec.cinder.as_ref().map(|v| v.volume_id.clone()),
+        spec.vsphere_volume.as_ref().map(|v| v.volume_path.clone()),
+        spec.portworx_volume.as_ref().map(|v| v.volume_id.clone()),
+    ];
+    let (id, (_, driver)) = old.into_iter().zip(MIGRATED).find(|(id, _)| id.is_some())?;
+    Some(((*driver).to_owned(), id?))
+}
+
+/// Volumes that are attached to a node, whether or not a pod there still uses them.
+fn attached(cx: Context<'_>, node: &str) -> Vec<(String, String)> {
+    let names = cx.listers.attachments(node).into_iter().filter_map(|a| a.spec.source.persistent_volume_name.clone());
+    names.filter_map(|name| handle(&*cx.listers.volume(&name)?)).collect()
 }
 
 impl PreFilter for NodeVolumeLimits {
@@ -74,7 +112,8 @@ impl Filter for NodeVolumeLimits {
         if !mine.0.iter().any(|(driver, _)| limits.contains_key(driver.as_str())) {
             return Status::SUCCESS;
         }
-        let attached: HashSet<(String, String)> = node.pods.iter().flat_map(|p| volumes(cx, p)).collect();
+        let mut attached: HashSet<(String, String)> = node.pods.iter().flat_map(|p| volumes(cx, p)).collect();
+        attached.extend(self::attached(cx, node.name()));
         for (driver, limit) in limits {
             let of_driver = |v: &&(String, String)| v.0 == driver;
             let new = mine.0.iter().filter(of_driver).filter(|v| !attached.contains(*v)).count();
@@ -130,6 +169,11 @@ mod tests {
         assert_eq!(check.filter(&using("p", "c2"), &full), "node(s) exceed max volume count");
         assert_eq!(check.filter(&using("p", "c1"), &full), "", "attached already");
         assert_eq!(check.filter(&using("p", "c2"), &node("n").with(&[using("a", "c0")])), "");
+        let left_behind = json!({"metadata": {"name": "x"}, "spec": {"attacher": "d", "nodeName": "n", "source": {"persistentVolumeName": "v1"}}});
+        check.listers.attachments.push(Arc::new(serde_json::from_value(left_behind).expect("attachment")));
+        let one = node("n").with(&[using("a", "c0")]);
+        assert_eq!(check.filter(&using("p", "c2"), &one), "node(s) exceed max volume count", "still attached");
+        check.listers.attachments.clear();
         assert_eq!(check.filter(&using("p", "c2"), &node("other").with(&[using("a", "c0"), using("b", "c1")])), "");
     }
 }

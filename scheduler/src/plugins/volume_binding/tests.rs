@@ -93,3 +93,41 @@ fn the_smallest_volume_is_taken() {
     assert_eq!(name("").as_deref(), Some("small"));
     assert_eq!(name("small").as_deref(), Some("big"));
 }
+
+#[test]
+fn capacity() {
+    let nodes = [node("a").label("zone", "a").with(&[]), node("b").label("zone", "b").with(&[])];
+    let short = "node(s) did not have enough free storage";
+    let published = |on: bool| json!({"metadata": {"name": "csi.example.com"}, "spec": {"storageCapacity": on}});
+    let room = |zone: &str, capacity: &str, largest: Value| {
+        json!({"metadata": {"name": zone}, "storageClassName": "late", "nodeTopology": {"matchLabels": {"zone": zone}},
+            "capacity": capacity, "maximumVolumeSize": largest})
+    };
+    for (what, driver, rooms, want) in [
+        ("no driver object", json!(null), vec![], ["", ""]),
+        ("capacity is not published", published(false), vec![], ["", ""]),
+        ("nothing is left", published(true), vec![], [short, short]),
+        (
+            "enough in one zone",
+            published(true),
+            vec![room("a", "10Gi", json!(null)), room("b", "1Gi", json!(null))],
+            ["", short],
+        ),
+        (
+            "the largest volume counts",
+            published(true),
+            vec![room("a", "10Gi", json!("2Gi")), room("b", "10Gi", json!("5Gi"))],
+            [short, ""],
+        ),
+    ] {
+        let mut check = check(claim(json!({}), ""), &[], &[class("csi.example.com")]);
+        if !driver.is_null() {
+            let driver = Arc::new(serde_json::from_value(driver).expect("driver"));
+            check.listers.csi_drivers.insert("csi.example.com".into(), driver);
+        }
+        check.listers.capacities =
+            rooms.into_iter().map(|r| Arc::new(serde_json::from_value(r).expect("capacity"))).collect();
+        let got: Vec<String> = check.statuses(&user(), &nodes).iter().map(ToString::to_string).collect();
+        assert_eq!(got, want, "{what}");
+    }
+}

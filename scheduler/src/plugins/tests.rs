@@ -1,0 +1,209 @@
+//! What brings a pod back, plugin by plugin: upstream's queueing hints, each a row.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::framework::{Change, ClusterEvent, Delta, Hint, Profile, ProfileConfig};
+use crate::model::PodInfo;
+use crate::queue::QueuedPod;
+use crate::testing::{NodeBuilder, PodBuilder, node, pod};
+
+fn came(n: NodeBuilder) -> ClusterEvent {
+    ClusterEvent::Node { old: None, new: Arc::new(n.base()) }
+}
+
+fn changed(old: NodeBuilder, new: NodeBuilder) -> ClusterEvent {
+    ClusterEvent::Node { old: Some(Arc::new(old.base())), new: Arc::new(new.base()) }
+}
+
+fn assigned(old: Option<PodBuilder>, new: Option<PodBuilder>) -> ClusterEvent {
+    let info = |p: PodBuilder| Arc::new(p.on("n").info());
+    ClusterEvent::AssignedPod { old: old.map(info), new: new.map(info) }
+}
+
+fn own(old: PodBuilder, new: PodBuilder) -> ClusterEvent {
+    ClusterEvent::Target { old: Arc::new(old.info()), new: Arc::new(new.info()) }
+}
+
+fn object<K: serde::de::DeserializeOwned>(old: Value, new: Value) -> ClusterEvent
+where
+    Change: From<Delta<K>>,
+{
+    let read = |v: Value| (!v.is_null()).then(|| Arc::new(serde_json::from_value(v).expect("object")));
+    ClusterEvent::Object(Delta { old: read(old), new: read(new) }.into())
+}
+
+fn hint(plugin: &'static str, pod: &PodInfo, event: &ClusterEvent) -> Hint {
+    Profile::build(&ProfileConfig::default()).expect("profile").hint(pod, event, [plugin])
+}
+
+#[test]
+fn what_brings_a_pod_back() {
+    use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+    use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
+
+    let claims = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
+    let uses = || pod("p").set("/spec", "volumes", claims.clone());
+    let tolerant = || pod("p").set("/spec", "tolerations", json!([{"operator": "Exists"}]));
+    let choosy = || pod("p").set("/spec", "nodeSelector", json!({"disk": "ssd"}));
+    let gated = || pod("p").set("/spec", "schedulingGates", json!([{"name": "g"}]));
+    let ports =
+        |p: PodBuilder, n: i32| p.set("/spec/containers/0", "ports", json!([{"containerPort": 1, "hostPort": n}]));
+    let claim = |name: &str| json!({"metadata": {"name": name, "namespace": "default"}, "spec": {}});
+    let volume = |zone: &str| json!({"metadata": {"name": "v", "labels": {"topology.kubernetes.io/zone": zone}}});
+    let class = |mode: &str| json!({"metadata": {"name": "c"}, "provisioner": "x", "volumeBindingMode": mode});
+    let driver = |capacity: bool| json!({"metadata": {"name": "d"}, "spec": {"storageCapacity": capacity}});
+    let capacity = |size: &str| json!({"metadata": {"name": "c"}, "storageClassName": "c", "capacity": size});
+    let csi = json!({"metadata": {"name": "n"}, "spec": {"drivers": []}});
+    let attachment = json!({"metadata": {"name": "a"}, "spec": {"attacher": "d", "nodeName": "n", "source": {}}});
+    let (yes, no) = (Hint::Queue, Hint::Skip);
+    for (plugin, what, waiting, event, want) in [
+        (
+            "NodeUnschedulable",
+            "a node is uncordoned",
+            pod("p"),
+            changed(node("n").set("/spec", "unschedulable", json!(true)), node("n")),
+            yes,
+        ),
+        (
+            "NodeUnschedulable",
+            "a cordoned node came",
+            pod("p"),
+            came(node("n").set("/spec", "unschedulable", json!(true))),
+            no,
+        ),
+        ("NodeName", "a node came", pod("p"), came(node("n")), yes),
+        ("NodeName", "a node changed", pod("p"), changed(node("n"), node("n").label("a", "b")), no),
+        ("TaintToleration", "a taint went", pod("p"), changed(node("n").taint("t", "", "NoSchedule"), node("n")), yes),
+        ("TaintToleration", "a tainted node came", pod("p"), came(node("n").taint("t", "", "NoSchedule")), no),
+        ("TaintToleration", "the pod tolerates more", tolerant(), own(pod("p"), tolerant()), yes),
+        ("NodeAffinity", "a matching node came", choosy(), came(node("n").label("disk", "ssd")), yes),
+        ("NodeAffinity", "another node came", choosy(), came(node("n")), no),
+        ("NodePorts", "the port's user went", ports(pod("p"), 80), assigned(Some(ports(pod("q"), 80)), None), yes),
+        ("NodePorts", "somebody else went", ports(pod("p"), 80), assigned(Some(ports(pod("q"), 81)), None), no),
+        ("NodeResourcesFit", "a pod went", pod("p").cpu("1"), assigned(Some(pod("q")), None), yes),
+        (
+            "NodeResourcesFit",
+            "a pod shrank",
+            pod("p").cpu("1"),
+            assigned(Some(pod("q").cpu("2")), Some(pod("q").cpu("1"))),
+            yes,
+        ),
+        (
+            "NodeResourcesFit",
+            "a pod grew",
+            pod("p").cpu("1"),
+            assigned(Some(pod("q").cpu("1")), Some(pod("q").cpu("2"))),
+            no,
+        ),
+        ("NodeResourcesFit", "a node too small came", pod("p").cpu("8"), came(node("n")), no),
+        ("NodeResourcesFit", "a node grew", pod("p").cpu("8"), changed(node("n"), node("n").has("cpu", "9")), yes),
+        ("VolumeRestrictions", "its claim came", uses(), object::<PersistentVolumeClaim>(Value::Null, claim("c")), yes),
+        (
+            "VolumeRestrictions",
+            "another claim came",
+            uses(),
+            object::<PersistentVolumeClaim>(Value::Null, claim("d")),
+            no,
+        ),
+        ("VolumeZone", "its claim changed", uses(), object::<PersistentVolumeClaim>(claim("c"), claim("c")), yes),
+        ("VolumeZone", "a volume moved", uses(), object::<PersistentVolume>(volume("a"), volume("b")), yes),
+        ("VolumeZone", "a volume changed otherwise", uses(), object::<PersistentVolume>(volume("a"), volume("a")), no),
+        (
+            "VolumeZone",
+            "a class that waits came",
+            uses(),
+            object::<StorageClass>(Value::Null, class("WaitForFirstConsumer")),
+            yes,
+        ),
+        (
+            "VolumeZone",
+            "a class that does not came",
+            uses(),
+            object::<StorageClass>(Value::Null, class("Immediate")),
+            no,
+        ),
+        ("VolumeBinding", "a class came", uses(), object::<StorageClass>(Value::Null, class("Immediate")), yes),
+        ("VolumeBinding", "a class changed in vain", uses(), object::<StorageClass>(class("a"), class("b")), no),
+        ("VolumeBinding", "a volume came", uses(), object::<PersistentVolume>(Value::Null, volume("a")), yes),
+        ("VolumeBinding", "another claim came", uses(), object::<PersistentVolumeClaim>(Value::Null, claim("d")), no),
+        ("VolumeBinding", "a driver stops publishing", uses(), object::<CSIDriver>(driver(true), driver(false)), yes),
+        ("VolumeBinding", "a driver starts publishing", uses(), object::<CSIDriver>(driver(false), driver(true)), no),
+        ("VolumeBinding", "capacity grew", uses(), object::<CSIStorageCapacity>(capacity("1Gi"), capacity("2Gi")), yes),
+        (
+            "VolumeBinding",
+            "capacity shrank",
+            uses(),
+            object::<CSIStorageCapacity>(capacity("2Gi"), capacity("1Gi")),
+            no,
+        ),
+        ("VolumeBinding", "capacity went", uses(), object::<CSIStorageCapacity>(capacity("2Gi"), Value::Null), no),
+        ("NodeVolumeLimits", "a node's drivers came", uses(), object::<CSINode>(Value::Null, csi.clone()), yes),
+        (
+            "NodeVolumeLimits",
+            "an attachment went",
+            uses(),
+            object::<VolumeAttachment>(attachment.clone(), Value::Null),
+            yes,
+        ),
+        ("NodeVolumeLimits", "an attachment came", uses(), object::<VolumeAttachment>(Value::Null, attachment), no),
+        ("NodeVolumeLimits", "its claim came", uses(), object::<PersistentVolumeClaim>(Value::Null, claim("c")), yes),
+        ("SchedulingGates", "the gates opened", pod("p"), own(gated(), pod("p")), yes),
+        ("SchedulingGates", "a node came", gated(), came(node("n")), no),
+    ] {
+        assert_eq!(hint(plugin, &waiting.info(), &event), want, "{plugin}: {what}");
+    }
+}
+
+#[test]
+fn events_have_upstreams_names() {
+    let gated = pod("p").set("/spec", "schedulingGates", json!([{"name": "g"}]));
+    for (event, want) in [
+        (came(node("n")), "NodeAdd"),
+        (changed(node("n"), node("n").has("cpu", "9")), "NodeUpdateNodeAllocatable"),
+        (changed(node("n"), node("n").label("a", "b")), "NodeUpdateNodeLabel"),
+        (changed(node("n"), node("n").taint("t", "", "NoSchedule")), "NodeUpdateNodeTaint"),
+        (ClusterEvent::NodeGone, "NodeDelete"),
+        (assigned(None, Some(pod("p"))), "AssignedPodAdd"),
+        (assigned(Some(pod("p")), None), "AssignedPodDelete"),
+        (assigned(Some(pod("p").cpu("2")), Some(pod("p").cpu("1"))), "AssignedPodUpdatePodScaleDown"),
+        (own(gated, pod("p")), "UnschedulablePodUpdatePodSchedulingGatesEliminated"),
+        (own(pod("p"), pod("p").label("a", "b")), "UnschedulablePodUpdatePodLabel"),
+    ] {
+        assert_eq!(event.label(), want);
+    }
+}
+
+#[test]
+fn gates_and_order() {
+    let profile = Profile::build(&ProfileConfig::default()).expect("profile");
+    let gated = pod("p").set("/spec", "schedulingGates", json!([{"name": "a"}, {"name": "b"}])).info();
+    let status = profile.pre_enqueue(&gated);
+    assert_eq!(
+        (status.plugin, status.to_string().as_str()),
+        ("SchedulingGates", "waiting for scheduling gates: [a b]")
+    );
+    let now = std::time::Instant::now();
+    let queued = |priority, late: u64| {
+        QueuedPod::new(Arc::new(pod("p").priority(priority).info()), now + std::time::Duration::from_secs(late))
+    };
+    let sort = profile.queue_sort();
+    assert!(sort.compare(&queued(2, 9), &queued(1, 0)).is_lt(), "higher priority first");
+    assert!(sort.compare(&queued(1, 0), &queued(1, 1)).is_lt(), "then first come, first served");
+}
+
+#[test]
+fn nodes_by_name_and_cordoned_nodes() {
+    use crate::testing::check::Check;
+    let there = node("a").with(&[]);
+    let named = Check::of(super::node_name::build, json!(null));
+    assert_eq!(named.filter(&pod("p").on("a").info(), &there), "");
+    assert_eq!(named.filter(&pod("p").info(), &there), "");
+    assert_eq!(named.filter(&pod("p").on("b").info(), &there), "node(s) didn't match the requested node name");
+    let cordoned = node("a").set("/spec", "unschedulable", json!(true)).with(&[]);
+    let check = Check::of(super::node_unschedulable::build, json!(null));
+    assert_eq!(check.filter(&pod("p").info(), &cordoned), "node(s) were unschedulable");
+    let tolerations = json!([{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]);
+    assert_eq!(check.filter(&pod("p").set("/spec", "tolerations", tolerations).info(), &cordoned), "");
+}
