@@ -16,11 +16,11 @@ pub fn stay_open(cluster: &Cluster) {
 
 fn follow_logs(cluster: &Cluster) {
     let mut brief = "run brief --image=busybox:1.36 --restart=Never -- sh -c".split(' ').collect::<Vec<_>>();
-    brief.push("echo one; sleep 1; echo two");
+    brief.push("echo one; sleep 4; echo two");
     cluster.kubectl_args(&brief);
-    cluster.kubectl("wait pod/brief --for=jsonpath={.status.startTime} --timeout=30s");
+    cluster.kubectl("wait pod/brief --for=jsonpath={.status.phase}=Running --timeout=30s");
     // Ends when the container does.
-    assert_eq!(cluster.kubectl("logs -f brief --pod-running-timeout=30s"), "one\ntwo\n");
+    assert_eq!(cluster.kubectl("logs -f brief"), "one\ntwo\n");
     assert_eq!(cluster.kubectl("logs brief --since=1h"), "one\ntwo\n");
     assert_eq!(cluster.kubectl("logs brief --since-time=2100-01-01T00:00:00Z"), "");
     cluster.kubectl("delete pod brief --now");
