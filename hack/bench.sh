@@ -16,3 +16,4 @@ example() {
 for shape in plain spread anti-affinity; do
   example scheduler throughput 1000 2000 "$shape"
 done
+cargo run --release --locked --quiet -p ironclad-apiserver --example decisions

@@ -47,7 +47,8 @@ fn account_config(cx: &Context) -> tokens::Config {
     let flags = &cx.flags;
     let mut key_files = flags.list("service-account-key-file");
     let tls_key = flags.string("tls-private-key-file");
-    if key_files.is_empty() && !tls_key.is_empty() {
+    let signing_endpoint = flags.string("service-account-signing-endpoint");
+    if key_files.is_empty() && !tls_key.is_empty() && signing_endpoint.is_empty() {
         key_files.push(tls_key);
     }
     let host = match flags.string("external-hostname") {
@@ -66,6 +67,8 @@ fn account_config(cx: &Context) -> tokens::Config {
         max_expiration: i64::try_from(longest).unwrap_or(i64::MAX),
         extend_expiration: flags.boolean("service-account-extend-token-expiration"),
         lookup: flags.boolean("service-account-lookup"),
+        signing_endpoint,
+        longest_extended: None,
     }
 }
 
@@ -121,6 +124,9 @@ fn follow_authority(
     cx.tasks.spawn("client-ca", work);
 }
 
+/// Until the external signer has said how often its keys change.
+const REFRESH: Duration = Duration::from_secs(5);
+
 /// Reads the keys of service-account tokens again when one of their files changes.
 fn follow_keys(cx: &Context, accounts: &Arc<ServiceAccounts>) {
     for path in accounts.files().cloned().collect::<BTreeSet<_>>() {
@@ -131,6 +137,22 @@ fn follow_keys(cx: &Context, accounts: &Arc<ServiceAccounts>) {
             Err(error) => tracing::error!(path = shown, %error, "The keys are unusable, the old ones stay"),
         };
         cx.tasks.spawn("service-account-keys", files::follow(path, content, cx.shutdown.clone(), changed));
+    }
+    if accounts.is_external() {
+        let (accounts, shutdown) = (accounts.clone(), cx.shutdown.clone());
+        cx.tasks.spawn("external-signer-keys", async move {
+            let mut pause = REFRESH;
+            loop {
+                tokio::select! {
+                    () = shutdown.wait() => return,
+                    () = tokio::time::sleep(pause) => {}
+                }
+                match accounts.refresh(true).await {
+                    Ok(again) => pause = again.unwrap_or(REFRESH),
+                    Err(error) => tracing::error!(%error, "the keys of the external signer were not fetched"),
+                }
+            }
+        });
     }
 }
 
@@ -271,7 +293,12 @@ impl Access {
         let flags = &cx.flags;
         let configured = config::from_flags(flags)?;
         let authorization = authorization(cx, &configured).await?;
-        let accounts = Arc::new(ServiceAccounts::load(account_config(cx))?);
+        let said = account_config(cx);
+        let accounts = match said.signing_endpoint.is_empty() {
+            true => ServiceAccounts::load(said)?,
+            false => ServiceAccounts::connect(said).await?,
+        };
+        let accounts = Arc::new(accounts);
         follow_keys(cx, &accounts);
 
         let mut members: Vec<Arc<dyn TokenAuthenticator>> = Vec::new();

@@ -61,7 +61,7 @@ impl Policy {
     fn read(text: &str) -> Result<Self, String> {
         let versioned: Versioned = serde_json::from_str(text).map_err(|e| e.to_string())?;
         if versioned.api_version.is_empty() && versioned.kind.is_empty() {
-            return serde_json::from_str(text).map(Self::from_old).map_err(|e| e.to_string());
+            return serde_json::from_str(text).map(Self::modernised).map_err(|e| e.to_string());
         }
         if versioned.api_version != VERSION || versioned.kind != "Policy" {
             return Err(format!("no kind {:?} is registered for version {:?}", versioned.kind, versioned.api_version));
@@ -78,7 +78,7 @@ impl Policy {
         self
     }
 
-    fn from_old(self) -> Self {
+    fn modernised(self) -> Self {
         let star_if_empty = |text: &str| if text.is_empty() { "*".to_owned() } else { text.to_owned() };
         let everywhere = self.namespace.is_empty() && self.resource.is_empty();
         let policy = Self {

@@ -448,6 +448,9 @@ async fn answer(
         verbs::dispatch(&server.engine, request).await
     }
     .await;
+    if let Some(trail) = trail {
+        trail.annotate(noted.annotations());
+    }
     let dry_run = query.get("dryRun").is_some();
     match outcome {
         Ok(r) => {

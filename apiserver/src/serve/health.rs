@@ -96,7 +96,10 @@ pub struct Health {
 
 /// How often each check of each endpoint passed and failed, and how it went last.
 #[derive(Debug, Default)]
-pub struct Results(Mutex<BTreeMap<(String, &'static str), (u64, u64, bool)>>);
+pub struct Results(Mutex<BTreeMap<(String, &'static str), Tally>>);
+
+/// Passed, failed, and whether it passed last.
+type Tally = (u64, u64, bool);
 
 impl Results {
     fn note(&self, check: &str, endpoint: Endpoint, passed: bool) {

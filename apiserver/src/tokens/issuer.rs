@@ -82,7 +82,10 @@ impl Issuer {
         }
         let claims = Claims {
             aud: audiences.clone(),
-            exp: Some(issued + if extend { EXTENDED_SECONDS } else { seconds }),
+            exp: Some(
+                issued
+                    + if extend { EXTENDED_SECONDS.min(config.longest_extended.unwrap_or(i64::MAX)) } else { seconds },
+            ),
             iat: Some(issued),
             iss: config.issuers.first().cloned().unwrap_or_default(),
             jti: id,
@@ -92,7 +95,7 @@ impl Issuer {
         };
         let claims = serde_json::to_value(&claims).map_err(|e| Status::internal(&e.to_string()))?;
         let token =
-            self.accounts.sign(&claims).map_err(|e| Status::internal(&format!("failed to create token: {e}")))?;
+            self.accounts.sign(&claims).await.map_err(|e| Status::internal(&format!("failed to create token: {e}")))?;
         let time = |second: i64| jiff::Timestamp::from_second(second).map(|t| t.to_string()).unwrap_or_default();
         *tree::field(&mut request, &["metadata", "name"]) = json!(name);
         *tree::field(&mut request, &["metadata", "namespace"]) = json!(namespace);

@@ -60,8 +60,10 @@ enum Numbers {
 #[derive(Clone)]
 pub struct PublicKey {
     numbers: Numbers,
-    /// Upstream's key id: the hash of the public key.
+    /// Upstream's key id: the hash of the public key, or what an external signer calls it.
     pub id: String,
+    /// Told to others in the key set.
+    pub published: bool,
     decoding: DecodingKey,
 }
 
@@ -72,7 +74,12 @@ impl PublicKey {
             Numbers::Rsa { n, e } => DecodingKey::from_rsa_raw_components(n, e),
             Numbers::Ec { point, .. } => DecodingKey::from_ec_der(point),
         };
-        Self { numbers, id, decoding }
+        Self { numbers, id, published: true, decoding }
+    }
+
+    /// A key in the form of certificates (PKIX), under a name of somebody else's choice.
+    pub fn from_pkix(bytes: &[u8], id: String) -> Option<Self> {
+        Some(Self { id, ..Self::new(Numbers::from_spki(bytes)?) })
     }
 
     /// `RS256`, `ES256` or `ES384`.

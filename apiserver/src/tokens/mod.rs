@@ -4,11 +4,13 @@
 
 mod claims;
 mod der;
+mod external;
 mod issuer;
 mod keys;
 mod validator;
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use base64::Engine as _;
@@ -16,6 +18,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
 pub use claims::{Bound, Claims, LegacyClaims};
+use external::Signer;
 pub use issuer::Issuer;
 pub use keys::{KeyError, PublicKey, SigningKey};
 pub use validator::Validator;
@@ -41,6 +44,10 @@ pub struct Config {
     pub extend_expiration: bool,
     /// `--service-account-lookup`
     pub lookup: bool,
+    /// `--service-account-signing-endpoint`: the socket of who signs instead of us.
+    pub signing_endpoint: String,
+    /// Seconds a token's life may be extended to at most, where a signer has a word in it.
+    pub longest_extended: Option<i64>,
 }
 
 /// Why tokens cannot be set up.
@@ -65,6 +72,9 @@ pub enum Error {
     /// Flags contradict one another.
     #[error("{0}")]
     Flags(&'static str),
+    /// The external signer.
+    #[error("{0}")]
+    Signer(#[from] KeyError),
 }
 
 /// Keys and names of the service-account token issuer.
@@ -73,11 +83,14 @@ pub struct ServiceAccounts {
     material: ArcSwap<Material>,
     /// Counts exchanges of the keys.
     generation: AtomicU64,
+    /// Who signs, when that is somebody else.
+    external: Option<Signer>,
 }
 
 /// The keys in force.
 struct Material {
-    signer: SigningKey,
+    /// None where somebody else signs.
+    signer: Option<SigningKey>,
     keys: Vec<PublicKey>,
 }
 
@@ -94,7 +107,7 @@ impl Material {
                 }
             }
         }
-        Ok(Self { signer, keys })
+        Ok(Self { signer: Some(signer), keys })
     }
 }
 
@@ -120,7 +133,7 @@ impl ServiceAccounts {
             config.audiences.clone_from(&config.issuers);
         }
         let material = Material::read(&config)?;
-        Ok(Self { config, material: ArcSwap::from_pointee(material), generation: AtomicU64::new(0) })
+        Ok(Self::with(config, material, None))
     }
 
     /// With a key given, for tests of other rooms.
@@ -131,13 +144,74 @@ impl ServiceAccounts {
         if config.audiences.is_empty() {
             config.audiences.clone_from(&config.issuers);
         }
-        let material = Material { keys: vec![signer.public.clone()], signer };
-        Self { config, material: ArcSwap::from_pointee(material), generation: AtomicU64::new(0) }
+        let material = Material { keys: vec![signer.public.clone()], signer: Some(signer) };
+        Self::with(config, material, None)
+    }
+
+    fn with(config: Config, material: Material, external: Option<Signer>) -> Self {
+        Self { config, material: ArcSwap::from_pointee(material), generation: AtomicU64::new(0), external }
+    }
+
+    /// Over a process that signs for us; it must answer now.
+    ///
+    /// # Errors
+    /// Flags that contradict one another or the signer, and a signer that does not answer.
+    pub async fn connect(mut config: Config) -> Result<Self, Error> {
+        if config.issuers.is_empty() || config.issuers.iter().any(String::is_empty) {
+            return Err(Error::Flags("service-account-issuer is a required flag"));
+        }
+        if !config.signing_key_file.is_empty() || !config.key_files.is_empty() {
+            return Err(Error::Flags(
+                "can't set `--service-account-signing-key-file` and/or `--service-account-key-file` while `--service-account-signing-endpoint` is set",
+            ));
+        }
+        if config.audiences.is_empty() {
+            config.audiences.clone_from(&config.issuers);
+        }
+        let signer = Signer::new(&config.signing_endpoint)?;
+        let longest = signer.longest_life().await?;
+        if config.max_expiration > longest {
+            return Err(Error::Flags(
+                "service-account-max-token-expiration cannot be set longer than the max token lifetime supported by the external signer",
+            ));
+        }
+        if config.max_expiration == 0 {
+            config.max_expiration = longest;
+        }
+        config.longest_extended = Some(longest);
+        let accounts = Self::with(config, Material { signer: None, keys: Vec::new() }, Some(signer));
+        accounts.refresh(true).await?;
+        Ok(accounts)
+    }
+
+    /// Takes over the keys of the external signer: when to do it again, or nothing where it was done just now.
+    ///
+    /// # Errors
+    /// The signer's.
+    pub async fn refresh(&self, at_once: bool) -> Result<Option<Duration>, Error> {
+        let Some(signer) = &self.external else { return Ok(None) };
+        let Some(fetched) = signer.keys(at_once).await? else { return Ok(None) };
+        let same = {
+            let known = self.material.load();
+            let shown = |k: &PublicKey| (k.id.clone(), k.published);
+            known.keys.iter().map(shown).eq(fetched.keys.iter().map(shown))
+        };
+        if !same {
+            self.material.store(Material { signer: None, keys: fetched.keys }.into());
+            self.generation.fetch_add(1, Ordering::AcqRel);
+        }
+        Ok(Some(fetched.refresh))
+    }
+
+    /// Whether somebody else signs.
+    pub fn is_external(&self) -> bool {
+        self.external.is_some()
     }
 
     /// The files keys come from.
     pub fn files(&self) -> impl Iterator<Item = &String> {
-        self.config.key_files.iter().chain(std::iter::once(&self.config.signing_key_file))
+        let signing = Some(&self.config.signing_key_file).filter(|path| !path.is_empty());
+        self.config.key_files.iter().chain(signing)
     }
 
     /// Reads the keys again: tokens of keys that are gone are no longer believed.
@@ -158,12 +232,15 @@ impl ServiceAccounts {
     }
 
     /// A signed token.
-    fn sign(&self, claims: &Value) -> Result<String, KeyError> {
+    async fn sign(&self, claims: &Value) -> Result<String, KeyError> {
+        let claims = URL_SAFE_NO_PAD.encode(claims.to_string());
+        if let Some(signer) = &self.external {
+            return signer.sign(&claims).await;
+        }
         let material = self.material.load();
-        let signer = &material.signer;
+        let signer = material.signer.as_ref().ok_or_else(|| KeyError("no signing key".to_owned()))?;
         let header = json!({"alg": signer.public.algorithm_name(), "kid": signer.public.id});
-        let part = |v: &Value| URL_SAFE_NO_PAD.encode(v.to_string());
-        let message = format!("{}.{}", part(&header), part(claims));
+        let message = format!("{}.{claims}", URL_SAFE_NO_PAD.encode(header.to_string()));
         let signature = signer.sign(&message)?;
         Ok(format!("{message}.{signature}"))
     }
@@ -199,7 +276,7 @@ impl ServiceAccounts {
 
     /// The key set.
     pub fn jwks(&self) -> Vec<u8> {
-        let keys: Vec<Value> = self.material.load().keys.iter().map(PublicKey::jwk).collect();
+        let keys: Vec<Value> = self.material.load().keys.iter().filter(|k| k.published).map(PublicKey::jwk).collect();
         json!({ "keys": keys }).to_string().into_bytes()
     }
 }
@@ -235,8 +312,8 @@ mod tests {
         assert_eq!(fields, ["alg", "e", "kid", "kty", "n", "use"]);
     }
 
-    #[test]
-    fn keys_are_read_again() {
+    #[tokio::test]
+    async fn keys_are_read_again() {
         let folder = std::env::temp_dir().join(format!("keys-{}", uuid::Uuid::new_v4()));
         std::fs::create_dir_all(&folder).expect("a folder");
         let file = folder.join("sa.key").display().to_string();
@@ -248,7 +325,7 @@ mod tests {
             ..Config::default()
         };
         let accounts = ServiceAccounts::load(config).expect("keys");
-        let before = accounts.sign(&json!({"iss": "https://k"})).expect("signed");
+        let before = accounts.sign(&json!({"iss": "https://k"})).await.expect("signed");
         let verified = |token: &str| {
             let (message, signature) = token.rsplit_once('.').expect("a token");
             accounts.verify(message, signature, "")
@@ -257,10 +334,10 @@ mod tests {
         std::fs::write(&file, include_str!("../../testdata/tokens/ec.pem")).expect("written");
         accounts.reload().expect("keys");
         assert!(!verified(&before), "the old key is gone");
-        assert!(verified(&accounts.sign(&json!({})).expect("signed")));
+        assert!(verified(&accounts.sign(&json!({})).await.expect("signed")));
         std::fs::write(&file, "nonsense").expect("written");
         assert!(accounts.reload().is_err());
-        assert!(verified(&accounts.sign(&json!({})).expect("signed")), "what cannot be used changes nothing");
+        assert!(verified(&accounts.sign(&json!({})).await.expect("signed")), "what cannot be used changes nothing");
         std::fs::remove_dir_all(folder).expect("removed");
     }
 

@@ -95,18 +95,25 @@ impl Validator {
         }
         let legacy = issuer == LEGACY_ISSUER;
         let hash: [u8; 32] = Sha256::digest(token.as_bytes()).into();
-        let generation = self.accounts.generation();
-        let seen = self.known.lock().of(generation).get(&hash).cloned();
+        let seen = self.known.lock().of(self.accounts.generation()).get(&hash).cloned();
         let claims = match seen {
             Some(claims) => claims,
             None => {
                 let key = json_part(header).map(|h| tree::text(&h, "/kid").to_owned()).unwrap_or_default();
-                if !self.accounts.verify(message, signature, &key) {
+                let mut verified = self.accounts.verify(message, signature, &key);
+                if !verified && self.accounts.is_external() {
+                    // It may have been signed by a key that is newer than what we know.
+                    if let Err(error) = self.accounts.refresh(false).await {
+                        tracing::warn!(%error, "the keys of the external signer were not fetched");
+                    }
+                    verified = self.accounts.verify(message, signature, &key);
+                }
+                if !verified {
                     return bad("failed to verify signature: go-jose/go-jose: error in cryptographic primitive");
                 }
                 let claims = Arc::new(claims);
                 let mut known = self.known.lock();
-                let known = known.of(generation);
+                let known = known.of(self.accounts.generation());
                 if known.len() >= KNOWN_LIMIT {
                     known.clear();
                 }
@@ -317,7 +324,7 @@ mod tests {
             "kubernetes.io/serviceaccount/service-account.name": "sa",
             "kubernetes.io/serviceaccount/service-account.uid": "u",
         });
-        let token = accounts.sign(&claims).expect("signed");
+        let token = accounts.sign(&claims).await.expect("signed");
         let cluster = Arc::new(Fixed::default());
         cluster.put("", "serviceaccounts", json!({"metadata": {"name": "sa", "namespace": "e", "uid": "u"}}));
         let kept = base64::engine::general_purpose::STANDARD.encode(&token);

@@ -150,6 +150,7 @@ pub async fn delete(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Repl
         options: &write,
         options_object: options_object(&options),
         warnings: Vec::new(),
+        noted: r.noted.clone(),
     };
     let deleted = engine.delete(&mut t, &options).await?;
     let mut warnings = std::mem::take(&mut t.warnings);
@@ -192,6 +193,7 @@ pub async fn delete_collection(engine: &Arc<Engine>, r: &Request, row: &Row) -> 
             options: &write,
             options_object: options_object(&options),
             warnings: Vec::new(),
+            noted: r.noted.clone(),
         };
         match engine.delete(&mut t, &options).await {
             Ok(_) => {}

@@ -12,6 +12,7 @@ use proto::resources::{Resource, Row};
 use shared::authn::UserInfo;
 use shared::status::{Status, field};
 
+use super::Noted;
 use super::preconditions::{check_preconditions, check_revision};
 use super::query::WriteOptions;
 use crate::admission::{Attributes, Chain, Operation};
@@ -84,6 +85,8 @@ pub struct Target<'a> {
     pub options_object: Value,
     /// Warnings for the client.
     pub warnings: Vec<String>,
+    /// Where admission's notes for the audit log go.
+    pub noted: Noted,
 }
 
 /// Options of a delete.
@@ -463,7 +466,9 @@ impl Engine {
     ) -> Result<(), Status> {
         let Some(chain) = self.admission.get() else { return Ok(()) };
         let mut annotations = BTreeMap::new();
-        chain.admit(&mut attributes(t, operation, object, old, &mut annotations)).await
+        let outcome = chain.admit(&mut attributes(t, operation, object, old, &mut annotations)).await;
+        t.noted.annotate(annotations);
+        outcome
     }
 
     /// Validating admission.
@@ -476,7 +481,9 @@ impl Engine {
     ) -> Result<(), Status> {
         let Some(chain) = self.admission.get() else { return Ok(()) };
         let mut annotations = BTreeMap::new();
-        chain.validate(&mut attributes(t, operation, object, old, &mut annotations)).await
+        let outcome = chain.validate(&mut attributes(t, operation, object, old, &mut annotations)).await;
+        t.noted.annotate(annotations);
+        outcome
     }
 }
 

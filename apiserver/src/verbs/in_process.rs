@@ -12,7 +12,7 @@ use super::delete::options_object;
 use super::engine::{DeleteOptions, Engine, Target};
 use super::query::{FieldValidation, WriteOptions};
 use super::select::Selection;
-use super::{list, managers, write};
+use super::{Noted, list, managers, write};
 use crate::api::{DeleteArgs, Pipeline};
 use crate::negotiate::decode_patched;
 use crate::registry::meta;
@@ -63,6 +63,7 @@ impl Pipeline for InProcess {
             options: &options,
             options_object: Value::Null,
             warnings: Vec::new(),
+            noted: Noted::default(),
         };
         self.0.create(&mut t, object).await
     }
@@ -80,6 +81,7 @@ impl Pipeline for InProcess {
             options: &options,
             options_object: Value::Null,
             warnings: Vec::new(),
+            noted: Noted::default(),
         };
         let mut change = |old: Option<&Value>| {
             let mut new = object.clone();
@@ -122,6 +124,7 @@ impl Pipeline for InProcess {
             options: &options,
             options_object: options_object(&delete),
             warnings: Vec::new(),
+            noted: Noted::default(),
         };
         self.0.delete(&mut t, &delete).await.map(|_| ())
     }

@@ -21,8 +21,9 @@ pub mod table;
 pub mod watch;
 pub mod write;
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures::stream::LocalBoxStream;
@@ -60,11 +61,22 @@ pub struct Request {
     pub noted: Noted,
 }
 
-/// Warnings a request earned before it failed.
+/// What the parts of the server noted about a request: warnings it earned before it failed, annotations for the audit
+/// log.
 #[derive(Clone, Debug, Default)]
-pub struct Noted(Arc<Mutex<Vec<String>>>);
+pub struct Noted(Arc<Mutex<Notes>>);
+
+#[derive(Debug, Default)]
+struct Notes {
+    warnings: Vec<String>,
+    annotations: BTreeMap<String, String>,
+}
 
 impl Noted {
+    fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Keeps the warnings of a write that failed.
     fn keep<T>(&self, outcome: Result<T, Status>, warnings: &[String]) -> Result<T, Status> {
         if outcome.is_err() {
@@ -74,12 +86,22 @@ impl Noted {
     }
 
     fn add(&self, warnings: impl IntoIterator<Item = String>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(warnings);
+        self.notes().warnings.extend(warnings);
     }
 
-    /// All of them.
+    /// Adds annotations for the audit log.
+    pub fn annotate(&self, annotations: BTreeMap<String, String>) {
+        self.notes().annotations.extend(annotations);
+    }
+
+    /// All warnings.
     pub fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.notes().warnings)
+    }
+
+    /// All annotations.
+    pub fn annotations(&self) -> BTreeMap<String, String> {
+        std::mem::take(&mut self.notes().annotations)
     }
 }
 
@@ -202,6 +224,7 @@ pub fn target<'a>(
         options,
         options_object: object,
         warnings: Vec::new(),
+        noted: r.noted.clone(),
     }
 }
 

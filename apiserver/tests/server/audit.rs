@@ -12,6 +12,7 @@ omitManagedFields: true
 rules:
 - {level: Metadata, resources: [{group: "", resources: [secrets]}]}
 - {level: RequestResponse, resources: [{group: "", resources: [configmaps]}]}
+- {level: Metadata, verbs: [create], namespaces: [guarded], resources: [{group: "", resources: [pods]}]}
 - {level: Metadata, users: ["alice", "system:anonymous", ""]}
 - {level: None}
 "#;
@@ -44,6 +45,11 @@ async fn the_log_says_what_the_policy_wants() {
     assert_eq!(made.header("audit-id"), "mine");
     let secret = json!({"metadata": {"name": "s"}, "stringData": {"password": "hunter2"}});
     c.post("/api/v1/namespaces/default/secrets", secret).await.ok();
+    let labels = json!({"pod-security.kubernetes.io/audit": "baseline"});
+    c.post("/api/v1/namespaces", json!({"metadata": {"name": "guarded", "labels": labels}})).await.ok();
+    c.post("/api/v1/namespaces/guarded/serviceaccounts", json!({"metadata": {"name": "default"}})).await.ok();
+    let spec = json!({"hostPID": true, "containers": [{"name": "c", "image": "i"}]});
+    c.post("/api/v1/namespaces/guarded/pods", json!({"metadata": {"name": "p"}, "spec": spec})).await.ok();
     let alice = c.client(Identity::Alice);
     assert_eq!(alice.get("/api/v1/nodes").await.code, 403);
     assert_eq!(c.client(Identity::Token("nope".into())).get("/version").await.code, 401);
@@ -68,6 +74,13 @@ async fn the_log_says_what_the_policy_wants() {
     let secrets = events(&text, |e| e["objectRef"]["resource"] == "secrets" && e["verb"] == "create");
     assert_eq!(secrets.len(), 1);
     assert!(secrets[0].get("requestObject").is_none() && secrets[0].get("responseObject").is_none());
+    let noted = events(&text, |e| e["objectRef"]["namespace"] == "guarded" && e["verb"] == "create").remove(0);
+    assert!(
+        noted["annotations"]["pod-security.kubernetes.io/audit-violations"]
+            .as_str()
+            .is_some_and(|v| v.contains("hostPID")),
+        "{noted}"
+    );
     let refused = events(&text, |e| e["user"]["username"] == "alice").remove(0);
     assert_eq!(refused["annotations"]["authorization.k8s.io/decision"], "forbid");
     assert_eq!(
@@ -76,7 +89,10 @@ async fn the_log_says_what_the_policy_wants() {
     );
     let unknown = events(&text, |e| e["responseStatus"]["code"] == 401).remove(0);
     assert_eq!(unknown["responseStatus"]["message"], "Authentication failed, attempted: bearer");
-    assert!(events(&text, |e| e["objectRef"]["resource"] == "pods").is_empty(), "the policy wants nothing of pods");
+    assert!(
+        events(&text, |e| e["objectRef"]["resource"] == "pods" && e["verb"] == "list").is_empty(),
+        "the policy wants nothing of lists of pods"
+    );
     let stages: Vec<String> =
         events(&text, |e| e["verb"] == "watch").iter().map(|e| e["stage"].as_str().unwrap_or("").to_owned()).collect();
     assert_eq!(stages.first().map(String::as_str), Some("ResponseStarted"), "{stages:?}");

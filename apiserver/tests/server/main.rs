@@ -14,6 +14,7 @@ mod objects;
 mod reads;
 mod restart;
 mod security;
+mod serving;
 mod upstream;
 
 use harness::{Client, Cluster, Identity, etcd_is_missing};

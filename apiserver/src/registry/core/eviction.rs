@@ -132,6 +132,7 @@ pub async fn evict(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
         options: &write,
         options_object: object,
         warnings: Vec::new(),
+        noted: crate::verbs::Noted::default(),
     };
     engine.delete(&mut t, &delete_options).await?;
     subresources::created(r)
