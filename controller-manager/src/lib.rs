@@ -8,6 +8,7 @@
     allow(clippy::panic, clippy::unwrap_used, clippy::type_complexity, reason = "tests fail by panicking")
 )]
 
+pub mod configz;
 pub mod controllers;
 pub mod engine;
 pub mod manager;

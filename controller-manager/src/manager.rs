@@ -33,8 +33,10 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let elect = flags.boolean("leader-elect");
     let election = leader::Config::from_flags(&flags, &host);
     let config = shared::client::config(&options).await?;
-    // Controllers are not throttled here: the server's fair queuing is, and their batches grow slowly.
-    let main = shared::client::connect(&config, &Throttle::new(0.0, 0)).context("client configuration")?;
+    // By default controllers are not throttled here: the server's fair queuing does that, and their batches grow slowly.
+    let asked = flags.is_set("kube-api-qps") || flags.is_set("kube-api-burst");
+    let throttle = if asked { Throttle::new(options.qps, options.burst) } else { Throttle::new(0.0, 0) };
+    let main = shared::client::connect(&config, &throttle).context("client configuration")?;
     let authority = crate::csr::authority::chain(config.root_cert.as_deref().unwrap_or_default());
     let anonymous = if settings.own_accounts { Some(without_identity(config)?) } else { None };
     let tasks = TaskGroup::new();
@@ -69,11 +71,13 @@ async fn serve(flags: &FlagSet, health: &Health, tasks: &TaskGroup, shutdown: &S
     let Some(address) = secure.socket_address() else { return Ok(()) };
     let tls = secure.tls(&[], &[])?;
     let gate = DelegatedOptions::from_flags(flags).await?.build(tasks, shutdown)?;
+    let configz = Configz::default();
+    configz.set(crate::configz::NAME, crate::configz::document(flags));
     let bound = Server::secure("kube-controller-manager", address, tls)
         .access(gate.authenticator, gate.authorizer)
         .health(health)
         .metrics()
-        .configz(&Configz::default())
+        .configz(&configz)
         .flags(flags)
         .workers(1)
         .start(tasks, shutdown)

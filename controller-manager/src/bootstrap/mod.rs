@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use shared::informer::{Event, Informer, Scope, Store};
 use shared::workqueue::Queue;
 
-use crate::engine::clock;
 use crate::engine::action::Action;
+use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::object::Key;

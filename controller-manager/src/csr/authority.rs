@@ -10,7 +10,6 @@ use rcgen::{
 use rustls_pki_types::PrivateKeyDer;
 use x509_parser::prelude::{FromDer, ParsedExtension, X509Certificate};
 
-use crate::engine::clock;
 use super::der;
 use super::request::{Request, RequestError, usages};
 
@@ -189,6 +188,7 @@ fn pem(label: &str, der: &[u8]) -> String {
 mod tests {
     use super::super::request::{self, KUBELET_CLIENT, KUBELET_SERVING};
     use super::*;
+    use crate::engine::clock;
     use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa};
 
     fn ca() -> (String, KeyPair) {

@@ -18,8 +18,8 @@ use shared::workqueue::Queue;
 
 use self::authority::Authority;
 use self::request::{APISERVER_CLIENT, KUBELET_CLIENT, KUBELET_SERVING, LEGACY};
-use crate::engine::clock;
 use crate::engine::action::{Action, body};
+use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::object::{self, Key};

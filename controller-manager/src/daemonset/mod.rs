@@ -14,9 +14,9 @@ use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::Snapshot;
-use crate::engine::clock;
 use crate::engine::action::Action;
 use crate::engine::backoff::Backoff;
+use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::expect::Expectations;

@@ -16,8 +16,8 @@ use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::Snapshot;
-use crate::engine::clock;
 use crate::engine::action::Action;
+use crate::engine::clock;
 use crate::engine::context::{BY_CONTROLLER, Context};
 use crate::engine::executor::Executor;
 use crate::engine::object::{self, Key};

@@ -16,8 +16,8 @@ use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::{Scale, Snapshot};
-use crate::engine::clock;
 use crate::engine::action::{Action, PatchKind};
+use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::discovery::{Catalogue, discover};
 use crate::engine::executor::Executor;

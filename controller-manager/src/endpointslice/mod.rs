@@ -1,6 +1,7 @@
 //! EndpointSlices of services with a selector.
 
 pub mod plan;
+pub mod topology;
 pub mod tracker;
 
 use std::collections::HashMap;
@@ -15,6 +16,7 @@ use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::{CONTROLLER, MANAGED_BY, SERVICE_NAME, Snapshot};
+use self::topology::Zones;
 use self::tracker::Tracker;
 use crate::engine::action::Action;
 use crate::engine::context::Context;
@@ -41,6 +43,8 @@ struct Slices {
     tracker: Tracker,
     triggers: Mutex<Triggers>,
     max_per_slice: usize,
+    /// The zones as last looked at; taken away when a node changes.
+    zones: Mutex<Option<Zones>>,
 }
 
 /// Wire the endpointslice controller.
@@ -59,6 +63,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             tracker: Tracker::default(),
             triggers: Mutex::default(),
             max_per_slice: cx.settings().max_endpoints_per_slice,
+            zones: Mutex::default(),
         });
         owned::watch(&services, &queue);
         services::watch_pods(&pods, services.store(), queue.clone(), cx.settings().endpointslice_batch);
@@ -84,6 +89,16 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 Event::Updated { old, new } => zone(old) != zone(new),
                 _ => true,
             };
+            let capacity = match event {
+                Event::Updated { old, new } => topology::view(old) != topology::view(new),
+                _ => true,
+            };
+            if capacity {
+                *watcher.zones.lock() = None;
+                for service in watcher.services.list().iter().filter(|s| topology::wanted(s)) {
+                    wake.add(Key::of(&service.metadata));
+                }
+            }
             if matters {
                 for key in watcher.services_on(object::name(&event.object().metadata)) {
                     wake.add(key);
@@ -136,7 +151,11 @@ impl Slices {
         let nodes: HashMap<String, Arc<Node>> =
             pods.iter().filter_map(|p| Some((pods::node(p).to_owned(), self.nodes.get("", pods::node(p))?))).collect();
         let about = object::reference::<Service>(&service.metadata);
-        let snapshot = Snapshot { service, pods, nodes, slices, max_per_slice: self.max_per_slice, trigger };
+        let zones = topology::wanted(&service).then(|| {
+            let mut zones = self.zones.lock();
+            zones.get_or_insert_with(|| Zones::of(&self.nodes.list())).clone()
+        });
+        let snapshot = Snapshot { service, pods, nodes, slices, max_per_slice: self.max_per_slice, trigger, zones };
         let actions = plan::plan(&snapshot);
         write_slices(&self.executor, &self.tracker, key, &snapshot.slices, actions).await.or_else(|e| {
             if e.namespace_terminating() {

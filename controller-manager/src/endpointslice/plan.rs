@@ -11,6 +11,7 @@ use k8s_openapi::api::discovery::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 
+use super::topology::{self, Zones};
 use crate::engine::action::Action;
 use crate::engine::services::{self, HEADLESS, TRIGGER};
 use crate::engine::{hash, object, pods};
@@ -39,6 +40,8 @@ pub struct Snapshot {
     pub max_per_slice: usize,
     /// What caused the change.
     pub trigger: Option<Timestamp>,
+    /// The zones of the cluster, for services that ask for hints by topology.
+    pub zones: Option<Zones>,
 }
 
 type Ports = Vec<EndpointPort>;
@@ -92,6 +95,7 @@ fn reconcile_family(s: &Snapshot, spec: &ServiceSpec, family: &str) -> Vec<Actio
         let entry = desired.entry(ports_key(&ports)).or_insert_with(|| (ports, Vec::new()));
         entry.1.push(endpoint(s, spec, pod, node.map(AsRef::as_ref), ips));
     }
+    let told = zone_hints(s, family, &mut desired);
     let existing: Vec<&Arc<EndpointSlice>> =
         s.slices.iter().filter(|x| x.address_type == family && !object::deleting(&x.metadata)).collect();
     let labels = labels(s, spec);
@@ -107,7 +111,31 @@ fn reconcile_family(s: &Snapshot, spec: &ServiceSpec, family: &str) -> Vec<Actio
     }
     // Slices for ports nobody serves any more.
     out.delete.extend(by_ports.into_values().flatten().map(|x| EndpointSlice::clone(x)));
-    out.finish(s, family, &labels)
+    let mut actions = out.finish(s, family, &labels);
+    actions.extend(told);
+    actions
+}
+
+/// Hints by topology for all endpoints of a family, and the event that tells of them.
+fn zone_hints(s: &Snapshot, family: &str, desired: &mut BTreeMap<String, (Ports, Vec<Endpoint>)>) -> Option<Action> {
+    let had = s.slices.iter().any(|x| x.address_type == family && x.endpoints.iter().any(|e| e.hints.is_some()));
+    let about = object::reference::<Service>(&s.service.metadata);
+    let Some(zones) = s.zones.as_ref() else {
+        let closer = s.service.spec.as_ref().is_some_and(|x| x.traffic_distribution.is_some());
+        let text = format!("Topology Aware Hints has been disabled, addressType: {family}");
+        return (had && !closer).then(|| Action::normal(&about, "TopologyAwareHintsDisabled", text));
+    };
+    let mut all: Vec<&mut Endpoint> = desired.values_mut().flat_map(|(_, list)| list.iter_mut()).collect();
+    match topology::allocate(zones, &mut all) {
+        Ok(()) if had => None,
+        Ok(()) => {
+            let text = format!("Topology Aware Hints has been enabled, addressType: {family}");
+            Some(Action::normal(&about, "TopologyAwareHintsEnabled", text))
+        }
+        Err(why) => {
+            Some(Action::warning(&about, "TopologyAwareHintsDisabled", format!("{why}, addressType: {family}")))
+        }
+    }
 }
 
 #[derive(Default)]
@@ -304,6 +332,7 @@ fn endpoint(s: &Snapshot, spec: &ServiceSpec, pod: &Pod, node: Option<&Node>, ad
 
 /// Where a ready endpoint should be used from, when the service asks to keep traffic close.
 fn hints(spec: &ServiceSpec, ready: bool, zone: Option<&str>, node: Option<&str>) -> Option<EndpointHints> {
+    // The annotation for hints by topology, if there is one, comes before this field.
     let wish = spec.traffic_distribution.as_deref()?;
     if !ready {
         return None;

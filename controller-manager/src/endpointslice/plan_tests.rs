@@ -23,6 +23,7 @@ fn world(pods: Vec<Arc<Pod>>, max: usize) -> Snapshot {
         slices: vec![],
         max_per_slice: max,
         trigger: None,
+        zones: None,
     }
 }
 

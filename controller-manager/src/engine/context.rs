@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Client;
 use parking_lot::Mutex;
@@ -70,6 +70,7 @@ impl Context {
     #[must_use]
     pub fn new(clients: Clients, tasks: TaskGroup, shutdown: Shutdown, settings: Settings, host: String) -> Self {
         let factory = Factory::new(clients.main.clone(), tasks.clone(), shutdown.clone());
+        factory.informer::<Node>().set_transform(slim::node);
         let hub = metadata::Hub::default();
         let inner = Inner {
             main: clients.main,

@@ -1,6 +1,13 @@
 //! What caches leave out: fields no controller reads, which would fill memory in large clusters.
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, Node, Pod, PodSpec};
+
+/// Nodes are patched, never written back whole. The images they hold are most of what they report.
+pub fn node(node: &mut Node) {
+    if let Some(status) = node.status.as_mut() {
+        status.images = None;
+    }
+}
 
 /// Pods are never written back whole, so that they need not be kept whole.
 pub fn pod(pod: &mut Pod) {
@@ -20,8 +27,14 @@ pub fn pod(pod: &mut Pod) {
             c.container_id = None;
             c.volume_mounts = None;
             c.resources = None;
+            c.last_state = None;
         }
         status.ephemeral_container_statuses = None;
+        for c in status.conditions.iter_mut().flatten() {
+            c.message = None;
+            c.reason = None;
+            c.last_probe_time = None;
+        }
     }
 }
 

@@ -58,6 +58,15 @@ pub struct Node {
     pub deleting_dependents: bool,
 }
 
+impl Node {
+    /// Whether a reference from an object in `namespace` leads here.
+    fn is_meant_by(&self, owner: &Owner, namespace: &str) -> bool {
+        let at = &self.identity;
+        let near = at.namespace.is_empty() || *at.namespace == *namespace;
+        near && at.kind == owner.kind && at.name == owner.name && at.api_version == owner.api_version
+    }
+}
+
 /// Metadata of an object as a watch shows it.
 #[derive(Clone, Debug)]
 pub struct Seen {
@@ -126,9 +135,10 @@ impl Graph {
     pub fn observe(&mut self, seen: Seen) -> Work {
         let mut work = Work::default();
         let uid = seen.uid.clone();
+        let mut unveiled = false;
         let (before, was_deleting, was_waiting) = match self.nodes.get_mut(&uid) {
             Some(node) => {
-                node.virtual_ = false;
+                unveiled = std::mem::replace(&mut node.virtual_, false);
                 node.identity = seen.identity;
                 let waited = node.deleting_dependents;
                 (
@@ -152,6 +162,10 @@ impl Graph {
         };
         self.unlink(&uid, &before, &seen.owners, &mut work);
         self.link(&uid, &seen.owners, &mut work);
+        if unveiled {
+            // Those who took it for another object, or looked in another place, have no owner in it.
+            work.delete.extend(self.mistaken(&uid));
+        }
         if seen.deleting && seen.orphan && !was_deleting {
             work.orphan.push(uid.clone());
         }
@@ -184,6 +198,13 @@ impl Graph {
         }
     }
 
+    /// Dependents that name this object by other coordinates than its own.
+    fn mistaken(&self, uid: &Uid) -> Vec<Uid> {
+        let Some(owner) = self.nodes.get(uid) else { return Vec::new() };
+        let wrong = |d: &Node| d.owners.iter().any(|o| o.uid == *uid && !owner.is_meant_by(o, &d.identity.namespace));
+        self.dependents(uid).filter(|(_, d)| wrong(d)).map(|(u, _)| u.clone()).collect()
+    }
+
     fn link(&mut self, uid: &Uid, owners: &[Owner], work: &mut Work) {
         let namespace = self.nodes.get(uid).map(|n| n.identity.namespace.clone()).unwrap_or_else(|| "".into());
         for owner in owners {
@@ -205,6 +226,9 @@ impl Graph {
                 }
             });
             node.dependents.insert(uid.clone());
+            if !node.virtual_ && !node.is_meant_by(owner, &namespace) {
+                work.delete.push(uid.clone());
+            }
         }
     }
 

@@ -11,8 +11,8 @@ use futures::future::BoxFuture;
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::core::v1::{
-    Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, ResourceQuota,
-    Service, ServiceAccount,
+    Endpoints, Namespace, Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController,
+    ResourceQuota, Service, ServiceAccount,
 };
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -25,6 +25,7 @@ use self::plan::{OwnerState, Step, Subject};
 use crate::engine::action::PatchKind;
 use crate::engine::context::Context;
 use crate::engine::discovery::Served;
+use crate::engine::events::Events;
 use crate::engine::metadata::{Change, Hub, Meta};
 use crate::engine::registry::Started;
 use crate::engine::rest::{Rest, RestError};
@@ -42,7 +43,9 @@ struct Collector {
     graph: Mutex<Graph>,
     delete: Queue<Uid>,
     orphan: Queue<Uid>,
-    absent: Mutex<VecDeque<Uid>>,
+    /// Owners known not to exist where their dependents look for them.
+    absent: Mutex<VecDeque<(Uid, Identity)>>,
+    events: Events,
 }
 
 /// Wire the garbage collector.
@@ -58,6 +61,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             delete: Queue::new("garbage_collector_attempt_to_delete"),
             orphan: Queue::new("garbage_collector_attempt_to_orphan"),
             absent: Mutex::new(VecDeque::new()),
+            events: cx.executor("generic-garbage-collector", "garbage-collector-controller").events,
         });
         let watcher = Arc::clone(&this);
         cx.hub().listen(move |served, change| watcher.observe(served, change));
@@ -195,8 +199,13 @@ impl Collector {
         }
         let path = self.path(&identity)?;
         let Some(live) = self.live(&path, uid).await? else {
-            let work = self.graph.lock().remove(uid);
-            self.remember_absent(uid);
+            let work = {
+                let mut graph = self.graph.lock();
+                // A stand-in may have been filled meanwhile, by an object in another place.
+                let same = graph.get(uid).is_some_and(|n| n.virtual_ == is_virtual && n.identity == identity);
+                if same { graph.remove(uid) } else { Work::default() }
+            };
+            self.remember_absent(uid, &identity);
             self.enqueue(work);
             return Ok(None);
         };
@@ -210,7 +219,10 @@ impl Collector {
         let mut states = Vec::with_capacity(owners.len());
         if !subject.deleting {
             for owner in owners {
-                let state = self.owner_state(&owner, &identity.namespace).await?;
+                let state = self.owner_state(&owner, &identity).await?;
+                if state == OwnerState::Dangling && self.lives_elsewhere(&owner, &identity) {
+                    self.complain(uid, &identity, &owner);
+                }
                 states.push((owner, state));
             }
         }
@@ -232,19 +244,41 @@ impl Collector {
         }
     }
 
-    async fn owner_state(&self, owner: &Owner, namespace: &Arc<str>) -> Result<OwnerState, RestError> {
-        if self.absent.lock().contains(&owner.uid) {
-            return Ok(OwnerState::Dangling);
-        }
+    /// Whether the graph knows the owner in another namespace than its dependent's.
+    fn lives_elsewhere(&self, owner: &Owner, dependent: &Identity) -> bool {
+        let graph = self.graph.lock();
+        let there = graph.get(&owner.uid).filter(|n| !n.virtual_).map(|n| &n.identity.namespace);
+        there.is_some_and(|ns| !ns.is_empty() && *ns != dependent.namespace)
+    }
+
+    /// Tell that the dependent names an owner it cannot have.
+    fn complain(&self, uid: &Uid, dependent: &Identity, owner: &Owner) {
+        let about = ObjectReference {
+            api_version: Some(dependent.api_version.to_string()),
+            kind: Some(dependent.kind.to_string()),
+            namespace: Some(dependent.namespace.to_string()),
+            name: Some(dependent.name.to_string()),
+            uid: Some(uid.to_string()),
+            ..ObjectReference::default()
+        };
+        let named = format!("{}/{}, name: {}, uid: {}", owner.api_version, owner.kind, owner.name, owner.uid);
+        let text = format!("ownerRef [{named}] does not exist in namespace \"{}\"", dependent.namespace);
+        self.events.say(&about, true, "OwnerRefInvalidNamespace", text);
+    }
+
+    async fn owner_state(&self, owner: &Owner, dependent: &Identity) -> Result<OwnerState, RestError> {
         let identity = Identity {
             api_version: Arc::clone(&owner.api_version),
             kind: Arc::clone(&owner.kind),
-            namespace: Arc::clone(namespace),
+            namespace: Arc::clone(&dependent.namespace),
             name: Arc::clone(&owner.name),
         };
+        if self.is_absent(&owner.uid, &identity) {
+            return Ok(OwnerState::Dangling);
+        }
         let path = self.path(&identity)?;
         let Some(live) = self.live(&path, &owner.uid).await? else {
-            self.remember_absent(&owner.uid);
+            self.remember_absent(&owner.uid, &identity);
             return Ok(OwnerState::Dangling);
         };
         let waiting = live["metadata"]["deletionTimestamp"].is_string()
@@ -252,15 +286,19 @@ impl Collector {
         Ok(if waiting { OwnerState::WaitingForDependents } else { OwnerState::Solid })
     }
 
-    fn remember_absent(&self, uid: &Uid) {
-        let mut absent = self.absent.lock();
-        if absent.contains(uid) {
+    fn is_absent(&self, uid: &Uid, identity: &Identity) -> bool {
+        self.absent.lock().iter().any(|(u, i)| u == uid && i == identity)
+    }
+
+    fn remember_absent(&self, uid: &Uid, identity: &Identity) {
+        if self.is_absent(uid, identity) {
             return;
         }
+        let mut absent = self.absent.lock();
         if absent.len() >= ABSENT {
             absent.pop_front();
         }
-        absent.push_back(uid.clone());
+        absent.push_back((uid.clone(), identity.clone()));
     }
 
     async fn carry_out(&self, uid: &Uid, path: &str, live: &Value, step: Step) -> Synced {

@@ -12,8 +12,8 @@ use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::Round;
-use crate::engine::clock;
 use crate::engine::action::{Action, body};
+use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::discovery::{Served, discover};
 use crate::engine::object::{self, Key};

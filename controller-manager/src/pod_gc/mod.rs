@@ -11,8 +11,8 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use shared::informer::Store;
 
 use self::plan::{QUARANTINE, Snapshot};
-use crate::engine::clock;
 use crate::engine::action::Action;
+use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::object;

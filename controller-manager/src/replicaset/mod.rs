@@ -15,8 +15,8 @@ use shared::workqueue::Queue;
 
 use self::kinds::{Set, Status};
 use self::plan::Snapshot;
-use crate::engine::clock;
 use crate::engine::action::Action;
+use crate::engine::clock;
 use crate::engine::context::{BY_CONTROLLER, Context};
 use crate::engine::executor::Executor;
 use crate::engine::expect::Expectations;

@@ -13,8 +13,8 @@ use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::usage::Usage;
-use crate::engine::clock;
 use crate::engine::action::Action;
+use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::discovery::Served;
 use crate::engine::executor::Executor;
@@ -97,6 +97,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 replenish(&meta.namespace);
             }
         });
+        cx.hub().request();
         worker::run(cx, "resourcequota", cx.settings().workers.resource_quota, &queue, &this, |s, key| async move {
             s.sync(&key).await
         });
@@ -130,12 +131,12 @@ impl Quotas {
         for pod in self.pods.list_namespace(&key.namespace).iter().filter(|p| usage::in_scope(spec, p)) {
             usage::add(&mut sum, &usage::pod(pod, now));
         }
+        for claim in self.claims.list_namespace(&key.namespace).iter().filter(|c| usage::claim_in_scope(spec, c)) {
+            usage::add(&mut sum, &usage::claim(claim));
+        }
         if !usage::scoped(spec) {
             for service in self.services.list_namespace(&key.namespace) {
                 usage::add(&mut sum, &usage::service(&service));
-            }
-            for claim in self.claims.list_namespace(&key.namespace) {
-                usage::add(&mut sum, &usage::claim(&claim));
             }
             for name in hard.keys() {
                 if let Some(n) = self.count(&key.namespace, name).await? {

@@ -179,6 +179,34 @@ pub fn scoped(spec: &ResourceQuotaSpec) -> bool {
         || spec.scope_selector.as_ref().and_then(|s| s.match_expressions.as_ref()).is_some_and(|e| !e.is_empty())
 }
 
+/// Whether all scopes of a quota are true of a claim: the only one that is about claims is their attributes class.
+#[must_use]
+pub fn claim_in_scope(spec: &ResourceQuotaSpec, claim: &PersistentVolumeClaim) -> bool {
+    const SCOPE: &str = "VolumeAttributesClass";
+    let asked = claim.spec.as_ref().and_then(|s| s.volume_attributes_class_name.as_deref());
+    let given = claim.status.as_ref().and_then(|s| s.current_volume_attributes_class_name.as_deref());
+    let target = claim.status.as_ref().and_then(|s| s.modify_volume_status.as_ref());
+    let target = target.and_then(|m| m.target_volume_attributes_class_name.as_deref());
+    let classes: Vec<&str> = [asked, given, target].into_iter().flatten().filter(|c| !c.is_empty()).collect();
+    let plain = spec.scopes.iter().flatten().all(|s| s == SCOPE && !classes.is_empty());
+    let selected = spec.scope_selector.iter().flat_map(|s| s.match_expressions.iter().flatten()).all(|r| {
+        let values = r.values.as_deref().unwrap_or_default();
+        let listed = classes.iter().any(|c| values.iter().any(|v| v == c));
+        r.scope_name == SCOPE && matches_class(&r.operator, !classes.is_empty(), listed)
+    });
+    plain && selected
+}
+
+fn matches_class(operator: &str, some: bool, listed: bool) -> bool {
+    match operator {
+        "Exists" => some,
+        "DoesNotExist" => !some,
+        "In" => listed,
+        "NotIn" => !listed,
+        _ => false,
+    }
+}
+
 fn scope(name: &str, operator: &str, values: &[String], pod: &Pod) -> bool {
     let Some(spec) = pod.spec.as_ref() else { return false };
     let terminating = spec.active_deadline_seconds.is_some_and(|s| s >= 0);
@@ -191,13 +219,7 @@ fn scope(name: &str, operator: &str, values: &[String], pod: &Pod) -> bool {
         "PriorityClass" => {
             let class = spec.priority_class_name.as_deref().filter(|c| !c.is_empty());
             let listed = class.is_some_and(|c| values.iter().any(|v| v == c));
-            match operator {
-                "Exists" => class.is_some(),
-                "DoesNotExist" => class.is_none(),
-                "In" => listed,
-                "NotIn" => !listed,
-                _ => false,
-            }
+            matches_class(operator, class.is_some(), listed)
         }
         _ => false,
     }

@@ -11,8 +11,8 @@ use serde_json::json;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
-use crate::engine::clock;
 use crate::engine::action::{Action, PatchKind};
+use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::object::{self, Key};

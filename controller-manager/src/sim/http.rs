@@ -2,8 +2,8 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
@@ -71,8 +71,21 @@ fn query<'a>(request: &'a Request<Body>, name: &str) -> Option<&'a str> {
     request.uri().query()?.split('&').find_map(|p| p.strip_prefix(name)?.strip_prefix('='))
 }
 
+/// What is served never changes, so it is spelled out once.
+fn discovery(core: bool) -> Bytes {
+    static SERVED: LazyLock<[Bytes; 2]> = LazyLock::new(|| {
+        let groups = proto::discovery::groups(resources::all());
+        [false, true].map(|core| Bytes::from(proto::discovery::aggregated(&groups, core, "v2").to_string()))
+    });
+    SERVED[usize::from(core)].clone()
+}
+
 fn whole(code: u16, value: &Value) -> Answer {
-    let body = Full::new(Bytes::from(value.to_string())).boxed_unsync();
+    text(code, Bytes::from(value.to_string()))
+}
+
+fn text(code: u16, body: Bytes) -> Answer {
+    let body = Full::new(body).boxed_unsync();
     let mut answer = Response::new(body);
     *answer.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     answer
@@ -85,6 +98,15 @@ fn refusal(r: &Refusal) -> Answer {
         &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": r.code,
         "reason": r.reason, "message": r.message, "details": {"causes": causes}}),
     )
+}
+
+/// Whether an object is what a field selector of plain equalities asks for.
+fn selected(object: &Value, selector: &str) -> bool {
+    selector.split(',').filter(|t| !t.is_empty()).all(|term| {
+        let (path, wanted) = term.split_once("%3D").or_else(|| term.split_once('=')).unwrap_or((term, ""));
+        let found = object.pointer(&format!("/{}", path.replace('.', "/")));
+        found.and_then(Value::as_str).unwrap_or_default() == wanted.replace("%2F", "/")
+    })
 }
 
 /// Only the metadata of an object.
@@ -142,8 +164,7 @@ impl Server {
         }
         let path = request.uri().path().to_owned();
         if request.method() == http::Method::GET && (path == "/api" || path == "/apis") {
-            let groups = proto::discovery::groups(resources::all());
-            return Ok(whole(200, &proto::discovery::aggregated(&groups, path == "/api", "v2")));
+            return Ok(text(200, discovery(path == "/api")));
         }
         let Some(target) = target(&path) else {
             return Ok(whole(
@@ -239,7 +260,9 @@ impl Server {
             return self.watch(t, request, only_meta);
         }
         let store = self.store.lock();
-        let items: Vec<Value> = store.list(&key(t.row), &t.namespace);
+        let fields = query(request, "fieldSelector").unwrap_or_default();
+        let mut items: Vec<Value> = store.list(&key(t.row), &t.namespace);
+        items.retain(|o| selected(o, fields));
         let items: Vec<Value> = if only_meta { items.iter().map(partial).collect() } else { items };
         whole(
             200,
@@ -253,21 +276,22 @@ impl Server {
         let from: u64 = query(request, "resourceVersion").and_then(|v| v.parse().ok()).unwrap_or(0);
         let (resource, namespace) = (key(t.row), t.namespace.clone());
         let mut first: Vec<String> = Vec::new();
+        let fields = query(request, "fieldSelector").unwrap_or_default().to_owned();
         let shape = move |o: &Value| if only_meta { partial(o) } else { o.clone() };
         let (news, mut at) = {
-            let store = self.store.lock();
+            let mut store = self.store.lock();
             if initial {
-                for object in store.list(&resource, &namespace) {
-                    first.push(line("ADDED", &shape(&object)));
+                for object in store.list(&resource, &namespace).iter().filter(|o| selected(o, &fields)) {
+                    first.push(line("ADDED", &shape(object)));
                 }
                 first.push(line("BOOKMARK", &json!({"kind": t.row.kind, "apiVersion": t.row.api_version(), "metadata": {
                     "resourceVersion": store.revision.to_string(), "annotations": {"k8s.io/initial-events-end": "true"}}})));
-                (store.news.subscribe(), store.revision)
+                (store.subscribe(&resource), store.revision)
             } else if from < store.compacted {
                 let gone = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old resource version"});
                 return whole(200, &json!({"type": "ERROR", "object": gone}));
             } else {
-                (store.news.subscribe(), from)
+                (store.subscribe(&resource), from)
             }
         };
         let (server, cut) = (Arc::clone(self), self.watches.lock().clone());
@@ -277,7 +301,11 @@ impl Server {
             let from = at;
             let changes = server.since(from, &resource, &namespace);
             at = changes.iter().map(|c| c.revision).max().unwrap_or(from).max(from);
-            let lines: String = changes.iter().map(|c| line(c.kind, &shape(&c.object))).collect();
+            let lines: String = changes
+                .iter()
+                .filter(|c| selected(&c.object, &fields))
+                .map(|c| line(c.kind, &shape(&c.object)))
+                .collect();
             async move {
                 if !lines.is_empty() {
                     return Some((lines, (news, cut)));
@@ -299,7 +327,7 @@ impl Server {
         let here = |c: &&Change| {
             c.resource == *resource && (namespace.is_empty() || c.object["metadata"]["namespace"] == namespace)
         };
-        store.changes.iter().filter(|c| c.revision > from).filter(here).cloned().collect()
+        store.since(from).iter().filter(here).cloned().collect()
     }
 }
 

@@ -168,7 +168,8 @@ fn containers(pod: &Value, ready: bool, state: &Value) -> Value {
 fn running(pod: &Value, ready: bool) -> Value {
     let now = json!(seconds(clock::now()));
     let ip: u32 = pod["metadata"]["uid"].as_str().and_then(|u| u.rsplit('-').next()?.parse().ok()).unwrap_or(0);
-    let ip = format!("10.244.{}.{}", ip / 250, ip % 250 + 1);
+    // Three digits, so that addresses sort as they count.
+    let ip = format!("10.244.{}.{}", ip / 100, ip % 100 + 100);
     let status = if ready { "True" } else { "False" };
     json!({"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "startTime": now,
         "conditions": [{"type": "Ready", "status": status, "lastTransitionTime": now}],

@@ -167,13 +167,14 @@ impl Run {
         for name in ["default", "kube-system", "kube-public", "kube-node-lease", NAMESPACE] {
             make(&server, json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
         }
+        let given: Vec<Value> = given.iter().cloned().map(written).collect();
         if !given.iter().any(|o| o["kind"] == "Node") {
             for name in ["node-1", "node-2", "node-3"] {
                 make(&server, node(name));
             }
         }
         for object in given {
-            make(&server, object.clone());
+            make(&server, object);
         }
         tokio::spawn(kubelet::run(Arc::clone(&server)));
         let manager = Manager::start(&server, &flags).await;
@@ -323,7 +324,17 @@ impl Run {
     }
 }
 
+/// An object, or one made `from` another by merging something `with` it.
+fn written(object: Value) -> Value {
+    let Value::Object(map) = &object else { return object };
+    let (Some(from), Some(with)) = (map.get("from"), map.get("with")) else { return object };
+    let mut made = written(from.clone());
+    proto::merge::merge_patch::apply(&mut made, with.clone());
+    made
+}
+
 fn make(server: &Server, object: Value) {
+    let object = written(object);
     let row = row_of(&object);
     let status = object["status"].clone();
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or(NAMESPACE).to_owned();

@@ -26,8 +26,8 @@ pub(super) struct Store {
     pub(super) compacted: u64,
     pub(super) revision: u64,
     uids: u64,
-    /// Tells watchers that there is something new.
-    pub(super) news: watch::Sender<u64>,
+    /// Tells the watchers of a resource that there is something new.
+    news: BTreeMap<(String, String), watch::Sender<u64>>,
 }
 
 impl Default for Store {
@@ -38,7 +38,7 @@ impl Default for Store {
             compacted: 0,
             revision: 1,
             uids: 0,
-            news: watch::Sender::new(1),
+            news: BTreeMap::new(),
         }
     }
 }
@@ -92,7 +92,19 @@ impl Store {
 
     fn tell(&mut self, kind: &'static str, resource: &(String, String), object: Value) {
         self.changes.push(Change { revision: self.revision, kind, resource: resource.clone(), object });
-        self.news.send_replace(self.revision);
+        if let Some(news) = self.news.get(resource) {
+            news.send_replace(self.revision);
+        }
+    }
+
+    /// Hear of every change of a resource.
+    pub(super) fn subscribe(&mut self, resource: &(String, String)) -> watch::Receiver<u64> {
+        self.news.entry(resource.clone()).or_insert_with(|| watch::Sender::new(0)).subscribe()
+    }
+
+    /// What changed after a revision.
+    pub(super) fn since(&self, from: u64) -> &[Change] {
+        &self.changes[self.changes.partition_point(|c| c.revision <= from)..]
     }
 
     /// Forget all changes: watches from before must list again.

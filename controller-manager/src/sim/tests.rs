@@ -3,13 +3,33 @@
 use super::faults::Fault;
 use super::scenario::{Scenario, play};
 
-const FILES: &[(&str, &str)] = &[("replicaset", include_str!("../../testdata/scenarios/replicaset.yaml"))];
+const FILES: &[(&str, &str)] = &[
+    ("replicaset", include_str!("../../testdata/scenarios/replicaset.yaml")),
+    ("deployment", include_str!("../../testdata/scenarios/deployment.yaml")),
+    ("statefulset", include_str!("../../testdata/scenarios/statefulset.yaml")),
+    ("daemonset", include_str!("../../testdata/scenarios/daemonset.yaml")),
+    ("job", include_str!("../../testdata/scenarios/job.yaml")),
+    ("cronjob", include_str!("../../testdata/scenarios/cronjob.yaml")),
+    ("disruption", include_str!("../../testdata/scenarios/disruption.yaml")),
+    ("namespace", include_str!("../../testdata/scenarios/namespace.yaml")),
+    ("garbage_collector", include_str!("../../testdata/scenarios/garbage_collector.yaml")),
+    ("resource_quota", include_str!("../../testdata/scenarios/resource_quota.yaml")),
+    ("nodes", include_str!("../../testdata/scenarios/nodes.yaml")),
+    ("endpoints", include_str!("../../testdata/scenarios/endpoints.yaml")),
+    ("volumes", include_str!("../../testdata/scenarios/volumes.yaml")),
+    ("accounts", include_str!("../../testdata/scenarios/accounts.yaml")),
+    ("lifecycle", include_str!("../../testdata/scenarios/lifecycle.yaml")),
+];
 
 fn scenarios() -> Vec<(&'static str, Scenario)> {
     let mut all = Vec::new();
     for (file, text) in FILES {
         let list = proto::yaml::decode_any(text.as_bytes()).unwrap_or_else(|e| panic!("{file}: {e:?}"));
         for value in list.as_array().cloned().unwrap_or_default() {
+            // What several scenarios of a file share.
+            if value["define"].is_object() {
+                continue;
+            }
             let name = value["name"].clone();
             let scenario = serde_json::from_value(value).unwrap_or_else(|e| panic!("{file}, {name}: {e}"));
             all.push((*file, scenario));
@@ -27,9 +47,13 @@ fn under(fault: Fault) {
         if !label.contains(&only) || scenario.except.contains_key(&format!("{fault:?}").to_lowercase()) {
             continue;
         }
+        let started = std::time::Instant::now();
         let caught = std::panic::catch_unwind(|| play(&scenario, fault));
         let errors = caught
             .unwrap_or_else(|p| vec![p.downcast_ref::<String>().cloned().unwrap_or_else(|| "it panicked".to_owned())]);
+        if !only.is_empty() {
+            eprintln!("{fault:?} {label}: {:?}", started.elapsed());
+        }
         if !errors.is_empty() {
             failed.push(format!("{label}\n    {}", errors.join("\n    ")));
         }

@@ -13,8 +13,8 @@ use shared::informer::Store;
 use shared::workqueue::Queue;
 
 use self::plan::Snapshot;
-use crate::engine::clock;
 use crate::engine::action::Action;
+use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::expect::Expectations;

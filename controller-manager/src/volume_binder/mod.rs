@@ -15,7 +15,7 @@ use self::plan::World;
 use crate::engine::action::Action;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
-use crate::engine::object::Key;
+use crate::engine::object::{self, Key};
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
@@ -26,7 +26,12 @@ struct Binder {
     claims: Store<PersistentVolumeClaim>,
     classes: Store<StorageClass>,
     dynamic: bool,
+    /// `--enable-hostpath-provisioner`
+    host_path: bool,
 }
+
+/// Where volumes on this host are made; nothing else on it is ever deleted.
+const HOST_ROOT: &str = "/tmp/";
 
 /// Wire the persistent volume binder.
 pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
@@ -40,6 +45,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             claims: claims.store(),
             classes: cx.informer::<StorageClass>().store(),
             dynamic: cx.settings().dynamic_provisioning,
+            host_path: cx.settings().hostpath_provisioner,
         });
         let (wake, watcher) = (queue.clone(), Arc::clone(&this));
         volumes.add_handler(move |event: &Event<PersistentVolume>| {
@@ -84,7 +90,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 
 impl Binder {
     async fn sync(&self, key: &Key) -> Synced {
-        let actions = if key.namespace.is_empty() { self.volume(key).await? } else { self.claim(key) };
+        let actions = if key.namespace.is_empty() { self.volume(key).await? } else { self.claim(key).await };
         for action in actions {
             match self.executor.one(action).await {
                 Err(e) if e.not_found() => return Ok(None),
@@ -94,12 +100,62 @@ impl Binder {
         Ok(None)
     }
 
-    fn claim(&self, key: &Key) -> Vec<Action> {
+    async fn claim(&self, key: &Key) -> Vec<Action> {
         let Some(claim) = self.claims.get(&key.namespace, &key.name) else { return Vec::new() };
         let mut volumes = self.volumes.list();
         volumes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         let class = Some(matching::claim_class(&claim)).filter(|c| !c.is_empty()).and_then(|c| self.classes.get("", c));
-        plan::claim(&claim, &World { volumes, class, dynamic: self.dynamic })
+        let default_class = plan::default_class(&self.classes.list());
+        let world = World { volumes, class, dynamic: self.dynamic, default_class };
+        let actions = plan::claim(&claim, &world);
+        let provisioner = object::annotation(&claim.metadata, plan::PROVISIONER);
+        match world.class.as_deref() {
+            Some(class)
+                if self.host_path && provisioner == Some(plan::HOST_PATH) && class.provisioner == plan::HOST_PATH =>
+            {
+                let bound = !claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).unwrap_or_default().is_empty();
+                let made = world.volumes.iter().any(|v| matching::bound_to(v, &claim));
+                if bound || made { actions } else { self.make_on_host(&claim, class).await }
+            }
+            _ => actions,
+        }
+    }
+
+    /// A directory on this host, as a volume for a claim.
+    async fn make_on_host(&self, claim: &PersistentVolumeClaim, class: &StorageClass) -> Vec<Action> {
+        let about = object::reference::<PersistentVolumeClaim>(&claim.metadata);
+        let path = format!("{HOST_ROOT}hostpath_pv/{}", object::uid(&claim.metadata));
+        let volume = plan::host_path_volume(claim, class, &path);
+        match tokio::fs::create_dir_all(&path).await {
+            Ok(()) => {
+                let name = object::name(&volume.metadata);
+                let text = format!("Successfully provisioned volume {name} using {}", plan::HOST_PATH);
+                vec![Action::create(&volume), Action::normal(&about, "ProvisioningSucceeded", text)]
+            }
+            Err(error) => {
+                let text = format!(
+                    "Failed to provision volume with StorageClass \"{}\": {error}",
+                    object::name(&class.metadata)
+                );
+                vec![Action::warning(&about, "ProvisioningFailed", text)]
+            }
+        }
+    }
+
+    /// Remove what a released volume on this host holds, then the volume.
+    async fn delete_on_host(volume: &PersistentVolume, path: &str) -> Vec<Action> {
+        let below =
+            path.strip_prefix(HOST_ROOT).is_some_and(|rest| !rest.is_empty() && !rest.split('/').any(|p| p == ".."));
+        if !below {
+            return plan::not_deleted(
+                volume,
+                format!("host_path deleter only supports /tmp/.+ but received provided {path}"),
+            );
+        }
+        match tokio::fs::remove_dir_all(path).await {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => plan::not_deleted(volume, error.to_string()),
+            _ => vec![Action::delete::<PersistentVolume>(&volume.metadata)],
+        }
     }
 
     async fn volume(&self, key: &Key) -> Result<Vec<Action>, RestError> {
@@ -123,6 +179,11 @@ impl Binder {
                 Err(e) if e.not_found() => None,
                 Err(e) => return Err(e),
             };
+        }
+        if claim.is_none()
+            && let Some(path) = plan::deletable_path(&volume)
+        {
+            return Ok(Self::delete_on_host(&volume, path).await);
         }
         Ok(plan::volume(&volume, claim.as_deref()))
     }

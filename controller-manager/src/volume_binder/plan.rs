@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{
+    HostPathVolumeSource, ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec,
+};
 use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::matching::{best, bound_to, claim_class, mismatch};
 use crate::engine::action::Action;
@@ -12,10 +15,13 @@ use crate::engine::object;
 const COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const BY_US: &str = "pv.kubernetes.io/bound-by-controller";
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+/// Who is asked to make the volume of a claim.
+pub const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 const OLD_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const YES: &str = "yes";
+/// The provisioner of volumes on this host.
+pub const HOST_PATH: &str = "kubernetes.io/host-path";
 
 /// What the decisions rest on.
 #[derive(Debug, Default)]
@@ -26,6 +32,24 @@ pub struct World {
     pub class: Option<Arc<StorageClass>>,
     /// `--enable-dynamic-provisioning`
     pub dynamic: bool,
+    /// The class of claims that name none.
+    pub default_class: Option<String>,
+}
+
+/// The default class: of several the newest, of equally old ones the first by name.
+#[must_use]
+pub fn default_class(classes: &[Arc<StorageClass>]) -> Option<String> {
+    let marked = |c: &&Arc<StorageClass>| {
+        ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"]
+            .iter()
+            .any(|a| object::annotation(&c.metadata, a) == Some("true"))
+    };
+    let newest = classes.iter().filter(marked).min_by(|a, b| {
+        object::created(&b.metadata)
+            .cmp(&object::created(&a.metadata))
+            .then_with(|| a.metadata.name.cmp(&b.metadata.name))
+    });
+    newest.and_then(|c| c.metadata.name.clone())
 }
 
 fn claim_reference(claim: &PersistentVolumeClaim) -> ObjectReference {
@@ -84,6 +108,13 @@ fn unnamed(claim: &PersistentVolumeClaim, w: &World) -> Vec<Action> {
         return bind(v, claim);
     }
     let class = claim_class(claim);
+    let unset = class.is_empty() && claim.spec.as_ref().is_some_and(|s| s.storage_class_name.is_none());
+    if let Some(default) = w.default_class.as_ref().filter(|_| unset) {
+        // It was made before there was a default class.
+        let mut copy = claim.clone();
+        copy.spec.get_or_insert_default().storage_class_name = Some(default.clone());
+        return vec![Action::update(&copy)];
+    }
     if class.is_empty() {
         let text = "no persistent volumes available for this claim and no storage class is set".into();
         return pending(claim, Some(Action::normal(&about, "FailedBinding", text)));
@@ -203,19 +234,62 @@ fn reclaim(volume: &PersistentVolume) -> Vec<Action> {
         object::annotation(&volume.metadata, PROVISIONED_BY).is_some() || spec.is_some_and(|s| s.csi.is_some());
     let about = object::reference::<PersistentVolume>(&volume.metadata);
     match policy {
-        "Delete" if external => Vec::new(),
-        "Delete" => {
-            let text = format!(
+        "Delete" if external || deletable_path(volume).is_some() => Vec::new(),
+        "Delete" => not_deleted(
+            volume,
+            format!(
                 "error getting deleter volume plugin for volume \"{}\": no deletable volume plugin matched",
                 object::name(&volume.metadata)
-            );
-            vec![Action::warning(&about, "VolumeFailedDelete", text.clone()), phase(volume, "Failed", Some(text))]
-        }
+            ),
+        ),
         "Recycle" => {
             let text = "no volume plugin matched".to_owned();
             vec![Action::warning(&about, "VolumeFailedRecycle", text.clone()), phase(volume, "Failed", Some(text))]
         }
         _ => Vec::new(),
+    }
+}
+
+/// The directory on this host that goes with a released volume. The binder removes it before it deletes the volume.
+#[must_use]
+pub fn deletable_path(volume: &PersistentVolume) -> Option<&str> {
+    let spec = volume.spec.as_ref()?;
+    let released = volume.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Released");
+    let policy = spec.persistent_volume_reclaim_policy.as_deref() == Some("Delete");
+    let ours = object::annotation(&volume.metadata, PROVISIONED_BY).is_none_or(|p| p == HOST_PATH);
+    spec.host_path.as_ref().filter(|_| released && policy && ours).map(|h| h.path.as_str())
+}
+
+/// The volume could not be deleted.
+#[must_use]
+pub fn not_deleted(volume: &PersistentVolume, text: String) -> Vec<Action> {
+    let about = object::reference::<PersistentVolume>(&volume.metadata);
+    vec![Action::warning(&about, "VolumeFailedDelete", text.clone()), phase(volume, "Failed", Some(text))]
+}
+
+/// The volume on this host that `--enable-hostpath-provisioner` makes for a claim, for tests on a single node.
+#[must_use]
+pub fn host_path_volume(claim: &PersistentVolumeClaim, class: &StorageClass, path: &str) -> PersistentVolume {
+    let spec = claim.spec.as_ref();
+    let annotations =
+        [("kubernetes.io/createdby", "hostpath-dynamic-provisioner"), (PROVISIONED_BY, HOST_PATH), (BY_US, YES)];
+    let size = spec.and_then(|s| s.resources.as_ref()?.requests.as_ref()?.get("storage").cloned());
+    PersistentVolume {
+        metadata: ObjectMeta {
+            name: Some(format!("pvc-{}", object::uid(&claim.metadata))),
+            annotations: Some(annotations.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PersistentVolumeSpec {
+            persistent_volume_reclaim_policy: Some(class.reclaim_policy.clone().unwrap_or_else(|| "Delete".into())),
+            access_modes: spec.and_then(|s| s.access_modes.clone()),
+            capacity: size.map(|s| [("storage".to_owned(), s)].into()),
+            host_path: Some(HostPathVolumeSource { path: path.to_owned(), type_: None }),
+            claim_ref: Some(claim_reference(claim)),
+            storage_class_name: class.metadata.name.clone(),
+            ..PersistentVolumeSpec::default()
+        }),
+        status: None,
     }
 }
 
@@ -235,7 +309,7 @@ mod tests {
     /// Carry the writes out until there are none, as the server and the watches would.
     fn settle(mut v: PersistentVolume, mut c: PersistentVolumeClaim) -> (Value, Value, usize) {
         for round in 0..20 {
-            let w = World { volumes: vec![Arc::new(v.clone())], class: None, dynamic: true };
+            let w = World { volumes: vec![Arc::new(v.clone())], dynamic: true, ..World::default() };
             let mut actions = claim(&c, &w);
             actions.extend(volume(&v, Some(&c)));
             let Some(Action::Update { path, body }) = actions.into_iter().find(|a| matches!(a, Action::Update { .. }))
@@ -293,10 +367,10 @@ mod tests {
             ))
         };
         assert_eq!(
-            events(&classed, &World { class: class("WaitForFirstConsumer"), dynamic: true, volumes: vec![] }),
+            events(&classed, &World { class: class("WaitForFirstConsumer"), dynamic: true, ..World::default() }),
             ["WaitForFirstConsumer"]
         );
-        let now = World { class: class("Immediate"), dynamic: true, volumes: vec![] };
+        let now = World { class: class("Immediate"), dynamic: true, ..World::default() };
         let noted = claim(&classed, &now);
         let Some(Action::Update { body, .. }) = noted.first() else { panic!("{noted:?}") };
         assert_eq!(body["metadata"]["annotations"][PROVISIONER], "acme.io/p");
