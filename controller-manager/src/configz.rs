@@ -1,6 +1,6 @@
 //! What `/configz` shows: the configuration in force, as upstream's internal `KubeControllerManagerConfiguration` prints.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use shared::flags::FlagSet;
 
 /// The name the configuration has on the page.
@@ -128,20 +128,17 @@ const FLAGS: &[(&str, &str)] = &[
 #[must_use]
 pub fn document(flags: &FlagSet) -> Value {
     let given: std::collections::BTreeMap<String, String> = flags.all().into_iter().collect();
-    let mut root = Map::new();
+    let mut root = json!({});
     for (path, flag) in FLAGS {
         let text = given.get(*flag).map(String::as_str).unwrap_or_default();
-        let parts: Vec<&str> = path.split('.').collect();
-        let Some((field, sections)) = parts.split_last() else { continue };
         let mut at = &mut root;
-        for section in sections {
-            let next = at.entry((*section).to_owned()).or_insert_with(|| json!({}));
-            let Value::Object(next) = next else { break };
-            at = next;
+        for part in path.split('.') {
+            // A null turns into an object when it is given a field.
+            at = &mut at[part];
         }
-        at.insert((*field).to_owned(), value(flag, text));
+        *at = value(flag, text);
     }
-    Value::Object(root)
+    root
 }
 
 /// A flag's text as JSON: lists, numbers and truth values are what they look like, durations stay words.

@@ -16,6 +16,7 @@ use crate::engine::action::Action;
 use crate::engine::clock;
 use crate::engine::context::{BY_CONTROLLER, Context};
 use crate::engine::executor::Executor;
+use crate::engine::metrics;
 use crate::engine::object::{self, Key};
 use crate::engine::owned;
 use crate::engine::registry::Started;
@@ -85,6 +86,8 @@ impl CronJobs {
             self.executor.events.say(&about, false, "SuccessfulCreate", format!("Created job {name}"));
             status.active.get_or_insert_default().push(plan::active_reference(&made));
             status.last_schedule_time = Some(object::seconds(due));
+            let skew = clock::now().duration_since(due).as_secs_f64();
+            metrics::observe("cronjob_controller_job_creation_skew_duration_seconds", &[], skew);
         }
         if snapshot.cron.status.as_ref() != Some(&status)
             && (snapshot.cron.status.is_some() || status != Default::default())

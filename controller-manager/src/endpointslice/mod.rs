@@ -21,6 +21,7 @@ use self::tracker::Tracker;
 use crate::engine::action::Action;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
+use crate::engine::metrics;
 use crate::engine::object::{self, Key};
 use crate::engine::owned;
 use crate::engine::pods;
@@ -157,7 +158,11 @@ impl Slices {
         });
         let snapshot = Snapshot { service, pods, nodes, slices, max_per_slice: self.max_per_slice, trigger, zones };
         let actions = plan::plan(&snapshot);
-        write_slices(&self.executor, &self.tracker, key, &snapshot.slices, actions).await.or_else(|e| {
+        count_changes("endpoint_slice_controller_changes", &actions);
+        let written = write_slices(&self.executor, &self.tracker, key, &snapshot.slices, actions).await;
+        let result = if written.is_ok() { "success" } else { "error" };
+        metrics::count("endpoint_slice_controller_syncs", &[result]);
+        written.or_else(|e| {
             if e.namespace_terminating() {
                 return Ok(());
             }
@@ -168,6 +173,18 @@ impl Slices {
             Err(e)
         })?;
         Ok(None)
+    }
+}
+
+/// Count what is about to be written under the name of a metric.
+pub fn count_changes(metric: &str, actions: &[Action]) {
+    for action in actions {
+        match action {
+            Action::Create { .. } => metrics::count(metric, &["create"]),
+            Action::Update { .. } => metrics::count(metric, &["update"]),
+            Action::Delete { .. } => metrics::count(metric, &["delete"]),
+            _ => {}
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use shared::workqueue::Queue;
 use crate::engine::action::Action;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
+use crate::engine::metrics;
 use crate::engine::object::{self, Key};
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
@@ -102,9 +103,11 @@ impl Ephemeral {
         let (actions, complaint) = plan(&pod, &|name| self.claims.get(&key.namespace, name));
         let about = object::reference::<Pod>(&pod.metadata);
         for action in actions {
+            metrics::count("ephemeral_volume_controller_create_total", &[]);
             match self.executor.one(action).await {
                 Err(e) if e.already_exists() || e.namespace_terminating() => {}
                 Err(e) => {
+                    metrics::count("ephemeral_volume_controller_create_failures_total", &[]);
                     let text = format!("ephemeral volume controller: {e}");
                     self.executor.events.say(&about, true, "EphemeralVolume", text);
                     return Err(e);

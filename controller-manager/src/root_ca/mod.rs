@@ -10,8 +10,10 @@ use shared::informer::{Event, Scope, Store};
 use shared::workqueue::Queue;
 
 use crate::engine::action::Action;
+use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
+use crate::engine::metrics;
 use crate::engine::object::{self, Key};
 use crate::engine::owned;
 use crate::engine::registry::Started;
@@ -96,7 +98,17 @@ impl Publisher {
         }
         let current = self.maps.get(&key.name, NAME);
         let Some(action) = plan(&key.name, current.as_deref(), &self.bundle) else { return Ok(None) };
-        match self.executor.one(action).await {
+        let started = clock::instant();
+        let done = self.executor.one(action).await;
+        let code = match &done {
+            Ok(()) => "200".to_owned(),
+            Err(RestError::Api { code, .. }) => code.to_string(),
+            Err(RestError::Transport(_)) => "500".to_owned(),
+        };
+        let took = clock::instant().saturating_duration_since(started).as_secs_f64();
+        metrics::count("root_ca_cert_publisher_sync_total", &[&code]);
+        metrics::observe("root_ca_cert_publisher_sync_duration_seconds", &[&code], took);
+        match done {
             Err(e) if e.already_exists() || e.namespace_terminating() => Ok(None),
             other => other.map(|()| None),
         }

@@ -16,6 +16,7 @@ use self::plan::Fate;
 use crate::engine::clock;
 use crate::engine::context::{BY_NODE, Context};
 use crate::engine::executor::Executor;
+use crate::engine::metrics;
 use crate::engine::object::{self, Key};
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
@@ -121,6 +122,9 @@ impl Evictions {
                     }
                 }
                 self.since.lock().remove(key);
+                let late = now.saturating_duration_since(began + after).as_secs_f64();
+                metrics::count("taint_eviction_controller_pod_deletions_total", &[]);
+                metrics::observe("taint_eviction_controller_pod_deletion_duration_seconds", &[], late);
                 Ok(None)
             }
         }

@@ -14,6 +14,7 @@ use crate::engine::action::Action;
 use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
+use crate::engine::metrics;
 use crate::engine::object::{self, Key};
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
@@ -52,9 +53,8 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     })
 }
 
-/// How long a finished job with a time to live has left; None when it does not expire.
-#[must_use]
-pub fn left(job: &Job, now: Timestamp) -> Option<Duration> {
+/// When a finished job with a time to live expires; None when it does not.
+fn due(job: &Job) -> Option<Timestamp> {
     let ttl = job.spec.as_ref()?.ttl_seconds_after_finished?;
     if object::deleting(&job.metadata) {
         return None;
@@ -67,7 +67,14 @@ pub fn left(job: &Job, now: Timestamp) -> Option<Duration> {
         .iter()
         .find(|c| matches!(c.type_.as_str(), "Complete" | "Failed") && c.status == "True")?;
     let at = ended.last_transition_time.as_ref()?.0.as_second() + i64::from(ttl);
-    Some(Duration::from_secs(u64::try_from(at - now.as_second()).unwrap_or(0)))
+    Timestamp::from_second(at).ok()
+}
+
+/// How long a finished job with a time to live has left; None when it does not expire.
+#[must_use]
+pub fn left(job: &Job, now: Timestamp) -> Option<Duration> {
+    let due = due(job)?;
+    Some(Duration::from_secs(u64::try_from(due.as_second() - now.as_second()).unwrap_or(0)))
 }
 
 impl Expired {
@@ -89,7 +96,12 @@ impl Expired {
             Some(d) if !d.is_zero() => Ok(Some(d)),
             Some(_) => {
                 let options = json!({"propagationPolicy": "Foreground", "preconditions": {"uid": live.metadata.uid}});
-                self.executor.one(Action::delete_with::<Job>(&live.metadata, options)).await.map(|()| None)
+                self.executor.one(Action::delete_with::<Job>(&live.metadata, options)).await?;
+                if let Some(due) = due(&live) {
+                    let late = clock::now().duration_since(due).as_secs_f64();
+                    metrics::observe("ttl_after_finished_controller_job_deletion_duration_seconds", &[], late);
+                }
+                Ok(None)
             }
         }
     }
