@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures::future::BoxFuture;
 use proto::Value;
 use proto::resources::{Resource, Row};
 use shared::authn::UserInfo;
@@ -57,6 +58,19 @@ pub trait Reader: Send + Sync {
     fn synced(&self, group: &str, plural: &str) -> bool;
     /// The resource as a stream of changes, for what is derived from all of its objects. Asking starts its cache.
     fn source(&self, group: &str, plural: &str) -> Option<Arc<dyn Source>>;
+    /// Waits until the resource has been read and its version is another one than `since`.
+    fn changed<'a>(&'a self, group: &'a str, plural: &'a str, since: u64) -> BoxFuture<'a, ()>;
+    /// How much is stored of a resource; `None` for one that is not stored here.
+    fn stored(&self, group: &str, plural: &str) -> Option<Stored>;
+}
+
+/// What is stored of a resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stored {
+    /// Objects.
+    pub objects: u64,
+    /// Bytes of one, on average; 0 when unknown.
+    pub size: u64,
 }
 
 /// One object's current state; none when it is gone.
@@ -140,6 +154,11 @@ impl Api {
 
     fn resource(&self, group: &str, plural: &str) -> Result<Row, Status> {
         self.rows.storage(group, plural).ok_or_else(Status::generic_not_found)
+    }
+
+    /// What is served.
+    pub fn rows(&self) -> &Rows {
+        &self.rows
     }
 
     /// A quorum read.

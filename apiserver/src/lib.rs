@@ -16,6 +16,7 @@ pub mod authz;
 pub mod bootstrap;
 pub mod cache;
 pub mod connect;
+pub mod flowcontrol;
 pub mod negotiate;
 pub mod openapi;
 pub mod printers;

@@ -155,6 +155,14 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         address: addresses.advertise,
         port: addresses.port,
     });
+    match access.gate().flow() {
+        Some(flow) => {
+            let m = milestones.clone();
+            let follow = flow.clone().follow(api.clone(), move || m.flow.store(true, Ordering::Release));
+            tasks.spawn("priority-and-fairness", until(&shutdown, follow));
+        }
+        None => milestones.flow.store(true, Ordering::Release),
+    }
     let progress = bootstrap::start(&cx, access.rbac_enabled());
     start_system(&tasks, &shutdown, &api, &reconciler, &milestones, reconciles);
     tasks.spawn("sync", until(&shutdown, synced(hub, milestones.clone())));

@@ -7,6 +7,7 @@
 mod counters;
 pub mod deny;
 mod files;
+mod gate;
 pub mod identity;
 mod impersonation;
 mod inflight;
@@ -26,12 +27,14 @@ use shared::authz::Attributes;
 use shared::status::Status;
 
 use counters::Counters;
-pub use inflight::{Limits, Permit, is_long_running};
+pub use gate::{Gate, Permit, is_long_running};
+pub use inflight::Limits;
 pub use reviews::Reviews;
 pub use setup::Error;
 
 use crate::api::{RequestInfo, TokenIssuer, Virtual};
 use crate::authz::Authorization;
+use crate::flowcontrol::Classified;
 use crate::tokens::ServiceAccounts;
 use crate::verbs::query::Query;
 
@@ -54,7 +57,7 @@ pub struct Head<'a> {
 pub struct Pass {
     /// Whom to act as.
     pub user: UserInfo,
-    /// Held until the response is written; none for long-running and exempt requests.
+    /// Held until the response is written; none for requests that take as long as the client likes.
     pub permit: Option<Permit>,
 }
 
@@ -65,6 +68,8 @@ pub struct Notes {
     pub impersonated: Option<UserInfo>,
     /// Annotations of the audit event.
     pub annotations: BTreeMap<String, String>,
+    /// What flow control made of the request.
+    pub classified: Option<Classified>,
 }
 
 /// The way is barred.
@@ -74,6 +79,8 @@ pub enum Refusal {
     Status(Box<Status>),
     /// The authorisers failed: plain text with code 500, as upstream has it.
     Failure(String),
+    /// There is no room: plain text with code 429.
+    Throttled(Box<Status>),
 }
 
 impl From<Status> for Refusal {
@@ -86,7 +93,7 @@ impl From<Status> for Refusal {
 pub struct Access {
     authenticator: Arc<dyn Authenticator>,
     authorization: Arc<Authorization>,
-    limits: Limits,
+    gate: Gate,
     accounts: Arc<ServiceAccounts>,
     issuer: Arc<dyn TokenIssuer>,
     reviews: Arc<dyn Virtual>,
@@ -129,7 +136,14 @@ impl Access {
                 other
             }
         };
-        let permit = self.limits.enter(head, &user).await?;
+        let permit = match self.gate.enter(head, &user).await {
+            Ok(permit) => permit,
+            Err(full) => {
+                notes.classified = full.classified;
+                return Err(Refusal::Throttled(Box::new(full.status)));
+            }
+        };
+        notes.classified = permit.as_ref().and_then(Permit::classified);
         let question = attributes(head, &user);
         let started = Instant::now();
         let verdict = self.authorization.verdict(&question).await;
@@ -163,6 +177,11 @@ impl Access {
     /// The refusal of a question.
     pub fn forbid(&self, question: &Attributes, reason: &str) -> Status {
         deny::unauthorised_request(question, reason)
+    }
+
+    /// Whether there is room for requests.
+    pub fn gate(&self) -> &Gate {
+        &self.gate
     }
 
     /// The authorisers.

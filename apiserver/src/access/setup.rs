@@ -9,7 +9,7 @@ use shared::client::Remote;
 use tokio_util::sync::CancellationToken;
 
 use super::counters::Counters;
-use super::{Access, Limits, Reviews, files, identity};
+use super::{Access, Gate, Limits, Reviews, files, identity};
 use crate::admission;
 use crate::api::Context;
 use crate::authn::{
@@ -18,6 +18,7 @@ use crate::authn::{
 use crate::authz::config::{self, ConfigError, Configured};
 use crate::authz::{Authorization, Mode};
 use crate::bootstrap;
+use crate::flowcontrol::FlowControl;
 use crate::tokens::{self, Issuer, ServiceAccounts, Validator};
 
 /// Why the chain cannot be set up.
@@ -41,6 +42,11 @@ pub enum Error {
     /// The issuers of tokens, or the token webhook.
     #[error("{0}")]
     Authentication(String),
+    /// Limits that leave no seat for flow control to share out.
+    #[error(
+        "invalid configuration: MaxRequestsInFlight={0} and MaxMutatingRequestsInFlight={1}; they must add up to something positive"
+    )]
+    NoSeats(i64, i64),
 }
 
 fn account_config(cx: &Context) -> tokens::Config {
@@ -287,6 +293,22 @@ async fn authorization(cx: &Context, configured: &[Configured]) -> Result<Arc<Au
     Ok(authorization)
 }
 
+/// Flow control, or limits alone.
+fn gate(cx: &Context) -> Result<Gate, Error> {
+    let (reading, changing) =
+        (cx.flags.integer("max-requests-inflight"), cx.flags.integer("max-mutating-requests-inflight"));
+    if !cx.flags.boolean("enable-priority-and-fairness") {
+        let places = |n: i64| usize::try_from(n).unwrap_or(0);
+        return Ok(Gate::Counted(Limits::new(places(reading), places(changing))));
+    }
+    let total = u32::try_from(reading.saturating_add(changing)).unwrap_or(0);
+    if total == 0 {
+        return Err(Error::NoSeats(reading, changing));
+    }
+    let timeout = cx.flags.duration("request-timeout");
+    Ok(Gate::Fair(FlowControl::new(total, timeout, cx.reader.clone())))
+}
+
 impl Access {
     /// Reads the flags and the files they name.
     pub async fn new(cx: &Context) -> Result<Arc<Self>, Error> {
@@ -327,18 +349,12 @@ impl Access {
             );
             anonymous = None;
         }
-        let seats = |name: &str| usize::try_from(flags.integer(name)).unwrap_or(0);
-        let limits = Limits::new(
-            seats("max-requests-inflight"),
-            seats("max-mutating-requests-inflight"),
-            flags.boolean("enable-priority-and-fairness"),
-        );
         let issuer = Issuer { accounts: accounts.clone(), reader: cx.reader.clone(), api: cx.api.clone() };
         let reviews = Reviews { authorization: authorization.clone(), tokens: tokens.clone() };
         Ok(Arc::new(Self {
             authenticator: authenticator(cx, &tokens, anonymous)?,
             authorization,
-            limits,
+            gate: gate(cx)?,
             accounts,
             issuer: Arc::new(issuer),
             reviews: Arc::new(reviews),

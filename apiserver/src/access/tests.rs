@@ -7,6 +7,7 @@ use super::*;
 use crate::admission::testing::Fixed;
 use crate::authn::{StaticTokens, Tokens};
 use crate::authz::{Mode, rbac};
+use crate::flowcontrol::FlowControl;
 use crate::tokens::{Config, Issuer};
 
 const KEY: &str = include_str!("../../testdata/tokens/rsa.pem");
@@ -38,7 +39,7 @@ fn access() -> Access {
             paths: Vec::new(),
         }),
         authorization,
-        limits: Limits::new(4, 4, true),
+        gate: Gate::Fair(FlowControl::new(8, std::time::Duration::from_secs(60), cluster.clone())),
         accounts,
         issuer: Arc::new(issuer),
         reviews: Arc::new(reviews),
@@ -84,6 +85,7 @@ async fn send(info: &RequestInfo, headers: &[(&'static str, &'static str)]) -> R
             Err((s.code, s.message))
         }
         Err(Refusal::Failure(text)) => Err((500, text)),
+        Err(Refusal::Throttled(s)) => Err((s.code, s.message)),
     }
 }
 

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use proto::resources::Row;
 use serde_json::Value;
 use shared::authn::UserInfo;
 use shared::status::Status;
 
-use super::{Attributes, Operation, Plugin};
+use super::{Attributes, Operation, Plugin, Reinvocation};
 use crate::access::tree;
-use crate::api::{Api, Changed, Changes, DeleteArgs, Pipeline, Reader, Source};
+use crate::api::{Api, Changed, Changes, DeleteArgs, Pipeline, Reader, Source, Stored};
 use crate::registry::Rows;
 
 type Key = (String, String, String, String);
@@ -23,6 +24,7 @@ type Key = (String, String, String, String);
 pub struct Fixed {
     objects: Arc<Mutex<BTreeMap<Key, Arc<Value>>>>,
     version: Arc<AtomicU64>,
+    bell: Arc<tokio::sync::Notify>,
 }
 
 fn key(group: &str, plural: &str, namespace: &str, name: &str) -> Key {
@@ -35,6 +37,7 @@ impl Fixed {
         let key = key(group, plural, tree::namespace(&object), tree::name(&object));
         self.objects.lock().insert(key, Arc::new(object));
         self.version.fetch_add(1, Ordering::SeqCst);
+        self.bell.notify_one();
     }
 
     /// Takes one out.
@@ -45,7 +48,7 @@ impl Fixed {
 
     /// The pipeline over the same objects.
     pub fn api(self: &Arc<Self>) -> Api {
-        Api::new(Arc::new(Stored(self.clone())), Rows::default())
+        Api::new(Arc::new(Objects(self.clone())), Rows::default())
     }
 }
 
@@ -69,8 +72,20 @@ impl Reader for Fixed {
     }
 
     fn source(&self, group: &str, plural: &str) -> Option<Arc<dyn Source>> {
-        let held = Self { objects: self.objects.clone(), version: self.version.clone() };
+        let held = Self { objects: self.objects.clone(), version: self.version.clone(), bell: self.bell.clone() };
         Some(Arc::new(Whole { held, group: group.to_owned(), plural: plural.to_owned() }))
+    }
+
+    fn changed<'a>(&'a self, group: &'a str, plural: &'a str, since: u64) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            while self.version(group, plural) == since {
+                self.bell.notified().await;
+            }
+        })
+    }
+
+    fn stored(&self, group: &str, plural: &str) -> Option<Stored> {
+        Some(Stored { objects: self.list(group, plural, None).len() as u64, size: 1000 })
     }
 }
 
@@ -101,10 +116,10 @@ impl Source for Whole {
     }
 }
 
-struct Stored(Arc<Fixed>);
+struct Objects(Arc<Fixed>);
 
 #[async_trait]
-impl Pipeline for Stored {
+impl Pipeline for Objects {
     async fn get(&self, resource: &Row, namespace: &str, name: &str) -> Result<Value, Status> {
         let found = self.0.get(&resource.group, &resource.plural, namespace, name);
         found.map(|o| o.as_ref().clone()).ok_or_else(|| Status::not_found(&resource.group, &resource.plural, name))
@@ -228,6 +243,7 @@ impl<'a> Write<'a> {
             dry_run: self.dry_run,
             warnings: &mut self.warnings,
             annotations,
+            reinvocation: Reinvocation::default(),
         }
     }
 
@@ -236,6 +252,24 @@ impl<'a> Write<'a> {
         let mut annotations = BTreeMap::new();
         plugin.admit(&mut self.attributes(&mut annotations)).await?;
         Ok(self.object.take().unwrap_or_default())
+    }
+
+    /// The object after a plugin changed it, in both rounds if it asks for the second.
+    pub async fn admit_twice(mut self, plugin: &dyn Plugin) -> Result<Value, Status> {
+        let mut annotations = BTreeMap::new();
+        let mut attributes = self.attributes(&mut annotations);
+        plugin.admit(&mut attributes).await?;
+        if attributes.reinvocation.begin_second() {
+            plugin.admit(&mut attributes).await?;
+        }
+        Ok(self.object.take().unwrap_or_default())
+    }
+
+    /// Warnings and annotations of a plugin that judged it.
+    pub async fn judged(mut self, plugin: &dyn Plugin) -> Result<(Vec<String>, BTreeMap<String, String>), Status> {
+        let mut annotations = BTreeMap::new();
+        plugin.validate(&mut self.attributes(&mut annotations)).await?;
+        Ok((self.warnings, annotations))
     }
 
     /// The object after a plugin judged it.

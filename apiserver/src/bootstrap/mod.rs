@@ -23,6 +23,7 @@ use crate::access::tree;
 use crate::api::{Api, Context};
 use crate::authz::rbac::Rule;
 use plan::Step;
+pub use plan::flow_control;
 
 const RBAC: &str = "poststarthook/rbac/bootstrap-roles";
 const PRIORITY: &str = "poststarthook/scheduling/bootstrap-system-priority-classes";
@@ -37,6 +38,8 @@ const WRITES: usize = 32;
 /// Between attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How often the objects of flow control are looked after.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// How far the work has come.
 #[derive(Debug)]
@@ -97,7 +100,15 @@ pub fn start(cx: &Context, rbac: bool) -> Arc<Progress> {
         cx.tasks.spawn(hook, async move {
             tokio::select! {
                 () = shutdown.wait() => {}
-                () = until_done(&api, hook) => progress.finish(hook),
+                () = async {
+                    until_done(&api, hook).await;
+                    progress.finish(hook);
+                    // Those of flow control are looked after for as long as the server runs.
+                    while hook == FLOW {
+                        tokio::time::sleep(LOOK_AGAIN).await;
+                        until_done(&api, hook).await;
+                    }
+                } => {}
             }
         });
     }
@@ -163,8 +174,9 @@ async fn reconcile(api: &Api, hook: &str) -> Result<(), Status> {
         }
         _ => {
             let (group, wanted) = (plan::FLOW_GROUP, plan::flow_control());
-            reconcile_all(api, group, &wanted, &["prioritylevelconfigurations", "flowschemas"]).await?;
-            mark_schemas(api).await
+            let plurals = ["prioritylevelconfigurations", "flowschemas"];
+            reconcile_all(api, group, &wanted, &plurals).await?;
+            remove_outdated(api, group, &wanted, &plurals).await
         }
     }
 }
@@ -215,6 +227,29 @@ async fn reconcile_all(
     first_error
 }
 
+/// Deletes what older programs made and this one does not want.
+async fn remove_outdated(
+    api: &Api,
+    group: &str,
+    wanted: &BTreeMap<String, Vec<Value>>,
+    plurals: &[&str],
+) -> Result<(), Status> {
+    for plural in plurals {
+        let wanted = wanted.get(*plural).map_or(&[][..], Vec::as_slice);
+        for object in api.list(group, plural, None).await?.iter().filter(|o| plan::outdated(wanted, o)) {
+            let args = crate::api::DeleteArgs {
+                resource_version: Some(tree::text(object, "/metadata/resourceVersion").to_owned()),
+                ..crate::api::DeleteArgs::default()
+            };
+            match api.delete(&server_user(), group, plural, "", tree::name(object), args).await {
+                Err(status) if !status.is_not_found() && !status.is_conflict() => return Err(status),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
 async fn write(api: &Api, user: &UserInfo, group: &str, plural: &str, step: Step) -> Result<(), Status> {
     let created = |object: Value| async move {
         let namespace = tree::namespace(&object).to_owned();
@@ -235,20 +270,6 @@ async fn write(api: &Api, user: &UserInfo, group: &str, plural: &str, step: Step
     }
 }
 
-/// Says in each flow schema's status whether the priority level it names exists.
-async fn mark_schemas(api: &Api) -> Result<(), Status> {
-    let levels: Vec<String> = api
-        .list(plan::FLOW_GROUP, "prioritylevelconfigurations", None)
-        .await?
-        .iter()
-        .map(|l| tree::name(l).to_owned())
-        .collect();
-    let schemas = api.list(plan::FLOW_GROUP, "flowschemas", None).await?;
-    let now = now();
-    let marked = schemas.into_iter().filter_map(|s| plan::dangling(s, &levels, &now)).collect();
-    write_statuses(api, plan::FLOW_GROUP, "flowschemas", marked).await
-}
-
 /// Says of each API service answered here that it is available.
 async fn mark_services(api: &Api) -> Result<(), Status> {
     let now = now();
@@ -257,7 +278,8 @@ async fn mark_services(api: &Api) -> Result<(), Status> {
     write_statuses(api, plan::SERVICES_GROUP, "apiservices", marked).await
 }
 
-fn now() -> String {
+/// The time now, to the second.
+pub fn now() -> String {
     let now = jiff::Timestamp::now();
     jiff::Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
 }

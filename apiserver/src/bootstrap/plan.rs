@@ -168,7 +168,7 @@ pub(super) fn available(mut service: Value, now: &str) -> Option<Value> {
 }
 
 /// Flow schemas and priority levels by plural.
-pub(super) fn flow_control() -> BTreeMap<String, Vec<Value>> {
+pub fn flow_control() -> BTreeMap<String, Vec<Value>> {
     let whole = |plural: &str, mut entry: Map<String, Value>| {
         let kind = if plural == "flowschemas" { "FlowSchema" } else { "PriorityLevelConfiguration" };
         json!({"apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": kind,
@@ -277,19 +277,41 @@ fn binding(wanted: &Value, stored: &Value) -> Step {
     if changed { Step::Update(object) } else { Step::Keep }
 }
 
-/// Flow control objects follow the program until somebody edits them (generation 2 and no annotation) or says no.
+/// The objects without which no request would have a place: they always follow the program.
+const MANDATORY: [&str; 2] = ["exempt", "catch-all"];
+
+/// Flow control objects follow the program until somebody edits them (generation 2 and no annotation) or says no. The
+/// seats of the exempt are the administrator's even then.
 fn flow(wanted: &Value, stored: &Value) -> Step {
     let follow = match tree::annotation(stored, FLOW_AUTOUPDATE) {
         Some(text) => text == "true",
         None => tree::int(stored, "/metadata/generation") == Some(1),
     };
-    if !follow || covers(stored.get("spec").unwrap_or(&Value::Null), wanted.get("spec").unwrap_or(&Value::Null)) {
+    let mandatory = MANDATORY.contains(&tree::name(wanted));
+    if !follow && !mandatory {
         return Step::Keep;
     }
     let mut object = stored.clone();
-    complete_metadata(&mut object, wanted);
-    object["spec"] = wanted["spec"].clone();
+    let noted = if mandatory { &follow.to_string() } else { "true" };
+    let annotated = tree::annotation(stored, FLOW_AUTOUPDATE) == Some(noted);
+    if !annotated && let Some(own) = tree::map_mut(&mut object, &["metadata", "annotations"]) {
+        own.insert(FLOW_AUTOUPDATE.to_owned(), noted.into());
+    }
+    let mut spec = wanted["spec"].clone();
+    if !follow && let (true, Some(own)) = (tree::has(&spec, "/exempt"), stored.pointer("/spec/exempt")) {
+        spec["exempt"] = own.clone();
+    }
+    if annotated && covers(stored.get("spec").unwrap_or(&Value::Null), &spec) {
+        return Step::Keep;
+    }
+    object["spec"] = spec;
     Step::Update(object)
+}
+
+/// Whether an object was made by a program (this or an older one) that does not want it any more.
+pub(super) fn outdated(wanted: &[Value], stored: &Value) -> bool {
+    tree::annotation(stored, FLOW_AUTOUPDATE) == Some("true")
+        && !wanted.iter().any(|w| tree::name(w) == tree::name(stored))
 }
 
 /// Whether a stored value says everything a wanted one does; defaults it has on top do not count.
@@ -299,39 +321,6 @@ fn covers(stored: &Value, wanted: &Value) -> bool {
         (Value::Array(s), Value::Array(w)) => s.len() == w.len() && s.iter().zip(w).all(|(s, w)| covers(s, w)),
         (s, w) => s == w,
     }
-}
-
-/// A schema with its `Dangling` condition set, unless it is so already.
-pub(super) fn dangling(mut schema: Value, levels: &[String], now: &str) -> Option<Value> {
-    let level = tree::text(&schema, "/spec/priorityLevelConfiguration/name").to_owned();
-    let there = levels.contains(&level);
-    let (status, reason, message) = if there {
-        (
-            "False",
-            "Found",
-            format!("This FlowSchema references the PriorityLevelConfiguration object named {level:?} and it exists"),
-        )
-    } else {
-        (
-            "True",
-            "NotFound",
-            format!(
-                "This FlowSchema references the PriorityLevelConfiguration object named {level:?} but there is no such object"
-            ),
-        )
-    };
-    let known = tree::list(&schema, "/status/conditions")
-        .iter()
-        .any(|c| tree::text(c, "/type") == "Dangling" && tree::text(c, "/status") == status);
-    if known {
-        return None;
-    }
-    let conditions = tree::list_mut(&mut schema, &["status", "conditions"])?;
-    conditions.retain(|c| tree::text(c, "/type") != "Dangling");
-    conditions.push(
-        json!({"type": "Dangling", "status": status, "reason": reason, "message": message, "lastTransitionTime": now}),
-    );
-    Some(schema)
 }
 
 #[cfg(test)]
@@ -373,7 +362,33 @@ mod tests {
         edited["spec"]["matchingPrecedence"] = json!(5);
         assert!(matches!(step("flowschemas", &wanted, Some(&edited)), Step::Update(_)));
         edited["metadata"]["annotations"][FLOW_AUTOUPDATE] = json!("false");
-        assert_eq!(step("flowschemas", &wanted, Some(&edited)), Step::Keep);
+        let own = flow_control()["flowschemas"].iter().find(|s| tree::name(s) == "service-accounts").cloned();
+        let mut edited_own = own.clone().expect("a schema");
+        edited_own["spec"]["matchingPrecedence"] = json!(5);
+        edited_own["metadata"]["annotations"][FLOW_AUTOUPDATE] = json!("false");
+        assert_eq!(step("flowschemas", &own.expect("a schema"), Some(&edited_own)), Step::Keep);
+        assert!(matches!(step("flowschemas", &wanted, Some(&edited)), Step::Update(_)), "the catch-all is mandatory");
+    }
+
+    #[test]
+    fn the_exempt_may_be_given_seats() {
+        let wanted = flow_control()["prioritylevelconfigurations"].iter().find(|l| tree::name(l) == "exempt").cloned();
+        let wanted = wanted.expect("a level");
+        let mut edited = wanted.clone();
+        edited["spec"]["exempt"]["nominalConcurrencyShares"] = json!(7);
+        assert!(matches!(step("prioritylevelconfigurations", &wanted, Some(&edited)), Step::Update(_)));
+        edited["metadata"]["annotations"][FLOW_AUTOUPDATE] = json!("false");
+        assert_eq!(step("prioritylevelconfigurations", &wanted, Some(&edited)), Step::Keep);
+    }
+
+    #[test]
+    fn objects_of_older_programs_go() {
+        let wanted = &flow_control()["flowschemas"];
+        let stored =
+            |name: &str, follows: &str| json!({"metadata": {"name": name, "annotations": {FLOW_AUTOUPDATE: follows}}});
+        assert!(outdated(wanted, &stored("workload-leader-election", "true")));
+        assert!(!outdated(wanted, &stored("workload-leader-election", "false")));
+        assert!(!outdated(wanted, &stored("catch-all", "true")));
     }
 
     #[test]

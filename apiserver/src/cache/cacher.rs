@@ -22,6 +22,9 @@ const RING_BYTES: usize = 4 << 20;
 /// Changes a watcher may lag behind.
 const WATCHER_BUFFER: usize = 1024;
 
+/// Objects looked at for their average size.
+const SAMPLE: usize = 64;
+
 /// Decides which objects a reader sees.
 pub type Filter = Arc<dyn Fn(&Entry) -> bool + Send + Sync>;
 
@@ -217,6 +220,14 @@ impl Cacher {
     /// Number of objects.
     pub fn len(&self) -> usize {
         self.state.read().objects.len()
+    }
+
+    /// Stored bytes of an object, on average over a few.
+    pub fn size_of_one(&self) -> u64 {
+        let state = self.state.read();
+        let sizes = state.objects.values().take(SAMPLE).map(|e| e.raw.size());
+        let (count, sum) = sizes.fold((0, 0), |(count, sum), size| (count + 1, sum + size));
+        u64::try_from(sum.checked_div(count).unwrap_or(0)).unwrap_or(u64::MAX)
     }
 
     /// True without objects.

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use proto::Value;
 use proto::resources::{Resource, Row};
 
-use super::cacher::Cacher;
+use super::cacher::{Cacher, Start};
 use super::entry::Entry;
 use super::hub::Hub;
-use crate::api::{Changed, Changes, Reader, Source};
+use crate::api::{Changed, Changes, Reader, Source, Stored};
 use crate::registry::Rows;
 use crate::storage::codec;
 
@@ -61,6 +62,28 @@ impl Reader for CacheReader {
     fn source(&self, group: &str, plural: &str) -> Option<Arc<dyn Source>> {
         let (row, cacher) = self.cacher(group, plural)?;
         Some(Arc::new(Followed { row, cacher }))
+    }
+
+    fn changed<'a>(&'a self, group: &'a str, plural: &'a str, since: u64) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let Some((_, cacher)) = self.cacher(group, plural) else { return std::future::pending().await };
+            cacher.wait_ready().await;
+            if self.version(group, plural) != since {
+                return;
+            }
+            let since = i64::try_from(since).unwrap_or(0);
+            // History that is gone is a change as well.
+            if let Ok(mut watch) = cacher.watch("", Start::After(since), since, Arc::new(|_: &Entry| true))
+                && watch.replay.is_empty()
+            {
+                watch.receiver.recv().await;
+            }
+        })
+    }
+
+    fn stored(&self, group: &str, plural: &str) -> Option<Stored> {
+        let (_, cacher) = self.cacher(group, plural)?;
+        Some(Stored { objects: u64::try_from(cacher.len()).unwrap_or(u64::MAX), size: cacher.size_of_one() })
     }
 }
 

@@ -4,12 +4,13 @@ use std::io::Write as _;
 
 use actix_web::HttpResponse;
 use actix_web::http::StatusCode;
-use actix_web::http::header::{HeaderValue, WARNING};
+use actix_web::http::header::{HeaderValue, RETRY_AFTER, WARNING};
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use shared::status::Status;
 
+use crate::flowcontrol::Classified;
 use crate::negotiate::{self, Format};
 use crate::verbs::{Body, Reply};
 
@@ -25,6 +26,8 @@ pub struct Shape {
     pub gzip: bool,
     /// For the `Audit-Id` header.
     pub audit_id: String,
+    /// What flow control made of the request.
+    pub classified: Option<Classified>,
 }
 
 fn code(n: u16) -> StatusCode {
@@ -36,6 +39,10 @@ fn start(n: u16, shape: &Shape) -> actix_web::HttpResponseBuilder {
     b.insert_header(("Cache-Control", "no-cache, private"));
     if !shape.audit_id.is_empty() {
         b.insert_header(("Audit-Id", shape.audit_id.as_str()));
+    }
+    if let Some(c) = &shape.classified {
+        b.insert_header(("X-Kubernetes-PF-FlowSchema-UID", c.schema_uid.as_str()));
+        b.insert_header(("X-Kubernetes-PF-PriorityLevel-UID", c.level_uid.as_str()));
     }
     b
 }
@@ -103,6 +110,14 @@ pub fn failure(status: &Status, shape: &Shape) -> HttpResponse {
     }
     b.insert_header(("Content-Type", format.content_type()));
     b.body(negotiate::status(format, pretty, status))
+}
+
+/// An answer to a request there is no room for: plain text, made without looking at what the client accepts.
+pub fn throttled(status: &Status, shape: &Shape) -> HttpResponse {
+    let mut response = text(status.code, format!("{}\n", status.message), shape);
+    let seconds = HeaderValue::from(status.retry_after().unwrap_or(1));
+    response.headers_mut().insert(RETRY_AFTER, seconds);
+    response
 }
 
 /// Plain text.

@@ -23,13 +23,14 @@ use super::conduct::Conduct;
 use super::health::Health;
 use super::info::request_info;
 use super::paths;
-use crate::access::{Access, Head, Notes, Pass, Refusal, attributes, is_long_running};
+use crate::access::{Access, Head, Notes, Pass, Permit, Refusal, attributes, is_long_running};
 use crate::api::RequestInfo;
 use crate::audit::{Audit, Origin, Trail, attempted};
 use crate::connect::Connect;
+use crate::flowcontrol::{FlowControl, Watching};
 use crate::verbs::engine::Engine;
 use crate::verbs::query::Query;
-use crate::verbs::{self, Body, Request};
+use crate::verbs::{self, Body, Reply, Request};
 
 /// Largest request body.
 pub const MAX_BODY: usize = 3 << 20;
@@ -117,7 +118,15 @@ impl Server {
             #[allow(clippy::cast_precision_loss)]
             self.counters.objects.with_label_values(&[&resource]).set(count as f64);
         }
+        if let Some(flow) = self.flow() {
+            flow.publish();
+        }
         metrics::gather()
+    }
+
+    /// Flow control, when it is on.
+    pub(super) fn flow(&self) -> Option<&Arc<FlowControl>> {
+        self.access.as_ref().and_then(|a| a.gate().flow())
     }
 
     fn count(&self, info: &RequestInfo, dry_run: bool, code: u16, since: Instant) {
@@ -199,6 +208,26 @@ fn decoded(path: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
+/// A stream keeps the request's seat until it has nothing more to send at once: a list to its end, a watch until it
+/// waits for changes. A watch counts until it ends.
+fn held(mut reply: Reply, permit: Option<Permit>, watching: Option<Watching>) -> Reply {
+    reply.body = match reply.body {
+        Body::Stream(mut stream) => {
+            let mut kept = Some(permit);
+            let stream = futures::stream::poll_fn(move |cx| {
+                let next = stream.poll_next_unpin(cx);
+                if next.is_pending() && watching.is_some() {
+                    drop(kept.take());
+                }
+                next
+            });
+            Body::Stream(stream.boxed_local())
+        }
+        full => full,
+    };
+    reply
+}
+
 /// The handler of all paths.
 pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web::Data<Server>) -> HttpResponse {
     let since = Instant::now();
@@ -211,6 +240,7 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
         accept: req.headers().get("accept").and_then(|v| v.to_str().ok()).map(str::to_owned),
         gzip: header("accept-encoding").split(',').any(|e| e.trim().starts_with("gzip")),
         audit_id: String::new(),
+        classified: None,
     };
     let origin = Some(header("origin")).filter(|origin| server.conduct.may_read(origin));
     if origin.is_some() && req.method() == Method::OPTIONS {
@@ -353,6 +383,7 @@ async fn enter(
     }
     let mut notes = Notes::default();
     let passed = access.admit(&head, user, &mut notes).await;
+    shape.classified = notes.classified.take();
     if let Some(trail) = trail {
         trail.impersonates(notes.impersonated);
         trail.annotate(notes.annotations);
@@ -364,6 +395,10 @@ async fn enter(
                 trail.failed(&status);
             }
             answer::failure(&status, shape)
+        }
+        Refusal::Throttled(status) => {
+            server.count(info, false, status.code, asked.since);
+            answer::throttled(&status, shape)
         }
         Refusal::Failure(why) => {
             server.count(info, false, 500, asked.since);
@@ -458,7 +493,8 @@ async fn answer(
             if let (Some(trail), Body::Full(body)) = (trail, &r.body) {
                 trail.response(&r.content_type, body);
             }
-            answer::reply(r, shape)
+            let watching = server.access.as_ref().and_then(|a| a.gate().watching(info));
+            answer::reply(held(r, pass.and_then(|p| p.permit), watching), shape)
         }
         Err(status) => {
             server.count(info, dry_run, status.code, since);

@@ -44,6 +44,8 @@ pub struct Milestones {
     pub service: AtomicBool,
     /// The default ServiceCIDR exists.
     pub cidr: AtomicBool,
+    /// Flow control has its first configuration.
+    pub flow: AtomicBool,
     /// The server is going down.
     pub stopping: AtomicBool,
 }
@@ -182,6 +184,7 @@ impl Health {
             "poststarthook/start-system-namespaces-controller" => done(&m.namespaces),
             "poststarthook/bootstrap-controller" => done(&m.service),
             "poststarthook/start-kubernetes-service-cidr-controller" => done(&m.cidr),
+            "poststarthook/priority-and-fairness-config-consumer" => done(&m.flow),
             n if self.bootstrap.hooks().contains(&n) => self.bootstrap.check(n),
             _ => Ok(()),
         }

@@ -175,6 +175,13 @@ pub(super) async fn serve(
         ["metrics"] => {
             answer::reply(Reply::new(200, "text/plain; version=0.0.4; charset=utf-8", server.metrics()), shape)
         }
+        ["debug", "api_priority_and_fairness", page] => {
+            let details = query.get("includeRequestDetails").is_some_and(|v| !v.is_empty());
+            match server.flow().and_then(|f| f.dump(page, details)) {
+                Some(text) => answer::text(200, text, shape),
+                None => answer::not_found(shape),
+            }
+        }
         ["api"] => match aggregated(&rows, true, shape) {
             Some(r) => r,
             None => document(Some(discovery::api_versions(&server.address)), "APIVersions", query, shape),

@@ -1,0 +1,97 @@
+//! Whether there is room for a request: by priority and fairness, or without it by counting. Requests that take as
+//! long as the client likes are not held up; a watch is, until it has begun.
+
+use std::sync::Arc;
+
+use shared::authn::UserInfo;
+use shared::status::Status;
+
+use super::inflight::{self, Limits};
+use super::Head;
+use crate::api::RequestInfo;
+use crate::flowcontrol::{Classified, FlowControl, Seat, Watching};
+
+/// What every client is told that finds no room.
+pub const TRY_AGAIN: &str = "Too many requests, please try again later.";
+
+/// See the module.
+pub enum Gate {
+    /// API Priority and Fairness.
+    Fair(Arc<FlowControl>),
+    /// `--enable-priority-and-fairness=false`
+    Counted(Limits),
+}
+
+/// What holds a request's room until it is dropped.
+#[derive(Debug)]
+pub enum Permit {
+    /// Of a priority level.
+    Seat(Box<Seat>),
+    /// Of the server.
+    Place(inflight::Permit),
+}
+
+/// There is no room.
+pub(super) struct Full {
+    pub(super) status: Status,
+    /// What flow control made of the request.
+    pub(super) classified: Option<Classified>,
+}
+
+impl Gate {
+    pub(super) async fn enter(&self, head: &Head<'_>, user: &UserInfo) -> Result<Option<Permit>, Full> {
+        let info = head.info;
+        if is_long_running(info) && (info.verb != "watch" || matches!(self, Self::Counted(_))) {
+            return Ok(None);
+        }
+        match self {
+            Self::Fair(flow) => match flow.enter(info, user, head.query).await {
+                Ok(seat) => Ok(Some(Permit::Seat(Box::new(seat)))),
+                Err(refused) => {
+                    let seconds = i32::try_from(refused.retry_after).unwrap_or(1);
+                    let status = Status::too_many_requests(TRY_AGAIN, seconds);
+                    Err(Full { status, classified: Some(refused.classified) })
+                }
+            },
+            Self::Counted(limits) => match limits.enter(info, user) {
+                Ok(place) => Ok(place.map(Permit::Place)),
+                Err(status) => Err(Full { status, classified: None }),
+            },
+        }
+    }
+
+    /// Counts a watch for the estimates of writes.
+    pub fn watching(&self, info: &RequestInfo) -> Option<Watching> {
+        match self {
+            Self::Fair(flow) if info.verb == "watch" => Some(flow.watching(info)),
+            _ => None,
+        }
+    }
+
+    /// Flow control, when it is on.
+    pub fn flow(&self) -> Option<&Arc<FlowControl>> {
+        match self {
+            Self::Fair(flow) => Some(flow),
+            Self::Counted(_) => None,
+        }
+    }
+}
+
+impl Permit {
+    /// What the request was classified as.
+    pub fn classified(&self) -> Option<Classified> {
+        match self {
+            Self::Seat(seat) => Some(seat.classified()),
+            Self::Place(_) => None,
+        }
+    }
+}
+
+/// Requests that take as long as the client likes.
+pub fn is_long_running(info: &RequestInfo) -> bool {
+    if !info.is_resource {
+        return info.path.starts_with("/debug/pprof/");
+    }
+    matches!(info.verb.as_str(), "watch" | "proxy")
+        || matches!(info.subresource.as_str(), "attach" | "exec" | "proxy" | "log" | "portforward")
+}

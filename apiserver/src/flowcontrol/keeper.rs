@@ -1,0 +1,239 @@
+//! Follows the configuration: reads FlowSchemas and PriorityLevelConfigurations again when they change, says in each
+//! schema's status whether its level exists, lets levels borrow every ten seconds, and rings when a seat is due.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::FlowControl;
+use super::config::{Config, LevelSpec};
+use super::timing::{Family, Rows};
+use crate::access::tree;
+use crate::api::{Api, Reader};
+use crate::bootstrap;
+
+/// The group of the objects.
+pub(super) const GROUP: &str = "flowcontrol.apiserver.k8s.io";
+const LEVELS: &str = "prioritylevelconfigurations";
+const SCHEMAS: &str = "flowschemas";
+/// Between adjustments of the limits.
+const BORROWING: Duration = Duration::from_secs(10);
+/// Several changes at once are read once.
+const SETTLE: Duration = Duration::from_millis(20);
+/// A status is written at most so often in so long: two servers that disagree must not write for ever.
+const WRITES: usize = 6;
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// Makes the level timings part of the metrics.
+pub(super) fn register(flow: &Arc<FlowControl>) {
+    let family = |name, help, fill: fn(&FlowControl, &mut Rows)| {
+        let flow: Weak<FlowControl> = Arc::downgrade(flow);
+        let timings = move |rows: &mut Rows| {
+            if let Some(flow) = flow.upgrade() {
+                fill(&flow, rows);
+            }
+        };
+        shared::metrics::register(Family::new(name, help, Box::new(timings)));
+    };
+    family(
+        "apiserver_flowcontrol_priority_level_request_utilization",
+        "Observations, at the end of every nanosecond, of number of requests (as a fraction of the relevant limit) waiting or in any stage of execution (but only initial stage for WATCHes)",
+        |flow, rows| {
+            flow.each_timing(|level, what, timing| {
+                if matches!(what, "waiting" | "executing") {
+                    rows.add(timing, &[("phase", what), ("priority_level", level)]);
+                }
+            });
+        },
+    );
+    family(
+        "apiserver_flowcontrol_priority_level_seat_utilization",
+        "Observations, at the end of every nanosecond, of utilization of seats for any stage of execution (but only initial stage for WATCHes)",
+        |flow, rows| {
+            flow.each_timing(|level, what, timing| {
+                if what == "seats" {
+                    rows.add(timing, &[("phase", "executing"), ("priority_level", level)]);
+                }
+            });
+        },
+    );
+    family(
+        "apiserver_flowcontrol_demand_seats",
+        "Observations, at the end of every nanosecond, of (the number of seats each priority level could use) / (nominal number of seats for that level)",
+        |flow, rows| {
+            flow.each_timing(|level, what, timing| {
+                if what == "demand" {
+                    rows.add(timing, &[("priority_level", level)]);
+                }
+            });
+        },
+    );
+    family(
+        "apiserver_flowcontrol_read_vs_write_current_requests",
+        "Observations, at the end of every nanosecond, of the number of requests (as a fraction of the relevant limit) waiting or in regular stage of execution",
+        |flow, rows| {
+            let mut all = flow.mix.0.lock();
+            for (i, (count, timing)) in all.iter_mut().enumerate() {
+                timing.set(flow.clock.now(), *count, f64::from(flow.total));
+                let phase = if i < 2 { "waiting" } else { "executing" };
+                let kind = if i % 2 == 0 { "readOnly" } else { "mutating" };
+                rows.add(timing, &[("phase", phase), ("request_kind", kind)]);
+            }
+        },
+    );
+}
+
+impl FlowControl {
+    fn each_timing(&self, mut show: impl FnMut(&str, &'static str, &super::Timing)) {
+        let state = self.state.read().clone();
+        for level in state.levels.values() {
+            level.timings(&mut show);
+        }
+    }
+
+    /// Writes the gauges that are only made when somebody looks.
+    pub fn publish(&self) {
+        let state = self.state.read().clone();
+        for level in state.levels.values() {
+            level.publish();
+        }
+    }
+
+    /// See the module. Runs until dropped; `ready` is called once the first configuration is in force.
+    pub async fn follow(self: Arc<Self>, api: Api, ready: impl FnOnce()) {
+        let reader = self.reader.clone();
+        let mut ready = Some(ready);
+        let mut statuses = Statuses::default();
+        let mut borrow = tokio::time::interval(BORROWING);
+        borrow.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut seen = (0, 0);
+        loop {
+            let due = self.tick();
+            let ring = async {
+                match due {
+                    Some(at) => tokio::time::sleep_until(Instant::from_std(self.clock.started + at)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.clock.bell.notified() => {}
+                () = ring => {}
+                _ = borrow.tick() => self.rebalance(),
+                () = changed(reader.as_ref(), seen) => {
+                    tokio::time::sleep(SETTLE).await;
+                    seen = (reader.version(GROUP, LEVELS), reader.version(GROUP, SCHEMAS));
+                    let (levels, schemas) = (reader.list(GROUP, LEVELS, None), reader.list(GROUP, SCHEMAS, None));
+                    self.reconfigure(Config::digest(levels.iter().map(AsRef::as_ref), schemas.iter().map(AsRef::as_ref)));
+                    if let Some(ready) = ready.take() {
+                        ready();
+                    }
+                    statuses.write(&api, &levels, &schemas).await;
+                }
+            }
+        }
+    }
+}
+
+/// Waits until levels or schemas are others than those of these versions.
+async fn changed(reader: &dyn Reader, seen: (u64, u64)) {
+    tokio::select! {
+        () = reader.changed(GROUP, LEVELS, seen.0) => {}
+        () = reader.changed(GROUP, SCHEMAS, seen.1) => {}
+    }
+}
+
+/// Writes the `Dangling` condition of schemas.
+#[derive(Default)]
+struct Statuses(BTreeMap<String, VecDeque<Instant>>);
+
+impl Statuses {
+    /// Whether one more write of this status is in order.
+    fn may_write(&mut self, name: &str, now: Instant) -> bool {
+        let times = self.0.entry(name.to_owned()).or_default();
+        while times.front().is_some_and(|t| now.duration_since(*t) > WINDOW) {
+            times.pop_front();
+        }
+        if times.len() >= WRITES {
+            return false;
+        }
+        times.push_back(now);
+        true
+    }
+
+    async fn write(&mut self, api: &Api, levels: &[Arc<Value>], schemas: &[Arc<Value>]) {
+        let names: Vec<String> = levels.iter().filter_map(|l| LevelSpec::read(l)).map(|l| l.name).collect();
+        let now = bootstrap::now();
+        let user = bootstrap::server_user();
+        for schema in schemas {
+            let Some(marked) = dangling(schema, &names, &now) else { continue };
+            if !self.may_write(tree::name(schema), Instant::now()) {
+                continue;
+            }
+            // Lost to somebody else's write: his change is seen, and the status written then.
+            if let Err(error) = api.update(&user, GROUP, SCHEMAS, "status", marked).await
+                && !error.is_conflict()
+                && !error.is_not_found()
+            {
+                tracing::warn!(schema = tree::name(schema), %error, "writing the status of a FlowSchema failed");
+            }
+        }
+        self.0.retain(|name, _| schemas.iter().any(|s| tree::name(s) == name));
+    }
+}
+
+/// A schema with its `Dangling` condition set, unless it is so already.
+fn dangling(schema: &Value, levels: &[String], now: &str) -> Option<Value> {
+    let level = tree::text(schema, "/spec/priorityLevelConfiguration/name");
+    let found = levels.iter().any(|l| l == level);
+    let begin = format!("This FlowSchema references the PriorityLevelConfiguration object named {level:?}");
+    let (status, reason, message) = if found {
+        ("False", "Found", format!("{begin} and it exists"))
+    } else {
+        ("True", "NotFound", format!("{begin} but there is no such object"))
+    };
+    let known = tree::list(schema, "/status/conditions").iter().any(|c| {
+        [("/type", "Dangling"), ("/status", status), ("/reason", reason), ("/message", &message)]
+            .iter()
+            .all(|(field, value)| tree::text(c, field) == *value)
+    });
+    if known {
+        return None;
+    }
+    let mut schema = schema.clone();
+    let conditions = tree::list_mut(&mut schema, &["status", "conditions"])?;
+    conditions.retain(|c| tree::text(c, "/type") != "Dangling");
+    conditions.push(
+        json!({"type": "Dangling", "status": status, "reason": reason, "message": message, "lastTransitionTime": now}),
+    );
+    Some(schema)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemas_say_whether_their_level_exists() {
+        let schema = json!({"metadata": {"name": "s"}, "spec": {"priorityLevelConfiguration": {"name": "l"}}});
+        let missing = dangling(&schema, &[], "t").expect("marked");
+        assert_eq!(
+            missing["status"]["conditions"],
+            json!([{"type": "Dangling", "status": "True", "reason": "NotFound", "lastTransitionTime": "t",
+                "message": "This FlowSchema references the PriorityLevelConfiguration object named \"l\" but there is no such object"}])
+        );
+        assert_eq!(dangling(&missing, &[], "u"), None);
+        let found = dangling(&missing, &["l".into()], "u").expect("marked");
+        assert_eq!(found["status"]["conditions"].as_array().map(Vec::len), Some(1));
+        assert_eq!(found["status"]["conditions"][0]["status"], "False");
+    }
+
+    #[test]
+    fn statuses_are_not_written_for_ever() {
+        let (mut statuses, now) = (Statuses::default(), Instant::now());
+        assert_eq!((0..10).filter(|_| statuses.may_write("s", now)).count(), WRITES);
+        assert!(statuses.may_write("s", now + WINDOW + Duration::from_secs(1)));
+    }
+}

@@ -1,0 +1,267 @@
+//! What a request costs: seats while it runs, and seats for a while after it when many watchers hear of its change.
+//! Pure: counts come in as arguments.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::api::{RequestInfo, Stored};
+use crate::verbs::query::Query;
+
+/// Bytes a list may hold in memory for one seat.
+const BYTES_PER_SEAT: u64 = 100_000;
+/// What a list from the cache holds at most, in bytes: it is streamed.
+const STREAMED: u64 = 1_000_000;
+/// The size taken for objects of unknown size, in bytes: the largest etcd takes.
+const LARGEST_OBJECT: u64 = 1_500_000;
+/// Most seats of a list, and of a write.
+const MOST_LIST_SEATS: u32 = 100;
+const MOST_WRITE_SEATS: u32 = 10;
+/// Watchers served by one seat, and how long a seat is busy with one event.
+const WATCHERS_PER_SEAT: u32 = 10;
+const EVENT: Duration = Duration::from_millis(5);
+/// What a request is taken to last before it is known.
+pub(super) const GUESS: Duration = Duration::from_millis(3);
+
+/// An estimate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Work {
+    /// Seats while the request is executed.
+    pub(super) seats: u32,
+    /// Seats after that.
+    pub(super) last_seats: u32,
+    /// How long these are taken.
+    pub(super) tail: Duration,
+}
+
+impl Work {
+    /// So many seats and nothing afterwards.
+    pub(super) fn of(seats: u32) -> Self {
+        Self { seats, last_seats: 0, tail: Duration::ZERO }
+    }
+
+    /// Seats that must be free for the request to begin.
+    pub(super) fn widest(&self) -> u32 {
+        self.seats.max(self.last_seats)
+    }
+
+    /// Seat-seconds, taking the execution to last as long as most do.
+    pub(super) fn cost(&self) -> f64 {
+        f64::from(self.seats) * GUESS.as_secs_f64() + f64::from(self.last_seats) * self.tail.as_secs_f64()
+    }
+
+    /// No more seats after the execution than there are; the work stays the same, so it lasts longer.
+    pub(super) fn fitted(mut self, limit: u32) -> Self {
+        if self.last_seats > limit && limit > 0 {
+            self.tail = self.tail.mul_f64(f64::from(self.last_seats) / f64::from(limit));
+            self.last_seats = limit;
+        }
+        self
+    }
+}
+
+/// Counts of watches by what they watch.
+#[derive(Default)]
+pub(super) struct Watchers(Mutex<HashMap<Watched, u32>>);
+
+/// A resource (group and plural), a namespace or "", a name or "".
+type Watched = (String, String, String, String);
+
+impl Watchers {
+    fn key(info: &RequestInfo) -> Watched {
+        (info.api_group.clone(), info.resource.clone(), info.namespace.clone(), info.name.clone())
+    }
+
+    /// Counts a watch; give what it returns to [`Watchers::forget`].
+    pub(super) fn register(&self, info: &RequestInfo) -> Watched {
+        let key = Self::key(info);
+        *self.0.lock().entry(key.clone()).or_default() += 1;
+        key
+    }
+
+    pub(super) fn forget(&self, key: &Watched) {
+        let mut counts = self.0.lock();
+        if let Some(count) = counts.get_mut(key) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                counts.remove(key);
+            }
+        }
+    }
+
+    /// Watches that may hear of a write.
+    pub(super) fn interested(&self, info: &RequestInfo) -> u32 {
+        let counts = self.0.lock();
+        if counts.is_empty() {
+            return 0;
+        }
+        let (group, resource, namespace, name) = Self::key(info);
+        let of = |namespace: &str, name: &str| {
+            let key = (group.clone(), resource.clone(), namespace.to_owned(), name.to_owned());
+            counts.get(&key).copied().unwrap_or(0)
+        };
+        let mut sum = of("", "");
+        if !namespace.is_empty() {
+            sum += of(&namespace, "");
+        }
+        if !name.is_empty() {
+            sum += of(&namespace, &name);
+        }
+        sum
+    }
+}
+
+/// What an estimate needs to know beyond the request.
+pub(super) struct Facts<'a> {
+    /// Most seats a request of this priority level may have; 0 is no bound.
+    pub(super) most: u32,
+    /// What is stored of a resource; `None` for one that is not served here.
+    pub(super) stored: &'a dyn Fn(&RequestInfo) -> Option<Stored>,
+    /// Watches that may hear of a write.
+    pub(super) watchers: u32,
+}
+
+/// The estimate of a request.
+pub(super) fn estimate(info: &RequestInfo, query: &str, facts: &Facts<'_>) -> Work {
+    match info.verb.as_str() {
+        "list" | "watch" => Work::of(list_seats(info, &Query::parse(query), facts)),
+        "create" | "update" | "patch" | "delete" => write(info, facts),
+        _ => Work::of(1),
+    }
+}
+
+fn bounded(most: u32, limit: u32) -> u32 {
+    if most == 0 { limit } else { most.min(limit) }
+}
+
+fn list_seats(info: &RequestInfo, query: &Query, facts: &Facts<'_>) -> u32 {
+    let most = bounded(facts.most, MOST_LIST_SEATS);
+    let watch = info.verb == "watch";
+    // A watch is as dear as a list only when it begins with one.
+    if watch && !query.flag("sendInitialEvents") {
+        return 1;
+    }
+    let Ok(limit) = query.int("limit") else { return most };
+    let Some(stored) = (facts.stored)(info) else { return 1 };
+    let size = if stored.size == 0 && stored.objects > 0 { LARGEST_OBJECT } else { stored.size };
+    let limited = match limit.and_then(|n| u64::try_from(n).ok()) {
+        Some(n) if n > 0 => stored.objects.min(n),
+        _ => stored.objects,
+    };
+    let cached = watch || !from_storage(query);
+    let selective = ["fieldSelector", "labelSelector"].iter().any(|s| query.get(s).is_some_and(|v| !v.is_empty()));
+    let loaded = if !info.name.is_empty() {
+        1
+    } else if !cached && selective {
+        limited.max(stored.objects / 2)
+    } else {
+        limited
+    };
+    let mut bytes = loaded.saturating_mul(size);
+    if cached {
+        bytes = bytes.min(STREAMED);
+    }
+    u32::try_from(bytes.div_ceil(BYTES_PER_SEAT)).unwrap_or(u32::MAX).clamp(1, most.max(1))
+}
+
+/// Lists at an exact older revision are the dear ones.
+fn from_storage(query: &Query) -> bool {
+    let given = |name: &str| query.get(name).filter(|v| !v.is_empty());
+    match given("resourceVersionMatch") {
+        Some("Exact") => true,
+        Some(_) => false,
+        None if given("continue").is_some() => true,
+        None => {
+            let limited = query.int("limit").is_ok_and(|n| n.is_some_and(|n| n > 0));
+            limited && given("resourceVersion").is_some_and(|v| v != "0")
+        }
+    }
+}
+
+fn write(info: &RequestInfo, facts: &Facts<'_>) -> Work {
+    let exempt = info.resource == "serviceaccounts" && info.subresource == "token";
+    if exempt || facts.watchers < WATCHERS_PER_SEAT {
+        return Work::of(1);
+    }
+    let wanted = facts.watchers.div_ceil(WATCHERS_PER_SEAT);
+    let work = Work { seats: 1, last_seats: wanted, tail: EVENT };
+    work.fitted(bounded(facts.most, MOST_WRITE_SEATS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(verb: &str, name: &str) -> RequestInfo {
+        RequestInfo {
+            is_resource: true,
+            verb: verb.into(),
+            resource: "pods".into(),
+            namespace: "e".into(),
+            name: name.into(),
+            ..RequestInfo::default()
+        }
+    }
+
+    fn seats(verb: &str, name: &str, query: &str, objects: u64, size: u64) -> u32 {
+        let stored = |_: &RequestInfo| Some(Stored { objects, size });
+        estimate(&info(verb, name), query, &Facts { most: 0, stored: &stored, watchers: 0 }).seats
+    }
+
+    #[test]
+    fn lists_by_size() {
+        for (verb, name, query, objects, size, want) in [
+            ("get", "p", "", 1000, 2000, 1),
+            ("list", "", "", 0, 0, 1),
+            ("list", "", "", 100, 2_000, 2),
+            ("list", "", "", 1_000_000, 2_000, 10),
+            ("list", "", "limit=500", 1_000_000, 1_000, 5),
+            ("list", "", "limit=500&continue=x", 100_000, 2_000, 10),
+            ("list", "", "limit=500&continue=x&labelSelector=a%3Db", 100_000, 1_000, 100),
+            ("list", "", "resourceVersionMatch=Exact&resourceVersion=5", 100_000, 10_000, 100),
+            ("list", "", "resourceVersionMatch=NotOlderThan&resourceVersion=5", 100_000, 10_000, 10),
+            ("list", "p", "", 100_000, 10_000, 1),
+            ("list", "", "limit=x", 1, 1, 100),
+            ("watch", "", "", 100_000, 10_000, 1),
+            ("watch", "", "sendInitialEvents=true", 100_000, 10_000, 10),
+            ("list", "", "", 3, 0, 10),
+        ] {
+            assert_eq!(seats(verb, name, query, objects, size), want, "{verb} {query} of {objects}×{size}");
+        }
+    }
+
+    #[test]
+    fn unknown_resources_cost_least() {
+        let none = |_: &RequestInfo| None;
+        let facts = Facts { most: 0, stored: &none, watchers: 0 };
+        assert_eq!(estimate(&info("list", ""), "", &facts), Work::of(1));
+    }
+
+    #[test]
+    fn writes_by_watchers() {
+        let none = |_: &RequestInfo| None;
+        let of =
+            |watchers: u32, most: u32| estimate(&info("update", "p"), "", &Facts { most, stored: &none, watchers });
+        assert_eq!(of(9, 0), Work::of(1));
+        assert_eq!(of(15, 0), Work { seats: 1, last_seats: 2, tail: EVENT });
+        assert_eq!(of(200, 0), Work { seats: 1, last_seats: 10, tail: EVENT * 2 });
+        assert_eq!(of(200, 5), Work { seats: 1, last_seats: 5, tail: EVENT * 4 });
+        let token =
+            RequestInfo { resource: "serviceaccounts".into(), subresource: "token".into(), ..info("create", "a") };
+        assert_eq!(estimate(&token, "", &Facts { most: 0, stored: &none, watchers: 50 }), Work::of(1));
+    }
+
+    #[test]
+    fn watches_are_counted_where_they_look() {
+        let watchers = Watchers::default();
+        let all = RequestInfo { namespace: String::new(), ..info("watch", "") };
+        let keys = [all, info("watch", ""), info("watch", "p"), info("watch", "q")].map(|i| watchers.register(&i));
+        assert_eq!(watchers.interested(&info("update", "p")), 3);
+        assert_eq!(watchers.interested(&info("create", "")), 2);
+        for key in &keys {
+            watchers.forget(key);
+        }
+        assert_eq!(watchers.interested(&info("update", "p")), 0);
+    }
+}
