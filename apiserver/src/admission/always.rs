@@ -7,52 +7,20 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use shared::status::Status;
 
-use super::{Attributes, Operation, Plugin};
+use super::{Attributes, Plugin};
 use crate::access::tree;
 
 /// Admits everything.
 pub struct AlwaysAdmit;
 
 #[async_trait]
-impl Plugin for AlwaysAdmit {
-    fn name(&self) -> &'static str {
-        "AlwaysAdmit"
-    }
-
-    fn mutates(&self) -> bool {
-        true
-    }
-
-    fn validates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, _: Operation) -> bool {
-        true
-    }
-}
+impl Plugin for AlwaysAdmit {}
 
 /// Refuses everything.
 pub struct AlwaysDeny;
 
 #[async_trait]
 impl Plugin for AlwaysDeny {
-    fn name(&self) -> &'static str {
-        "AlwaysDeny"
-    }
-
-    fn mutates(&self) -> bool {
-        true
-    }
-
-    fn validates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, _: Operation) -> bool {
-        true
-    }
-
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         Err(a.forbidden("admission control is denying all modifications"))
     }
@@ -67,22 +35,6 @@ pub struct AlwaysPullImages;
 
 #[async_trait]
 impl Plugin for AlwaysPullImages {
-    fn name(&self) -> &'static str {
-        "AlwaysPullImages"
-    }
-
-    fn mutates(&self) -> bool {
-        true
-    }
-
-    fn validates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, operation: Operation) -> bool {
-        matches!(operation, Operation::Create | Operation::Update)
-    }
-
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         let judged = a.is("", "pods") || (a.of("", "pods") && a.subresource == "ephemeralcontainers");
         if !judged {
@@ -103,9 +55,6 @@ impl Plugin for AlwaysPullImages {
     }
 
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        if !a.is("", "pods") {
-            return Ok(());
-        }
         let Some(pod) = a.object() else { return Ok(()) };
         for list in ["containers", "initContainers"] {
             for (at, container) in tree::list(pod, &format!("/spec/{list}")).iter().enumerate() {
@@ -126,22 +75,7 @@ pub struct LimitPodHardAntiAffinityTopology;
 
 #[async_trait]
 impl Plugin for LimitPodHardAntiAffinityTopology {
-    fn name(&self) -> &'static str {
-        "LimitPodHardAntiAffinityTopology"
-    }
-
-    fn validates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, operation: Operation) -> bool {
-        matches!(operation, Operation::Create | Operation::Update)
-    }
-
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        if !a.is("", "pods") {
-            return Ok(());
-        }
         let Some(pod) = a.object() else { return Ok(()) };
         let terms = tree::list(pod, "/spec/affinity/podAntiAffinity/requiredDuringSchedulingIgnoredDuringExecution");
         match terms.iter().map(|t| tree::text(t, "/topologyKey")).find(|k| *k != "kubernetes.io/hostname") {
@@ -158,22 +92,7 @@ pub struct ExtendedResourceToleration;
 
 #[async_trait]
 impl Plugin for ExtendedResourceToleration {
-    fn name(&self) -> &'static str {
-        "ExtendedResourceToleration"
-    }
-
-    fn mutates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, operation: Operation) -> bool {
-        matches!(operation, Operation::Create | Operation::Update)
-    }
-
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        if !a.is("", "pods") {
-            return Ok(());
-        }
         let Some(pod) = a.object.as_deref_mut() else { return Ok(()) };
         let wanted: BTreeSet<String> = ["/spec/containers", "/spec/initContainers"]
             .iter()

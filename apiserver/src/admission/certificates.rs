@@ -39,7 +39,6 @@ async fn may(authorization: &Authorization, a: &Attributes<'_>, verb: &str, sign
 
 /// CertificateApproval, CertificateSigning or ClusterTrustBundleAttest.
 pub struct SignerPermission {
-    name: &'static str,
     verb: &'static str,
     what: &'static str,
     authorization: Arc<Authorization>,
@@ -48,17 +47,17 @@ pub struct SignerPermission {
 impl SignerPermission {
     /// Approving requests.
     pub fn approval(authorization: Arc<Authorization>) -> SignerPermission {
-        SignerPermission { name: "CertificateApproval", verb: "approve", what: "approve requests with", authorization }
+        SignerPermission { verb: "approve", what: "approve requests with", authorization }
     }
 
     /// Signing requests.
     pub fn signing(authorization: Arc<Authorization>) -> SignerPermission {
-        SignerPermission { name: "CertificateSigning", verb: "sign", what: "sign requests with", authorization }
+        SignerPermission { verb: "sign", what: "sign requests with", authorization }
     }
 
     /// Writing trust bundles.
     pub fn attest(authorization: Arc<Authorization>) -> SignerPermission {
-        SignerPermission { name: "ClusterTrustBundleAttest", verb: "attest", what: "attest for", authorization }
+        SignerPermission { verb: "attest", what: "attest for", authorization }
     }
 
     fn concerns(&self, a: &Attributes<'_>) -> bool {
@@ -73,18 +72,6 @@ impl SignerPermission {
 
 #[async_trait]
 impl Plugin for SignerPermission {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn validates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, operation: Operation) -> bool {
-        matches!(operation, Operation::Create | Operation::Update)
-    }
-
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         if !self.concerns(a) {
             return Ok(());
@@ -112,18 +99,6 @@ pub struct CertificateSubjectRestriction;
 
 #[async_trait]
 impl Plugin for CertificateSubjectRestriction {
-    fn name(&self) -> &'static str {
-        "CertificateSubjectRestriction"
-    }
-
-    fn validates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, operation: Operation) -> bool {
-        operation == Operation::Create
-    }
-
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         let Some(request) = a.object().filter(|_| a.is(GROUP, "certificatesigningrequests")) else { return Ok(()) };
         if tree::text(request, "/spec/signerName") != CLIENT_SIGNER {

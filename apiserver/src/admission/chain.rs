@@ -1,105 +1,23 @@
-//! The plugins in upstream's order, and which of them are on.
+//! The plugins that are on, in upstream's order, and the two rounds every write goes through.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use serde_json::Value;
 use shared::authn::SYSTEM_MASTERS;
-use shared::flags::FlagSet;
-use shared::run::{Shutdown, TaskGroup};
 use shared::status::Status;
 
-use super::always::{
-    AlwaysAdmit, AlwaysDeny, AlwaysPullImages, ExtendedResourceToleration, LimitPodHardAntiAffinityTopology,
-};
-use super::certificates::{CertificateSubjectRestriction, SignerPermission};
-use super::default_toleration_seconds::DefaultTolerationSeconds;
-use super::ingress_class::DefaultIngressClass;
-use super::limit_ranger::LimitRanger;
-use super::namespace_exists::{NamespaceAutoProvision, NamespaceExists};
-use super::namespace_lifecycle::NamespaceLifecycle;
-use super::node_restriction::NodeRestriction;
-use super::owner_references::OwnerReferencesPermissionEnforcement;
-use super::pod_node_selector::PodNodeSelector;
-use super::pod_security::PodSecurity;
-use super::pod_tolerations::PodTolerationRestriction;
-use super::pod_topology_labels::PodTopologyLabels;
-use super::policies::ValidatingPolicies;
-use super::priority::Priority;
-use super::resource_quota::ResourceQuota;
-use super::runtime_class::RuntimeClass;
-use super::service_account::ServiceAccount;
-use super::service_external_ips::DenyServiceExternalIPs;
-use super::storage::{DefaultStorageClass, PersistentVolumeClaimResize, StorageObjectInUseProtection};
-use super::taint_nodes_by_condition::TaintNodesByCondition;
-use super::webhooks::{Caller, MutatingWebhooks, ValidatingWebhooks};
-use super::{Attributes, Error, Operation, Shared};
+use super::configuration::Configurations;
+use super::plugins::{Declaration, Deps, PLUGINS, Parts};
+use super::{Attributes, Error, Operation, Shared, measure};
 use crate::access::tree;
-use crate::api::{Api, Reader};
+use crate::api::Reader;
 use crate::authz::Authorization;
 use crate::authz::rbac::{self, check_escalation};
 
-/// What plugins may need.
-pub struct Deps<'a> {
-    /// The command line.
-    pub flags: &'a FlagSet,
-    /// Watch cache.
-    pub reader: Arc<dyn Reader>,
-    /// Live reads and writes.
-    pub api: Api,
-    /// The authorisers.
-    pub authorization: Arc<Authorization>,
-    /// Where connections to webhooks are kept going.
-    pub tasks: TaskGroup,
-    /// Ends them.
-    pub shutdown: Shutdown,
-}
-
-/// All of upstream's plugins in its order, with those on by default.
-const ORDER: [(&str, bool); 37] = [
-    ("AlwaysAdmit", false),
-    ("NamespaceAutoProvision", false),
-    ("NamespaceLifecycle", true),
-    ("NamespaceExists", false),
-    ("LimitPodHardAntiAffinityTopology", false),
-    ("LimitRanger", true),
-    ("ServiceAccount", true),
-    ("NodeRestriction", false),
-    ("TaintNodesByCondition", true),
-    ("AlwaysPullImages", false),
-    ("ImagePolicyWebhook", false),
-    ("PodSecurity", true),
-    ("PodNodeSelector", false),
-    ("Priority", true),
-    ("DefaultTolerationSeconds", true),
-    ("PodTolerationRestriction", false),
-    ("EventRateLimit", false),
-    ("ExtendedResourceToleration", false),
-    ("DefaultStorageClass", true),
-    ("StorageObjectInUseProtection", true),
-    ("OwnerReferencesPermissionEnforcement", false),
-    ("PersistentVolumeClaimResize", true),
-    ("RuntimeClass", true),
-    ("CertificateApproval", true),
-    ("CertificateSigning", true),
-    ("ClusterTrustBundleAttest", true),
-    ("CertificateSubjectRestriction", true),
-    ("DefaultIngressClass", true),
-    ("DenyServiceExternalIPs", false),
-    ("PodTopologyLabels", true),
-    ("NodeDeclaredFeatureValidator", true),
-    ("MutatingAdmissionPolicy", true),
-    ("MutatingAdmissionWebhook", true),
-    ("ValidatingAdmissionPolicy", true),
-    ("ValidatingAdmissionWebhook", true),
-    ("ResourceQuota", true),
-    ("AlwaysDeny", false),
-];
-
-/// The names that are on, in order.
-fn enabled(enable: &[String], disable: &[String]) -> Result<Vec<&'static str>, Error> {
-    let known = |name: &str| ORDER.iter().any(|(n, _)| *n == name);
+/// The plugins that are on, in order.
+fn enabled(enable: &[String], disable: &[String]) -> Result<Vec<&'static Declaration>, Error> {
+    let known = |name: &str| PLUGINS.iter().any(|p| p.name == name);
     for (flag, names) in [("enable-admission-plugins", enable), ("disable-admission-plugins", disable)] {
         if let Some(name) = names.iter().find(|n| !known(n)) {
             return Err(Error::Unknown { flag, name: name.clone() });
@@ -110,58 +28,12 @@ fn enabled(enable: &[String], disable: &[String]) -> Result<Vec<&'static str>, E
         return Err(Error::Overlap(both.join(" ")));
     }
     let has = |list: &[String], name: &str| list.iter().any(|n| n == name);
-    let on = ORDER.iter().filter(|(n, default)| has(enable, n) || (*default && !has(disable, n)));
-    Ok(on.map(|(n, _)| *n).collect())
-}
-
-fn make(name: &str, deps: &Deps<'_>, caller: &Arc<Caller>) -> Option<Shared> {
-    let (reader, api, authorization) = (|| deps.reader.clone(), || deps.api.clone(), || deps.authorization.clone());
-    Some(match name {
-        "AlwaysAdmit" => Arc::new(AlwaysAdmit),
-        "AlwaysDeny" => Arc::new(AlwaysDeny),
-        "AlwaysPullImages" => Arc::new(AlwaysPullImages),
-        "CertificateApproval" => Arc::new(SignerPermission::approval(authorization())),
-        "CertificateSigning" => Arc::new(SignerPermission::signing(authorization())),
-        "CertificateSubjectRestriction" => Arc::new(CertificateSubjectRestriction),
-        "ClusterTrustBundleAttest" => Arc::new(SignerPermission::attest(authorization())),
-        "DefaultIngressClass" => Arc::new(DefaultIngressClass { reader: reader() }),
-        "DefaultStorageClass" => Arc::new(DefaultStorageClass { reader: reader() }),
-        "DefaultTolerationSeconds" => Arc::new(DefaultTolerationSeconds {
-            not_ready: deps.flags.integer("default-not-ready-toleration-seconds"),
-            unreachable: deps.flags.integer("default-unreachable-toleration-seconds"),
-        }),
-        "DenyServiceExternalIPs" => Arc::new(DenyServiceExternalIPs),
-        "ExtendedResourceToleration" => Arc::new(ExtendedResourceToleration),
-        "LimitPodHardAntiAffinityTopology" => Arc::new(LimitPodHardAntiAffinityTopology),
-        "LimitRanger" => Arc::new(LimitRanger { reader: reader() }),
-        "MutatingAdmissionWebhook" => Arc::new(MutatingWebhooks::new(reader(), caller.clone(), authorization())),
-        "NamespaceAutoProvision" => Arc::new(NamespaceAutoProvision { reader: reader(), api: api() }),
-        "NamespaceExists" => Arc::new(NamespaceExists { reader: reader(), api: api() }),
-        "NamespaceLifecycle" => Arc::new(NamespaceLifecycle { reader: reader(), api: api() }),
-        "NodeRestriction" => Arc::new(NodeRestriction { reader: reader(), api: api() }),
-        "OwnerReferencesPermissionEnforcement" => {
-            Arc::new(OwnerReferencesPermissionEnforcement { authorization: authorization() })
-        }
-        "PersistentVolumeClaimResize" => Arc::new(PersistentVolumeClaimResize { reader: reader() }),
-        "PodNodeSelector" => Arc::new(PodNodeSelector { reader: reader() }),
-        "PodSecurity" => Arc::new(PodSecurity { reader: reader() }),
-        "PodTolerationRestriction" => Arc::new(PodTolerationRestriction { reader: reader() }),
-        "PodTopologyLabels" => Arc::new(PodTopologyLabels { reader: reader() }),
-        "Priority" => Arc::new(Priority { reader: reader(), api: api() }),
-        "ResourceQuota" => Arc::new(ResourceQuota::new(reader(), api())),
-        "RuntimeClass" => Arc::new(RuntimeClass { reader: reader(), api: api() }),
-        "ServiceAccount" => Arc::new(ServiceAccount { reader: reader(), api: api() }),
-        "StorageObjectInUseProtection" => Arc::new(StorageObjectInUseProtection),
-        "TaintNodesByCondition" => Arc::new(TaintNodesByCondition),
-        "ValidatingAdmissionPolicy" => Arc::new(ValidatingPolicies { reader: reader() }),
-        "ValidatingAdmissionWebhook" => Arc::new(ValidatingWebhooks::new(reader(), caller.clone(), authorization())),
-        _ => return None,
-    })
+    Ok(PLUGINS.iter().filter(|p| has(enable, p.name) || (p.on && !has(disable, p.name))).collect())
 }
 
 /// The plugins that are on.
 pub struct Chain {
-    plugins: Vec<Shared>,
+    plugins: Vec<(&'static Declaration, Shared)>,
     authorization: Arc<Authorization>,
     reader: Arc<dyn Reader>,
     ready: AtomicBool,
@@ -171,28 +43,6 @@ pub struct Chain {
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What plugins judge by: a cache that has not been read yet must not look like "no limits".
-fn sources(plugin: &str) -> &'static [(&'static str, &'static str)] {
-    const WEBHOOKS: &str = "admissionregistration.k8s.io";
-    match plugin {
-        "LimitRanger" => &[("", "limitranges")],
-        "ResourceQuota" => &[("", "resourcequotas")],
-        "PodSecurity" | "PodNodeSelector" | "PodTolerationRestriction" => &[("", "namespaces")],
-        "Priority" => &[("scheduling.k8s.io", "priorityclasses")],
-        "DefaultStorageClass" | "PersistentVolumeClaimResize" => &[("storage.k8s.io", "storageclasses")],
-        "DefaultIngressClass" => &[("networking.k8s.io", "ingressclasses")],
-        "PodTopologyLabels" => &[("", "nodes")],
-        "MutatingAdmissionWebhook" => &[(WEBHOOKS, "mutatingwebhookconfigurations"), ("", "namespaces")],
-        "ValidatingAdmissionPolicy" => &[
-            (WEBHOOKS, "validatingadmissionpolicies"),
-            (WEBHOOKS, "validatingadmissionpolicybindings"),
-            ("", "namespaces"),
-        ],
-        "ValidatingAdmissionWebhook" => &[(WEBHOOKS, "validatingwebhookconfigurations"), ("", "namespaces")],
-        _ => &[],
-    }
-}
-
 impl Chain {
     /// From `--enable-admission-plugins`, `--disable-admission-plugins` and the flags of single plugins.
     pub fn from_flags(deps: &Deps<'_>) -> Result<Self, Error> {
@@ -201,19 +51,14 @@ impl Chain {
         let exactly = deps.flags.list("admission-control");
         let mut disable = deps.flags.list("disable-admission-plugins");
         if !exactly.is_empty() {
-            disable = ORDER.iter().map(|(n, _)| (*n).to_owned()).filter(|n| !exactly.contains(n)).collect();
+            disable = PLUGINS.iter().map(|p| p.name.to_owned()).filter(|n| !exactly.contains(n)).collect();
             enable = exactly;
         }
-        let caller = Arc::new(Caller::new(deps.reader.clone(), deps.tasks.clone(), deps.shutdown.clone()));
+        let configurations = Configurations::read(&deps.flags.string("admission-control-config-file"))?;
+        let parts = Parts::new(deps, &configurations);
         let mut plugins = Vec::new();
-        for name in enabled(&enable, &disable)? {
-            match make(name, deps, &caller) {
-                Some(plugin) => plugins.push(plugin),
-                None if enable.iter().any(|n| n == name) => {
-                    tracing::warn!(plugin = name, "this admission plugin has no effect yet");
-                }
-                None => {}
-            }
+        for declaration in enabled(&enable, &disable)? {
+            plugins.push((declaration, declaration.make(&parts)?));
         }
         let (authorization, reader) = (deps.authorization.clone(), deps.reader.clone());
         Ok(Self { plugins, authorization, reader, ready: AtomicBool::new(false) })
@@ -224,7 +69,7 @@ impl Chain {
         if self.ready.load(Ordering::Acquire) || a.user.name == crate::bootstrap::SERVER {
             return Ok(());
         }
-        let sources: Vec<_> = self.plugins.iter().flat_map(|p| sources(p.name())).collect();
+        let sources: Vec<_> = self.plugins.iter().flat_map(|(d, _)| d.reads).collect();
         let synced = async {
             // Asking starts all of them at once.
             while sources.iter().filter(|(group, plural)| !self.reader.synced(group, plural)).count() > 0 {
@@ -242,46 +87,57 @@ impl Chain {
 
     /// The names of the plugins that mutate, in order.
     pub fn mutating(&self) -> Vec<&'static str> {
-        self.plugins.iter().filter(|p| p.mutates()).map(|p| p.name()).collect()
+        self.plugins.iter().filter(|(d, _)| d.mutates()).map(|(d, _)| d.name).collect()
     }
 
     /// The names of the plugins that validate, in order.
     pub fn validating(&self) -> Vec<&'static str> {
-        self.plugins.iter().filter(|p| p.validates()).map(|p| p.name()).collect()
+        self.plugins.iter().filter(|(d, _)| d.validates()).map(|(d, _)| d.name).collect()
     }
 
-    /// Lets every mutating plugin change the object. When webhooks changed it, the plugins before them see it once more.
+    /// Lets every mutating plugin change the object. When webhooks changed it, the plugins see it once more.
     pub async fn admit(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
         self.wait_ready(attributes).await?;
         self.check_escalation(attributes).await?;
-        let operation = attributes.operation;
-        for plugin in self.plugins.iter().filter(|p| p.mutates() && p.handles(operation)) {
-            let webhooks = plugin.name() == "MutatingAdmissionWebhook";
-            let before = webhooks.then(|| attributes.object().cloned());
-            plugin.admit(attributes).await?;
-            if before.is_some_and(|before| before.as_ref() != attributes.object()) {
-                self.again(attributes).await?;
-            }
+        let since = Instant::now();
+        let mut outcome = self.mutate(attributes).await;
+        if outcome.is_ok() && attributes.reinvocation.begin_second() {
+            outcome = self.mutate(attributes).await;
         }
-        Ok(())
+        measure::step("admit", attributes.operation, since, outcome.is_err());
+        outcome
     }
 
-    async fn again(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
-        let operation = attributes.operation;
-        let mutating = self.plugins.iter().filter(|p| p.mutates() && p.handles(operation));
-        for plugin in mutating.filter(|p| p.name() != "MutatingAdmissionWebhook") {
-            plugin.admit(attributes).await?;
+    async fn mutate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
+        for (declaration, plugin) in self.plugins.iter().filter(|(d, _)| d.mutates()) {
+            if !declaration.concerns(a) {
+                continue;
+            }
+            let since = Instant::now();
+            let outcome = plugin.admit(a).await;
+            measure::plugin(declaration.name, "admit", a.operation, since, outcome.is_err());
+            outcome?;
         }
         Ok(())
     }
 
     /// Lets every validating plugin judge the object.
-    pub async fn validate(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
-        let operation = attributes.operation;
-        for plugin in self.plugins.iter().filter(|p| p.validates() && p.handles(operation)) {
-            plugin.validate(attributes).await?;
+    pub async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
+        let begin = Instant::now();
+        let mut outcome = Ok(());
+        for (declaration, plugin) in self.plugins.iter().filter(|(d, _)| d.validates()) {
+            if !declaration.concerns(a) {
+                continue;
+            }
+            let since = Instant::now();
+            outcome = plugin.validate(a).await;
+            measure::plugin(declaration.name, "validate", a.operation, since, outcome.is_err());
+            if outcome.is_err() {
+                break;
+            }
         }
-        Ok(())
+        measure::step("validate", a.operation, begin, outcome.is_err());
+        outcome
     }
 
     /// Nobody grants what he does not hold.
@@ -308,14 +164,13 @@ impl Chain {
     }
 }
 
-/// The object a chain works on when there is none (deletes).
-pub(super) const NOTHING: &Value = &Value::Null;
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::admission::testing::Fixed;
     use crate::authz::Mode;
+    use shared::flags::FlagSet;
+    use shared::run::{Shutdown, TaskGroup};
 
     fn chain(args: &[&str]) -> Result<Chain, String> {
         let reader = Arc::new(Fixed::default());
@@ -344,6 +199,7 @@ mod tests {
                 "RuntimeClass",
                 "DefaultIngressClass",
                 "PodTopologyLabels",
+                "MutatingAdmissionPolicy",
                 "MutatingAdmissionWebhook"
             ]
         );
@@ -360,6 +216,7 @@ mod tests {
                 "CertificateSigning",
                 "ClusterTrustBundleAttest",
                 "CertificateSubjectRestriction",
+                "NodeDeclaredFeatureValidator",
                 "ValidatingAdmissionPolicy",
                 "ValidatingAdmissionWebhook",
                 "ResourceQuota"

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use serde_json::json;
 use shared::status::Status;
 
-use super::{Attributes, Operation, Plugin, storage};
+use super::{Attributes, Plugin, storage};
 use crate::access::tree;
 use crate::api::Reader;
 
@@ -20,22 +20,7 @@ pub struct DefaultIngressClass {
 
 #[async_trait]
 impl Plugin for DefaultIngressClass {
-    fn name(&self) -> &'static str {
-        "DefaultIngressClass"
-    }
-
-    fn mutates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, operation: Operation) -> bool {
-        operation == Operation::Create
-    }
-
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        if !a.is(GROUP, "ingresses") {
-            return Ok(());
-        }
         let Some(ingress) = a.object.as_deref_mut() else { return Ok(()) };
         if tree::has(ingress, "/spec/ingressClassName")
             || tree::annotation(ingress, "kubernetes.io/ingress.class").is_some()

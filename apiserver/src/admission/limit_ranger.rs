@@ -24,22 +24,6 @@ pub struct LimitRanger {
 
 #[async_trait]
 impl Plugin for LimitRanger {
-    fn name(&self) -> &'static str {
-        "LimitRanger"
-    }
-
-    fn mutates(&self) -> bool {
-        true
-    }
-
-    fn validates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, operation: Operation) -> bool {
-        matches!(operation, Operation::Create | Operation::Update)
-    }
-
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         let created = a.is("", "pods") && a.operation == Operation::Create;
         let resized = a.of("", "pods") && a.subresource == "resize";

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use proto::resources::{self, Resource};
+use proto::resources::{Resource, Row};
 use proto::selector::label::Selector;
 use serde_json::Value;
 use shared::status::Status;
@@ -11,10 +11,11 @@ use shared::status::Status;
 use super::{Attributes, Operation};
 use crate::access::tree;
 use crate::api::Reader;
-use crate::registry::conversion;
+use crate::registry::{Rows, conversion};
 
 /// What is chosen by.
 pub(super) struct Scene<'a> {
+    rows: &'a Rows,
     resource: &'a Resource,
     subresource: &'a str,
     name: &'a str,
@@ -26,7 +27,7 @@ pub(super) struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    pub(super) fn of(a: &'a Attributes<'_>, reader: &dyn Reader) -> Self {
+    pub(super) fn of(a: &'a Attributes<'_>, reader: &dyn Reader, rows: &'a Rows) -> Self {
         let objects = [a.object(), a.old_object];
         let namespace = if a.of("", "namespaces") {
             let own = objects[0].or(objects[1]).cloned();
@@ -37,6 +38,7 @@ impl<'a> Scene<'a> {
             Some(reader.get("", "namespaces", "", a.namespace).unwrap_or_default())
         };
         Self {
+            rows,
             resource: a.resource,
             subresource: a.subresource,
             name: if a.name.is_empty() { a.object().map_or("", tree::name) } else { a.name },
@@ -56,8 +58,8 @@ impl<'a> Scene<'a> {
         if policy == "Exact" {
             return None;
         }
-        let same = |row: &&Resource| row.plural == self.resource.plural && row.storage == self.resource.storage;
-        resources::all().iter().filter(same).find(|row| exact(row)).map(Shown::row)
+        let same = |row: &Row| row.plural == self.resource.plural && row.storage == self.resource.storage;
+        self.rows.all().iter().filter(|row| same(row)).find(|row| exact(row)).map(|row| Shown::row(row))
     }
 
     /// The request's own row.

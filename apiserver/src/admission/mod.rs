@@ -2,16 +2,21 @@
 //! first to be changed ([`Chain::admit`]), then to be judged ([`Chain::validate`]).
 //!
 //! A plugin sees trees and the watch cache; it never talks to etcd and never writes but through the
-//! in-process [`Api`](crate::api::Api).
+//! in-process [`Api`](crate::api::Api). A new one is a file and a line in [`plugins`].
 
 mod always;
+mod authorizer;
 mod certificates;
 mod chain;
+mod configuration;
 mod default_toleration_seconds;
+mod event_rate_limit;
 pub(crate) mod expressions;
+mod image_policy;
 mod ingress_class;
 mod limit_ranger;
 mod matching;
+mod measure;
 mod namespace_exists;
 mod namespace_lifecycle;
 mod node_restriction;
@@ -19,9 +24,11 @@ mod owner_references;
 mod pod_node_selector;
 mod pod_security;
 mod pod_tolerations;
+mod plugins;
 mod pod_topology_labels;
 mod policies;
 mod priority;
+mod reinvocation;
 mod resource_list;
 mod resource_quota;
 mod runtime_class;
@@ -42,7 +49,9 @@ use serde_json::Value;
 use shared::authn::UserInfo;
 use shared::status::Status;
 
-pub use chain::{Chain, Deps};
+pub use chain::Chain;
+pub use plugins::Deps;
+pub use reinvocation::Reinvocation;
 
 use crate::access::{deny, tree};
 
@@ -97,6 +106,8 @@ pub struct Attributes<'a> {
     pub warnings: &'a mut Vec<String>,
     /// Annotations for the audit log.
     pub annotations: &'a mut BTreeMap<String, String>,
+    /// Which round of mutation this is.
+    pub reinvocation: Reinvocation,
 }
 
 impl Attributes<'_> {
@@ -134,25 +145,9 @@ impl Attributes<'_> {
     }
 }
 
-/// An admission plugin.
+/// An admission plugin. What it is about is said in the table of [`plugins`]: it is asked about nothing else.
 #[async_trait]
 pub trait Plugin: Send + Sync {
-    /// Upstream's name.
-    fn name(&self) -> &'static str;
-
-    /// Whether the plugin takes part in [`admit`](Plugin::admit).
-    fn mutates(&self) -> bool {
-        false
-    }
-
-    /// Whether the plugin takes part in [`validate`](Plugin::validate).
-    fn validates(&self) -> bool {
-        false
-    }
-
-    /// Which operations it looks at.
-    fn handles(&self, operation: Operation) -> bool;
-
     /// May change the object, or refuse it.
     async fn admit(&self, _attributes: &mut Attributes<'_>) -> Result<(), Status> {
         Ok(())
@@ -163,6 +158,9 @@ pub trait Plugin: Send + Sync {
         Ok(())
     }
 }
+
+/// What reads as an object where there is none (deletes).
+const NOTHING: &Value = &Value::Null;
 
 /// A plugin as the chain holds it.
 pub type Shared = Arc<dyn Plugin>;
@@ -181,4 +179,7 @@ pub enum Error {
     /// A name both enabled and disabled.
     #[error("[{0}] in enable-admission-plugins and disable-admission-plugins overlapped")]
     Overlap(String),
+    /// A configuration that cannot be read or used.
+    #[error("{0}")]
+    Configuration(String),
 }

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use serde_json::json;
 use shared::status::Status;
 
-use super::{Attributes, Operation, Plugin};
+use super::{Attributes, Plugin};
 use crate::api::{Api, Reader};
 use crate::bootstrap::server_user;
 
@@ -24,18 +24,6 @@ pub struct NamespaceExists {
 
 #[async_trait]
 impl Plugin for NamespaceExists {
-    fn name(&self) -> &'static str {
-        "NamespaceExists"
-    }
-
-    fn validates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, operation: Operation) -> bool {
-        operation != Operation::Connect
-    }
-
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         if concerned(a) && self.reader.get("", "namespaces", "", a.namespace).is_none() {
             self.api.get("", "namespaces", "", a.namespace).await?;
@@ -54,18 +42,6 @@ pub struct NamespaceAutoProvision {
 
 #[async_trait]
 impl Plugin for NamespaceAutoProvision {
-    fn name(&self) -> &'static str {
-        "NamespaceAutoProvision"
-    }
-
-    fn mutates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, operation: Operation) -> bool {
-        operation == Operation::Create
-    }
-
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         if !concerned(a) || a.dry_run || self.reader.get("", "namespaces", "", a.namespace).is_some() {
             return Ok(());

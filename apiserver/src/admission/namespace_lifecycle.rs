@@ -22,18 +22,6 @@ pub struct NamespaceLifecycle {
 
 #[async_trait]
 impl Plugin for NamespaceLifecycle {
-    fn name(&self) -> &'static str {
-        "NamespaceLifecycle"
-    }
-
-    fn mutates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, operation: Operation) -> bool {
-        operation != Operation::Connect
-    }
-
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         let namespaces = a.of("", "namespaces");
         if a.operation == Operation::Delete {

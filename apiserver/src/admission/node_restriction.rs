@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use shared::status::Status;
 
-use super::chain::NOTHING;
+use super::NOTHING;
 use super::{Attributes, Operation, Plugin};
 use crate::access::tree;
 use crate::api::{Api, Reader};
@@ -43,18 +43,6 @@ type Verdict = Result<(), String>;
 
 #[async_trait]
 impl Plugin for NodeRestriction {
-    fn name(&self) -> &'static str {
-        "NodeRestriction"
-    }
-
-    fn mutates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, operation: Operation) -> bool {
-        operation != Operation::Connect
-    }
-
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         let Some(node) = identity(a.user) else { return Ok(()) };
         if node.is_empty() {

@@ -8,30 +8,21 @@ use serde_json::Value;
 use shared::authz;
 use shared::status::Status;
 
-use super::{Attributes, Operation, Plugin};
+use super::{Attributes, Plugin};
 use crate::access::tree;
 use crate::authz::Authorization;
+use crate::registry::Rows;
 
 /// The plugin.
 pub struct OwnerReferencesPermissionEnforcement {
     /// Who may do what.
     pub authorization: Arc<Authorization>,
+    /// What owners may be.
+    pub rows: Rows,
 }
 
 #[async_trait]
 impl Plugin for OwnerReferencesPermissionEnforcement {
-    fn name(&self) -> &'static str {
-        "OwnerReferencesPermissionEnforcement"
-    }
-
-    fn validates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, operation: Operation) -> bool {
-        matches!(operation, Operation::Create | Operation::Update)
-    }
-
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         const OWNERS: &str = "/metadata/ownerReferences";
         let Some(new) = a.object() else { return Ok(()) };
@@ -63,7 +54,7 @@ impl Plugin for OwnerReferencesPermissionEnforcement {
             }
             let api_version = tree::text(owner, "/apiVersion");
             let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-            let Some(row) = proto::resources::find_kind(group, version, tree::text(owner, "/kind")) else { continue };
+            let Some(row) = self.rows.find_kind(group, version, tree::text(owner, "/kind")) else { continue };
             let finalizers = authz::Attributes {
                 verb: "update".to_owned(),
                 namespace: if row.namespaced { a.namespace.to_owned() } else { String::new() },

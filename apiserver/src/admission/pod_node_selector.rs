@@ -1,48 +1,72 @@
-//! PodNodeSelector: a namespace's annotation adds to, and must not clash with, its pods' node selectors.
+//! PodNodeSelector: a namespace's annotation (or the cluster's default) adds to, and must not clash with, its pods' node
+//! selectors; the configuration says which labels a namespace's pods may select by.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use serde_json::json;
+use serde_json::{Value, json};
 use shared::status::Status;
 
-use super::{Attributes, Operation, Plugin};
+use super::{Attributes, Plugin};
 use crate::access::tree;
-use crate::api::Reader;
+use crate::api::{Api, Reader};
 
 const ANNOTATION: &str = "scheduler.alpha.kubernetes.io/node-selector";
+/// The entry of the configuration for namespaces without an annotation.
+const CLUSTER: &str = "clusterDefaultNodeSelector";
+
+type Labels = BTreeMap<String, String>;
 
 /// The plugin.
 pub struct PodNodeSelector {
-    /// Watch cache.
-    pub reader: Arc<dyn Reader>,
+    reader: Arc<dyn Reader>,
+    api: Api,
+    /// By namespace, and for the cluster.
+    configured: BTreeMap<String, Labels>,
+}
+
+/// `a=b,c=d`; what is no pair is left out.
+fn labels(text: &str) -> Labels {
+    let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
+    pairs.map(|(k, v)| (k.trim().to_owned(), v.trim().to_owned())).collect()
+}
+
+impl PodNodeSelector {
+    /// With the selectors of its configuration.
+    pub fn new(reader: Arc<dyn Reader>, api: Api, configuration: &Value) -> Self {
+        let entries = tree::map(configuration, "/podNodeSelectorPluginConfig").into_iter().flatten();
+        let configured = entries.map(|(k, v)| (k.clone(), labels(v.as_str().unwrap_or("")))).collect();
+        Self { reader, api, configured }
+    }
+
+    async fn wanted(&self, namespace: &str) -> Result<Labels, Status> {
+        let cached = self.reader.get("", "namespaces", "", namespace);
+        let object = match cached {
+            Some(object) => object,
+            None => Arc::new(self.api.get("", "namespaces", "", namespace).await?),
+        };
+        Ok(match tree::annotation(&object, ANNOTATION) {
+            Some(text) => labels(text),
+            None => self.configured.get(CLUSTER).cloned().unwrap_or_default(),
+        })
+    }
+
+    fn judge(&self, a: &Attributes<'_>) -> Result<(), Status> {
+        let Some(allowed) = self.configured.get(a.namespace) else { return Ok(()) };
+        let own = a.object().and_then(|pod| tree::map(pod, "/spec/nodeSelector")).into_iter().flatten();
+        let mut own = own.map(|(k, v)| (k, v.as_str().unwrap_or("")));
+        if own.all(|(k, v)| allowed.get(k).is_some_and(|a| a == v)) || allowed.is_empty() {
+            return Ok(());
+        }
+        Err(a.forbidden("pod node label selector labels conflict with its namespace whitelist"))
+    }
 }
 
 #[async_trait]
 impl Plugin for PodNodeSelector {
-    fn name(&self) -> &'static str {
-        "PodNodeSelector"
-    }
-
-    fn mutates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, operation: Operation) -> bool {
-        operation == Operation::Create
-    }
-
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        if !a.is("", "pods") {
-            return Ok(());
-        }
-        let Some(namespace) = self.reader.get("", "namespaces", "", a.namespace) else { return Ok(()) };
-        let Some(text) = tree::annotation(&namespace, ANNOTATION) else { return Ok(()) };
-        let wanted: Vec<(String, String)> = text
-            .split(',')
-            .filter_map(|pair| pair.split_once('='))
-            .map(|(k, v)| (k.trim().to_owned(), v.trim().to_owned()))
-            .collect();
+        let wanted = self.wanted(a.namespace).await?;
         let clash = a.object().is_some_and(|pod| {
             wanted.iter().any(|(k, v)| {
                 let own = tree::map(pod, "/spec/nodeSelector").and_then(|s| s.get(k)).and_then(|o| o.as_str());
@@ -52,11 +76,47 @@ impl Plugin for PodNodeSelector {
         if clash {
             return Err(a.forbidden("pod node label selector conflicts with its namespace node label selector"));
         }
-        if let Some(selector) = a.object.as_deref_mut().and_then(|pod| tree::map_mut(pod, &["spec", "nodeSelector"])) {
-            for (key, value) in wanted {
-                selector.insert(key, json!(value));
-            }
+        if !wanted.is_empty()
+            && let Some(selector) =
+                a.object.as_deref_mut().and_then(|pod| tree::map_mut(pod, &["spec", "nodeSelector"]))
+        {
+            selector.extend(wanted.into_iter().map(|(key, value)| (key, json!(value))));
         }
-        Ok(())
+        self.judge(a)
+    }
+
+    async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
+        self.judge(a)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::testing::{Fixed, Write};
+
+    #[tokio::test]
+    async fn selectors_are_added_and_kept_within_bounds() {
+        let cluster = Arc::new(Fixed::default());
+        cluster.put("", "namespaces", json!({"metadata": {"name": "e", "annotations": {ANNOTATION: "zone=a"}}}));
+        cluster.put("", "namespaces", json!({"metadata": {"name": "f"}}));
+        let configuration = json!({"podNodeSelectorPluginConfig": {CLUSTER: "os=linux", "e": "zone=a,disk=ssd"}});
+        let plugin = PodNodeSelector::new(cluster.clone(), cluster.api(), &configuration);
+        let no = |why: &str| Err(format!("pods \"p\" is forbidden: pod node label selector {why}"));
+        for (namespace, own, want) in [
+            ("e", json!({}), Ok(json!({"zone": "a"}))),
+            ("e", json!({"disk": "ssd"}), Ok(json!({"disk": "ssd", "zone": "a"}))),
+            ("e", json!({"zone": "b"}), no("conflicts with its namespace node label selector")),
+            ("e", json!({"gpu": "yes"}), no("labels conflict with its namespace whitelist")),
+            ("f", json!({"gpu": "yes"}), Ok(json!({"gpu": "yes", "os": "linux"}))),
+        ] {
+            let pod = json!({"metadata": {"name": "p"}, "spec": {"nodeSelector": own}});
+            let got = Write::create("", "pods", namespace, pod).admit(&plugin).await;
+            assert_eq!(
+                got.map(|p| p["spec"]["nodeSelector"].clone()).map_err(|s| s.message),
+                want,
+                "{namespace} {own}"
+            );
+        }
     }
 }

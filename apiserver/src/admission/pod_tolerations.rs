@@ -4,59 +4,49 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use serde_json::Value;
+use serde_json::{Value, json};
 use shared::status::Status;
 
 use super::always::add_toleration;
-use super::{Attributes, Operation, Plugin};
+use super::resource_quota::best_effort;
+use super::{Attributes, Plugin};
 use crate::access::tree;
-use crate::api::Reader;
+use crate::api::{Api, Reader};
 
 const DEFAULTS: &str = "scheduler.alpha.kubernetes.io/defaultTolerations";
 const WHITELIST: &str = "scheduler.alpha.kubernetes.io/tolerationsWhitelist";
 
 /// The plugin.
 pub struct PodTolerationRestriction {
-    /// Watch cache.
-    pub reader: Arc<dyn Reader>,
+    reader: Arc<dyn Reader>,
+    api: Api,
+    /// Defaults and whitelist of namespaces that say nothing.
+    defaults: Vec<Value>,
+    whitelist: Vec<Value>,
 }
 
 #[async_trait]
 impl Plugin for PodTolerationRestriction {
-    fn name(&self) -> &'static str {
-        "PodTolerationRestriction"
-    }
-
-    fn mutates(&self) -> bool {
-        true
-    }
-
-    fn validates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, operation: Operation) -> bool {
-        matches!(operation, Operation::Create | Operation::Update)
-    }
-
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        if !a.is("", "pods") {
-            return Ok(());
-        }
-        let defaults = self.annotated(a, DEFAULTS)?;
+        let defaults = self.annotated(a, DEFAULTS).await?.unwrap_or_else(|| self.defaults.clone());
         if let Some(pod) = a.object.as_deref_mut() {
-            for toleration in defaults.iter().flatten() {
+            for toleration in &defaults {
                 add_toleration(pod, toleration);
+            }
+            // Only pods without any requests are kept from nodes that are short of memory.
+            if !best_effort(pod) {
+                let pressure = "node.kubernetes.io/memory-pressure";
+                add_toleration(pod, &json!({"key": pressure, "operator": "Exists", "effect": "NoSchedule"}));
             }
         }
         self.validate(a).await
     }
 
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        if !a.is("", "pods") {
+        let allowed = self.annotated(a, WHITELIST).await?.unwrap_or_else(|| self.whitelist.clone());
+        if allowed.is_empty() {
             return Ok(());
         }
-        let Some(allowed) = self.annotated(a, WHITELIST)?.filter(|l| !l.is_empty()) else { return Ok(()) };
         let Some(pod) = a.object() else { return Ok(()) };
         let fits = |t: &Value| allowed.iter().any(|w| covers(w, t));
         if tree::list(pod, "/spec/tolerations").iter().all(fits) {
@@ -67,9 +57,18 @@ impl Plugin for PodTolerationRestriction {
 }
 
 impl PodTolerationRestriction {
-    fn annotated(&self, a: &Attributes<'_>, key: &str) -> Result<Option<Vec<Value>>, Status> {
-        let namespace = self.reader.get("", "namespaces", "", a.namespace);
-        let Some(text) = namespace.as_deref().and_then(|n| tree::annotation(n, key)) else { return Ok(None) };
+    /// With the defaults and the whitelist of its configuration.
+    pub fn new(reader: Arc<dyn Reader>, api: Api, configuration: &Value) -> Self {
+        let list = |field: &str| tree::list(configuration, field).to_vec();
+        Self { reader, api, defaults: list("/default"), whitelist: list("/whitelist") }
+    }
+
+    async fn annotated(&self, a: &Attributes<'_>, key: &str) -> Result<Option<Vec<Value>>, Status> {
+        let namespace = match self.reader.get("", "namespaces", "", a.namespace) {
+            Some(namespace) => namespace,
+            None => Arc::new(self.api.get("", "namespaces", "", a.namespace).await?),
+        };
+        let Some(text) = tree::annotation(&namespace, key) else { return Ok(None) };
         if text.is_empty() {
             return Ok(None);
         }

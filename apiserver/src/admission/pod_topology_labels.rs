@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use serde_json::json;
 use shared::status::Status;
 
-use super::{Attributes, Operation, Plugin};
+use super::{Attributes, Plugin};
 use crate::access::tree;
 use crate::api::Reader;
 
@@ -20,18 +20,6 @@ pub struct PodTopologyLabels {
 
 #[async_trait]
 impl Plugin for PodTopologyLabels {
-    fn name(&self) -> &'static str {
-        "PodTopologyLabels"
-    }
-
-    fn mutates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, operation: Operation) -> bool {
-        operation == Operation::Create
-    }
-
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         let binding = a.of("", "pods") && a.subresource == "binding";
         if !binding && !a.is("", "pods") && !a.is("", "bindings") {

@@ -23,22 +23,6 @@ pub struct Priority {
 
 #[async_trait]
 impl Plugin for Priority {
-    fn name(&self) -> &'static str {
-        "Priority"
-    }
-
-    fn mutates(&self) -> bool {
-        true
-    }
-
-    fn validates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, operation: Operation) -> bool {
-        operation != Operation::Connect
-    }
-
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         if !a.is("", "pods") {
             return Ok(());

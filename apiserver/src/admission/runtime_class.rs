@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use shared::status::Status;
 
-use super::{Attributes, Operation, Plugin, resource_list};
+use super::{Attributes, Plugin, resource_list};
 use crate::access::tree;
 use crate::api::{Api, Reader};
 
@@ -22,22 +22,6 @@ pub struct RuntimeClass {
 
 #[async_trait]
 impl Plugin for RuntimeClass {
-    fn name(&self) -> &'static str {
-        "RuntimeClass"
-    }
-
-    fn mutates(&self) -> bool {
-        true
-    }
-
-    fn validates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, operation: Operation) -> bool {
-        operation == Operation::Create
-    }
-
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         let Some(class) = self.class(a).await? else { return Ok(()) };
         let Some(pod) = a.object.as_deref_mut() else { return Ok(()) };

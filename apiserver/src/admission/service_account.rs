@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use shared::status::Status;
 
-use super::{Attributes, Operation, Plugin};
+use super::{Attributes, Plugin};
 use crate::access::{random_suffix, tree};
 use crate::api::{Api, Reader};
 use crate::authz::node::{pod_config_maps, pod_secrets};
@@ -27,22 +27,6 @@ pub struct ServiceAccount {
 
 #[async_trait]
 impl Plugin for ServiceAccount {
-    fn name(&self) -> &'static str {
-        "ServiceAccount"
-    }
-
-    fn mutates(&self) -> bool {
-        true
-    }
-
-    fn validates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, operation: Operation) -> bool {
-        operation == Operation::Create
-    }
-
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         if !a.is("", "pods") || a.object().is_none_or(|pod| tree::annotation(pod, MIRROR).is_some()) {
             return Ok(());
@@ -62,9 +46,6 @@ impl Plugin for ServiceAccount {
     }
 
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        if !a.is("", "pods") {
-            return Ok(());
-        }
         let Some(pod) = a.object() else { return Ok(()) };
         if tree::annotation(pod, MIRROR).is_some() {
             return mirror_problem(pod).map_or(Ok(()), |text| Err(a.forbidden(text)));

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use shared::status::Status;
 
-use super::{Attributes, Operation, Plugin};
+use super::{Attributes, Plugin};
 use crate::access::tree;
 
 /// The plugin.
@@ -11,18 +11,6 @@ pub struct DenyServiceExternalIPs;
 
 #[async_trait]
 impl Plugin for DenyServiceExternalIPs {
-    fn name(&self) -> &'static str {
-        "DenyServiceExternalIPs"
-    }
-
-    fn validates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, operation: Operation) -> bool {
-        matches!(operation, Operation::Create | Operation::Update)
-    }
-
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         let Some(new) = a.object().filter(|_| a.is("", "services")) else { return Ok(()) };
         let old = a.old_object.map(|o| tree::strings(o, "/spec/externalIPs")).unwrap_or_default();

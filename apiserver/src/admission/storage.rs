@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use shared::status::Status;
 
-use super::{Attributes, Operation, Plugin, resource_list};
+use super::{Attributes, Plugin, resource_list};
 use crate::access::tree;
 use crate::api::Reader;
 
@@ -31,22 +31,7 @@ pub struct DefaultStorageClass {
 
 #[async_trait]
 impl Plugin for DefaultStorageClass {
-    fn name(&self) -> &'static str {
-        "DefaultStorageClass"
-    }
-
-    fn mutates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, operation: Operation) -> bool {
-        operation == Operation::Create
-    }
-
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        if !a.is("", "persistentvolumeclaims") {
-            return Ok(());
-        }
         let Some(claim) = a.object.as_deref_mut() else { return Ok(()) };
         if tree::has(claim, "/spec/storageClassName") || tree::annotation(claim, BETA_CLASS).is_some() {
             return Ok(());
@@ -71,18 +56,6 @@ const FINALIZERS: [(&str, &str, &str); 3] = [
 
 #[async_trait]
 impl Plugin for StorageObjectInUseProtection {
-    fn name(&self) -> &'static str {
-        "StorageObjectInUseProtection"
-    }
-
-    fn mutates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, operation: Operation) -> bool {
-        operation == Operation::Create
-    }
-
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         let Some((_, _, finalizer)) = FINALIZERS.iter().find(|(group, plural, _)| a.is(group, plural)) else {
             return Ok(());
@@ -105,23 +78,8 @@ pub struct PersistentVolumeClaimResize {
 
 #[async_trait]
 impl Plugin for PersistentVolumeClaimResize {
-    fn name(&self) -> &'static str {
-        "PersistentVolumeClaimResize"
-    }
-
-    fn validates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, operation: Operation) -> bool {
-        operation == Operation::Update
-    }
-
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         let (Some(new), Some(old)) = (a.object(), a.old_object) else { return Ok(()) };
-        if !a.is("", "persistentvolumeclaims") {
-            return Ok(());
-        }
         let size = |claim: &Value| resource_list::read(claim, "/spec/resources/requests").remove("storage");
         match (size(new), size(old)) {
             (Some(new), Some(old)) if new > old => {}

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use serde_json::json;
 use shared::status::Status;
 
-use super::{Attributes, Operation, Plugin};
+use super::{Attributes, Plugin};
 use crate::access::tree;
 
 /// The plugin.
@@ -12,23 +12,8 @@ pub struct TaintNodesByCondition;
 
 #[async_trait]
 impl Plugin for TaintNodesByCondition {
-    fn name(&self) -> &'static str {
-        "TaintNodesByCondition"
-    }
-
-    fn mutates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, operation: Operation) -> bool {
-        operation == Operation::Create
-    }
-
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         const KEY: &str = "node.kubernetes.io/not-ready";
-        if !a.is("", "nodes") {
-            return Ok(());
-        }
         if let Some(node) = a.object.as_deref_mut()
             && let Some(taints) = tree::list_mut(node, &["spec", "taints"])
             && !taints.iter().any(|t| tree::text(t, "/key") == KEY && tree::text(t, "/effect") == "NoSchedule")

@@ -33,7 +33,7 @@ fn webhooks(object: &Value, mutating: bool, out: &mut Vec<Error>) {
     }
 }
 
-fn one_of(hook: &Value, key: &str, allowed: &[&str], path: &Path, out: &mut Vec<Error>) {
+pub(super) fn one_of(hook: &Value, key: &str, allowed: &[&str], path: &Path, out: &mut Vec<Error>) {
     let value = text(hook, key);
     if has(hook, key) && !allowed.contains(&value) {
         out.push(Error::not_supported(path.child(key), value, allowed));
@@ -71,6 +71,8 @@ fn webhook(hook: &Value, mutating: bool, path: &Path, out: &mut Vec<Error>) {
     for key in ["namespaceSelector", "objectSelector"] {
         label_selector(get(hook, key), &path.child(key), out);
     }
+    let names = ["object", "oldObject", "request", "authorizer"];
+    super::admission_policy::conditions(hook, &names, &path.child("matchConditions"), out);
     client(get(hook, "clientConfig"), &path.child("clientConfig"), out);
     versions(hook, &path.child("admissionReviewVersions"), out);
 }
@@ -94,7 +96,7 @@ fn versions(hook: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn rule_of(rule: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn rule_of(rule: &Value, path: &Path, out: &mut Vec<Error>) {
     let operations = texts(rule, "operations");
     if operations.is_empty() {
         out.push(Error::required(path.child("operations"), ""));

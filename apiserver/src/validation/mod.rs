@@ -4,6 +4,7 @@
 //! out go field errors. The rules of a kind are one row of [`RULES`]; the generic part (metadata) is the same for all.
 //! Any tree may come in; nothing here panics.
 
+mod admission_policy;
 mod admissionregistration;
 mod api_service;
 mod autoscaling;
@@ -15,6 +16,7 @@ mod crd;
 mod cron;
 mod discovery;
 mod events;
+mod flowcontrol;
 mod internal;
 mod lines;
 mod meta;
@@ -74,6 +76,7 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 const STORAGE: &str = "storage.k8s.io";
 const NETWORKING: &str = "networking.k8s.io";
 const WEBHOOKS: &str = "admissionregistration.k8s.io";
+const FLOW: &str = "flowcontrol.apiserver.k8s.io";
 const AUTHORIZATION: &str = "authorization.k8s.io";
 
 /// Rules by group and plural. Kinds without a row have the generic rules only.
@@ -126,6 +129,10 @@ static RULES: &[Rules] = &[
     ),
     rules(WEBHOOKS, "validatingwebhookconfigurations", Subdomain, admissionregistration::validating, nothing),
     rules(WEBHOOKS, "mutatingwebhookconfigurations", Subdomain, admissionregistration::mutating, nothing),
+    rules(WEBHOOKS, "validatingadmissionpolicies", Subdomain, admission_policy::policy, nothing),
+    rules(WEBHOOKS, "validatingadmissionpolicybindings", Subdomain, admission_policy::binding, nothing),
+    rules(FLOW, "flowschemas", Subdomain, flowcontrol::schema, nothing),
+    rules(FLOW, "prioritylevelconfigurations", Subdomain, flowcontrol::level, nothing),
     rules("apiextensions.k8s.io", "customresourcedefinitions", Subdomain, crd::definition, crd::definition_update),
     rules("apiregistration.k8s.io", "apiservices", PathSegment, api_service::service, nothing),
     rules(AUTHORIZATION, "subjectaccessreviews", Subdomain, reviews::subject, nothing),

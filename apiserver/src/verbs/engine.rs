@@ -15,7 +15,7 @@ use shared::status::{Status, field};
 use super::Noted;
 use super::preconditions::{check_preconditions, check_revision};
 use super::query::WriteOptions;
-use crate::admission::{Attributes, Chain, Operation};
+use crate::admission::{Attributes, Chain, Operation, Reinvocation};
 use crate::api::{Permits, TokenIssuer, Virtual};
 use crate::cache::Hub;
 use crate::registry::core::service::Services;
@@ -507,6 +507,7 @@ fn attributes<'a>(
         dry_run: t.options.dry_run,
         warnings: &mut t.warnings,
         annotations,
+        reinvocation: Reinvocation::default(),
     }
 }
 

@@ -212,3 +212,60 @@ async fn webhooks_are_asked() {
         c.delete(&format!("{path}/{kind}/hooked")).await.ok();
     }
 }
+/// A sidecar is injected, what was injected is defaulted and admitted like the rest, and a webhook that came before is
+/// asked again.
+#[tokio::test(flavor = "multi_thread")]
+async fn sidecars_are_injected() {
+    let Some((c, ns)) = workspace("meshed").await else { return };
+    let Some(server) = cluster().await else { return };
+    let webhook = Webhook::start(server.pki(), |path, request| {
+        let encode = |patch: Value| base64::engine::general_purpose::STANDARD.encode(patch.to_string());
+        let containers = request["object"]["spec"]["containers"].as_array().map_or(0, Vec::len);
+        Some(match path {
+            // Counts what it sees, so that it shows how often and when it was asked.
+            "/count" => {
+                let patch = json!([{"op": "add", "path": "/metadata/annotations", "value": {"seen": containers.to_string()}}]);
+                json!({"allowed": true, "patchType": "JSONPatch", "patch": encode(patch), "auditAnnotations": {"seen": "yes"}})
+            }
+            "/inject" if containers == 1 => {
+                let sidecar = json!({"name": "proxy", "image": "proxy"});
+                let patch = json!([{"op": "add", "path": "/spec/containers/-", "value": sidecar}]);
+                json!({"allowed": true, "patchType": "JSONPatch", "patch": encode(patch)})
+            }
+            _ => json!({"allowed": true}),
+        })
+    })
+    .await;
+    let path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+    let pods = |name: &str, config: Value, policy: &str| {
+        let mut hook = hook(name, config, "Fail", "meshed");
+        hook["rules"][0]["resources"] = json!(["pods"]);
+        hook["rules"][0]["operations"] = json!(["CREATE"]);
+        hook["reinvocationPolicy"] = json!(policy);
+        hook["matchConditions"] = json!([{"name": "wanted", "expression": "!has(object.metadata.labels) || !('inject' in object.metadata.labels)"}]);
+        hook
+    };
+    let hooks = json!([
+        pods("a.mesh.io", webhook.config("/count"), "IfNeeded"),
+        pods("b.mesh.io", webhook.config("/inject"), "Never")
+    ]);
+    c.post(path, json!({"metadata": {"name": "mesh"}, "webhooks": hooks})).await.ok();
+    let made = c.post(&format!("{ns}/pods"), pod("p", json!({}))).await.ok();
+    let containers = made["spec"]["containers"].as_array().expect("containers");
+    assert_eq!(containers.len(), 2);
+    assert_eq!(made["metadata"]["annotations"]["seen"], "2", "it was asked again after the injection");
+    assert_eq!(containers[1]["imagePullPolicy"], "Always", "defaults");
+    assert_eq!(
+        containers[1]["volumeMounts"][0]["mountPath"], "/var/run/secrets/kubernetes.io/serviceaccount",
+        "the service account's plugin saw it in the second round"
+    );
+    c.delete(&format!("{path}/mesh")).await.ok();
+    let metrics = c.get("/metrics").await.text();
+    for line in [
+        "apiserver_admission_webhook_request_total{code=\"200\",name=\"b.mesh.io\",operation=\"CREATE\",rejected=\"false\",type=\"admit\"} ",
+        "apiserver_admission_controller_admission_duration_seconds_count{name=\"LimitRanger\",operation=\"CREATE\",rejected=\"false\",type=\"validate\"} ",
+        "apiserver_admission_step_admission_duration_seconds_count{operation=\"CREATE\",rejected=\"false\",type=\"admit\"} ",
+    ] {
+        assert!(metrics.contains(&format!("\n{line}")), "{line}");
+    }
+}

@@ -105,14 +105,14 @@ const MUST_BE_LEVEL: &str = "must be one of privileged, baseline, restricted";
 const MUST_BE_VERSION: &str = "must be \"latest\" or \"v1.x\"";
 
 impl Policy {
-    /// Reads a namespace's labels over the defaults (privileged:latest). A bad value counts as restricted,
+    /// Reads a namespace's labels over the defaults. A bad value counts as restricted,
     /// except for a bad level, which leaves the version alone; both are reported.
-    pub fn of_namespace(namespace: &Value) -> (Policy, Vec<LabelError>) {
+    pub fn of_namespace(namespace: &Value, defaults: &Policy) -> (Policy, Vec<LabelError>) {
         let mut errors = Vec::new();
-        let mut read = |mode: &str| {
+        let mut read = |mode: &str, default: LevelVersion| {
             let key = format!("pod-security.kubernetes.io/{mode}");
             let level = match tree::label(namespace, &key) {
-                None => Level::Privileged,
+                None => default.level,
                 Some(text) => Level::parse(text).unwrap_or_else(|| {
                     errors.push((key.clone(), text.to_owned(), MUST_BE_LEVEL));
                     Level::Restricted
@@ -120,7 +120,7 @@ impl Policy {
             };
             let key = format!("{key}-version");
             let version = match tree::label(namespace, &key) {
-                None => Version::LATEST,
+                None => default.version,
                 Some(text) => Version::parse(text).unwrap_or_else(|| {
                     errors.push((key.clone(), text.to_owned(), MUST_BE_VERSION));
                     Version::LATEST
@@ -128,12 +128,33 @@ impl Policy {
             };
             LevelVersion { level, version }
         };
-        let (enforce, audit, mut warn) = (read("enforce"), read("audit"), read("warn"));
+        let enforce = read("enforce", defaults.enforce);
+        let (audit, mut warn) = (read("audit", defaults.audit), read("warn", defaults.warn));
         // Without its own label, warn follows enforce.
-        if tree::label(namespace, "pod-security.kubernetes.io/warn").is_none() && enforce.level > warn.level {
+        let labelled = |mode: &str| tree::label(namespace, &format!("pod-security.kubernetes.io/{mode}")).is_some();
+        if labelled("enforce") && !labelled("warn") && enforce.level > warn.level {
             warn = enforce;
         }
         (Policy { enforce, audit, warn }, errors)
+    }
+
+    /// Reads the `defaults` of a configuration: levels are privileged and versions latest where it says nothing.
+    pub fn of_configuration(defaults: &Value) -> Result<Policy, String> {
+        let read = |mode: &str| {
+            let (level, version) = (format!("/{mode}"), format!("/{mode}-version"));
+            let level = match tree::text(defaults, &level) {
+                "" => Level::Privileged,
+                text => Level::parse(text)
+                    .ok_or_else(|| format!("defaults.{mode}: Invalid value: {text:?}: {MUST_BE_LEVEL}"))?,
+            };
+            let version = match tree::text(defaults, &version) {
+                "" => Version::LATEST,
+                text => Version::parse(text)
+                    .ok_or_else(|| format!("defaults.{mode}-version: Invalid value: {text:?}: {MUST_BE_VERSION}"))?,
+            };
+            Ok::<_, String>(LevelVersion { level, version })
+        };
+        Ok(Policy { enforce: read("enforce")?, audit: read("audit")?, warn: read("warn")? })
     }
 
     /// Whether nothing is forbidden, noted or warned about.

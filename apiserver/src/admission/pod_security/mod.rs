@@ -11,7 +11,7 @@ use serde_json::Value;
 use shared::status::Status;
 use shared::status::field;
 
-use super::{Attributes, Operation, Plugin};
+use super::{Attributes, Error, NOTHING, Operation, Plugin};
 use crate::access::tree;
 use crate::api::Reader;
 use checks::{describe, evaluate};
@@ -34,24 +34,52 @@ const NAMESPACE_PODS: usize = 3000;
 
 /// The plugin.
 pub struct PodSecurity {
-    /// Watch cache.
-    pub reader: Arc<dyn Reader>,
+    reader: Arc<dyn Reader>,
+    defaults: Policy,
+    exempt: Exempt,
+}
+
+/// Who and what is let alone.
+#[derive(Debug, Default)]
+struct Exempt {
+    users: Vec<String>,
+    namespaces: Vec<String>,
+    runtime_classes: Vec<String>,
+}
+
+impl PodSecurity {
+    /// With the defaults and exemptions of its configuration.
+    pub fn new(reader: Arc<dyn Reader>, configuration: &Value) -> Result<Self, Error> {
+        let defaults = Policy::of_configuration(configuration.get("defaults").unwrap_or(NOTHING));
+        let list = |field: &str| tree::strings(configuration, &format!("/exemptions/{field}"));
+        Ok(Self {
+            reader,
+            defaults: defaults.map_err(Error::Configuration)?,
+            exempt: Exempt {
+                users: list("usernames"),
+                namespaces: list("namespaces"),
+                runtime_classes: list("runtimeClasses"),
+            },
+        })
+    }
+
+    /// Why a request (and its pod) is let alone.
+    fn exemption(&self, a: &Attributes<'_>, spec: &Value) -> Option<&'static str> {
+        let class = tree::text(spec, "/runtimeClassName");
+        if self.exempt.namespaces.iter().any(|n| n == a.namespace) {
+            Some("namespace")
+        } else if self.exempt.users.contains(&a.user.name) {
+            Some("user")
+        } else if !class.is_empty() && self.exempt.runtime_classes.iter().any(|c| c == class) {
+            Some("runtimeClass")
+        } else {
+            None
+        }
+    }
 }
 
 #[async_trait]
 impl Plugin for PodSecurity {
-    fn name(&self) -> &'static str {
-        "PodSecurity"
-    }
-
-    fn validates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, operation: Operation) -> bool {
-        matches!(operation, Operation::Create | Operation::Update)
-    }
-
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         if a.is("", "namespaces") {
             return self.namespace(a);
@@ -67,8 +95,6 @@ impl Plugin for PodSecurity {
     }
 }
 
-const NOTHING: &Value = &Value::Null;
-
 fn parts(pod: &Value) -> (&Value, &Value) {
     (pod.get("metadata").unwrap_or(NOTHING), pod.get("spec").unwrap_or(NOTHING))
 }
@@ -80,15 +106,15 @@ fn note(a: &mut Attributes<'_>, key: &str, value: String) {
 impl PodSecurity {
     fn policy(&self, namespace: &str) -> Policy {
         match self.reader.get("", "namespaces", "", namespace) {
-            Some(namespace) => Policy::of_namespace(&namespace).0,
-            None => Policy::of_namespace(NOTHING).0,
+            Some(namespace) => Policy::of_namespace(&namespace, &self.defaults).0,
+            None => Policy::of_namespace(NOTHING, &self.defaults).0,
         }
     }
 
     fn namespace(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         let Some(new) = a.object() else { return Ok(()) };
-        let (policy, errors) = Policy::of_namespace(new);
-        let old = a.old_object.map(Policy::of_namespace);
+        let (policy, errors) = Policy::of_namespace(new, &self.defaults);
+        let old = a.old_object.map(|old| Policy::of_namespace(old, &self.defaults));
         if !errors.is_empty() {
             // An update that leaves old mistakes alone is let through.
             if old.as_ref().is_some_and(|(_, before)| *before == errors) {
@@ -107,6 +133,14 @@ impl PodSecurity {
             return Ok(());
         }
         let name = a.object_name().to_owned();
+        if self.exempt.namespaces.contains(&name) {
+            let text = format!(
+                "namespace {name:?} is exempt from Pod Security, and the policy (enforce={}) will be ignored",
+                policy.enforce
+            );
+            a.warnings.push(text);
+            return Ok(());
+        }
         let warnings = self.existing_pods(&name, policy.enforce);
         a.warnings.extend(warnings);
         Ok(())
@@ -159,6 +193,11 @@ impl PodSecurity {
     }
 
     fn pod(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
+        let spec = a.object().map_or(NOTHING, |pod| parts(pod).1);
+        if let Some(why) = self.exemption(a, spec) {
+            note(a, "exempt", why.to_owned());
+            return Ok(());
+        }
         let policy = self.policy(a.namespace);
         if policy.is_privileged() {
             note(a, "enforce-policy", policy.enforce.to_string());
@@ -192,6 +231,10 @@ impl PodSecurity {
         }
         let Some(template) = a.object().and_then(|o| o.pointer(pointer)) else { return };
         let (metadata, spec) = parts(template);
+        if let Some(why) = self.exemption(a, spec) {
+            note(a, "exempt", why.to_owned());
+            return;
+        }
         let audited = describe(&evaluate(policy.audit, metadata, spec));
         let warned = describe(&evaluate(policy.warn, metadata, spec));
         if !audited.is_empty() {

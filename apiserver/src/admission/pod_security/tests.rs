@@ -8,6 +8,10 @@ fn says(level: Level, minor: Option<u32>, pod: &Value) -> String {
     describe(&evaluate(LevelVersion { level, version: Version(minor) }, metadata, spec))
 }
 
+fn privileged() -> Policy {
+    Policy::of_configuration(&Value::Null).expect("the defaults")
+}
+
 fn with(container: Value) -> Value {
     json!({"spec": {"containers": [container]}})
 }
@@ -110,12 +114,12 @@ fn older_versions_ask_less() {
 fn labels_set_the_policy() {
     let namespace = json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "baseline",
         "pod-security.kubernetes.io/enforce-version": "v1.30"}}});
-    let (policy, errors) = Policy::of_namespace(&namespace);
+    let (policy, errors) = Policy::of_namespace(&namespace, &privileged());
     assert!(errors.is_empty());
     assert_eq!(policy.enforce.to_string(), "baseline:v1.30");
     assert_eq!(policy.warn.to_string(), "baseline:v1.30");
     assert_eq!(policy.audit.to_string(), "privileged:latest");
     let bad = json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "nope"}}});
-    let (_, errors) = Policy::of_namespace(&bad);
+    let (_, errors) = Policy::of_namespace(&bad, &privileged());
     assert_eq!(errors[0].2, "must be one of privileged, baseline, restricted");
 }

@@ -14,10 +14,11 @@ use serde_json::Value;
 use shared::status::Status;
 
 use super::resource_list::{self as list, List};
-use super::{Attributes, Operation, Plugin};
+use super::{Attributes, Error, Operation, Plugin};
 use crate::access::tree;
 use crate::api::{Api, Reader};
 use crate::bootstrap::server_user;
+pub(super) use scopes::best_effort;
 
 /// Attempts to raise a quota that others change meanwhile.
 const ROUNDS: usize = 10;
@@ -28,14 +29,20 @@ const QUEUES: usize = 1024;
 pub struct ResourceQuota {
     reader: Arc<dyn Reader>,
     api: Api,
+    /// What may only be used where a quota speaks of it.
+    limited: Vec<Value>,
     /// Requests of one namespace raise its quotas one after the other.
     queues: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl ResourceQuota {
     /// Reads quotas from the cache and raises them in storage.
-    pub fn new(reader: Arc<dyn Reader>, api: Api) -> Self {
-        Self { reader, api, queues: Mutex::default() }
+    pub fn new(reader: Arc<dyn Reader>, api: Api, configuration: &Value) -> Result<Self, Error> {
+        let limited = tree::list(configuration, "/limitedResources").to_vec();
+        if let Some(at) = limited.iter().position(|l| tree::text(l, "/resource").is_empty()) {
+            return Err(Error::Configuration(format!("limitedResources[{at}].resource: Required value")));
+        }
+        Ok(Self { reader, api, limited, queues: Mutex::default() })
     }
 
     fn queue(&self, namespace: &str) -> Arc<tokio::sync::Mutex<()>> {
@@ -49,25 +56,13 @@ impl ResourceQuota {
 
 #[async_trait]
 impl Plugin for ResourceQuota {
-    fn name(&self) -> &'static str {
-        "ResourceQuota"
-    }
-
-    fn validates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, operation: Operation) -> bool {
-        matches!(operation, Operation::Create | Operation::Update)
-    }
-
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         if a.namespace.is_empty() || !usage::counts(a) {
             return Ok(());
         }
         let Some(object) = a.object() else { return Ok(()) };
         let quotas = self.reader.list("", "resourcequotas", Some(a.namespace));
-        if quotas.is_empty() {
+        if quotas.is_empty() && self.limited.is_empty() {
             return Ok(());
         }
         let group = a.resource.group.as_ref();
@@ -82,6 +77,7 @@ impl Plugin for ResourceQuota {
                 return Ok(());
             }
         }
+        self.demand_cover(a, object, &asked, &quotas)?;
         let mut plan = Vec::new();
         for quota in quotas {
             if let Some(names) = concerned(&quota, group, plural, object) {
@@ -116,9 +112,48 @@ impl Plugin for ResourceQuota {
 }
 
 impl ResourceQuota {
+    /// Refuses what is limited by the configuration where no quota covers it.
+    fn demand_cover(
+        &self,
+        a: &Attributes<'_>,
+        object: &Value,
+        asked: &List,
+        quotas: &[Arc<Value>],
+    ) -> Result<(), Status> {
+        let (group, plural) = (a.resource.group.as_ref(), a.resource.plural.as_ref());
+        let about = |l: &&Value| tree::text(l, "/apiGroup") == group && tree::text(l, "/resource") == plural;
+        let limited: Vec<&Value> = self.limited.iter().filter(about).collect();
+        if limited.is_empty() {
+            return Ok(());
+        }
+        let parts: Vec<String> = limited.iter().flat_map(|l| tree::strings(l, "/matchContains")).collect();
+        let named = asked.keys().filter(|name| parts.iter().any(|part| name.contains(part.as_str())));
+        let covered: BTreeSet<String> =
+            quotas.iter().filter_map(|q| concerned(q, group, plural, object)).flatten().collect();
+        let open: Vec<&str> = named.filter(|n| !covered.contains(*n)).map(String::as_str).collect();
+        if !open.is_empty() {
+            return Err(a.forbidden(format!("insufficient quota to consume: {}", open.join(","))));
+        }
+        let wanted: Vec<Value> = limited.iter().flat_map(|l| tree::list(l, "/matchScopes")).cloned().collect();
+        let mut missing = Vec::new();
+        for scope in wanted {
+            let alone = serde_json::json!({"spec": {"scopeSelector": {"matchExpressions": [scope]}}});
+            let names_it = |q: &Arc<Value>| {
+                scopes::matches(q, group, plural, object) && scopes::names(q, tree::text(&scope, "/scopeName"))
+            };
+            if scopes::matches(&alone, group, plural, object) && !quotas.iter().any(names_it) {
+                missing.push(scopes::describe(&scope));
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(a.forbidden(format!("insufficient quota to match these scopes: [{}]", missing.join(" "))))
+    }
+
     async fn store(&self, a: &Attributes<'_>, mut quota: Arc<Value>, asked: &List) -> Result<(), Status> {
         let (group, plural) = (a.resource.group.as_ref(), a.resource.plural.as_ref());
-        let object = a.object().unwrap_or(super::chain::NOTHING);
+        let object = a.object().unwrap_or(super::NOTHING);
         for _ in 0..ROUNDS {
             let Some(raised) = raise(&quota, group, plural, object, asked).map_err(|why| a.forbidden(why))? else {
                 return Ok(());
@@ -195,7 +230,7 @@ mod tests {
     }
 
     async fn create(cluster: &Arc<Fixed>, plural: &str, object: Value) -> Result<(), String> {
-        let plugin = ResourceQuota::new(cluster.clone(), cluster.api());
+        let plugin = ResourceQuota::new(cluster.clone(), cluster.api(), &Value::Null).expect("no configuration");
         Write::create("", plural, "e", object).validate(&plugin).await.map(drop).map_err(|s| s.message)
     }
 
@@ -243,7 +278,7 @@ mod tests {
     #[tokio::test]
     async fn a_dry_run_takes_nothing() {
         let cluster = cluster(&json!({"secrets": "5"}), &json!({"secrets": "0"}), &json!(null));
-        let plugin = ResourceQuota::new(cluster.clone(), cluster.api());
+        let plugin = ResourceQuota::new(cluster.clone(), cluster.api(), &Value::Null).expect("no configuration");
         let write = Write::create("", "secrets", "e", json!({"metadata": {"name": "x"}})).dry();
         assert!(write.validate(&plugin).await.is_ok());
         assert_eq!(used(&cluster), json!({"secrets": "0"}));
@@ -258,9 +293,40 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_is_limited_needs_a_quota() {
+        let pod = json!({"metadata": {"name": "x"}, "spec": {"priorityClassName": "high", "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}});
+        let scope = json!({"scopeName": "PriorityClass", "operator": "In", "values": ["high"]});
+        let configuration = |limit: Value| json!({"limitedResources": [limit]});
+        let by_name = configuration(json!({"resource": "pods", "matchContains": ["cpu"]}));
+        let by_scope = configuration(json!({"resource": "pods", "matchScopes": [scope]}));
+        let empty = Arc::new(Fixed::default());
+        let cpu =
+            cluster(&json!({"cpu": "5", "requests.cpu": "5"}), &json!({"cpu": "0", "requests.cpu": "0"}), &json!(null));
+        let scoped = cluster(
+            &json!({"pods": "5"}),
+            &json!({"pods": "0"}),
+            &json!({"scopeSelector": {"matchExpressions": [scope]}}),
+        );
+        for (cluster, configuration, want) in [
+            (&empty, &by_name, Err("pods \"x\" is forbidden: insufficient quota to consume: cpu,requests.cpu")),
+            (&cpu, &by_name, Ok(())),
+            (
+                &cpu,
+                &by_scope,
+                Err("pods \"x\" is forbidden: insufficient quota to match these scopes: [{PriorityClass In [high]}]"),
+            ),
+            (&scoped, &by_scope, Ok(())),
+        ] {
+            let plugin = ResourceQuota::new(cluster.clone(), cluster.api(), configuration).expect("configured");
+            let got = Write::create("", "pods", "e", pod.clone()).validate(&plugin).await;
+            assert_eq!(got.map(drop).map_err(|s| s.message), want.map_err(str::to_owned), "{configuration}");
+        }
+    }
+
+    #[tokio::test]
     async fn only_growth_is_asked_for_on_update() {
         let cluster = cluster(&json!({"services.nodeports": "1"}), &json!({"services.nodeports": "0"}), &json!(null));
-        let plugin = ResourceQuota::new(cluster.clone(), cluster.api());
+        let plugin = ResourceQuota::new(cluster.clone(), cluster.api(), &Value::Null).expect("no configuration");
         let service = |kind: &str| json!({"metadata": {"name": "s"}, "spec": {"type": kind, "ports": [{"port": 1}]}});
         let update = |new: &str, old: &str| Write::update("", "services", "", "s", service(new), service(old));
         assert!(update("NodePort", "ClusterIP").validate(&plugin).await.is_ok());

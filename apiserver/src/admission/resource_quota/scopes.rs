@@ -30,6 +30,17 @@ pub(super) fn matches(quota: &Value, group: &str, plural: &str, object: &Value) 
     })
 }
 
+/// Whether a quota has a scope of this name.
+pub(super) fn names(quota: &Value, name: &str) -> bool {
+    scopes(quota).iter().any(|s| s.name == name)
+}
+
+/// `{PriorityClass In [high]}`
+pub(super) fn describe(scope: &Value) -> String {
+    let text = |field: &str| tree::text(scope, field);
+    format!("{{{} {} [{}]}}", text("/scopeName"), text("/operator"), tree::strings(scope, "/values").join(" "))
+}
+
 fn pod(scope: &Scope<'_>, pod: &Value) -> bool {
     let terminating = tree::int(pod, "/spec/activeDeadlineSeconds").is_some_and(|s| s >= 0);
     match scope.name {
@@ -56,7 +67,8 @@ fn selects(scope: &Scope<'_>, value: &str) -> bool {
     }
 }
 
-fn best_effort(pod: &Value) -> bool {
+/// Whether no container asks for processor or memory.
+pub(in super::super) fn best_effort(pod: &Value) -> bool {
     let silent = |resources: &Value| {
         ["/requests", "/limits"]
             .iter()

@@ -1,27 +1,27 @@
-//! HTTPS to webhooks: where they are, whom to trust, and connections kept open between calls.
+//! HTTPS to webhooks: whom to trust, who to be, and connections kept open between calls.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use base64::Engine as _;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use rustls_pki_types::ServerName;
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 use shared::run::{Shutdown, TaskGroup};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::hook::Hook;
-use crate::access::tree;
+use super::credentials::{Credentials, Identity};
+use super::target::Target;
 use crate::api::Reader;
 
-/// Idle connections per webhook.
+/// Idle connections per webhook, and webhooks with idle connections.
 const IDLE: usize = 4;
+const HOSTS: usize = 256;
 /// Most bytes of an answer.
 const ANSWER_LIMIT: usize = 3 << 20;
 /// Where systems keep the certificates everybody trusts.
@@ -29,86 +29,127 @@ const SYSTEM_ROOTS: [&str; 2] = ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki
 
 type Connection = SendRequest<Full<Bytes>>;
 
-/// Where a webhook is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Target {
-    /// Host and port to connect to.
-    address: String,
-    /// The name its certificate must have.
-    server: String,
-    /// The `Host` of the request.
-    host: String,
-    path: String,
-}
-
 /// Calls webhooks.
 pub struct Caller {
     reader: Arc<dyn Reader>,
     tasks: TaskGroup,
     shutdown: Shutdown,
+    /// Services are called at an endpoint and not at their cluster IP.
+    direct: bool,
     idle: Mutex<HashMap<String, Vec<Connection>>>,
-    /// TLS set-ups by hash of the CA bundle.
-    trust: Mutex<HashMap<[u8; 32], Arc<rustls::ClientConfig>>>,
+    /// TLS set-ups by hash of the CA bundle and the identity shown.
+    trust: Mutex<HashMap<([u8; 32], usize), Arc<rustls::ClientConfig>>>,
+}
+
+/// A call.
+pub(in super::super) struct Call<'a> {
+    pub(in super::super) target: &'a Target,
+    /// PEM of the authorities to trust; the system's when empty.
+    pub(in super::super) bundle: &'a [u8],
+    pub(in super::super) identity: Identity,
+    /// With its query.
+    pub(in super::super) path: String,
+    pub(in super::super) body: Bytes,
+    pub(in super::super) timeout: Duration,
+}
+
+/// A call that brought no answer.
+#[derive(Debug)]
+pub(in super::super) struct Failed {
+    /// What is told.
+    pub(in super::super) why: String,
+    /// The HTTP code of an answer that is no success.
+    pub(in super::super) code: Option<u16>,
+}
+
+impl From<String> for Failed {
+    fn from(why: String) -> Self {
+        Self { why, code: None }
+    }
 }
 
 impl Caller {
     /// Services are found through the cache; open connections are work of `tasks` until `shutdown`.
-    pub fn new(reader: Arc<dyn Reader>, tasks: TaskGroup, shutdown: Shutdown) -> Self {
-        Self { reader, tasks, shutdown, idle: Mutex::default(), trust: Mutex::default() }
+    pub fn new(reader: Arc<dyn Reader>, tasks: TaskGroup, shutdown: Shutdown, direct: bool) -> Self {
+        Self { reader, tasks, shutdown, direct, idle: Mutex::default(), trust: Mutex::default() }
     }
 
-    /// Posts a review; the body of the answer.
-    pub(super) async fn call(&self, hook: &Hook, body: &Value) -> Result<Vec<u8>, String> {
-        let client = hook.spec().get("clientConfig").cloned().unwrap_or_default();
-        let target = target(&client, self.reader.as_ref())?;
-        let trust = self.trust(tree::text(&client, "/caBundle"))?;
-        let timeout = hook.timeout();
+    /// Posts to a webhook as the users of `credentials`; the body of the answer.
+    pub(super) async fn review(
+        &self,
+        client: &serde_json::Value,
+        credentials: &Credentials,
+        timeout: Duration,
+        body: Bytes,
+    ) -> Result<Vec<u8>, Failed> {
+        let target = Target::read(client)?;
+        let bundle = match crate::access::tree::text(client, "/caBundle") {
+            "" => Vec::new(),
+            encoded => base64::Engine::decode(&base64::engine::general_purpose::STANDARD, encoded)
+                .map_err(|e| format!("unable to load root certificates: {e}"))?,
+        };
         let path = format!("{}?timeout={}s", target.path, timeout.as_secs());
-        let url = format!("https://{}{path}", target.host);
-        let exchange = self.exchange(&target, trust, &path, Bytes::from(body.to_string()));
-        match tokio::time::timeout(timeout, exchange).await {
-            Ok(Ok(bytes)) => Ok(bytes),
-            Ok(Err(why)) => Err(format!("Post {url:?}: {why}")),
-            Err(_) => Err(format!("Post {url:?}: context deadline exceeded")),
+        let identity = credentials.of(&target.server, &target.port);
+        self.post(Call { target: &target, bundle: &bundle, identity, path, body, timeout }).await
+    }
+
+    /// Posts; the body of the answer.
+    pub(in super::super) async fn post(&self, call: Call<'_>) -> Result<Vec<u8>, Failed> {
+        let url = format!("https://{}{}", call.target.host, call.path);
+        let trust = self.trust(call.bundle, &call.identity)?;
+        let failed = |why: String| Failed { why: format!("Post {url:?}: {why}"), code: None };
+        match tokio::time::timeout(call.timeout, self.exchange(&call, trust)).await {
+            Ok(Ok((code, text, body))) if !(200..300).contains(&code) => {
+                Err(Failed { why: unsuccessful(code, text, &body), code: Some(code) })
+            }
+            Ok(Ok((_, _, body))) => Ok(body.to_vec()),
+            Ok(Err(why)) => Err(failed(why)),
+            Err(_) => Err(failed("context deadline exceeded".to_owned())),
         }
     }
 
-    fn trust(&self, bundle: &str) -> Result<Arc<rustls::ClientConfig>, String> {
-        let key: [u8; 32] = Sha256::digest(bundle.as_bytes()).into();
+    fn trust(&self, bundle: &[u8], identity: &Identity) -> Result<Arc<rustls::ClientConfig>, String> {
+        let key = (Sha256::digest(bundle).into(), identity.id);
         if let Some(known) = self.trust.lock().get(&key) {
             return Ok(known.clone());
         }
+        let system;
         let pem = if bundle.is_empty() {
-            SYSTEM_ROOTS.iter().find_map(|p| std::fs::read(p).ok()).unwrap_or_default()
+            system = SYSTEM_ROOTS.iter().find_map(|p| std::fs::read(p).ok()).unwrap_or_default();
+            &system
         } else {
-            base64::engine::general_purpose::STANDARD.decode(bundle).map_err(|e| e.to_string())?
+            bundle
         };
-        let roots = shared::cert::root_store(&pem).map_err(|e| format!("unable to load root certificates: {e}"))?;
-        let config = Arc::new(shared::cert::client_config(roots, None).map_err(|e| e.to_string())?);
+        let roots = shared::cert::root_store(pem).map_err(|e| format!("unable to load root certificates: {e}"))?;
+        let builder = rustls::ClientConfig::builder().with_root_certificates(roots);
+        let config = match &identity.pair {
+            Some(pair) => {
+                builder.with_client_auth_cert(pair.chain.clone(), pair.key.clone_key()).map_err(|e| e.to_string())?
+            }
+            None => builder.with_no_client_auth(),
+        };
+        let config = Arc::new(config);
         let mut trust = self.trust.lock();
-        if trust.len() > 256 {
+        if trust.len() >= HOSTS {
             trust.clear();
         }
         trust.insert(key, config.clone());
         Ok(config)
     }
 
-    async fn exchange(
-        &self,
-        target: &Target,
-        trust: Arc<rustls::ClientConfig>,
-        path: &str,
-        body: Bytes,
-    ) -> Result<Vec<u8>, String> {
-        let key = format!("{}|{}|{:p}", target.address, target.server, Arc::as_ptr(&trust));
+    /// Code, whether it is text, and the body.
+    async fn exchange(&self, call: &Call<'_>, trust: Arc<rustls::ClientConfig>) -> Result<(u16, bool, Bytes), String> {
+        let key = format!("{}|{:p}", call.target.host, Arc::as_ptr(&trust));
         let request = || {
-            http::Request::post(path)
-                .header("host", &target.host)
+            let mut request = http::Request::post(&call.path)
+                .header("host", &call.target.host)
                 .header("content-type", "application/json")
                 .header("accept", "application/json, */*")
-                .header("user-agent", "kube-apiserver-admission")
-                .body(Full::new(body.clone()))
-                .map_err(|e| e.to_string())
+                .header("user-agent", "kube-apiserver-admission");
+            if let Some(authorization) = &call.identity.authorization {
+                request = request.header("authorization", authorization);
+            }
+            request.body(Full::new(call.body.clone())).map_err(|e| e.to_string())
         };
         // A kept connection may have been closed meanwhile; then a new one is opened, once.
         let kept = self.idle.lock().get_mut(&key).and_then(Vec::pop);
@@ -118,8 +159,8 @@ impl Caller {
         {
             return self.finish(key, connection, response).await;
         }
-        let mut connection = self.connect(target, trust).await?;
-        let response = connection.send_request(request()?).await.map_err(|e| e.to_string())?;
+        let mut connection = self.connect(call.target, trust).await?;
+        let response = connection.send_request(request()?).await.map_err(|e| cut_off(&e))?;
         self.finish(key, connection, response).await
     }
 
@@ -128,39 +169,29 @@ impl Caller {
         key: String,
         connection: Connection,
         response: http::Response<hyper::body::Incoming>,
-    ) -> Result<Vec<u8>, String> {
-        let code = response.status();
-        let body =
-            Limited::new(response.into_body(), ANSWER_LIMIT).collect().await.map_err(|e| e.to_string())?.to_bytes();
+    ) -> Result<(u16, bool, Bytes), String> {
+        let code = response.status().as_u16();
+        let kind = response.headers().get("content-type").and_then(|v| v.to_str().ok()).unwrap_or("text/plain");
+        let text = kind.starts_with("text/");
+        let body = Limited::new(response.into_body(), ANSWER_LIMIT).collect().await.map_err(|e| e.to_string())?;
         let mut idle = self.idle.lock();
-        if idle.len() > 256 {
+        if idle.len() >= HOSTS {
             idle.clear();
         }
         let kept = idle.entry(key).or_default();
         if kept.len() < IDLE {
             kept.push(connection);
         }
-        if !code.is_success() {
-            let text = String::from_utf8_lossy(&body[..body.len().min(1024)]).trim().to_owned();
-            return Err(if text.is_empty() {
-                format!("unexpected status {code}")
-            } else {
-                format!("an error on the server ({text:?}) has prevented the request from succeeding")
-            });
-        }
-        Ok(body.to_vec())
+        Ok((code, text, body.to_bytes()))
     }
 
     async fn connect(&self, target: &Target, trust: Arc<rustls::ClientConfig>) -> Result<Connection, String> {
-        let stream = TcpStream::connect(&target.address)
-            .await
-            .map_err(|e| format!("dial tcp {}: {}", target.address, dial_error(&e)))?;
+        let address = target.address(self.reader.as_ref(), self.direct)?;
+        let stream = TcpStream::connect(&address).await.map_err(|e| dial_error(&address, &e))?;
         let _ = stream.set_nodelay(true);
         let name = ServerName::try_from(target.server.clone()).map_err(|e| e.to_string())?;
-        let stream = TlsConnector::from(trust)
-            .connect(name, stream)
-            .await
-            .map_err(|e| format!("tls: failed to verify certificate: {e}"))?;
+        let stream =
+            TlsConnector::from(trust).connect(name, stream).await.map_err(|e| tls_error(&target.server, &e))?;
         let (connection, driver) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
         let shutdown = self.shutdown.clone();
@@ -179,92 +210,91 @@ impl Caller {
     }
 }
 
+fn cut_off(error: &hyper::Error) -> String {
+    if error.is_incomplete_message() || error.is_closed() { "EOF".to_owned() } else { error.to_string() }
+}
+
+/// What the client library makes of an answer that is no success.
+fn unsuccessful(code: u16, text: bool, body: &[u8]) -> String {
+    let said = String::from_utf8_lossy(&body[..body.len().min(2048)]).trim().to_owned();
+    let said = if text { said } else { "unknown".to_owned() };
+    match code {
+        400 => "the server rejected our request for an unknown reason".to_owned(),
+        401 => "the server has asked for the client to provide credentials".to_owned(),
+        403 => said,
+        404 => "the server could not find the requested resource".to_owned(),
+        405 => "the server does not allow this method on the requested resource".to_owned(),
+        406 => "the server was unable to respond with a content type that the client supports".to_owned(),
+        409 => "the server reported a conflict".to_owned(),
+        410 => "the server has indicated that the requested resource is gone".to_owned(),
+        415 => "the server was unable to process the request due to an unsupported media type".to_owned(),
+        422 => "the server rejected our request due to an error in our request".to_owned(),
+        429 => "the server has received too many requests and has asked us to try again later".to_owned(),
+        503 => "the server is currently unable to handle the request".to_owned(),
+        504 => {
+            "the server was unable to return a response in the time allotted, but may still be processing the request"
+                .to_owned()
+        }
+        500.. => format!("an error on the server ({said:?}) has prevented the request from succeeding"),
+        _ => format!("the server responded with the status code {code} but did not return more information"),
+    }
+}
+
 /// Why a connection failed, in the words operators know.
-fn dial_error(error: &std::io::Error) -> String {
+fn dial_error(address: &str, error: &std::io::Error) -> String {
     use std::io::ErrorKind as K;
-    match error.kind() {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let why = match error.kind() {
         K::ConnectionRefused => "connect: connection refused".to_owned(),
         K::HostUnreachable => "connect: no route to host".to_owned(),
         K::NetworkUnreachable => "connect: network is unreachable".to_owned(),
         K::ConnectionReset => "connect: connection reset by peer".to_owned(),
         K::TimedOut => "i/o timeout".to_owned(),
+        _ if error.raw_os_error().is_none() => return format!("dial tcp: lookup {host}: no such host"),
         _ => error.to_string(),
-    }
+    };
+    format!("dial tcp {address}: {why}")
 }
 
-fn target(client: &Value, reader: &dyn Reader) -> Result<Target, String> {
-    let url = tree::text(client, "/url");
-    if !url.is_empty() {
-        return by_url(url);
-    }
-    let of = |f: &str| tree::text(client, &format!("/service/{f}"));
-    let (namespace, name) = (of("namespace"), of("name"));
-    if name.is_empty() {
-        return Err("webhook configuration must have either service or URL".to_owned());
-    }
-    let port = tree::int(client, "/service/port").unwrap_or(443);
-    let service = reader.get("", "services", namespace, name).ok_or_else(|| format!("service {name:?} not found"))?;
-    let server = format!("{name}.{namespace}.svc");
-    let path = match of("path") {
-        "" => "/".to_owned(),
-        path if path.starts_with('/') => path.to_owned(),
-        path => format!("/{path}"),
-    };
-    let address = if tree::text(&service, "/spec/type") == "ExternalName" {
-        format!("{}:{port}", tree::text(&service, "/spec/externalName"))
-    } else {
-        if !tree::list(&service, "/spec/ports").iter().any(|p| tree::int(p, "/port") == Some(port)) {
-            return Err(format!("no service port {port} found for service {name:?}"));
+/// Why a certificate was not accepted, in the words operators know.
+fn tls_error(server: &str, error: &std::io::Error) -> String {
+    use rustls::CertificateError as C;
+    let inner = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
+    let Some(rustls::Error::InvalidCertificate(why)) = inner else { return error.to_string() };
+    let text = match why {
+        C::UnknownIssuer => "x509: certificate signed by unknown authority".to_owned(),
+        C::Expired | C::ExpiredContext { .. } | C::NotValidYet | C::NotValidYetContext { .. } => {
+            "x509: certificate has expired or is not yet valid".to_owned()
         }
-        match tree::text(&service, "/spec/clusterIP") {
-            "" | "None" => return Err(format!("no cluster IP found for service {name:?}")),
-            ip if ip.contains(':') => format!("[{ip}]:{port}"),
-            ip => format!("{ip}:{port}"),
+        C::NotValidForName => format!("x509: certificate is not valid for any names, but wanted to match {server}"),
+        C::NotValidForNameContext { presented, .. } if !presented.is_empty() => {
+            let names: Vec<&str> = presented
+                .iter()
+                .map(|n| n.split_once("(\"").map_or(n.as_str(), |(_, rest)| rest.trim_end_matches("\")")))
+                .collect();
+            format!("x509: certificate is valid for {}, not {server}", names.join(", "))
         }
+        C::NotValidForNameContext { .. } => {
+            format!("x509: certificate is not valid for any names, but wanted to match {server}")
+        }
+        other => format!("x509: {other}"),
     };
-    Ok(Target { address, host: format!("{server}:{port}"), server, path })
-}
-
-fn by_url(url: &str) -> Result<Target, String> {
-    let uri: http::Uri = url.parse().map_err(|e| format!("{url:?}: {e}"))?;
-    let host = uri
-        .host()
-        .filter(|_| uri.scheme_str() == Some("https"))
-        .ok_or_else(|| format!("{url:?}: an https URL is needed"))?;
-    let port = uri.port_u16().unwrap_or(443);
-    let path = if uri.path().is_empty() { "/" } else { uri.path() };
-    let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
-    let server = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-    Ok(Target { address: format!("{host}:{port}"), server, host: authority, path: path.to_owned() })
+    format!("tls: failed to verify certificate: {text}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admission::testing::Fixed;
-    use serde_json::json;
 
     #[test]
-    fn where_webhooks_are() {
-        let cluster = Fixed::default();
-        cluster.put(
-            "",
-            "services",
-            json!({"metadata": {"name": "hook", "namespace": "n"}, "spec": {"clusterIP": "10.0.0.7", "ports": [{"port": 443}]}}),
-        );
-        let service =
-            |port: i64| json!({"service": {"namespace": "n", "name": "hook", "path": "/check", "port": port}});
-        let found = target(&service(443), &cluster).expect("found");
-        assert_eq!(
-            (found.address.as_str(), found.server.as_str(), found.path.as_str()),
-            ("10.0.0.7:443", "hook.n.svc", "/check")
-        );
-        assert_eq!(target(&service(8443), &cluster), Err("no service port 8443 found for service \"hook\"".into()));
-        let url = target(&json!({"url": "https://127.0.0.1:9443/x"}), &cluster).expect("a URL");
-        assert_eq!(
-            (url.address.as_str(), url.server.as_str(), url.path.as_str()),
-            ("127.0.0.1:9443", "127.0.0.1", "/x")
-        );
-        assert!(target(&json!({"url": "http://a/x"}), &cluster).is_err());
+    fn answers_that_are_no_success() {
+        for (code, text, body, want) in [
+            (500, true, "boom\n", "an error on the server (\"boom\") has prevented the request from succeeding"),
+            (502, false, "{}", "an error on the server (\"unknown\") has prevented the request from succeeding"),
+            (404, true, "404 page not found", "the server could not find the requested resource"),
+            (302, true, "", "the server responded with the status code 302 but did not return more information"),
+        ] {
+            assert_eq!(unsuccessful(code, text, body.as_bytes()), want);
+        }
     }
 }

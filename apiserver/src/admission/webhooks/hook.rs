@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use shared::status::Status;
 
-use super::super::chain::NOTHING;
+use super::super::NOTHING;
 use super::super::matching::{Scene, Shown};
 use crate::access::tree;
 
@@ -34,6 +34,15 @@ impl Hook {
 
     pub(super) fn name(&self) -> &str {
         tree::text(self.spec(), "/name")
+    }
+
+    pub(super) fn configuration_name(&self) -> &str {
+        tree::name(&self.configuration)
+    }
+
+    /// Tells it from all others.
+    pub(super) fn id(&self) -> String {
+        format!("{}/{}/{}", self.configuration_name(), self.name(), self.at)
     }
 
     pub(super) fn ignores_failures(&self) -> bool {

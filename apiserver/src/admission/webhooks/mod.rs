@@ -3,33 +3,46 @@
 
 mod caller;
 mod conditions;
+mod credentials;
 mod hook;
 mod review;
+mod target;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use proto::merge::json_patch::Patch;
-use serde_json::Value;
+use serde_json::{Value, json};
 use shared::status::Status;
 
 use super::matching::Scene;
-use super::{Attributes, Operation, Plugin};
+use super::{Attributes, Error, Plugin, measure};
 use crate::access::tree;
 use crate::api::Reader;
-use crate::authz::Authorization;
+use crate::registry::Rows;
 pub use caller::Caller;
+pub(super) use caller::{Call, Failed};
+use credentials::Credentials;
+pub(super) use credentials::{Identity, server as kubeconfig_server};
 use hook::Hook;
 use review::Answer;
+pub(super) use target::Target;
 
 const GROUP: &str = "admissionregistration.k8s.io";
 
 /// The state both plugins share.
 struct Webhooks {
     reader: Arc<dyn Reader>,
+    rows: Rows,
     caller: Arc<Caller>,
+    credentials: Credentials,
     plural: &'static str,
+    /// `admit` or `validating`: in metrics.
     kind: &'static str,
+    /// `mutating` or `validating`: in annotations.
+    word: &'static str,
 }
 
 /// Webhooks that may change objects.
@@ -38,24 +51,34 @@ pub struct MutatingWebhooks(Webhooks);
 /// Webhooks that may refuse objects.
 pub struct ValidatingWebhooks(Webhooks);
 
+fn credentials(configuration: &Value) -> Result<Credentials, Error> {
+    Credentials::read(tree::text(configuration, "/kubeConfigFile")).map_err(Error::Configuration)
+}
+
 impl MutatingWebhooks {
-    /// Configurations from the cache, calls through `caller`.
-    pub fn new(reader: Arc<dyn Reader>, caller: Arc<Caller>, _: Arc<Authorization>) -> Self {
-        Self(Webhooks { reader, caller, plural: "mutatingwebhookconfigurations", kind: "admit" })
+    /// Configurations from the cache, calls through `caller` as the users of the plugin's `kubeConfigFile`.
+    pub fn new(reader: Arc<dyn Reader>, rows: Rows, caller: Arc<Caller>, configuration: &Value) -> Result<Self, Error> {
+        let credentials = credentials(configuration)?;
+        let plural = "mutatingwebhookconfigurations";
+        Ok(Self(Webhooks { reader, rows, caller, credentials, plural, kind: "admit", word: "mutating" }))
     }
 }
 
 impl ValidatingWebhooks {
-    /// Configurations from the cache, calls through `caller`.
-    pub fn new(reader: Arc<dyn Reader>, caller: Arc<Caller>, _: Arc<Authorization>) -> Self {
-        Self(Webhooks { reader, caller, plural: "validatingwebhookconfigurations", kind: "validating" })
+    /// Configurations from the cache, calls through `caller` as the users of the plugin's `kubeConfigFile`.
+    pub fn new(reader: Arc<dyn Reader>, rows: Rows, caller: Arc<Caller>, configuration: &Value) -> Result<Self, Error> {
+        let credentials = credentials(configuration)?;
+        let plural = "validatingwebhookconfigurations";
+        Ok(Self(Webhooks { reader, rows, caller, credentials, plural, kind: "validating", word: "validating" }))
     }
 }
 
 /// Outcome of one webhook.
 enum Outcome {
-    /// It was not asked, or let the request through.
-    Fine(Answer),
+    /// It has nothing to do with the request.
+    Unasked,
+    /// It let the request through.
+    Fine(Box<Answer>),
     /// It could not be asked, and that is to be overlooked.
     Overlooked,
 }
@@ -67,8 +90,11 @@ impl Webhooks {
             return Ok(Vec::new());
         }
         let mut configurations = self.reader.list(GROUP, self.plural, None);
+        if configurations.is_empty() {
+            return Ok(Vec::new());
+        }
         configurations.sort_by(|x, y| tree::name(x).cmp(tree::name(y)));
-        let scene = Scene::of(a, self.reader.as_ref());
+        let scene = Scene::of(a, self.reader.as_ref(), &self.rows);
         let mut wanted = Vec::new();
         for configuration in configurations {
             for (at, _) in tree::list(&configuration, "/webhooks").iter().enumerate() {
@@ -83,29 +109,53 @@ impl Webhooks {
     /// Asks one webhook about the request as it is now.
     async fn ask(&self, hook: &Hook, a: &Attributes<'_>) -> Result<Outcome, Status> {
         let request = review::request(hook, a);
+        let name = hook.name();
         match conditions::hold(hook, &request) {
             Ok(true) => {}
-            Ok(false) => return Ok(Outcome::Fine(Answer::default())),
-            Err(_) if hook.ignores_failures() => return Ok(Outcome::Overlooked),
+            Ok(false) => return Ok(Outcome::Unasked),
+            Err(_) if hook.ignores_failures() => return Ok(Outcome::Unasked),
             Err(why) => return Err(a.forbidden(why)),
         }
         if a.dry_run && !hook.harmless() {
-            return Err(Status::bad_request(&format!("admission webhook {:?} does not support dry run", hook.name())));
+            return Err(Status::bad_request(&format!("admission webhook {name:?} does not support dry run")));
         }
-        let body = review::envelope(hook, &request);
-        let answered = match self.caller.call(hook, &body).await {
-            Ok(bytes) => review::read(hook, &request, &bytes),
-            Err(why) => Err(format!("failed to call webhook: {why}")),
+        let since = Instant::now();
+        let body = Bytes::from(review::envelope(hook, &request).to_string());
+        let client = hook.spec().get("clientConfig").unwrap_or(super::NOTHING);
+        let answered = match self.caller.review(client, &self.credentials, hook.timeout(), body).await {
+            Ok(bytes) => review::read(hook, &request, &bytes).map_err(Failed::from),
+            Err(Failed { why, code }) => Err(Failed { why: format!("failed to call webhook: {why}"), code }),
         };
         match answered {
-            Ok(answer) if answer.allowed => Ok(Outcome::Fine(answer)),
-            Ok(answer) => Err(answer.refusal(hook.name())),
-            Err(why) if hook.ignores_failures() => {
-                tracing::warn!(webhook = hook.name(), kind = self.kind, why, "failed calling webhook, failing open");
-                Ok(Outcome::Overlooked)
+            Ok(answer) => {
+                let code = answer.code();
+                measure::webhook(name, self.kind, a.operation, since, !answer.allowed, code);
+                if answer.allowed {
+                    return Ok(Outcome::Fine(Box::new(answer)));
+                }
+                measure::rejection(name, self.kind, a.operation, "no_error", code);
+                Err(answer.refusal(name))
             }
-            Err(why) => Err(Status::internal(&format!("failed calling webhook {:?}: {why}", hook.name()))),
+            Err(Failed { why, code }) => {
+                let ignored = hook.ignores_failures();
+                let code = code.unwrap_or(0);
+                measure::webhook(name, self.kind, a.operation, since, !ignored, code);
+                if ignored {
+                    measure::fail_open(name, self.kind);
+                    tracing::warn!(webhook = name, kind = self.kind, why, "failed calling webhook, failing open");
+                    return Ok(Outcome::Overlooked);
+                }
+                measure::rejection(name, self.kind, a.operation, "calling_webhook_error", code);
+                Err(Status::internal(&format!("failed calling webhook {name:?}: {why}")))
+            }
         }
+    }
+
+    /// Says in the audit log that a webhook was passed over.
+    fn note_open(&self, a: &mut Attributes<'_>, hook: &Hook, order: usize) {
+        let round = a.reinvocation.round();
+        let key = format!("failed-open.{}.webhook.admission.k8s.io/round_{round}_index_{order}", self.word);
+        a.annotations.insert(key, hook.name().to_owned());
     }
 }
 
@@ -123,87 +173,95 @@ fn note(a: &mut Attributes<'_>, hook: &Hook, answer: &Answer) {
 
 #[async_trait]
 impl Plugin for MutatingWebhooks {
-    fn name(&self) -> &'static str {
-        "MutatingAdmissionWebhook"
-    }
-
-    fn mutates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, _: Operation) -> bool {
-        true
-    }
-
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         let hooks = self.0.wanted(a)?;
-        // What each webhook has seen last: one that asked for it is asked again when others changed the object since.
-        let mut seen: Vec<Option<Value>> = Vec::new();
-        for hook in &hooks {
-            self.mutate(hook, a).await?;
-            seen.push(a.object().cloned().filter(|_| hook.wants_reinvocation()));
-        }
-        for (hook, seen) in hooks.iter().zip(seen) {
-            if seen.is_some_and(|seen| Some(&seen) != a.object()) {
-                self.mutate(hook, a).await?;
+        let object = a.object.as_deref();
+        a.reinvocation.begin(object);
+        for (order, hook) in hooks.iter().enumerate() {
+            let id = hook.id();
+            if !a.reinvocation.asks(&id) {
+                continue;
             }
+            let changed = self.mutate(hook, order, a).await?;
+            a.reinvocation.asked(&id, changed, hook.wants_reinvocation());
         }
+        let object = a.object.as_deref();
+        a.reinvocation.end(object);
         Ok(())
     }
 }
 
 impl MutatingWebhooks {
-    async fn mutate(&self, hook: &Hook, a: &mut Attributes<'_>) -> Result<(), Status> {
-        let Outcome::Fine(answer) = self.0.ask(hook, a).await? else { return Ok(()) };
-        note(a, hook, &answer);
-        let Some(patch) = answer.patch.clone() else { return Ok(()) };
-        let name = hook.name().to_owned();
-        let fail = |why: String| Status::internal(&format!("failed calling webhook {name:?}: {why}"));
-        let patch = Patch::decode(patch).map_err(|e| fail(e.to_string()))?;
-        if patch.operations.is_empty() {
-            return Ok(());
-        }
-        let Some(mut object) = a.object().cloned() else {
-            return Err(Status::internal(&format!(
-                "admission webhook {name:?} attempted to modify the object, which is not supported for this operation"
-            )));
+    /// Asks one webhook and applies its patch; whether that changed the object.
+    async fn mutate(&self, hook: &Hook, order: usize, a: &mut Attributes<'_>) -> Result<bool, Status> {
+        let answer = match self.0.ask(hook, a).await? {
+            Outcome::Fine(answer) => answer,
+            Outcome::Unasked => return Ok(false),
+            Outcome::Overlooked => {
+                self.0.note_open(a, hook, order);
+                return Ok(false);
+            }
         };
-        hook.shown.present(&mut object);
-        patch.apply(&mut object).map_err(|e| Status::internal(&e.to_string()))?;
-        hook.shown.restore(&mut object);
-        if let Some(slot) = a.object.as_deref_mut() {
-            *slot = object;
+        note(a, hook, &answer);
+        let changed = match &answer.patch {
+            Some(patch) => patched(hook, a, patch.clone())?,
+            None => false,
+        };
+        let place = format!("webhook.admission.k8s.io/round_{}_index_{order}", a.reinvocation.round());
+        let mut about = json!({"configuration": hook.configuration_name(), "webhook": hook.name(), "mutated": changed});
+        a.annotations.insert(format!("mutation.{place}"), about.to_string());
+        if let (true, Some(patch), Some(about)) = (changed, answer.patch, about.as_object_mut()) {
+            about.remove("mutated");
+            about.insert("patch".to_owned(), patch);
+            about.insert("patchType".to_owned(), json!("JSONPatch"));
+            a.annotations.insert(format!("patch.{place}"), Value::Object(about.clone()).to_string());
         }
-        Ok(())
+        Ok(changed)
     }
+}
+
+/// Applies a webhook's patch to the object, in the version the webhook knows.
+fn patched(hook: &Hook, a: &mut Attributes<'_>, patch: Value) -> Result<bool, Status> {
+    let name = hook.name();
+    let fail = |why: String| Status::internal(&format!("failed calling webhook {name:?}: {why}"));
+    let patch = Patch::decode(patch).map_err(|e| fail(e.to_string()))?;
+    if patch.operations.is_empty() {
+        return Ok(false);
+    }
+    let Some(before) = a.object().cloned() else {
+        return Err(Status::internal(&format!(
+            "admission webhook {name:?} attempted to modify the object, which is not supported for this operation"
+        )));
+    };
+    let mut object = before.clone();
+    hook.shown.present(&mut object);
+    patch.apply(&mut object).map_err(|e| Status::internal(&e.to_string()))?;
+    hook.shown.restore(&mut object);
+    let changed = object != before;
+    if let Some(slot) = a.object.as_deref_mut() {
+        *slot = object;
+    }
+    Ok(changed)
 }
 
 #[async_trait]
 impl Plugin for ValidatingWebhooks {
-    fn name(&self) -> &'static str {
-        "ValidatingAdmissionWebhook"
-    }
-
-    fn validates(&self) -> bool {
-        true
-    }
-
-    fn handles(&self, _: Operation) -> bool {
-        true
-    }
-
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         let hooks = self.0.wanted(a)?;
         let outcomes = {
             let shared: &Attributes<'_> = a;
             futures::future::join_all(hooks.iter().map(|hook| self.0.ask(hook, shared))).await
         };
-        for (hook, outcome) in hooks.iter().zip(outcomes) {
-            if let Outcome::Fine(answer) = outcome? {
-                note(a, hook, &answer);
+        let mut refused = None;
+        for (order, (hook, outcome)) in hooks.iter().zip(outcomes).enumerate() {
+            match outcome {
+                Ok(Outcome::Fine(answer)) => note(a, hook, &answer),
+                Ok(Outcome::Overlooked) => self.0.note_open(a, hook, order),
+                Ok(Outcome::Unasked) => {}
+                Err(status) => refused = refused.or(Some(status)),
             }
         }
-        Ok(())
+        refused.map_or(Ok(()), Err)
     }
 }
 

@@ -75,6 +75,15 @@ pub(super) fn read(hook: &Hook, request: &Value, body: &[u8]) -> Result<Answer, 
 }
 
 impl Answer {
+    /// The code of a refusal, 200 for a yes.
+    pub(super) fn code(&self) -> u16 {
+        let own = self.status.as_ref().and_then(|s| tree::int(s, "/code")).and_then(|c| u16::try_from(c).ok());
+        match (self.allowed, own) {
+            (true, code) => code.filter(|c| *c > 0).unwrap_or(200),
+            (false, code) => code.unwrap_or(0).max(400),
+        }
+    }
+
     /// The refusal a client sees.
     pub(super) fn refusal(&self, webhook: &str) -> Status {
         let given = self.status.clone().unwrap_or_default();

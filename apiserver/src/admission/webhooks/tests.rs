@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
 use crate::admission::testing::{Fixed, Write};
-use crate::authz::Mode;
+use crate::registry::Rows;
 
 /// Answers reviews in turn with what it was given, and keeps what it was asked.
 struct Server {
@@ -94,19 +94,19 @@ fn cluster(plural: &str, hooks: &[Value]) -> Arc<Fixed> {
 }
 
 fn caller(cluster: Arc<Fixed>) -> Caller {
-    Caller::new(cluster, shared::run::TaskGroup::new(), shared::run::Shutdown::new())
+    Caller::new(cluster, shared::run::TaskGroup::new(), shared::run::Shutdown::new(), false)
 }
 
 fn mutating(hooks: &[Value]) -> MutatingWebhooks {
     let cluster = cluster("mutatingwebhookconfigurations", hooks);
-    let authorization = Arc::new(Authorization::new(&[Mode::AlwaysAllow], cluster.clone(), Vec::new()));
-    MutatingWebhooks::new(cluster.clone(), Arc::new(caller(cluster)), authorization)
+    MutatingWebhooks::new(cluster.clone(), Rows::default(), Arc::new(caller(cluster)), &Value::Null)
+        .expect("no credentials to read")
 }
 
 fn validating(hooks: &[Value]) -> ValidatingWebhooks {
     let cluster = cluster("validatingwebhookconfigurations", hooks);
-    let authorization = Arc::new(Authorization::new(&[Mode::AlwaysAllow], cluster.clone(), Vec::new()));
-    ValidatingWebhooks::new(cluster.clone(), Arc::new(caller(cluster)), authorization)
+    ValidatingWebhooks::new(cluster.clone(), Rows::default(), Arc::new(caller(cluster)), &Value::Null)
+        .expect("no credentials to read")
 }
 
 fn config_map() -> Write<'static> {
@@ -137,7 +137,7 @@ async fn a_webhook_that_asks_for_it_is_asked_again() {
     let server = serve(vec![add("one"), add("two"), add("three")]).await;
     let first = server.hook(json!({"reinvocationPolicy": "IfNeeded"}));
     let plugin = mutating(&[first, server.hook(json!({"name": "b.example.com"}))]);
-    let object = config_map().admit(&plugin).await.expect("admitted");
+    let object = config_map().admit_twice(&plugin).await.expect("admitted");
     assert_eq!(object["metadata"], json!({"name": "x", "one": "1", "two": "1", "three": "1"}));
     assert_eq!(server.asked.lock().len(), 3);
 }

@@ -1,0 +1,368 @@
+//! All of upstream's plugins in its order: what each is about, what it reads, and how it is made. The chain asks a
+//! plugin about nothing that its line does not name.
+
+use std::sync::Arc;
+
+use shared::flags::FlagSet;
+use shared::run::{Shutdown, TaskGroup};
+
+use super::always::{
+    AlwaysAdmit, AlwaysDeny, AlwaysPullImages, ExtendedResourceToleration, LimitPodHardAntiAffinityTopology,
+};
+use super::certificates::{CertificateSubjectRestriction, SignerPermission};
+use super::configuration::Configurations;
+use super::default_toleration_seconds::DefaultTolerationSeconds;
+use super::event_rate_limit::EventRateLimit;
+use super::image_policy::ImagePolicyWebhook;
+use super::ingress_class::DefaultIngressClass;
+use super::limit_ranger::LimitRanger;
+use super::namespace_exists::{NamespaceAutoProvision, NamespaceExists};
+use super::namespace_lifecycle::NamespaceLifecycle;
+use super::node_restriction::NodeRestriction;
+use super::owner_references::OwnerReferencesPermissionEnforcement;
+use super::pod_node_selector::PodNodeSelector;
+use super::pod_security::PodSecurity;
+use super::pod_tolerations::PodTolerationRestriction;
+use super::pod_topology_labels::PodTopologyLabels;
+use super::policies::ValidatingPolicies;
+use super::priority::Priority;
+use super::resource_quota::ResourceQuota;
+use super::runtime_class::RuntimeClass;
+use super::service_account::ServiceAccount;
+use super::service_external_ips::DenyServiceExternalIPs;
+use super::storage::{DefaultStorageClass, PersistentVolumeClaimResize, StorageObjectInUseProtection};
+use super::taint_nodes_by_condition::TaintNodesByCondition;
+use super::webhooks::{Caller, MutatingWebhooks, ValidatingWebhooks};
+use super::{Attributes, Error, Operation, Shared};
+use crate::api::{Api, Reader};
+use crate::authz::Authorization;
+use crate::registry::Rows;
+
+/// What plugins may need.
+pub struct Deps<'a> {
+    /// The command line.
+    pub flags: &'a FlagSet,
+    /// Watch cache.
+    pub reader: Arc<dyn Reader>,
+    /// Live reads and writes.
+    pub api: Api,
+    /// The authorisers.
+    pub authorization: Arc<Authorization>,
+    /// Where connections to webhooks are kept going.
+    pub tasks: TaskGroup,
+    /// Ends them.
+    pub shutdown: Shutdown,
+}
+
+/// What the makers of plugins are given.
+pub(super) struct Parts<'a> {
+    deps: &'a Deps<'a>,
+    caller: Arc<Caller>,
+    configurations: &'a Configurations,
+}
+
+impl<'a> Parts<'a> {
+    pub(super) fn new(deps: &'a Deps<'a>, configurations: &'a Configurations) -> Self {
+        let direct = deps.flags.boolean("enable-aggregator-routing");
+        let caller = Caller::new(deps.reader.clone(), deps.tasks.clone(), deps.shutdown.clone(), direct);
+        Self { deps, caller: Arc::new(caller), configurations }
+    }
+
+    fn reader(&self) -> Arc<dyn Reader> {
+        self.deps.reader.clone()
+    }
+
+    fn api(&self) -> Api {
+        self.deps.api.clone()
+    }
+
+    fn rows(&self) -> Rows {
+        self.deps.api.rows().clone()
+    }
+
+    fn authorization(&self) -> Arc<Authorization> {
+        self.deps.authorization.clone()
+    }
+
+    fn seconds(&self, flag: &str) -> i64 {
+        self.deps.flags.integer(flag)
+    }
+}
+
+/// In which of the two rounds a plugin takes part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Mutates,
+    Validates,
+    Both,
+}
+
+/// A line of the table.
+pub(super) struct Declaration {
+    pub(super) name: &'static str,
+    /// On unless it is disabled.
+    pub(super) on: bool,
+    phase: Phase,
+    operations: &'static [Operation],
+    /// Group and resource, or `resource/subresource`, or `resource/*` for it and all of its subresources; none for
+    /// everything.
+    resources: &'static [(&'static str, &'static str)],
+    /// What it judges by: a cache that has not been read yet must not look like "no limits".
+    pub(super) reads: &'static [(&'static str, &'static str)],
+    make: fn(&Parts<'_>) -> Result<Shared, Error>,
+}
+
+impl Declaration {
+    pub(super) fn mutates(&self) -> bool {
+        self.phase != Phase::Validates
+    }
+
+    pub(super) fn validates(&self) -> bool {
+        self.phase != Phase::Mutates
+    }
+
+    pub(super) fn make(&self, parts: &Parts<'_>) -> Result<Shared, Error> {
+        (self.make)(parts)
+    }
+
+    /// Whether the plugin is about a write.
+    pub(super) fn concerns(&self, a: &Attributes<'_>) -> bool {
+        let named = |(group, pattern): &(&str, &str)| {
+            let (plural, sub) = pattern.split_once('/').unwrap_or((pattern, ""));
+            a.of(group, plural) && (sub == "*" || sub == a.subresource)
+        };
+        self.operations.contains(&a.operation) && (self.resources.is_empty() || self.resources.iter().any(named))
+    }
+}
+
+const ALL: &[Operation] = &[Operation::Create, Operation::Update, Operation::Delete, Operation::Connect];
+const CHANGES: &[Operation] = &[Operation::Create, Operation::Update, Operation::Delete];
+const WRITES: &[Operation] = &[Operation::Create, Operation::Update];
+const CREATE: &[Operation] = &[Operation::Create];
+const UPDATE: &[Operation] = &[Operation::Update];
+
+const EVERYTHING: &[(&str, &str)] = &[];
+const PODS: &[(&str, &str)] = &[("", "pods")];
+const NAMESPACES: &[(&str, &str)] = &[("", "namespaces")];
+const REGISTRATION: &str = "admissionregistration.k8s.io";
+const CERTIFICATES: &str = "certificates.k8s.io";
+
+use Phase::{Both, Mutates, Validates};
+
+/// The table.
+pub(super) const PLUGINS: &[Declaration] = &[
+    row("AlwaysAdmit", false, Both, ALL, EVERYTHING, &[], |_| Ok(Arc::new(AlwaysAdmit))),
+    row("NamespaceAutoProvision", false, Mutates, CREATE, EVERYTHING, &[], |p| {
+        Ok(Arc::new(NamespaceAutoProvision { reader: p.reader(), api: p.api() }))
+    }),
+    row("NamespaceLifecycle", true, Mutates, CHANGES, EVERYTHING, &[], |p| {
+        Ok(Arc::new(NamespaceLifecycle { reader: p.reader(), api: p.api() }))
+    }),
+    row("NamespaceExists", false, Validates, CHANGES, EVERYTHING, &[], |p| {
+        Ok(Arc::new(NamespaceExists { reader: p.reader(), api: p.api() }))
+    }),
+    row("LimitPodHardAntiAffinityTopology", false, Validates, WRITES, PODS, &[], |_| {
+        Ok(Arc::new(LimitPodHardAntiAffinityTopology))
+    }),
+    row(
+        "LimitRanger",
+        true,
+        Both,
+        WRITES,
+        &[("", "pods"), ("", "pods/resize"), ("", "persistentvolumeclaims")],
+        &[("", "limitranges")],
+        |p| Ok(Arc::new(LimitRanger { reader: p.reader() })),
+    ),
+    row("ServiceAccount", true, Both, CREATE, PODS, &[], |p| {
+        Ok(Arc::new(ServiceAccount { reader: p.reader(), api: p.api() }))
+    }),
+    row("NodeRestriction", false, Mutates, CHANGES, EVERYTHING, &[], |p| {
+        Ok(Arc::new(NodeRestriction { reader: p.reader(), api: p.api() }))
+    }),
+    row("TaintNodesByCondition", true, Mutates, CREATE, &[("", "nodes")], &[], |_| Ok(Arc::new(TaintNodesByCondition))),
+    row("AlwaysPullImages", false, Both, WRITES, &[("", "pods"), ("", "pods/ephemeralcontainers")], &[], |_| {
+        Ok(Arc::new(AlwaysPullImages))
+    }),
+    row("ImagePolicyWebhook", false, Validates, WRITES, &[("", "pods"), ("", "pods/ephemeralcontainers")], &[], |p| {
+        Ok(Arc::new(ImagePolicyWebhook::new(p.configurations.get("ImagePolicyWebhook"), p.caller.clone())?))
+    }),
+    row("PodSecurity", true, Validates, WRITES, EVERYTHING, NAMESPACES, |p| {
+        Ok(Arc::new(PodSecurity::new(p.reader(), p.configurations.get("PodSecurity"))?))
+    }),
+    row("PodNodeSelector", false, Both, CREATE, PODS, NAMESPACES, |p| {
+        Ok(Arc::new(PodNodeSelector::new(p.reader(), p.api(), p.configurations.get("PodNodeSelector"))))
+    }),
+    row(
+        "Priority",
+        true,
+        Both,
+        CHANGES,
+        &[("", "pods"), ("scheduling.k8s.io", "priorityclasses")],
+        &[("scheduling.k8s.io", "priorityclasses")],
+        |p| Ok(Arc::new(Priority { reader: p.reader(), api: p.api() })),
+    ),
+    row("DefaultTolerationSeconds", true, Mutates, WRITES, PODS, &[], |p| {
+        Ok(Arc::new(DefaultTolerationSeconds {
+            not_ready: p.seconds("default-not-ready-toleration-seconds"),
+            unreachable: p.seconds("default-unreachable-toleration-seconds"),
+        }))
+    }),
+    row("PodTolerationRestriction", false, Both, WRITES, PODS, NAMESPACES, |p| {
+        let configuration = p.configurations.get("PodTolerationRestriction");
+        Ok(Arc::new(PodTolerationRestriction::new(p.reader(), p.api(), configuration)))
+    }),
+    row("EventRateLimit", false, Validates, WRITES, &[("", "events")], &[], |p| {
+        Ok(Arc::new(EventRateLimit::new(p.configurations.get("EventRateLimit"))?))
+    }),
+    row("ExtendedResourceToleration", false, Mutates, WRITES, PODS, &[], |_| Ok(Arc::new(ExtendedResourceToleration))),
+    row(
+        "DefaultStorageClass",
+        true,
+        Mutates,
+        CREATE,
+        &[("", "persistentvolumeclaims")],
+        &[("storage.k8s.io", "storageclasses")],
+        |p| Ok(Arc::new(DefaultStorageClass { reader: p.reader() })),
+    ),
+    row(
+        "StorageObjectInUseProtection",
+        true,
+        Mutates,
+        CREATE,
+        &[("", "persistentvolumeclaims"), ("", "persistentvolumes"), ("storage.k8s.io", "volumeattributesclasses")],
+        &[],
+        |_| Ok(Arc::new(StorageObjectInUseProtection)),
+    ),
+    row("OwnerReferencesPermissionEnforcement", false, Validates, WRITES, EVERYTHING, &[], |p| {
+        Ok(Arc::new(OwnerReferencesPermissionEnforcement { authorization: p.authorization(), rows: p.rows() }))
+    }),
+    row(
+        "PersistentVolumeClaimResize",
+        true,
+        Validates,
+        UPDATE,
+        &[("", "persistentvolumeclaims")],
+        &[("storage.k8s.io", "storageclasses")],
+        |p| Ok(Arc::new(PersistentVolumeClaimResize { reader: p.reader() })),
+    ),
+    row("RuntimeClass", true, Both, CREATE, PODS, &[], |p| {
+        Ok(Arc::new(RuntimeClass { reader: p.reader(), api: p.api() }))
+    }),
+    row(
+        "CertificateApproval",
+        true,
+        Validates,
+        UPDATE,
+        &[(CERTIFICATES, "certificatesigningrequests/approval")],
+        &[],
+        |p| Ok(Arc::new(SignerPermission::approval(p.authorization()))),
+    ),
+    row(
+        "CertificateSigning",
+        true,
+        Validates,
+        UPDATE,
+        &[(CERTIFICATES, "certificatesigningrequests/status")],
+        &[],
+        |p| Ok(Arc::new(SignerPermission::signing(p.authorization()))),
+    ),
+    row("ClusterTrustBundleAttest", true, Validates, WRITES, &[(CERTIFICATES, "clustertrustbundles")], &[], |p| {
+        Ok(Arc::new(SignerPermission::attest(p.authorization())))
+    }),
+    row(
+        "CertificateSubjectRestriction",
+        true,
+        Validates,
+        CREATE,
+        &[(CERTIFICATES, "certificatesigningrequests")],
+        &[],
+        |_| Ok(Arc::new(CertificateSubjectRestriction)),
+    ),
+    row(
+        "DefaultIngressClass",
+        true,
+        Mutates,
+        CREATE,
+        &[("networking.k8s.io", "ingresses")],
+        &[("networking.k8s.io", "ingressclasses")],
+        |p| Ok(Arc::new(DefaultIngressClass { reader: p.reader() })),
+    ),
+    row("DenyServiceExternalIPs", false, Validates, WRITES, &[("", "services")], &[], |_| {
+        Ok(Arc::new(DenyServiceExternalIPs))
+    }),
+    row(
+        "PodTopologyLabels",
+        true,
+        Mutates,
+        CREATE,
+        &[("", "pods"), ("", "pods/binding"), ("", "bindings")],
+        &[("", "nodes")],
+        |p| Ok(Arc::new(PodTopologyLabels { reader: p.reader() })),
+    ),
+    // Its feature, NodeDeclaredFeatures, is off by default; without it upstream's plugin lets everything pass.
+    row("NodeDeclaredFeatureValidator", true, Validates, WRITES, PODS, &[], |_| Ok(Arc::new(AlwaysAdmit))),
+    // Its feature and its API version are off by default: there are no policies to follow.
+    row("MutatingAdmissionPolicy", true, Mutates, ALL, EVERYTHING, &[], |_| Ok(Arc::new(AlwaysAdmit))),
+    row(
+        "MutatingAdmissionWebhook",
+        true,
+        Mutates,
+        ALL,
+        EVERYTHING,
+        &[(REGISTRATION, "mutatingwebhookconfigurations"), ("", "namespaces")],
+        |p| {
+            Ok(Arc::new(MutatingWebhooks::new(
+                p.reader(),
+                p.rows(),
+                p.caller.clone(),
+                p.configurations.get("MutatingAdmissionWebhook"),
+            )?))
+        },
+    ),
+    row(
+        "ValidatingAdmissionPolicy",
+        true,
+        Validates,
+        ALL,
+        EVERYTHING,
+        &[
+            (REGISTRATION, "validatingadmissionpolicies"),
+            (REGISTRATION, "validatingadmissionpolicybindings"),
+            ("", "namespaces"),
+        ],
+        |p| Ok(Arc::new(ValidatingPolicies::new(p.reader(), p.rows(), p.authorization()))),
+    ),
+    row(
+        "ValidatingAdmissionWebhook",
+        true,
+        Validates,
+        ALL,
+        EVERYTHING,
+        &[(REGISTRATION, "validatingwebhookconfigurations"), ("", "namespaces")],
+        |p| {
+            Ok(Arc::new(ValidatingWebhooks::new(
+                p.reader(),
+                p.rows(),
+                p.caller.clone(),
+                p.configurations.get("ValidatingAdmissionWebhook"),
+            )?))
+        },
+    ),
+    row("ResourceQuota", true, Validates, WRITES, EVERYTHING, &[("", "resourcequotas")], |p| {
+        Ok(Arc::new(ResourceQuota::new(p.reader(), p.api(), p.configurations.get("ResourceQuota"))?))
+    }),
+    row("AlwaysDeny", false, Both, ALL, EVERYTHING, &[], |_| Ok(Arc::new(AlwaysDeny))),
+];
+
+#[allow(clippy::too_many_arguments)]
+const fn row(
+    name: &'static str,
+    on: bool,
+    phase: Phase,
+    operations: &'static [Operation],
+    resources: &'static [(&'static str, &'static str)],
+    reads: &'static [(&'static str, &'static str)],
+    make: fn(&Parts<'_>) -> Result<Shared, Error>,
+) -> Declaration {
+    Declaration { name, on, phase, operations, resources, reads, make }
+}

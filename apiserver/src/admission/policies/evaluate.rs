@@ -1,0 +1,139 @@
+//! What a policy says about a request under one parameter. Pure but for the questions it asks the authorisers.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::super::NOTHING;
+use super::super::authorizer::Asker;
+use super::super::expressions::{self, Scope};
+use crate::access::tree;
+
+/// Longest message an expression may make, in bytes.
+const LONGEST_MESSAGE: usize = 5 * 1024;
+
+/// What is judged.
+pub(super) struct Matter {
+    pub(super) request: Value,
+    pub(super) object: Value,
+    pub(super) old: Value,
+    pub(super) namespace: Option<Arc<Value>>,
+    pub(super) asker: Asker,
+}
+
+/// What one validation found.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Finding {
+    pub(super) message: String,
+    pub(super) reason: String,
+    /// The place of the validation in its policy.
+    pub(super) at: usize,
+    /// It could not be evaluated.
+    pub(super) broken: bool,
+}
+
+/// An annotation for the audit log.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Annotation {
+    Publish(String, String),
+    /// It could not be evaluated, and that refuses the request.
+    Broken(String),
+}
+
+/// Everything a policy says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Judgement {
+    /// Its match conditions let the request come before it.
+    pub(super) asked: bool,
+    pub(super) findings: Vec<Finding>,
+    pub(super) annotations: Vec<Annotation>,
+}
+
+/// Whether what cannot be evaluated is overlooked.
+pub(super) fn fails_open(policy: &Value) -> bool {
+    tree::text(policy, "/spec/failurePolicy") == "Ignore"
+}
+
+/// Every expression of a policy.
+fn texts(policy: &Value) -> impl Iterator<Item = &str> {
+    let of = |list: &'static str, field: &'static str| {
+        tree::list(policy, list).iter().map(move |e| tree::text(e, field)).filter(|e| !e.is_empty())
+    };
+    of("/spec/matchConditions", "/expression")
+        .chain(of("/spec/variables", "/expression"))
+        .chain(of("/spec/validations", "/expression"))
+        .chain(of("/spec/validations", "/messageExpression"))
+        .chain(of("/spec/auditAnnotations", "/valueExpression"))
+}
+
+/// The judgement of a policy.
+pub(super) fn evaluate(policy: &Value, matter: &Matter, parameter: &Value) -> Judgement {
+    let mut scope = Scope::new(&[
+        ("request", &matter.request),
+        ("object", &matter.object),
+        ("oldObject", &matter.old),
+        ("params", parameter),
+        ("namespaceObject", matter.namespace.as_deref().unwrap_or(NOTHING)),
+    ]);
+    if expressions::mention(texts(policy), "authorizer") {
+        scope.authorize(matter.asker.clone());
+    }
+    let open = fails_open(policy);
+    let broken = |message: String, at: usize| Finding { message, reason: "Invalid".to_owned(), at, broken: true };
+    let mut judgement = Judgement::default();
+    match expressions::hold(tree::list(policy, "/spec/matchConditions"), &scope) {
+        Ok(true) => judgement.asked = true,
+        Ok(false) => return judgement,
+        Err(_) if open => return judgement,
+        Err(why) => {
+            judgement.findings.push(broken(why, 0));
+            return judgement;
+        }
+    }
+    for variable in tree::list(policy, "/spec/variables") {
+        scope.define(tree::name_field(variable), tree::text(variable, "/expression"));
+    }
+    for (at, validation) in tree::list(policy, "/spec/validations").iter().enumerate() {
+        let expression = tree::text(validation, "/expression").trim();
+        match scope.judge(expression) {
+            Ok(true) => {}
+            Ok(false) => judgement.findings.push(Finding {
+                message: message(validation, expression, &scope),
+                reason: match tree::text(validation, "/reason") {
+                    "" => "Invalid".to_owned(),
+                    reason => reason.to_owned(),
+                },
+                at,
+                broken: false,
+            }),
+            Err(_) if open => {}
+            Err(why) => judgement.findings.push(broken(why, at)),
+        }
+    }
+    for annotation in tree::list(policy, "/spec/auditAnnotations") {
+        match scope.text(tree::text(annotation, "/valueExpression").trim()) {
+            Ok(Some(value)) if !value.trim().is_empty() => {
+                let key = tree::text(annotation, "/key").to_owned();
+                judgement.annotations.push(Annotation::Publish(key, value.trim().to_owned()));
+            }
+            Ok(_) => {}
+            Err(_) if open => {}
+            Err(why) => judgement.annotations.push(Annotation::Broken(why)),
+        }
+    }
+    judgement
+}
+
+/// The text a validation gives for its failure.
+fn message(validation: &Value, expression: &str, scope: &Scope) -> String {
+    let computed = match tree::text(validation, "/messageExpression") {
+        "" => None,
+        text => scope.text(text).ok().flatten(),
+    };
+    let usable = |text: &String| !text.trim().is_empty() && !text.contains('\n') && text.len() <= LONGEST_MESSAGE;
+    match (computed.filter(usable), tree::text(validation, "/message").trim()) {
+        (Some(text), _) => text.trim().to_owned(),
+        (None, "") => format!("failed expression: {expression}"),
+        (None, text) => text.to_owned(),
+    }
+}

@@ -1,0 +1,57 @@
+//! The objects a binding names as parameters of a policy.
+
+use std::sync::Arc;
+
+use proto::selector::label::Selector;
+use serde_json::Value;
+
+use super::super::Attributes;
+use crate::access::tree;
+use crate::api::Reader;
+use crate::registry::Rows;
+
+/// The parameters; one null for a policy (or binding) without.
+pub(super) fn find(
+    reader: &dyn Reader,
+    rows: &Rows,
+    a: &Attributes<'_>,
+    policy: &Value,
+    binding: &Value,
+) -> Result<Vec<Arc<Value>>, String> {
+    let Some(kind) = policy.pointer("/spec/paramKind").filter(|k| k.is_object()) else {
+        return Ok(vec![Arc::new(Value::Null)]);
+    };
+    let Some(reference) = binding.pointer("/spec/paramRef").filter(|r| r.is_object()) else {
+        return Ok(vec![Arc::new(Value::Null)]);
+    };
+    let api_version = tree::text(kind, "/apiVersion");
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let row = rows.find_kind(group, version, tree::text(kind, "/kind")).ok_or_else(|| {
+        format!("failed to find resource referenced by paramKind: '{api_version}, Kind={}'", tree::text(kind, "/kind"))
+    })?;
+    let namespace = match tree::text(reference, "/namespace") {
+        _ if !row.namespaced => "",
+        "" => a.namespace,
+        own => own,
+    };
+    if row.namespaced && namespace.is_empty() {
+        return Err("cannot use namespaced paramRef in policy binding that matches cluster-scoped resources".to_owned());
+    }
+    let name = tree::text(reference, "/name");
+    let found = if name.is_empty() {
+        let selector = Selector::from_object(reference.get("selector")).map_err(|e| e.to_string())?;
+        let scope = row.namespaced.then_some(namespace);
+        let mut all = reader.list(group, &row.plural, scope);
+        all.retain(|o| selector.matches(o.pointer("/metadata/labels")));
+        all
+    } else {
+        reader.get(group, &row.plural, namespace, name).into_iter().collect()
+    };
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    if tree::text(reference, "/parameterNotFoundAction") == "Allow" {
+        return Ok(Vec::new());
+    }
+    Err("no params found for policy binding with `Deny` parameterNotFoundAction".to_owned())
+}

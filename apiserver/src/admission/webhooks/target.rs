@@ -1,0 +1,143 @@
+//! Where webhooks are: at a URL, or behind a service of the cluster.
+
+use rand::seq::IndexedRandom as _;
+use serde_json::Value;
+
+use crate::access::tree;
+use crate::api::Reader;
+
+/// Where a webhook is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in super::super) struct Target {
+    /// The name its certificate must have.
+    pub(super) server: String,
+    pub(super) port: String,
+    /// The `Host` of the request.
+    pub(super) host: String,
+    pub(in super::super) path: String,
+    /// The service to find it by.
+    service: Option<Service>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Service {
+    namespace: String,
+    name: String,
+    port: i64,
+}
+
+impl Target {
+    /// Reads a `clientConfig`.
+    pub(super) fn read(client: &Value) -> Result<Self, String> {
+        let url = tree::text(client, "/url");
+        if !url.is_empty() {
+            return Self::at(url);
+        }
+        let of = |f: &str| tree::text(client, &format!("/service/{f}"));
+        let (namespace, name) = (of("namespace"), of("name"));
+        if name.is_empty() {
+            return Err("webhook configuration must have either service or URL".to_owned());
+        }
+        let port = tree::int(client, "/service/port").unwrap_or(443);
+        let server = format!("{name}.{namespace}.svc");
+        let path = match of("path") {
+            "" => "/".to_owned(),
+            path if path.starts_with('/') => path.to_owned(),
+            path => format!("/{path}"),
+        };
+        let service = Service { namespace: namespace.to_owned(), name: name.to_owned(), port };
+        Ok(Self { host: format!("{server}:{port}"), server, port: port.to_string(), path, service: Some(service) })
+    }
+
+    /// At an https URL.
+    pub(in super::super) fn at(url: &str) -> Result<Self, String> {
+        let uri: http::Uri = url.parse().map_err(|e| format!("{url:?}: {e}"))?;
+        let host = uri.host().filter(|_| uri.scheme_str() == Some("https"));
+        let host = host.ok_or_else(|| format!("{url:?}: an https URL is needed"))?;
+        let port = uri.port_u16().unwrap_or(443);
+        let path = uri.path_and_query().map_or("/", |p| p.as_str());
+        Ok(Self {
+            server: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
+            port: port.to_string(),
+            host: uri.authority().map(ToString::to_string).unwrap_or_default(),
+            path: if path.is_empty() { "/".to_owned() } else { path.to_owned() },
+            service: None,
+        })
+    }
+
+    /// Host and port to connect to. Services are found by their cluster IP, or directly by an endpoint.
+    pub(super) fn address(&self, reader: &dyn Reader, direct: bool) -> Result<String, String> {
+        let Some(service) = &self.service else { return Ok(join(&self.server, &self.port)) };
+        let (name, port) = (&service.name, service.port);
+        let found = reader.get("", "services", &service.namespace, name);
+        let found = found.ok_or_else(|| format!("service {name:?} not found"))?;
+        if tree::text(&found, "/spec/type") == "ExternalName" {
+            return Ok(join(tree::text(&found, "/spec/externalName"), &self.port));
+        }
+        let own = tree::list(&found, "/spec/ports").iter().find(|p| tree::int(p, "/port") == Some(port));
+        let own = own.ok_or_else(|| format!("no service port {port} found for service {name:?}"))?;
+        match tree::text(&found, "/spec/clusterIP") {
+            ip if !direct && !matches!(ip, "" | "None") => Ok(join(ip, &self.port)),
+            "" | "None" if !direct => Err(format!("no cluster IP found for service {name:?}")),
+            _ => endpoint(reader, service, tree::name_field(own)),
+        }
+    }
+}
+
+/// An address with a port, IPv6 in brackets.
+fn join(host: &str, port: &str) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+/// One of the ready endpoints of a service port.
+fn endpoint(reader: &dyn Reader, service: &Service, port: &str) -> Result<String, String> {
+    let mut all = Vec::new();
+    for slice in reader.list("discovery.k8s.io", "endpointslices", Some(&service.namespace)) {
+        if tree::label(&slice, "kubernetes.io/service-name") != Some(&service.name) {
+            continue;
+        }
+        let number = tree::list(&slice, "/ports")
+            .iter()
+            .find(|p| tree::name_field(p) == port)
+            .and_then(|p| tree::int(p, "/port"));
+        let Some(number) = number else { continue };
+        let ready =
+            tree::list(&slice, "/endpoints").iter().filter(|e| tree::maybe_flag(e, "/conditions/ready") != Some(false));
+        all.extend(ready.filter_map(|e| tree::strings(e, "/addresses").first().map(|a| join(a, &number.to_string()))));
+    }
+    all.choose(&mut rand::rng())
+        .cloned()
+        .ok_or_else(|| format!("no endpoints available for service {:?}", service.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::testing::Fixed;
+    use serde_json::json;
+
+    #[test]
+    fn where_webhooks_are() {
+        let cluster = Fixed::default();
+        let service = json!({"metadata": {"name": "hook", "namespace": "n"}, "spec": {"clusterIP": "10.0.0.7", "ports": [{"name": "web", "port": 443}]}});
+        cluster.put("", "services", service);
+        let slice = json!({"metadata": {"name": "hook-1", "namespace": "n", "labels": {"kubernetes.io/service-name": "hook"}},
+            "ports": [{"name": "web", "port": 9443}], "endpoints": [{"addresses": ["10.1.0.1"], "conditions": {"ready": false}}, {"addresses": ["10.1.0.2"]}]});
+        cluster.put("discovery.k8s.io", "endpointslices", slice);
+        let client = |port: i64| json!({"service": {"namespace": "n", "name": "hook", "path": "/check", "port": port}});
+        let target = Target::read(&client(443)).expect("a target");
+        assert_eq!(
+            (target.server.as_str(), target.host.as_str(), target.path.as_str()),
+            ("hook.n.svc", "hook.n.svc:443", "/check")
+        );
+        assert_eq!(target.address(&cluster, false).as_deref(), Ok("10.0.0.7:443"));
+        assert_eq!(target.address(&cluster, true).as_deref(), Ok("10.1.0.2:9443"));
+        let other = Target::read(&client(8443)).expect("a target");
+        assert_eq!(other.address(&cluster, false), Err("no service port 8443 found for service \"hook\"".into()));
+        cluster.remove("", "services", "n", "hook");
+        assert_eq!(target.address(&cluster, false), Err("service \"hook\" not found".into()));
+        let url = Target::read(&json!({"url": "https://127.0.0.1:9443/x"})).expect("a URL");
+        assert_eq!((url.address(&cluster, false).as_deref(), url.path.as_str()), (Ok("127.0.0.1:9443"), "/x"));
+        assert!(Target::read(&json!({"url": "http://a/x"})).is_err());
+    }
+}
