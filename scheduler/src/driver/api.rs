@@ -19,7 +19,7 @@ const CLAIM_POLL: Duration = Duration::from_millis(250);
 pub(super) struct KubeApi {
     pub(super) client: kube::Client,
     pub(super) claims: Store<PersistentVolumeClaim>,
-    pub(super) pods: Store<Pod>,
+    pub(super) pods: Store<PodInfo>,
 }
 
 impl KubeApi {

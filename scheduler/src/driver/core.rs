@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::core::v1::{Node, Service};
 use parking_lot::Mutex;
 use shared::informer::{Event, Informer, Object};
 use tokio::sync::{Notify, oneshot};
@@ -14,12 +14,11 @@ use super::stores::{Informers, Stores};
 use crate::framework::api::Api;
 use crate::framework::{Change, ClusterEvent, Delta, Status};
 use crate::metrics;
-use crate::model::demand::Interner;
 use crate::model::{Cache, NodeBase, PodInfo};
 use crate::queue::{Profiles, Queue};
 
 /// Finds a pod by namespace and name.
-pub(super) type Lookup = Box<dyn Fn(&str, &str) -> Option<Arc<Pod>> + Send + Sync>;
+pub(super) type Lookup = Box<dyn Fn(&str, &str) -> Option<Arc<PodInfo>> + Send + Sync>;
 
 /// See the module. Locks are taken one at a time and never held across an await.
 pub(super) struct Core {
@@ -32,7 +31,6 @@ pub(super) struct Core {
     /// The pod as the informer has it, by namespace and name.
     pub(super) pods: Lookup,
     pub(super) api: Arc<dyn Api>,
-    interner: Mutex<Interner>,
     /// Pods that wait for permission, and how to tell them.
     waiting: Mutex<HashMap<Arc<str>, oneshot::Sender<Status>>>,
 }
@@ -47,14 +45,8 @@ impl Core {
             stores,
             pods,
             api,
-            interner: Mutex::new(Interner::default()),
             waiting: Mutex::new(HashMap::new()),
         }
-    }
-
-    /// Reads a pod.
-    pub(super) fn read(&self, pod: &Pod) -> Arc<PodInfo> {
-        Arc::new(PodInfo::interned(pod, &mut self.interner.lock()))
     }
 
     /// Something happened that may help waiting pods.
@@ -85,8 +77,8 @@ impl Core {
         self.profiles.contains_key(&pod.scheduler_name)
     }
 
-    pub(super) fn pod_seen(&self, pod: &Pod) {
-        let new = self.read(pod);
+    pub(super) fn pod_seen(&self, new: &Arc<PodInfo>) {
+        let new = Arc::clone(new);
         if new.node_name.is_some() {
             let mut cache = self.cache.lock();
             // An assumed pod is news to nobody: the scheduler has counted it since it placed it.
@@ -103,20 +95,18 @@ impl Core {
         }
     }
 
-    pub(super) fn pod_gone(&self, pod: &Pod) {
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        if shared::types::node_name(pod).is_empty() {
-            self.answer(uid, Status::unschedulable("pod was deleted"));
-            let gone = self.read(pod);
-            let promised = self.queue.lock().nominated().node_of(uid).is_some();
+    pub(super) fn pod_gone(&self, pod: &Arc<PodInfo>) {
+        let gone = Arc::clone(pod);
+        if pod.node_name.is_none() {
+            self.answer(&pod.uid, Status::unschedulable("pod was deleted"));
+            let promised = self.queue.lock().nominated().node_of(&pod.uid).is_some();
             self.on_queue(|q, now| {
-                q.delete(uid);
+                q.delete(&pod.uid);
                 promised && q.happened(&ClusterEvent::AssignedPod { old: Some(gone), new: None }, now)
             });
         } else {
-            let removed = self.cache.lock().remove_pod(uid);
-            let gone = removed.unwrap_or_else(|| self.read(pod));
-            self.happened(&ClusterEvent::AssignedPod { old: Some(gone), new: None });
+            let removed = self.cache.lock().remove_pod(&pod.uid);
+            self.happened(&ClusterEvent::AssignedPod { old: Some(removed.unwrap_or(gone)), new: None });
         }
     }
 
@@ -175,7 +165,7 @@ impl Core {
         informers.pods.add_handler(move |event| match event {
             Event::Added(pod) => core.pod_seen(pod),
             Event::Updated { old, new } => {
-                if old.metadata.uid != new.metadata.uid {
+                if old.uid != new.uid {
                     core.pod_gone(old);
                 }
                 core.pod_seen(new);

@@ -8,11 +8,9 @@ use std::sync::{Arc, OnceLock};
 
 use actix_web::web::{Bytes, Data, Query, ServiceConfig, get};
 use actix_web::{HttpResponse, http::StatusCode};
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::ListParams;
 use serde_json::Value;
-use shared::informer::Store;
 
 use super::core::Core;
 use crate::explain::{Priorities, from_manifest, priorities, table, with_priority};
@@ -27,7 +25,6 @@ pub(super) const PATH: &str = "/explain";
 #[derive(Default)]
 pub(super) struct Source {
     pub(super) core: OnceLock<Arc<Core>>,
-    pub(super) pods: OnceLock<Store<Pod>>,
     /// For priority classes, which the scheduler itself does not watch.
     pub(super) client: OnceLock<kube::Client>,
 }
@@ -49,7 +46,7 @@ async fn existing(source: Data<Source>, params: Params) -> HttpResponse {
     let namespace = params.get("namespace").map_or("default", String::as_str);
     let Some(name) = params.get("pod") else { return refused(StatusCode::BAD_REQUEST, "pod is missing") };
     match (core.pods)(namespace, name) {
-        Some(pod) => answer(core, &pod, &params),
+        Some(pod) => answer(core, PodInfo::clone(&pod), &params),
         None => refused(StatusCode::NOT_FOUND, format!("pods \"{name}\" not found")),
     }
 }
@@ -62,7 +59,10 @@ async fn what_if(source: Data<Source>, params: Params, body: Bytes) -> HttpRespo
     };
     let namespace = params.get("namespace").map_or("default", String::as_str);
     match from_manifest(&manifest, namespace) {
-        Ok(pod) => answer(core, &with_priority(pod, &classes(&source).await), &params),
+        Ok(pod) => {
+            let pod = with_priority(pod, &classes(&source).await);
+            answer(core, PodInfo::from_api(&pod), &params)
+        }
         Err(e) => refused(StatusCode::BAD_REQUEST, format!("{e:#}")),
     }
 }
@@ -79,7 +79,7 @@ async fn classes(source: &Source) -> Priorities {
     }
 }
 
-fn answer(core: &Core, pod: &Pod, params: &HashMap<String, String>) -> HttpResponse {
+fn answer(core: &Core, pod: PodInfo, params: &HashMap<String, String>) -> HttpResponse {
     let explanation = match explain(core, pod) {
         Ok(explanation) => explanation,
         Err(why) => return refused(StatusCode::UNPROCESSABLE_ENTITY, why),
@@ -91,8 +91,7 @@ fn answer(core: &Core, pod: &Pod, params: &HashMap<String, String>) -> HttpRespo
 }
 
 /// Explains a pod from the running scheduler's view.
-pub(super) fn explain(core: &Core, pod: &Pod) -> Result<Explanation, String> {
-    let mut info = PodInfo::from_api(pod);
+pub(super) fn explain(core: &Core, mut info: PodInfo) -> Result<Explanation, String> {
     let bound_to = info.node_name.take();
     let mut nodes = core.cache.lock().nodes();
     for node in nodes.iter_mut().filter(|n| bound_to.as_ref() == Some(n.name())) {

@@ -48,7 +48,7 @@ impl Reporter {
         };
         tracing::info!(pod = %queued.pod, err = %message, "Unable to schedule pod; waiting");
         let uid = Arc::clone(&queued.pod.uid);
-        let current = (self.core.pods)(&queued.pod.namespace, &queued.pod.name).map(|p| self.core.read(&p));
+        let current = (self.core.pods)(&queued.pod.namespace, &queued.pod.name);
         let Some(current) = current.filter(|p| p.uid == uid && p.node_name.is_none()) else {
             self.core.queue.lock().done(&uid);
             return;

@@ -76,9 +76,8 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let informers = Informers::new(&factory, extended);
     let stores = informers.stores();
     let pods = informers.pods.store();
-    // Fails only when it is set already, and nobody else sets it.
-    let _ = source.pods.set(pods.clone());
-    let objects = Objects { pods: pods.clone(), nodes: informers.nodes.store() };
+    let whole_pods = informers.whole_pods.as_ref().map(|i| i.store()).unwrap_or_default();
+    let objects = Objects { pods: whole_pods, nodes: informers.nodes.store() };
     let extenders = extender::extenders(&settings.0, &objects)?;
     let profiles: Profiles = profiles
         .into_iter()

@@ -8,10 +8,13 @@ use actix_web::HttpResponse;
 use actix_web::web::{Data, ServiceConfig, get};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::api::ListParams;
 use proto::quantity::Quantity as Amount;
 
 use super::explain::Source;
 
+/// Pods per page of a list.
+const PAGE: u32 = 500;
 /// Where it is served.
 const PATH: &str = "/metrics/resources";
 
@@ -33,29 +36,50 @@ pub(super) fn routes(config: &mut ServiceConfig, source: Arc<Source>) {
     config.route(PATH, get().to(move || resources(Data::from(Arc::clone(&source)))));
 }
 
+/// The scheduler itself keeps less of a pod than is told here, so the pods are read page by page when somebody asks.
 async fn resources(source: Data<Source>) -> HttpResponse {
-    let pods = source.pods.get().map(|store| store.list()).unwrap_or_default();
-    HttpResponse::Ok().content_type("text/plain; version=0.0.4; charset=utf-8").body(text(&pods))
+    let Some(client) = source.client.get() else { return HttpResponse::ServiceUnavailable().finish() };
+    let api: kube::Api<Pod> = kube::Api::all(client.clone());
+    let mut lines = Lines::default();
+    let mut page = ListParams { limit: Some(PAGE), ..ListParams::default() };
+    loop {
+        let list = match api.list(&page).await {
+            Ok(list) => list,
+            Err(error) => return HttpResponse::ServiceUnavailable().body(format!("{error}\n")),
+        };
+        lines.add(&list.items);
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page.continue_token = Some(token),
+            None => break,
+        }
+    }
+    HttpResponse::Ok().content_type("text/plain; version=0.0.4; charset=utf-8").body(lines.text())
 }
 
-fn text(pods: &[Arc<Pod>]) -> String {
-    let mut out = String::new();
-    for (family, help) in FAMILIES {
-        let mut lines: Vec<String> = Vec::new();
-        for pod in pods.iter().filter(|p| !shared::types::is_pod_terminal(p)) {
-            let Some(spec) = &pod.spec else { continue };
-            let limit = family.ends_with("limit");
-            let amounts = total(spec, limit);
-            lines.extend(amounts.iter().filter_map(|(name, amount)| line(family, pod, spec, name, amount)));
+/// Lines by family.
+#[derive(Default)]
+struct Lines([Vec<String>; FAMILIES.len()]);
+
+impl Lines {
+    fn add(&mut self, pods: &[Pod]) {
+        for (lines, (family, _)) in self.0.iter_mut().zip(FAMILIES) {
+            for pod in pods.iter().filter(|p| !shared::types::is_pod_terminal(p)) {
+                let Some(spec) = &pod.spec else { continue };
+                let amounts = total(spec, family.ends_with("limit"));
+                lines.extend(amounts.iter().filter_map(|(name, amount)| line(family, pod, spec, name, amount)));
+            }
         }
-        if lines.is_empty() {
-            continue;
-        }
-        lines.sort();
-        // Writing to a text cannot fail.
-        let _ = write!(out, "# HELP {family} {help}\n# TYPE {family} gauge\n{}\n", lines.join("\n"));
     }
-    out
+
+    fn text(self) -> String {
+        let mut out = String::new();
+        for (mut lines, (family, help)) in self.0.into_iter().zip(FAMILIES).filter(|(lines, _)| !lines.is_empty()) {
+            lines.sort();
+            // Writing to a text cannot fail.
+            let _ = write!(out, "# HELP {family} {help}\n# TYPE {family} gauge\n{}\n", lines.join("\n"));
+        }
+        out
+    }
 }
 
 fn quoted(text: &str) -> String {
@@ -148,6 +172,12 @@ mod tests {
     use crate::testing::pod;
     use serde_json::json;
 
+    fn text(pods: &[Pod]) -> String {
+        let mut lines = Lines::default();
+        lines.add(pods);
+        lines.text()
+    }
+
     #[test]
     fn what_is_told() {
         let p = pod("p").cpu("250m").memory("64Mi").priority(7).on("n").set(
@@ -155,7 +185,7 @@ mod tests {
             "initContainers",
             json!([{"name": "i", "resources": {"requests": {"cpu": "1"}, "limits": {"example.com/gpu": "2"}}}]),
         );
-        let text = text(&[Arc::new(p.api())]);
+        let text = text(&[p.api()]);
         let labels = |resource: &str, unit: &str| {
             format!(
                 "{{namespace=\"default\",node=\"n\",pod=\"p\",priority=\"7\",resource=\"{resource}\",scheduler=\"\",unit=\"{unit}\"}}"
@@ -169,6 +199,6 @@ mod tests {
         ] {
             assert!(text.contains(&want), "{want} not in\n{text}");
         }
-        assert_eq!(super::text(&[]), "");
+        assert_eq!(text(&[]), "");
     }
 }

@@ -1,29 +1,32 @@
 //! Objects that plugins look up, from the informers' stores; and which informers there are.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
-    Container, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use parking_lot::Mutex;
-use shared::informer::{Event, Factory, Informer, Scope, Store};
+use shared::informer::{Cached, Event, Factory, Informer, Scope, Store};
 
 use crate::framework::lister::combined_selector;
 use crate::framework::{Ledger, Listers};
+use crate::model::demand::Interner;
 use crate::model::selector::Labels;
-use crate::model::{Demand, Inventory, Selector};
+use crate::model::{Demand, Inventory, PodInfo, Selector};
 
 const BY_CLASS: &str = "class";
 const BY_NODE: &str = "node";
 
 /// One informer per kind.
 pub(super) struct Informers {
-    pub(super) pods: Informer<Pod>,
+    pub(super) pods: Informer<PodInfo>,
+    pub(super) whole_pods: Option<Informer<Pod>>,
     pub(super) nodes: Informer<Node>,
     pub(super) volumes: Informer<PersistentVolume>,
     pub(super) claims: Informer<PersistentVolumeClaim>,
@@ -46,11 +49,13 @@ pub(super) struct Informers {
 }
 
 impl Informers {
-    /// `whole` keeps pods and nodes as they are, for extenders.
+    /// `whole` keeps pods and nodes as they are, too, for extenders.
     pub(super) fn new(factory: &Factory, whole: bool) -> Self {
         let unfinished = "status.phase!=Succeeded,status.phase!=Failed".to_owned();
+        let pods = || Scope { fields: Some(unfinished.clone()), ..Scope::default() };
         let it = Self {
-            pods: factory.informer_in(Scope { fields: Some(unfinished), ..Scope::default() }),
+            pods: factory.informer_in(pods()),
+            whole_pods: whole.then(|| factory.informer_in(pods())),
             nodes: factory.informer(),
             volumes: factory.informer(),
             claims: factory.informer(),
@@ -71,8 +76,9 @@ impl Informers {
             replica_sets: factory.informer(),
             stateful_sets: factory.informer(),
         };
+        let interner = Mutex::new(Interner::default());
+        it.pods.set_transform(move |pod| pod.intern(&mut interner.lock()));
         if !whole {
-            it.pods.set_transform(strip_pod);
             it.nodes.set_transform(strip_node);
         }
         it.volumes.add_index(BY_CLASS, |v| vec![class_of(v)]);
@@ -138,38 +144,22 @@ fn class_of(v: &PersistentVolume) -> String {
     v.spec.as_ref().and_then(|s| s.storage_class_name.clone()).unwrap_or_default()
 }
 
-/// Drops what placing a pod never asks for.
-fn strip_pod(pod: &mut Pod) {
-    fn strip(c: &mut Container) {
-        *c = Container {
-            name: std::mem::take(&mut c.name),
-            image: c.image.take(),
-            ports: c.ports.take(),
-            resources: c.resources.take(),
-            restart_policy: c.restart_policy.take(),
-            ..Container::default()
-        };
+/// Pods are kept in the form in which they are decided upon.
+impl Cached for PodInfo {
+    fn kind_name() -> Cow<'static, str> {
+        "Pod".into()
     }
-    pod.metadata.annotations = None;
-    if let Some(spec) = &mut pod.spec {
-        spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()).for_each(strip);
-        spec.ephemeral_containers = None;
-        spec.security_context = None;
-        if let Some(volumes) = &mut spec.volumes {
-            volumes.retain(|v| {
-                v.projected.is_none() && v.config_map.is_none() && v.secret.is_none() && v.empty_dir.is_none()
-            });
-        }
+
+    fn collection_path(namespace: Option<&str>) -> String {
+        <Pod as Cached>::collection_path(namespace)
     }
-    if let Some(status) = &mut pod.status {
-        for s in
-            status.container_statuses.iter_mut().flatten().chain(status.init_container_statuses.iter_mut().flatten())
-        {
-            s.last_state = None;
-            s.state = None;
-            s.volume_mounts = None;
-        }
-        status.ephemeral_container_statuses = None;
+
+    fn cache_key(&self) -> (&str, &str) {
+        (&self.namespace, &self.name)
+    }
+
+    fn cache_version(&self) -> Option<&str> {
+        Some(&*self.resource_version).filter(|v| !v.is_empty())
     }
 }
 

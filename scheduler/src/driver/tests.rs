@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -81,7 +81,7 @@ impl Api for Recording {
 
 struct World {
     core: Arc<Core>,
-    pods: Arc<Mutex<HashMap<String, Arc<Pod>>>>,
+    pods: Arc<Mutex<HashMap<String, Arc<PodInfo>>>>,
     calls: UnboundedReceiver<String>,
     stop: Shutdown,
 }
@@ -95,7 +95,7 @@ impl World {
         let timing = Timing { initial: Duration::from_millis(1), max: Duration::from_millis(1), ..Timing::default() };
         let queue = Queue::new(Arc::clone(&profiles), timing);
         let (sender, calls) = unbounded_channel();
-        let pods: Arc<Mutex<HashMap<String, Arc<Pod>>>> = Arc::default();
+        let pods: Arc<Mutex<HashMap<String, Arc<PodInfo>>>> = Arc::default();
         let lookup = Arc::clone(&pods);
         let core = Arc::new(Core::new(
             Arc::clone(&profiles),
@@ -120,9 +120,9 @@ impl World {
     }
 
     fn add(&self, p: &PodBuilder) {
-        let api = Arc::new(p.api());
-        self.pods.lock().insert(api.metadata.name.clone().unwrap_or_default(), Arc::clone(&api));
-        self.core.pod_seen(&api);
+        let info = Arc::new(p.info());
+        self.pods.lock().insert(info.name.to_string(), Arc::clone(&info));
+        self.core.pod_seen(&info);
     }
 
     fn remove(&self, name: &str) {

@@ -19,6 +19,8 @@ struct Entry {
     present: bool,
     /// Changed since the last refresh.
     dirty: bool,
+    /// Holds newer forms of the same pods since then.
+    renewed: bool,
 }
 
 #[derive(Debug)]
@@ -65,7 +67,7 @@ impl Cache {
         self.generation += 1;
         if !self.nodes.contains_key(name) {
             let base = NodeBase { name: Arc::clone(name), ..NodeBase::default() };
-            let entry = Entry { info: Arc::new(NodeInfo::new(base)), present: false, dirty: false };
+            let entry = Entry { info: Arc::new(NodeInfo::new(base)), present: false, dirty: false, renewed: false };
             self.nodes.insert(Arc::clone(name), entry);
         }
         let entry = self.nodes.get_mut(name).expect("made above");
@@ -127,6 +129,19 @@ impl Cache {
     /// A bound pod was seen: confirms an assumed one, moves it if it went elsewhere, or adds it.
     pub fn add_pod(&mut self, pod: Arc<PodInfo>) {
         let Some(node) = pod.node_name.clone() else { return };
+        if let Some(known) = self.pods.get_mut(&pod.uid)
+            && known.pod.weighs_as(&pod)
+            && let Some(entry) = self.nodes.get_mut(&node)
+        {
+            self.assumed -= usize::from(known.assumed);
+            *known = Known { pod: Arc::clone(&pod), assumed: false, deadline: None };
+            Arc::make_mut(&mut entry.info).replace(&pod);
+            if !entry.dirty && !entry.renewed {
+                entry.renewed = true;
+                self.dirty.push(node);
+            }
+            return;
+        }
         self.drop_pod(&pod.uid);
         self.touch(&node).add(Arc::clone(&pod));
         self.pods.insert(Arc::clone(&pod.uid), Known { pod, assumed: false, deadline: None });
@@ -211,8 +226,11 @@ impl Cache {
             let entry = self.nodes.get_mut(&name);
             match entry {
                 Some(entry) => {
-                    entry.dirty = false;
-                    if entry.present {
+                    let changed = std::mem::take(&mut entry.dirty) || !entry.renewed;
+                    entry.renewed = false;
+                    if entry.present && !changed {
+                        snapshot.renew(&entry.info);
+                    } else if entry.present {
                         snapshot.set(&entry.info);
                     } else {
                         snapshot.drop_node(&name);

@@ -3,7 +3,7 @@
 //! Pods with equal demands get equal answers from every plugin, so a [`Demand`] is shared between them (see
 //! [`Interner`]) and its address serves as the pod's scheduling signature.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Weak};
 
@@ -308,14 +308,34 @@ pub struct Interner {
     state: RandomState,
     known: HashMap<u64, Weak<Demand>>,
     sweep_at: usize,
+    names: HashSet<Arc<str>>,
+    sweep_names_at: usize,
 }
 
 impl Interner {
     /// The shared form of a demand.
     pub fn intern(&mut self, demand: Demand) -> Arc<Demand> {
-        let hash = self.state.hash_one(&demand);
+        self.share(Arc::new(demand))
+    }
+
+    /// The shared form of a name, of a node say.
+    pub fn name(&mut self, name: &Arc<str>) -> Arc<str> {
+        if let Some(known) = self.names.get(name) {
+            return Arc::clone(known);
+        }
+        if self.names.len() >= self.sweep_names_at.max(64) {
+            self.names.retain(|n| Arc::strong_count(n) > 1);
+            self.sweep_names_at = self.names.len() * 2;
+        }
+        self.names.insert(Arc::clone(name));
+        Arc::clone(name)
+    }
+
+    /// The shared form of a demand: this one, if there was none yet.
+    pub fn share(&mut self, demand: Arc<Demand>) -> Arc<Demand> {
+        let hash = self.state.hash_one(&*demand);
         if let Some(known) = self.known.get(&hash).and_then(Weak::upgrade)
-            && *known == demand
+            && known == demand
         {
             return known;
         }
@@ -323,7 +343,6 @@ impl Interner {
             self.known.retain(|_, w| w.strong_count() > 0);
             self.sweep_at = self.known.len() * 2;
         }
-        let demand = Arc::new(demand);
         self.known.insert(hash, Arc::downgrade(&demand));
         demand
     }

@@ -14,6 +14,7 @@ pub mod resource;
 pub mod selector;
 pub mod snapshot;
 pub mod volume;
+mod wire;
 
 pub use cache::Cache;
 pub use claim::PodClaim;

@@ -117,6 +117,18 @@ impl NodeInfo {
         self.pods.push(pod);
     }
 
+    /// Takes over a newer form of a pod that takes up as much as before; `false` when it was not there.
+    pub fn replace(&mut self, pod: &Arc<PodInfo>) -> bool {
+        let mut found = false;
+        for list in [&mut self.pods, &mut self.with_affinity, &mut self.with_anti_affinity] {
+            if let Some(at) = list.iter_mut().find(|p| p.uid == pod.uid) {
+                *at = Arc::clone(pod);
+                found = true;
+            }
+        }
+        found
+    }
+
     /// Takes a pod off the node; `false` when it was not there.
     pub fn remove(&mut self, uid: &str) -> bool {
         let Some(at) = self.pods.iter().position(|p| *p.uid == *uid) else { return false };

@@ -58,7 +58,17 @@ impl PodInfo {
 
     /// Reads a pod, sharing its demand with equal ones.
     pub fn interned(pod: &Pod, interner: &mut Interner) -> Self {
-        Self::with_demand(pod, interner.intern(Demand::from_api(pod)))
+        let mut out = Self::from_api(pod);
+        out.intern(interner);
+        out
+    }
+
+    /// Shares with other pods what they have in common.
+    pub fn intern(&mut self, interner: &mut Interner) {
+        self.demand = interner.share(Arc::clone(&self.demand));
+        for node in [&mut self.node_name, &mut self.nominated].into_iter().flatten() {
+            *node = interner.name(node);
+        }
     }
 
     fn with_demand(pod: &Pod, demand: Arc<Demand>) -> Self {
@@ -85,6 +95,16 @@ impl PodInfo {
             resource_claims: super::claim::of(pod),
             demand,
         }
+    }
+
+    /// Whether other pods' chances are the same beside this form of a pod as beside that: on the same node, with the same
+    /// demand, and neither or both on their way out.
+    pub fn weighs_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.demand, &other.demand)
+            && self.node_name == other.node_name
+            && self.terminating == other.terminating
+            && self.preempted == other.preempted
+            && self.resource_claims == other.resource_claims
     }
 
     /// The same pod, on a node.

@@ -67,6 +67,14 @@ impl Snapshot {
         self.note(slot);
     }
 
+    /// Takes over newer forms of the same pods, which is no change to anybody's chances.
+    pub(super) fn renew(&mut self, node: &Arc<NodeInfo>) {
+        match self.index.get(node.name()) {
+            Some(&slot) => self.nodes[slot] = Arc::clone(node),
+            None => self.set(node),
+        }
+    }
+
     /// Drops a node; the last one takes its slot.
     pub(super) fn drop_node(&mut self, name: &str) {
         let Some(slot) = self.index.remove(name) else { return };

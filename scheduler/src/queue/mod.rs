@@ -6,15 +6,22 @@
 //! fails, so that no event is missed. Pure: the clock is an argument.
 
 mod heap;
+mod parked;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::heap::Heap;
+use self::parked::Parked;
 use crate::framework::{ClusterEvent, Hint, Nominated, Profile};
 use crate::metrics;
 use crate::model::PodInfo;
+
+/// Events that are kept for pods being tried.
+const MAX_EVENTS: usize = 10_000;
+/// What stands for events that are no longer kept.
+const FORGOTTEN: &str = "ForceActivate";
 
 /// Profiles by name.
 pub type Profiles = HashMap<Arc<str>, Arc<Profile>>;
@@ -92,9 +99,12 @@ pub struct Queue {
     backoff: Heap,
     /// Back-off of pods whose attempt broke; these are never taken out early.
     error_backoff: Heap,
-    unschedulable: HashMap<Arc<str>, QueuedPod>,
+    unschedulable: Parked,
     /// Pods being tried, and the number of the first event after they were taken.
     in_flight: HashMap<Arc<str>, u64>,
+    /// The same numbers, and how many pods have each.
+    taken_at: BTreeMap<u64, usize>,
+    /// What happened since the oldest of them, or the latest of it.
     events: VecDeque<ClusterEvent>,
     first_event: u64,
     nominated: Arc<Nominated>,
@@ -114,8 +124,9 @@ impl Queue {
             })),
             backoff: Heap::new(Box::new(by_due)),
             error_backoff: Heap::new(Box::new(by_due)),
-            unschedulable: HashMap::new(),
+            unschedulable: Parked::default(),
             in_flight: HashMap::new(),
+            taken_at: BTreeMap::new(),
             events: VecDeque::new(),
             first_event: 0,
             nominated: Arc::new(Nominated::default()),
@@ -124,7 +135,7 @@ impl Queue {
 
     /// Lengths: active, back-off, unschedulable, gated.
     pub fn lengths(&self) -> [usize; 4] {
-        let gated = self.unschedulable.values().filter(|q| q.gate.is_some()).count();
+        let gated = self.unschedulable.gated();
         [self.active.len(), self.backoff.len() + self.error_backoff.len(), self.unschedulable.len() - gated, gated]
     }
 
@@ -190,14 +201,15 @@ impl Queue {
         }
         let same = (Arc::ptr_eq(&pod.demand, &old.demand) || pod.demand == old.demand)
             && pod.resource_claims == old.resource_claims;
-        if let Some(q) = self.unschedulable.get_mut(&pod.uid) {
-            q.pod = Arc::clone(&pod);
-            if same {
+        if let Some(q) = self.unschedulable.remove(&pod.uid) {
+            let q = QueuedPod { pod: Arc::clone(&pod), ..q };
+            let event = ClusterEvent::Target { old, new: pod };
+            if same || !self.worth(&q, &event) {
+                self.unschedulable.insert(q);
                 return false;
             }
-            let event = ClusterEvent::Target { old, new: pod.clone() };
-            let worth = self.worth(&self.unschedulable[&pod.uid], &event);
-            return worth && self.take_unschedulable(&pod.uid).is_some_and(|q| self.requeue(q, now, event.label()));
+            note(&q, -1.0);
+            return self.requeue(q, now, event.label());
         }
         for heap in [&mut self.active, &mut self.backoff, &mut self.error_backoff] {
             if let Some(q) = heap.remove(&pod.uid) {
@@ -222,16 +234,22 @@ impl Queue {
         let mut q = self.active.pop().or_else(|| self.backoff.pop())?;
         q.attempts += 1;
         q.first.get_or_insert(now);
-        self.in_flight.insert(Arc::clone(&q.pod.uid), self.first_event + self.events.len() as u64);
+        let at = self.first_event + self.events.len() as u64;
+        self.in_flight.insert(Arc::clone(&q.pod.uid), at);
+        *self.taken_at.entry(at).or_default() += 1;
         Some(q)
     }
 
     /// A pod that was popped needs no more watching over: it is bound, failed and put back, or gone.
     pub fn done(&mut self, uid: &str) {
-        if self.in_flight.remove(uid).is_none() {
-            return;
+        let Some(at) = self.in_flight.remove(uid) else { return };
+        if let Some(n) = self.taken_at.get_mut(&at) {
+            *n -= 1;
+            if *n == 0 {
+                self.taken_at.remove(&at);
+            }
         }
-        let oldest = self.in_flight.values().min().copied().unwrap_or(u64::MAX);
+        let oldest = self.taken_at.keys().next().copied().unwrap_or(u64::MAX);
         while self.first_event < oldest && self.events.pop_front().is_some() {
             self.first_event += 1;
         }
@@ -244,8 +262,11 @@ impl Queue {
         q.broke = q.rejectors.is_empty();
         q.failures += 1;
         q.due = now + self.timing.backoff(q.failures);
-        let skip = usize::try_from(since.saturating_sub(self.first_event)).unwrap_or(0);
-        let missed = self.events.iter().skip(skip).find(|e| self.worth(&q, e)).map(ClusterEvent::label);
+        let missed = match since.checked_sub(self.first_event).map(usize::try_from) {
+            Some(Ok(skip)) => self.events.iter().skip(skip).find(|e| self.worth(&q, e)).map(ClusterEvent::label),
+            // More happened than is kept: any of it may have helped.
+            _ => Some(FORGOTTEN),
+        };
         self.done(&q.pod.uid);
         if q.broke {
             return self.requeue(q, now, "ScheduleAttemptFailure");
@@ -261,11 +282,13 @@ impl Queue {
     pub fn happened(&mut self, event: &ClusterEvent, now: Instant) -> bool {
         if !self.in_flight.is_empty() {
             self.events.push_back(event.clone());
+            if self.events.len() > MAX_EVENTS {
+                self.events.pop_front();
+                self.first_event += 1;
+            }
         }
-        let worth: Vec<Arc<str>> =
-            self.unschedulable.iter().filter(|(_, q)| self.worth(q, event)).map(|(uid, _)| Arc::clone(uid)).collect();
         let mut any = false;
-        for uid in worth {
+        for uid in self.unschedulable.helped(|q| self.worth(q, event)) {
             if let Some(q) = self.take_unschedulable(&uid) {
                 any |= self.requeue(q, now, event.label());
             }
@@ -286,8 +309,8 @@ impl Queue {
         let stale: Vec<Arc<str>> = self
             .unschedulable
             .iter()
-            .filter(|(_, q)| q.gate.is_none() && now.saturating_duration_since(q.queued) > self.timing.stale)
-            .map(|(uid, _)| Arc::clone(uid))
+            .filter(|q| q.gate.is_none() && now.saturating_duration_since(q.queued) > self.timing.stale)
+            .map(|q| Arc::clone(&q.pod.uid))
             .collect();
         for uid in stale {
             if let Some(q) = self.take_unschedulable(&uid) {
@@ -340,7 +363,7 @@ impl Queue {
     fn park(&mut self, q: QueuedPod, event: &'static str) {
         metrics::incoming(if q.gate.is_some() { "gated" } else { "unschedulable" }, event);
         note(&q, 1.0);
-        self.unschedulable.insert(Arc::clone(&q.pod.uid), q);
+        self.unschedulable.insert(q);
     }
 
     /// When the next back-off ends.

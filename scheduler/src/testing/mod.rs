@@ -1,6 +1,7 @@
 //! Builders for pods and nodes in tests and benches.
 
 pub mod check;
+pub mod simulation;
 
 use std::sync::Arc;
 

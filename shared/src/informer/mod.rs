@@ -11,6 +11,7 @@ mod store;
 mod tests;
 
 use std::any::{Any, TypeId};
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -28,9 +29,47 @@ use reflector::{Cache, Put, Reflector};
 use store::Key;
 pub use store::Store;
 
+/// What an informer can hold: an API object, or what somebody makes of one while it is read. The latter is for those who
+/// hold very many objects and need little of each.
+pub trait Cached: Clone + DeserializeOwned + Debug + Send + Sync + 'static {
+    /// The kind, for logs.
+    fn kind_name() -> Cow<'static, str>;
+    /// Where the objects are listed, in one namespace or everywhere.
+    fn collection_path(namespace: Option<&str>) -> String;
+    /// Namespace (empty at cluster scope) and name.
+    fn cache_key(&self) -> (&str, &str);
+    /// The version of the object.
+    fn cache_version(&self) -> Option<&str>;
+    /// Drops managed fields.
+    fn forget_managers(&mut self) {}
+}
+
 /// A typed API object that an informer can hold.
-pub trait Object: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static {}
-impl<K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static> Object for K {}
+pub trait Object: kube::Resource<DynamicType = ()> + Cached {}
+impl<K: kube::Resource<DynamicType = ()> + Cached> Object for K {}
+
+impl<K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static> Cached for K {
+    fn kind_name() -> Cow<'static, str> {
+        K::kind(&())
+    }
+
+    fn collection_path(namespace: Option<&str>) -> String {
+        K::url_path(&(), namespace)
+    }
+
+    fn cache_key(&self) -> (&str, &str) {
+        let meta = self.meta();
+        (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+    }
+
+    fn cache_version(&self) -> Option<&str> {
+        self.meta().resource_version.as_deref()
+    }
+
+    fn forget_managers(&mut self) {
+        self.meta_mut().managed_fields = None;
+    }
+}
 
 /// One change of the store, already applied when a handler sees it.
 #[derive(Debug)]
@@ -90,7 +129,7 @@ impl<K> Clone for Informer<K> {
     }
 }
 
-impl<K: Object> Informer<K> {
+impl<K: Cached> Informer<K> {
     fn new(scope: Scope) -> Self {
         Self(Arc::new(Inner {
             store: Store::default(),
@@ -141,13 +180,13 @@ impl<K: Object> Informer<K> {
     }
 }
 
-impl<K: Object> Cache for Informer<K> {
+impl<K: Cached> Cache for Informer<K> {
     fn request(&self) -> Request {
-        Request::new(K::url_path(&(), self.0.scope.namespace.as_deref()))
+        Request::new(K::collection_path(self.0.scope.namespace.as_deref()))
     }
 
     fn kind(&self) -> String {
-        K::kind(&()).into_owned()
+        K::kind_name().into_owned()
     }
 
     fn scope(&self) -> &Scope {
@@ -160,8 +199,8 @@ impl<K: Object> Cache for Informer<K> {
 
     fn put(&self, object: &str) -> serde_json::Result<Put> {
         let mut object: K = serde_json::from_str(object)?;
-        object.meta_mut().managed_fields = None;
-        let put = Put { key: store::key(&object), revision: object.meta().resource_version.clone() };
+        object.forget_managers();
+        let put = Put { key: store::key(&object), revision: object.cache_version().map(str::to_owned) };
         if let Some(transform) = &*self.0.transform.lock() {
             transform(&mut object);
         }
@@ -174,7 +213,7 @@ impl<K: Object> Cache for Informer<K> {
 
     fn remove(&self, object: &str) -> serde_json::Result<Put> {
         let object: K = serde_json::from_str(object)?;
-        let put = Put { key: store::key(&object), revision: object.meta().resource_version.clone() };
+        let put = Put { key: store::key(&object), revision: object.cache_version().map(str::to_owned) };
         self.drop_object(&put.key, Some(object));
         Ok(put)
     }
@@ -204,7 +243,7 @@ impl<K: Object> Cache for Informer<K> {
     }
 }
 
-impl<K: Object> Informer<K> {
+impl<K: Cached> Informer<K> {
     fn drop_object(&self, key: &Key, last: Option<K>) {
         let handlers = self.0.handlers.lock();
         if let Some(event) = self.0.store.remove(key, last) {
@@ -235,7 +274,7 @@ impl Factory {
     }
 
     /// The shared informer of all objects of `K`.
-    pub fn informer<K: Object>(&self) -> Informer<K> {
+    pub fn informer<K: Cached>(&self) -> Informer<K> {
         let mut made = self.made.lock();
         let known = made.shared.get(&TypeId::of::<K>()).and_then(|any| any.downcast_ref::<Informer<K>>());
         if let Some(informer) = known {
@@ -248,7 +287,7 @@ impl Factory {
     }
 
     /// An informer of its own for a part of the objects of `K`.
-    pub fn informer_in<K: Object>(&self, scope: Scope) -> Informer<K> {
+    pub fn informer_in<K: Cached>(&self, scope: Scope) -> Informer<K> {
         let informer = Informer::new(scope);
         self.made.lock().all.push(Arc::new(informer.clone()));
         informer

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use super::{Event, Object};
+use super::{Cached, Event};
 
 pub(super) type IndexKeys<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
 type Namespace<K> = HashMap<Box<str>, Arc<K>>;
@@ -39,12 +39,12 @@ impl<K> Default for Store<K> {
     }
 }
 
-pub(super) fn key<K: Object>(object: &K) -> Key {
-    let meta = object.meta();
-    (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
+pub(super) fn key<K: Cached>(object: &K) -> Key {
+    let (namespace, name) = object.cache_key();
+    (namespace.to_owned(), name.to_owned())
 }
 
-impl<K: Object> Store<K> {
+impl<K: Cached> Store<K> {
     /// One object; the namespace is empty at cluster scope.
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         self.0.read().objects.get(namespace)?.get(name).cloned()
@@ -106,8 +106,8 @@ impl<K: Object> Store<K> {
         let space = state.objects.entry(namespace.into_boxed_str()).or_default();
         let old = space.get(name.as_str()).cloned();
         if let Some(old) = &old
-            && old.meta().resource_version.is_some()
-            && old.meta().resource_version == new.meta().resource_version
+            && old.cache_version().is_some()
+            && old.cache_version() == new.cache_version()
         {
             return None;
         }
@@ -146,7 +146,7 @@ impl<K: Object> Store<K> {
     }
 }
 
-impl<K: Object> Index<K> {
+impl<K: Cached> Index<K> {
     fn insert(&mut self, object: &K) {
         for value in (self.keys)(object) {
             self.entries.entry(value).or_default().insert(key(object));
