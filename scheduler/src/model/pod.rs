@@ -98,10 +98,11 @@ impl PodInfo {
     }
 
     /// Whether other pods' chances are the same beside this form of a pod as beside that: on the same node, with the same
-    /// demand, and neither or both on their way out.
+    /// demand, started when it was, and neither or both on their way out.
     pub fn weighs_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.demand, &other.demand)
             && self.node_name == other.node_name
+            && self.started == other.started
             && self.terminating == other.terminating
             && self.preempted == other.preempted
             && self.resource_claims == other.resource_claims

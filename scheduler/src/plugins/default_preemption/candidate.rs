@@ -129,16 +129,16 @@ fn by_importance(a: &PodInfo, b: &PodInfo, now: Timestamp) -> Ordering {
 }
 
 /// The best candidate: fewest budgets violated, least important victims, fewest of them, youngest.
-pub(super) fn pick(candidates: Vec<Candidate>, now: Timestamp) -> Option<Candidate> {
+pub(super) fn pick<'a>(candidates: impl Iterator<Item = &'a Candidate>, now: Timestamp) -> Option<&'a Candidate> {
     let key = |c: &Candidate| {
         let highest = c.victims.first().map_or(i32::MIN, |p| p.priority);
         let sum: i64 = c.victims.iter().map(|p| i64::from(p.priority) + i64::from(i32::MAX) + 1).sum();
         let oldest = c.victims.iter().filter(|p| p.priority == highest).map(|p| p.start_or(now)).min();
         (c.violations, highest, sum, c.victims.len(), Reverse(oldest))
     };
-    let mut best: Option<(_, Candidate)> = None;
+    let mut best: Option<(_, &Candidate)> = None;
     for c in candidates {
-        let k = key(&c);
+        let k = key(c);
         if best.as_ref().is_none_or(|(b, _)| k < *b) {
             best = Some((k, c));
         }

@@ -3,15 +3,18 @@
 //! Pure: it only names the node and the victims ([`Rescue`]); the driver deletes them.
 
 mod candidate;
+mod remembered;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use rand::Rng;
 use serde::Deserialize;
 use serde_json::Value;
 
 use self::candidate::{Candidate, Search};
+use self::remembered::{Answer, Remembered};
 use super::read_args;
 use crate::framework::extender::{self, Victims};
 use crate::framework::plugin::{Context, Plugin, PostFilter, Requeue, Rescue};
@@ -47,7 +50,7 @@ pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
         let text = "minCandidateNodesPercentage and minCandidateNodesAbsolute cannot both be zero";
         return Err(ConfigError::Args(NAME, text.to_owned()));
     }
-    let it = Arc::new(it);
+    let it = Arc::new(Preemption { args: it, remembered: Mutex::default() });
     Ok(Plugin::new(NAME).post_filter(&it).requeue(&it))
 }
 
@@ -64,18 +67,24 @@ fn ineligible(cx: Context<'_>, pod: &PodInfo, rejected: &Rejected) -> Option<&'s
 }
 
 /// What extenders leave of the candidates.
-fn agreed(profile: &Profile, pod: &PodInfo, candidates: Vec<Candidate>) -> Result<Vec<Candidate>, Status> {
+fn agreed(profile: &Profile, pod: &PodInfo, candidates: Vec<Answer>) -> Result<Vec<Answer>, Status> {
     if profile.extenders.is_empty() || candidates.is_empty() {
         return Ok(candidates);
     }
-    let victims = |c: &Candidate| Victims { pods: c.victims.clone(), violations: c.violations };
-    let all = candidates.iter().map(|c| (c.node.to_string(), victims(c))).collect();
+    let named = |c: &Candidate| (c.node.to_string(), Victims { pods: c.victims.clone(), violations: c.violations });
+    let all = candidates.iter().filter_map(|c| (**c).as_ref().ok()).map(named).collect();
     let mut left = extender::preempt(&profile.extenders, pod, all)?;
-    let keep = |c: Candidate| {
-        let Victims { pods, violations } = left.remove(&*c.node)?;
-        Some(Candidate { node: c.node, victims: pods, violations })
+    let keep = |c: &Answer| {
+        let node = Arc::clone(&(**c).as_ref().ok()?.node);
+        let Victims { pods, violations } = left.remove(&*node)?;
+        Some(Arc::new(Ok(Candidate { node, victims: pods, violations })))
     };
-    Ok(candidates.into_iter().filter_map(keep).collect())
+    Ok(candidates.iter().filter_map(keep).collect())
+}
+
+struct Preemption {
+    args: DefaultPreemption,
+    remembered: Mutex<Remembered>,
 }
 
 impl DefaultPreemption {
@@ -85,7 +94,7 @@ impl DefaultPreemption {
 }
 
 #[async_trait]
-impl PostFilter for DefaultPreemption {
+impl PostFilter for Preemption {
     fn post_filter(
         &self,
         cx: Context<'_>,
@@ -105,15 +114,22 @@ impl PostFilter for DefaultPreemption {
             ..Diagnosis::default()
         };
         let search = Search::new(cx, profile, state, pod);
-        let wanted = self.wanted(promising.len());
+        let wanted = self.args.wanted(promising.len());
         let offset = if promising.is_empty() { 0 } else { rand::rng().random_range(0..promising.len()) };
-        let mut candidates: Vec<Candidate> = Vec::new();
+        let mut candidates: Vec<Answer> = Vec::new();
+        let mut unprotected = false;
+        let mut remembered = self.remembered.lock();
+        let mut ask = remembered.ask(&search, cx, state, pod);
         for at in promising[offset..].iter().chain(&promising[..offset]) {
-            match search.victims(&cx.snapshot.nodes()[*at]) {
-                Ok(candidate) => candidates.push(candidate),
-                Err(status) => diagnosis.reject(*at, status),
+            let answer = ask(*at);
+            match &*answer {
+                Ok(candidate) => {
+                    unprotected |= candidate.violations == 0;
+                    candidates.push(answer);
+                }
+                Err(status) => diagnosis.reject(*at, status.clone()),
             }
-            if candidates.len() >= wanted && candidates.iter().any(|c| c.violations == 0) {
+            if candidates.len() >= wanted && unprotected {
                 break;
             }
         }
@@ -121,15 +137,18 @@ impl PostFilter for DefaultPreemption {
             Ok(candidates) => candidates,
             Err(status) => return (None, status),
         };
-        let Some(best) = candidate::pick(candidates, cx.now) else {
+        let Some(best) = candidate::pick(candidates.iter().filter_map(|c| (**c).as_ref().ok()), cx.now) else {
             return (Some(Rescue::default()), Status::unschedulable(format!("preemption: {diagnosis}")));
         };
         let demoted = cx.nominated.on(&best.node).iter().filter(|p| p.priority < pod.priority).cloned().collect();
-        (Some(Rescue { nominate: Some(best.node), victims: best.victims, demoted }), Status::SUCCESS)
+        (
+            Some(Rescue { nominate: Some(Arc::clone(&best.node)), victims: best.victims.clone(), demoted }),
+            Status::SUCCESS,
+        )
     }
 }
 
-impl Requeue for DefaultPreemption {
+impl Requeue for Preemption {
     fn hint(&self, _: &PodInfo, _: &ClusterEvent) -> Hint {
         Hint::Skip
     }
