@@ -199,6 +199,6 @@ mod tests {
         ] {
             assert!(text.contains(&want), "{want} not in\n{text}");
         }
-        assert_eq!(text(&[]), "");
+        assert_eq!(super::Lines::default().text(), "");
     }
 }
