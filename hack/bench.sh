@@ -13,7 +13,5 @@ example() {
   hack/build.sh "$triple" --quiet -p "ironclad-$1" --example "$2"
   "$bin/examples/$2" "${@:3}"
 }
-for shape in plain spread anti-affinity; do
-  example scheduler throughput 1000 2000 "$shape"
-done
+example scheduler throughput all
 cargo run --release --locked --quiet -p ironclad-apiserver --example decisions

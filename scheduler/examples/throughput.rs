@@ -1,8 +1,8 @@
 //! How many pods a second the pure core places: queue, decision, assumption, snapshot and events, no API server.
 //!
 //! `cargo run --release -p ironclad-scheduler --example throughput [SHAPE [NODES [PODS]]]` prints one JSON line per shape,
-//! each with the limit it is held to; a second is one of CPU time of the one thread that schedules. The shapes are those of the well-known scheduler_perf workloads; `all` (the default)
-//! runs every one, `growth` compares 5,000 with 50,000 nodes.
+//! each with the limit it is held to; a second is one of CPU time of the one thread that schedules. The shapes are those of
+//! the well-known scheduler_perf workloads; `all` (the default) runs every one, `growth` compares 5,000 with 50,000 nodes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

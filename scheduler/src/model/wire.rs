@@ -1,6 +1,6 @@
 //! A pod as it is read from the wire: only what placing pods asks for is decoded and kept.
 //!
-//! HOT (held by `examples/cluster_load.rs`): runs for every watch event of every pod. Managed fields, annotations and most
+//! HOT: runs for every watch event of every pod. Managed fields, annotations and most
 //! of the status are skipped while reading.
 
 use std::collections::BTreeMap;
