@@ -24,6 +24,7 @@ use shared::workqueue::Queue;
 use self::plan::{Attachment, Decision, Snapshot, Wanted};
 use self::volume::Attachable;
 use crate::engine::action::{Action, PatchKind};
+use crate::engine::clock;
 use crate::engine::context::{BY_NODE, Context};
 use crate::engine::executor::Executor;
 use crate::engine::nodes;
@@ -239,7 +240,8 @@ impl AttachDetach {
 
     fn wanted(&self, node: &str, users: &BTreeMap<String, (Attachable, Vec<Arc<Pod>>)>) -> BTreeMap<String, Wanted> {
         let mut memory = self.memory.lock();
-        memory.made.retain(|_, (_, _, at)| at.elapsed() < UNSEEN);
+        let now = clock::instant();
+        memory.made.retain(|_, (_, _, at)| now.saturating_duration_since(*at) < UNSEEN);
         let wanted = users.iter().map(|(name, (volume, pods))| {
             let mut elsewhere: BTreeSet<String> = BTreeSet::new();
             if volume.exclusive {
@@ -283,7 +285,8 @@ impl AttachDetach {
                 memory.unwanted.remove(name);
                 Duration::ZERO
             } else {
-                memory.unwanted.entry(name.to_owned()).or_insert_with(Instant::now).elapsed()
+                let now = clock::instant();
+                now.saturating_duration_since(*memory.unwanted.entry(name.to_owned()).or_insert(now))
             };
             out.insert(name.to_owned(), Attachment { object: object.as_ref(), unique_name, unwanted_for });
         }
@@ -366,7 +369,7 @@ impl AttachDetach {
             let object: VolumeAttachment = serde_json::from_value(json!({"metadata": {"name": attachment},
                 "spec": {"attacher": volume.driver, "nodeName": name, "source": {"persistentVolumeName": volume.volume}}}))
             .map_err(RestError::other)?;
-            let made = (volume.volume.clone(), name.to_owned(), Instant::now());
+            let made = (volume.volume.clone(), name.to_owned(), clock::instant());
             self.memory.lock().made.insert(attachment.clone(), made);
             match self.executor.one(Action::create(&object)).await {
                 Err(e) if e.already_exists() => {}

@@ -10,6 +10,7 @@ use shared::informer::Store;
 
 use super::{CloudError, Provider, Route};
 use crate::engine::action::{Action, PatchKind};
+use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::nodes;
@@ -129,7 +130,7 @@ impl Routes {
         for node in &all {
             let routed = node.spec.as_ref().is_some_and(|s| s.pod_cidrs.is_some())
                 && !failed.contains(object::name(&node.metadata));
-            if let Some(action) = condition(node, routed, Timestamp::now())
+            if let Some(action) = condition(node, routed, clock::now())
                 && let Err(error) = self.executor.one(action).await
             {
                 tracing::warn!(node = object::name(&node.metadata), %error, "Error updating node condition");

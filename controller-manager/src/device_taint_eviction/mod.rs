@@ -17,6 +17,7 @@ use shared::metrics;
 use shared::workqueue::Queue;
 
 use crate::engine::action::Action;
+use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::object::{self, Key};
@@ -114,7 +115,7 @@ impl Eviction {
         if object::deleting(&pod.metadata) || pods::finished(&pod) {
             return Ok(None);
         }
-        let (now, uid) = (Timestamp::now(), object::uid(&pod.metadata).to_owned());
+        let (now, uid) = (clock::now(), object::uid(&pod.metadata).to_owned());
         let about = object::reference::<Pod>(&pod.metadata);
         let Some(due) = self.due(&pod) else {
             if self.pending.lock().remove(&uid) {

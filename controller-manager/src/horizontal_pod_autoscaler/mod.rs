@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 use futures::future::BoxFuture;
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec};
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::jiff::Timestamp;
 use parking_lot::Mutex;
 use proto::selector::label::Selector;
 use shared::informer::{Event, Store};
@@ -29,6 +28,7 @@ use self::plan::{Decision, Measured, Scale, Snapshot};
 use self::source::measure;
 use self::target::{Found, Targets};
 use crate::engine::action::{Action, body};
+use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::object::{self, Key};
@@ -91,7 +91,7 @@ impl Autoscaler {
     /// Look once; a failure waits for the next period like a success.
     async fn sync(&self, key: &Key) -> Synced {
         let Some(hpa) = self.hpas.get(&key.namespace, &key.name) else { return Ok(None) };
-        let started = Instant::now();
+        let started = clock::instant();
         let (action, error) = self.reconcile(key, &hpa).await;
         let labels = [action, error];
         count("reconciliations_total", "[ALPHA] Looks at autoscalers, by what was done and what failed.", &labels);
@@ -109,12 +109,12 @@ impl Autoscaler {
         let rest = &self.executor.rest;
         let found = self.targets.scale(rest, &key.namespace, api_version, &reference.kind, &reference.name).await;
         let (mut decision, current) = match found {
-            Err(why) => (plan::without_scale(hpa, &why, Timestamp::now()), 0),
+            Err(why) => (plan::without_scale(hpa, &why, clock::now()), 0),
             Ok(mut found) => {
                 let mut decision = self.decide(key, hpa, spec, &found.scale).await;
                 if let Some((size, _)) = decision.rescale {
                     let result = self.rescale(&mut found, size).await;
-                    let now = Timestamp::now();
+                    let now = clock::now();
                     if result.is_ok()
                         && let Some(memory) = self.memory.lock().get_mut(key)
                     {
@@ -162,7 +162,7 @@ impl Autoscaler {
         let mut took: Vec<Instant> = Vec::new();
         if plan::asks_metrics(spec, scale) && selecting.len() < 2 {
             for metric in spec.metrics.iter().flatten() {
-                took.push(Instant::now());
+                took.push(clock::instant());
                 readings.push(match plan::query(metric) {
                     Some(q) => {
                         Some(measure(&self.executor.rest, &self.targets, &key.namespace, &scale.selector, &q).await)
@@ -180,7 +180,7 @@ impl Autoscaler {
             readings: &readings,
             config: self.config,
             own_tolerance: self.own_tolerance,
-            now: Timestamp::now(),
+            now: clock::now(),
         };
         let mut history = self.memory.lock().get_mut(key).map(|m| std::mem::take(&mut m.history)).unwrap_or_default();
         let decision = plan::plan(&snapshot, &mut history);

@@ -7,6 +7,7 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 
 use super::plan::Scale;
+use crate::engine::clock;
 use crate::engine::discovery::{Catalogue, Served, discover};
 use crate::engine::rest::{Rest, RestError};
 
@@ -33,12 +34,12 @@ impl Targets {
     async fn catalogue(&self, rest: &Rest) -> Result<Arc<Catalogue>, RestError> {
         let mut known = self.known.lock().await;
         if let Some((at, catalogue)) = known.as_ref()
-            && at.elapsed() < FRESH
+            && clock::instant().saturating_duration_since(*at) < FRESH
         {
             return Ok(Arc::clone(catalogue));
         }
         let catalogue = Arc::new(discover(rest).await?);
-        *known = Some((Instant::now(), Arc::clone(&catalogue)));
+        *known = Some((clock::instant(), Arc::clone(&catalogue)));
         Ok(catalogue)
     }
 

@@ -17,6 +17,7 @@ use shared::informer::Store;
 
 use self::plan::Verdict;
 use crate::engine::action::{Action, PatchKind};
+use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::object::{self, Key};
@@ -61,7 +62,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 
 impl Cleaner {
     async fn look(&self) -> Result<(), RestError> {
-        let now = Timestamp::now();
+        let now = clock::now();
         let tracking = match self.executor.rest.get(TRACKING).await {
             Err(e) if e.not_found() => return Ok(()),
             other => other?,

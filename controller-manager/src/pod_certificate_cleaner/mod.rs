@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::engine::action::Action;
+use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::object::{self, Key};
 use crate::engine::registry::Started;
@@ -32,7 +33,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         cx.every(NAME, EVERY, move || {
             let (executor, old) = (Arc::clone(&executor), store.list());
             async move {
-                for request in old.iter().filter(|r| expired(&r.metadata, Timestamp::now())) {
+                for request in old.iter().filter(|r| expired(&r.metadata, clock::now())) {
                     match executor.one(Action::delete::<PodCertificateRequest>(&request.metadata)).await {
                         Err(e) if !e.not_found() => {
                             tracing::warn!(controller = NAME, request = %Key::of(&request.metadata), error = %e, "not deleted");

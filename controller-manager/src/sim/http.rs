@@ -45,6 +45,18 @@ struct Target {
     sub: String,
 }
 
+/// What a group version serves; None when the path is no group version's, or an unknown one's.
+fn group_version(path: &str) -> Option<Value> {
+    let (group, version) = match path.trim_matches('/').split('/').collect::<Vec<_>>().as_slice() {
+        ["api", version] => ("", (*version).to_owned()),
+        ["apis", group, version] => (*group, (*version).to_owned()),
+        _ => return None,
+    };
+    let rows = resources::all().iter().filter(|r| r.group == group && r.version == version);
+    let names: Vec<Value> = rows.map(|r| json!({"name": r.plural, "kind": r.kind})).collect();
+    (!names.is_empty()).then(|| json!({"kind": "APIResourceList", "resources": names}))
+}
+
 fn target(path: &str) -> Option<Target> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let (group, version, rest) = match parts.as_slice() {
@@ -165,6 +177,9 @@ impl Server {
         let path = request.uri().path().to_owned();
         if request.method() == http::Method::GET && (path == "/api" || path == "/apis") {
             return Ok(text(200, discovery(path == "/api")));
+        }
+        if let Some(list) = group_version(&path).filter(|_| request.method() == http::Method::GET) {
+            return Ok(whole(200, &list));
         }
         let Some(target) = target(&path) else {
             return Ok(whole(

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use k8s_openapi::api::apiserverinternal::v1alpha1::StorageVersion;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::jiff::Timestamp;
 use shared::informer::{Event, Scope, Store};
 use shared::workqueue::Queue;
 
+use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::object::{self, Key};
@@ -68,7 +68,7 @@ impl Collector {
     async fn sync(&self, key: &Key) -> Synced {
         let Some(version) = self.versions.get("", &key.name) else { return Ok(None) };
         let alive: HashSet<String> = self.leases.list().iter().map(|l| object::name(&l.metadata).to_owned()).collect();
-        match plan::plan(&version, &|id| alive.contains(id), Timestamp::now()) {
+        match plan::plan(&version, &|id| alive.contains(id), clock::now()) {
             Some(action) => self.executor.one(action).await.map(|()| None),
             None => Ok(None),
         }

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::storagemigration::v1beta1::StorageVersionMigration;
-use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::Phase;
 use crate::engine::action::{Action, PatchKind};
+use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::discovery::{Served, discover};
 use crate::engine::executor::Executor;
@@ -72,7 +72,7 @@ impl Migrator {
         let Some(version) = version.filter(|_| Phase::Running.is(&migration)) else {
             // Objects written after this moment are in today's version already.
             let list = self.executor.rest.get_as(&format!("{}?limit=1", served.path(None)), LIST).await?;
-            let mut copy = plan::in_phase(&migration, Phase::Running, "", Timestamp::now());
+            let mut copy = plan::in_phase(&migration, Phase::Running, "", clock::now());
             copy.status.get_or_insert_default().resource_version =
                 list["metadata"]["resourceVersion"].as_str().map(str::to_owned);
             return self.write(&copy).await;
@@ -116,7 +116,7 @@ impl Migrator {
     }
 
     async fn enter(&self, migration: &StorageVersionMigration, phase: Phase, message: &str) -> Synced {
-        self.write(&plan::in_phase(migration, phase, message, Timestamp::now())).await
+        self.write(&plan::in_phase(migration, phase, message, clock::now())).await
     }
 
     async fn write(&self, migration: &StorageVersionMigration) -> Synced {

@@ -15,6 +15,7 @@ use shared::metrics;
 use shared::workqueue::Queue;
 
 use crate::engine::action::Action;
+use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::object;
@@ -87,7 +88,7 @@ fn plan(wanted: &ClusterTrustBundle, there: &[Arc<ClusterTrustBundle>]) -> Vec<A
 impl Publisher {
     async fn sync(&self) -> Synced {
         let mut result = Ok(());
-        let started = std::time::Instant::now();
+        let started = clock::instant();
         for action in plan(&self.wanted, &self.bundles.list()) {
             result = match self.executor.one(action).await {
                 Err(e) if e.already_exists() || e.not_found() => Ok(()),

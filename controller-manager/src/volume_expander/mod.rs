@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::jiff::Timestamp;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
+use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::object::Key;
@@ -60,7 +60,7 @@ impl Expander {
         let Some(volume) = self.volumes.get("", name) else {
             return Err(RestError::other(format!("failed to get persistent volume {name:?}: not found")));
         };
-        for action in plan::plan(&claim, &volume, Timestamp::now()).map_err(RestError::other)? {
+        for action in plan::plan(&claim, &volume, clock::now()).map_err(RestError::other)? {
             self.executor.one(action).await?;
         }
         Ok(None)
