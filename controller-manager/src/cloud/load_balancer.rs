@@ -88,6 +88,9 @@ pub fn status(service: &Service, new: &LoadBalancerStatus) -> Option<Action> {
     })
 }
 
+/// A service's generation and the nodes its load balancer sends to.
+type Made = (Option<i64>, Vec<String>);
+
 struct Balancers {
     executor: Executor,
     services: Store<Service>,
@@ -95,7 +98,7 @@ struct Balancers {
     cloud: Arc<dyn Provider>,
     cluster: String,
     /// The spec each load balancer was last made for: status changes alone ask nothing of the cloud.
-    made: Mutex<HashMap<Key, (Option<i64>, Vec<String>)>>,
+    made: Mutex<HashMap<Key, Made>>,
 }
 
 /// Wire the load balancers over a cloud.

@@ -64,11 +64,10 @@ pub fn user(pod: &Pod, volume: &str) -> Option<User> {
     let spec = pod.spec.as_ref()?;
     let security = spec.security_context.as_ref();
     let whole = security.and_then(|s| s.se_linux_options.as_ref());
-    let mut labels = spec.containers.iter().chain(spec.init_containers.iter().flatten()).filter_map(|c| {
-        mounts(c, volume).then(|| {
-            let own = c.security_context.as_ref().and_then(|s| s.se_linux_options.as_ref());
-            own.or(whole).map(text).unwrap_or_default()
-        })
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let mut labels = containers.filter(|c| mounts(c, volume)).map(|c| {
+        let own = c.security_context.as_ref().and_then(|s| s.se_linux_options.as_ref());
+        own.or(whole).map(text).unwrap_or_default()
     });
     let label = labels.next()?;
     if labels.any(|l| l != label) {

@@ -45,7 +45,7 @@ pub(super) enum Fate {
 /// The fate of the `n`th write.
 pub(super) fn of_write(fault: Fault, n: u64) -> Fate {
     match fault {
-        Fault::Conflicts if n % 3 == 0 => Fate::Second,
+        Fault::Conflicts if n.is_multiple_of(3) => Fate::Second,
         Fault::Failing if n % 11 == 7 => Fate::Unheard,
         Fault::Failing if n % 4 == 1 => Fate::Refused,
         Fault::Slow => Fate::Later(Duration::from_millis(n % 5 * 400)),
