@@ -181,7 +181,10 @@ mod tests {
             "one zone gives to the other"
         );
         assert_eq!(hints(&even, &["a"]).unwrap_err(), "Insufficient number of endpoints (1 endpoints, 2 zones)");
-        assert_eq!(hints(&even, &["a", "", "b"]).unwrap_err(), "One or more endpoints do not have a zone specified");
+        assert_eq!(
+            hints(&even, &["a", "", "b", "b"]).unwrap_err(),
+            "One or more endpoints do not have a zone specified"
+        );
         assert_eq!(hints(&Zones::of(&[node("a", "1", "True")]), &["a"]).unwrap_err(), "Nodes only ready in one zone");
         assert!(hints(&Zones::of(&[node("", "1", "True")]), &["a"]).unwrap_err().starts_with("Insufficient Node"));
         let skewed = Zones::Shares(BTreeMap::from([("a".into(), 0.45), ("b".into(), 0.45), ("c".into(), 0.1)]));

@@ -395,7 +395,10 @@ mod tests {
         v.status.get_or_insert_default().phase = Some("Released".into());
         assert_eq!(phase_after(&v), None, "retained");
         v.spec.get_or_insert_default().persistent_volume_reclaim_policy = Some("Delete".into());
+        assert_eq!((phase_after(&v), deletable_path(&v)), (None, Some("/d")), "the binder removes the directory");
+        let on_host = v.spec.as_mut().and_then(|s| s.host_path.take());
         assert_eq!(phase_after(&v).as_deref(), Some("Failed"), "nobody knows how to delete it");
+        v.spec.get_or_insert_default().host_path = on_host;
         v.metadata.annotations.get_or_insert_default().insert(PROVISIONED_BY.into(), "acme.io/p".into());
         assert_eq!(phase_after(&v), None, "its provisioner deletes it");
         let c: PersistentVolumeClaim = serde_json::from_value(c).expect("claim");
