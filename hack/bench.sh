@@ -13,5 +13,6 @@ example() {
   hack/build.sh "$triple" --quiet -p "ironclad-$1" --example "$2"
   "$bin/examples/$2" "${@:3}"
 }
+example e2e apiserver "$bin/kube-apiserver"
 example scheduler throughput all
 cargo run --release --locked --quiet -p ironclad-apiserver --example decisions

@@ -327,7 +327,7 @@ impl Idl {
                 text,
                 "static M{index}: Message = Message{{name:{},fields:Cow::Borrowed(&F{index}),wire:Cow::Borrowed(&W{index}),\
                  gvk:{gvk},atomic:{},preserve_unknown:false,embedded_resource:false,has_protobuf:{},unions:{:?},\
-                 go_package:{:?}}};",
+                 go_package:{:?},derived:Derived::new()}};",
                 cow(name),
                 entry.options.flag("atomic"),
                 !entry.options.flag("json_only"),

@@ -23,7 +23,7 @@ use crate::registry::core::{ip_allocator, system_namespaces};
 use crate::serve::health::{Health, Milestones, Results};
 use crate::serve::listen::{self, Addresses};
 use crate::serve::{Conduct, Server};
-use crate::storage::{self, Store};
+use crate::storage::{self, Store, transform};
 use crate::verbs::InProcess;
 use crate::verbs::engine::{Engine, Policy};
 
@@ -73,6 +73,27 @@ async fn connect(flags: &FlagSet) -> anyhow::Result<Store> {
     Ok(store)
 }
 
+/// Reads `--encryption-provider-config` and looks after what it names.
+async fn encryption(
+    flags: &FlagSet,
+    store: &Store,
+    tasks: &TaskGroup,
+    closed: &Shutdown,
+) -> anyhow::Result<Option<transform::Loaded>> {
+    let path = flags.string("encryption-provider-config");
+    let reload = flags.boolean("encryption-provider-config-automatic-reload");
+    if path.is_empty() {
+        anyhow::ensure!(
+            !reload,
+            "--encryption-provider-config-automatic-reload must be set with --encryption-provider-config"
+        );
+        return Ok(None);
+    }
+    let loaded = transform::load(&path, store.transformers(), reload).await?;
+    tasks.spawn("encryption-config", until(closed, transform::watch(loaded.clone())));
+    Ok(Some(loaded))
+}
+
 /// Waits for etcd as upstream does: for a while, then gives up.
 async fn wait_for(store: &Store, shutdown: &Shutdown) -> anyhow::Result<()> {
     let give_up = tokio::time::Instant::now() + Duration::from_secs(60);
@@ -104,15 +125,22 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
 
     let rows = Rows::default();
     let tasks = TaskGroup::new();
+    // Cancelled when requests are no longer taken: until then everything they need goes on.
+    let closing = tokio_util::sync::CancellationToken::new();
+    let closed = Shutdown::from(closing.clone());
+    let encryption = encryption(&flags, &store, &tasks, &closed).await?;
     let (hub, asks) = Hub::new(store.clone());
-    tasks.spawn("watch-cache", until(&shutdown, hub.clone().follow()));
-    tasks.spawn("revision-reader", until(&shutdown, hub.clone().answer(asks)));
+    tasks.spawn("watch-cache", until(&closed, hub.clone().follow()));
+    tasks.spawn("revision-reader", until(&closed, hub.clone().answer(asks)));
     let compaction = flags.duration("etcd-compaction-interval");
     if !compaction.is_zero() {
         tasks.spawn("compactor", until(&shutdown, storage::compact_forever(store.clone(), compaction)));
     }
+    let sizes = flags.duration("etcd-db-metric-poll-interval");
+    if !sizes.is_zero() {
+        tasks.spawn("storage-size", until(&closed, storage::poll_size(store.clone(), sizes)));
+    }
 
-    let closing = tokio_util::sync::CancellationToken::new();
     let engine = Arc::new(Engine {
         rows: rows.clone(),
         store: store.clone(),
@@ -167,7 +195,14 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     start_system(&tasks, &shutdown, &api, &reconciler, &milestones, reconciles);
     tasks.spawn("sync", until(&shutdown, synced(hub, milestones.clone())));
 
-    let health = Health { store, milestones: milestones.clone(), bootstrap: progress, results: Results::default() };
+    let health = Health {
+        store,
+        milestones: milestones.clone(),
+        bootstrap: progress,
+        results: Results::default(),
+        encryption,
+        etcd_timeouts: (flags.duration("etcd-healthcheck-timeout"), flags.duration("etcd-readycheck-timeout")),
+    };
     let address = format!("{}:{}", addresses.advertise, addresses.port);
     let connect = Connect::new(&flags, api.clone())?;
     let audit = Audit::from_flags(&flags, &tasks, &shutdown).await.map_err(anyhow::Error::msg)?;
@@ -179,7 +214,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
             .chain(engine.services.ranges.iter().map(|r| ip_allocator::first(r).to_string()))
             .collect();
     let running = server.running.clone();
-    let (handle, serving) = listen::serve(listener, &flags, &addresses, &names, server, &shutdown)?;
+    let (handle, serving) = listen::serve(listener, &flags, &addresses, &names, server, &closed)?;
     flags.warn_unread();
     tracing::info!(address = %addresses.bind, port = addresses.port, "Serving securely");
     let mut serving = tokio::spawn(serving);

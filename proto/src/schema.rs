@@ -6,7 +6,9 @@
 
 use std::borrow::Cow;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+use crate::zero::{self, Zero};
 
 /// A group, version and kind.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -50,6 +52,22 @@ pub struct Message {
     pub unions: &'static str,
     /// Go package name in error texts (`v1`).
     pub go_package: &'static str,
+    /// What is found out about it when it is first written.
+    pub derived: Derived,
+}
+
+/// Facts that follow from a message's tables, found out once. Starts empty.
+#[derive(Debug, Clone, Default)]
+pub struct Derived {
+    shown_unset: OnceLock<Box<[u16]>>,
+}
+
+impl Derived {
+    /// Nothing found out yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { shown_unset: OnceLock::new() }
+    }
 }
 
 /// One JSON field.
@@ -239,6 +257,15 @@ impl Message {
     #[must_use]
     pub fn field_index(&self, json: &str) -> Option<usize> {
         self.fields.iter().position(|f| f.json == json)
+    }
+
+    /// Indexes of the fields that Go writes although they are unset, ascending.
+    #[must_use]
+    pub(crate) fn shown_unset(&self) -> &[u16] {
+        self.derived.shown_unset.get_or_init(|| {
+            let shown = self.fields.iter().enumerate().filter(|(_, f)| !matches!(zero::of(f), Zero::Omitted));
+            shown.filter_map(|(i, _)| u16::try_from(i).ok()).collect()
+        })
     }
 
     /// Go struct name as it stands in error texts (`PodSpec`).

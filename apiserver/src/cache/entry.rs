@@ -6,6 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
+use super::encoded::Encoded;
+
 /// An object's bytes with its `resourceVersion` stamped in.
 #[derive(Clone, Debug)]
 pub enum Raw {
@@ -24,6 +26,31 @@ impl Raw {
     }
 }
 
+/// Short texts in one allocation.
+#[derive(Debug, Default)]
+struct Texts {
+    ends: Box<[u32]>,
+    all: Box<str>,
+}
+
+impl Texts {
+    fn of<'a>(texts: impl Iterator<Item = &'a str>) -> Self {
+        let (mut ends, mut all) = (Vec::new(), String::new());
+        for text in texts {
+            all.push_str(text);
+            // Objects are far smaller than that.
+            ends.push(u32::try_from(all.len()).unwrap_or(u32::MAX));
+        }
+        Self { ends: ends.into(), all: all.into() }
+    }
+
+    fn get(&self, i: usize) -> Option<&str> {
+        let end = *self.ends.get(i)? as usize;
+        let start = if i == 0 { 0 } else { self.ends[i - 1] as usize };
+        self.all.get(start..end)
+    }
+}
+
 /// One object at one revision.
 #[derive(Debug)]
 pub struct Entry {
@@ -31,15 +58,49 @@ pub struct Entry {
     pub key: Arc<str>,
     /// Revision of the last write.
     pub revision: i64,
+    /// Lease the key hangs on, or 0.
+    pub lease: i64,
+    /// The store would seal it differently now.
+    pub stale: bool,
     /// Bytes.
     pub raw: Raw,
-    /// Labels, by key.
-    pub labels: Box<[(Box<str>, Box<str>)]>,
-    /// Values of the resource's selectable fields, in their table's order.
-    pub fields: Box<[Box<str>]>,
+    /// What it was encoded to.
+    pub encoded: Encoded,
+    labels: usize,
+    /// Names and values of labels by name, then the values of selectable fields in their table's order.
+    texts: Texts,
 }
 
 impl Entry {
+    /// `fields` are the values of the resource's selectable fields, in their table's order.
+    pub fn new<'a>(
+        key: &str,
+        revision: i64,
+        raw: Raw,
+        mut labels: Vec<(&'a str, &'a str)>,
+        fields: impl Iterator<Item = &'a str>,
+    ) -> Self {
+        labels.sort_unstable();
+        let texts = Texts::of(labels.iter().flat_map(|(k, v)| [*k, *v]).chain(fields));
+        Self {
+            key: key.into(),
+            revision,
+            lease: 0,
+            raw,
+            encoded: Encoded::default(),
+            stale: false,
+            labels: labels.len(),
+            texts,
+        }
+    }
+
+    /// With what the store says about it.
+    #[must_use]
+    pub fn stored_as(mut self, lease: i64, stale: bool) -> Self {
+        (self.lease, self.stale) = (lease, stale);
+        self
+    }
+
     /// Namespace, empty at cluster scope.
     pub fn namespace(&self) -> &str {
         self.key.rsplit_once('/').map_or("", |(ns, _)| ns)
@@ -52,7 +113,21 @@ impl Entry {
 
     /// A label's value.
     pub fn label(&self, key: &str) -> Option<&str> {
-        self.labels.binary_search_by(|(k, _)| (**k).cmp(key)).ok().map(|i| &*self.labels[i].1)
+        let (mut low, mut high) = (0, self.labels);
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.texts.get(2 * middle)?.cmp(key) {
+                std::cmp::Ordering::Equal => return self.texts.get(2 * middle + 1),
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Greater => high = middle,
+            }
+        }
+        None
+    }
+
+    /// The value of a selectable field.
+    pub fn field(&self, i: usize) -> &str {
+        self.texts.get(2 * self.labels + i).unwrap_or("")
     }
 }
 
@@ -61,9 +136,9 @@ impl Entry {
 pub struct Change {
     /// Revision of the change.
     pub revision: i64,
-    /// The object after it; none when deleted. A deleted object is in `before`, stamped with the deletion's revision.
+    /// The object after it; none when deleted.
     pub after: Option<Arc<Entry>>,
-    /// The object before it, none when created.
+    /// The object before it, as it was stored; none when created.
     pub before: Option<Arc<Entry>>,
 }
 
@@ -72,8 +147,17 @@ pub struct Change {
 pub struct Live {
     /// The change.
     pub change: Change,
-    /// JSON of the object in the storage version, filled by the first watcher that needs it.
+    /// Whole frames of the change as watchers without selectors see it, filled by the first that needs them.
     pub json: OnceLock<Bytes>,
+    /// The same in protobuf.
+    pub protobuf: OnceLock<Bytes>,
+}
+
+impl Live {
+    /// Nothing is encoded yet.
+    pub fn new(change: Change) -> Self {
+        Self { change, json: OnceLock::new(), protobuf: OnceLock::new() }
+    }
 }
 
 /// What a watcher sees of a change.
@@ -99,7 +183,7 @@ impl Seen {
 }
 
 impl Change {
-    /// How the change looks through a filter, and the object to show for it.
+    /// How the change looks through a filter, and the object to show for it (at the revision of the change).
     pub fn seen(&self, matches: impl Fn(&Entry) -> bool) -> Option<(Seen, &Arc<Entry>)> {
         let before = self.before.as_ref().filter(|e| matches(e));
         match (&self.after, before) {
@@ -109,5 +193,29 @@ impl Change {
             (Some(_) | None, Some(before)) => Some((Seen::Deleted, before)),
             _ => None,
         }
+    }
+
+    /// How it looks without a filter.
+    pub fn natural(&self) -> Option<Seen> {
+        self.seen(|_| true).map(|(seen, _)| seen)
+    }
+
+    /// Bytes that only this change keeps in memory.
+    pub fn weight(&self) -> usize {
+        self.before.as_ref().map_or(0, |e| e.raw.size())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_found() {
+        let labels = vec![("b", "2"), ("a", "1"), ("c", "")];
+        let e = Entry::new("ns/x", 1, Raw::Json(Bytes::new()), labels, ["node", "", "Running"].into_iter());
+        assert_eq!((e.label("a"), e.label("b"), e.label("c"), e.label("d")), (Some("1"), Some("2"), Some(""), None));
+        assert_eq!((e.field(0), e.field(1), e.field(2), e.field(3)), ("node", "", "Running", ""));
+        assert_eq!((e.namespace(), e.name()), ("ns", "x"));
     }
 }

@@ -11,25 +11,42 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{EventType, WatchOptions};
+use etcd_client::{EventType, KeyValue, WatchOptions};
 use parking_lot::{Mutex, RwLock};
 use proto::resources::{Resource, Row};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::cacher::Cacher;
+use super::encoded::Budget;
 use super::entry::Entry;
-use crate::storage::{self, Store, codec};
+use super::history;
+use super::packs::Packs;
+use crate::storage::{self, Store, Stored, codec};
 
 /// Entries per page of an initial list.
 const PAGE: i64 = 10_000;
+/// Bytes of encodings that are kept with their objects.
+const ENCODINGS: usize = 64 << 20;
+/// Bytes of cells of tables that are kept with their objects; they are small, and cost the most to make.
+const CELLS: usize = 16 << 20;
+/// Bytes of compressed pieces of lists.
+const PACKS: usize = 16 << 20;
+/// How long reading history may take.
+const RECALL_DEADLINE: Duration = Duration::from_secs(10);
 /// How long a consistent read waits for the cache.
 const CATCH_UP: Duration = Duration::from_secs(3);
 /// Readers that may wait for one revision read.
 const READERS: usize = 4096;
 
+/// A change as etcd told it.
 enum Pending {
-    Put { key: String, value: Vec<u8>, revision: i64 },
-    Delete { key: String, revision: i64 },
+    Put(Stored),
+    Delete {
+        key: String,
+        revision: i64,
+    },
+    /// One that cannot be read, or some that are lost.
+    Unknown,
 }
 
 enum Phase {
@@ -51,6 +68,11 @@ pub struct Hub {
     slots: RwLock<BTreeMap<String, Arc<Slot>>>,
     processed: watch::Sender<i64>,
     asks: mpsc::Sender<oneshot::Sender<i64>>,
+    budget: Arc<Budget>,
+    cells: Arc<Budget>,
+    packs: Packs,
+    /// History is read by one at a time.
+    recalling: tokio::sync::Mutex<()>,
     runtime: tokio::runtime::Handle,
 }
 
@@ -63,6 +85,10 @@ impl Hub {
             slots: RwLock::default(),
             processed: watch::Sender::new(0),
             asks,
+            budget: Budget::new(ENCODINGS),
+            cells: Budget::new(CELLS),
+            packs: Packs::new(PACKS),
+            recalling: tokio::sync::Mutex::default(),
             runtime: tokio::runtime::Handle::current(),
         };
         (Arc::new(hub), receiver)
@@ -71,6 +97,31 @@ impl Hub {
     /// The revision up to which all changes are in the caches.
     pub fn processed(&self) -> i64 {
         *self.processed.borrow()
+    }
+
+    /// What encodings that are kept may take.
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    /// What cells of tables that are kept may take.
+    pub fn cells(&self) -> &Arc<Budget> {
+        &self.cells
+    }
+
+    /// Compressed pieces of lists.
+    pub fn packs(&self) -> &Packs {
+        &self.packs
+    }
+
+    /// The cache of a resource, if it runs and is filled.
+    pub fn running(&self, resource: &Row) -> Option<Arc<Cacher>> {
+        let prefix = self.prefix(resource);
+        self.slots.read().get(&prefix).map(|s| s.cacher.clone()).filter(|c| c.is_ready())
+    }
+
+    fn prefix(&self, resource: &Row) -> String {
+        format!("{}/", self.store.key(&resource.etcd_prefix))
     }
 
     /// Stored objects by resource, for the caches that run.
@@ -82,7 +133,7 @@ impl Hub {
 
     /// The cache of a resource, started if it was not. It may still be loading.
     pub fn cacher(self: &Arc<Self>, resource: &Row) -> Arc<Cacher> {
-        let prefix = format!("{}/", self.store.key(&resource.etcd_prefix));
+        let prefix = self.prefix(resource);
         if let Some(slot) = self.slots.read().get(&prefix) {
             return slot.cacher.clone();
         }
@@ -101,22 +152,22 @@ impl Hub {
     }
 
     async fn load(self: Arc<Self>, prefix: String, slot: Arc<Slot>) {
-        // Changes are queued from where the watch begins: only what is listed after that leaves no gap.
-        // The sender lives in self: waiting cannot fail.
-        let _ = self.processed.subscribe().wait_for(|r| *r > 0).await;
         let mut delay = Duration::from_millis(50);
         loop {
+            // Changes are queued from where the watch begins: only what is listed after that leaves no gap.
+            // The sender lives in self: waiting cannot fail.
+            let _ = self.processed.subscribe().wait_for(|r| *r > 0).await;
             match self.read_all(&prefix, &slot.resource).await {
                 Ok((entries, revision)) => {
-                    self.join(&prefix, &slot, entries, revision);
-                    return;
+                    if join(prefix.len(), &slot, entries, revision) {
+                        return;
+                    }
+                    tracing::warn!(%prefix, "the list was overtaken, reading it again");
                 }
-                Err(error) => {
-                    tracing::warn!(%error, %prefix, "initial list failed");
-                    tokio::time::sleep(delay).await;
-                    delay = (delay * 2).min(Duration::from_secs(5));
-                }
+                Err(error) => tracing::warn!(%error, %prefix, "initial list failed"),
             }
+            tokio::time::sleep(delay).await;
+            delay = (delay * 2).min(Duration::from_secs(5));
         }
     }
 
@@ -132,22 +183,10 @@ impl Hub {
                 start = format!("{}\0", last.key);
             }
             for item in page.items {
-                if let Some(e) = entry(resource, &item.key[prefix.len()..], &item.value, item.revision) {
-                    entries.push(Arc::new(e));
-                }
+                entries.extend(entry(resource, prefix.len(), &item).map(Arc::new));
             }
             if !page.more {
                 return Ok((entries, revision));
-            }
-        }
-    }
-
-    fn join(&self, prefix: &str, slot: &Slot, entries: Vec<Arc<Entry>>, revision: i64) {
-        let mut phase = slot.phase.lock();
-        slot.cacher.reset(entries, revision);
-        if let Phase::Loading(pending) = std::mem::replace(&mut *phase, Phase::Ready) {
-            for p in pending {
-                apply(prefix, slot, p);
             }
         }
     }
@@ -211,7 +250,7 @@ impl Hub {
         }
     }
 
-    async fn follow_once(&self) -> Result<(), storage::Error> {
+    async fn follow_once(self: &Arc<Self>) -> Result<(), storage::Error> {
         let mut processed = self.processed();
         if processed == 0 {
             processed = self.store.revision().await?;
@@ -233,7 +272,7 @@ impl Hub {
             for event in response.events() {
                 if let Some(kv) = event.kv() {
                     last = kv.mod_revision();
-                    self.dispatch(event.event_type(), kv);
+                    self.dispatch(event.event_type(), kv).await;
                 }
             }
             if last > 0 {
@@ -243,58 +282,116 @@ impl Hub {
         Ok(())
     }
 
-    fn dispatch(&self, kind: EventType, kv: &etcd_client::KeyValue) {
+    /// The length of the prefix that a key is below, and its cache.
+    fn slot_of(&self, key: &str) -> Option<(usize, Arc<Slot>)> {
+        let slots = self.slots.read();
+        let candidate = slots.range::<str, _>((Bound::Unbounded, Bound::Included(key))).next_back();
+        candidate.filter(|(prefix, _)| key.starts_with(prefix.as_str())).map(|(p, s)| (p.len(), s.clone()))
+    }
+
+    async fn dispatch(self: &Arc<Self>, kind: EventType, kv: &KeyValue) {
         let Ok(key) = kv.key_str() else { return };
-        let found = {
-            let slots = self.slots.read();
-            let candidate = slots.range::<str, _>((Bound::Unbounded, Bound::Included(key))).next_back();
-            candidate.filter(|(prefix, _)| key.starts_with(prefix.as_str())).map(|(p, s)| (p.len(), s.clone()))
-        };
-        let Some((prefix, slot)) = found else { return };
-        let revision = kv.mod_revision();
+        let Some((prefix, slot)) = self.slot_of(key) else { return };
         let pending = match kind {
-            EventType::Put => Pending::Put { key: key.to_owned(), value: kv.value().to_vec(), revision },
-            EventType::Delete => Pending::Delete { key: key.to_owned(), revision },
+            EventType::Put => match self.store.open(kv.clone()).await {
+                Ok(stored) => Pending::Put(stored),
+                Err(error) => {
+                    tracing::error!(%error, "unreadable change in etcd");
+                    Pending::Unknown
+                }
+            },
+            EventType::Delete => Pending::Delete { key: key.to_owned(), revision: kv.mod_revision() },
         };
+        self.take(prefix, &slot, pending);
+    }
+
+    fn take(self: &Arc<Self>, prefix: usize, slot: &Arc<Slot>, pending: Pending) {
         let mut phase = slot.phase.lock();
-        match &mut *phase {
-            Phase::Loading(queue) => queue.push(pending),
-            Phase::Ready => apply(&key[..prefix], &slot, pending),
+        match (&mut *phase, pending) {
+            (Phase::Loading(queue), pending) => queue.push(pending),
+            (Phase::Ready, Pending::Unknown) => {
+                // What was there before must not be shown as if it were still there: the cache starts anew.
+                slot.cacher.invalidate();
+                *phase = Phase::Loading(Vec::new());
+                self.runtime.spawn(self.clone().load(self.prefix(&slot.resource), slot.clone()));
+            }
+            (Phase::Ready, pending) => apply(prefix, slot, pending),
         }
     }
 
     /// History was lost: every cache reads its list again.
     fn reload(self: &Arc<Self>) {
         self.processed.send_replace(0);
-        for (prefix, slot) in self.slots.read().iter() {
-            slot.cacher.invalidate();
-            *slot.phase.lock() = Phase::Loading(Vec::new());
-            self.runtime.spawn(self.clone().load(prefix.clone(), slot.clone()));
+        let slots: Vec<Arc<Slot>> = self.slots.read().values().cloned().collect();
+        slots.iter().for_each(|slot| self.take(0, slot, Pending::Unknown));
+    }
+
+    /// Makes what happened to a resource after a revision known to its cache, if etcd still knows it. Watches that were
+    /// opened before this process began resume that way.
+    pub async fn recall(&self, resource: &Row, after: i64) {
+        let prefix = self.prefix(resource);
+        let Some(slot) = self.slots.read().get(&prefix).cloned() else { return };
+        if slot.cacher.floor() <= after {
+            return;
+        }
+        let _one = self.recalling.lock().await;
+        let upto = slot.cacher.floor();
+        if upto <= after || !slot.cacher.is_ready() {
+            return;
+        }
+        match tokio::time::timeout(RECALL_DEADLINE, history::read(&self.store, after, upto)).await {
+            Ok(Ok(events)) => {
+                // The same history serves all caches that know no more than it.
+                let slots: Vec<(String, Arc<Slot>)> =
+                    self.slots.read().iter().map(|(p, s)| (p.clone(), s.clone())).collect();
+                for (prefix, slot) in slots.into_iter().filter(|(_, s)| s.cacher.is_ready() && s.cacher.floor() <= upto)
+                {
+                    let changes = history::changes(&self.store, &events, &prefix, &slot.resource).await;
+                    if let Some(changes) = changes {
+                        slot.cacher.recall(after, changes);
+                    }
+                }
+            }
+            Ok(Err(error)) => tracing::debug!(%error, after, "history is not known"),
+            Err(_) => tracing::warn!(after, "reading history took too long"),
         }
     }
 }
 
-fn apply(prefix: &str, slot: &Slot, pending: Pending) {
+/// Makes a list and the changes that came meanwhile one. False when one of those is not known: the list must be read anew.
+fn join(prefix: usize, slot: &Slot, entries: Vec<Arc<Entry>>, revision: i64) -> bool {
+    let mut phase = slot.phase.lock();
+    let Phase::Loading(queue) = &mut *phase else { return true };
+    let queue = std::mem::take(queue);
+    if queue.iter().any(|p| matches!(p, Pending::Unknown)) {
+        return false;
+    }
+    *phase = Phase::Ready;
+    slot.cacher.reset(entries, revision);
+    for pending in queue {
+        apply(prefix, slot, pending);
+    }
+    true
+}
+
+fn apply(prefix: usize, slot: &Slot, pending: Pending) {
     match pending {
-        Pending::Put { key, value, revision } => {
-            if let Some(e) = entry(&slot.resource, &key[prefix.len()..], &value, revision) {
+        // Is never applied.
+        Pending::Unknown => {}
+        Pending::Put(stored) => {
+            if let Some(e) = entry(&slot.resource, prefix, &stored) {
                 slot.cacher.put(e);
             }
         }
-        Pending::Delete { key, revision } => slot.cacher.delete(&key[prefix.len()..], revision, |last| Entry {
-            key: last.key.clone(),
-            revision,
-            raw: codec::restamp(&last.raw, revision),
-            labels: last.labels.clone(),
-            fields: last.fields.clone(),
-        }),
+        Pending::Delete { key, revision } => slot.cacher.delete(&key[prefix..], revision),
     }
 }
 
 /// Reads a stored value. One that cannot be read is logged and left out: it never fails the others.
-fn entry(resource: &Row, key: &str, value: &[u8], revision: i64) -> Option<Entry> {
-    match codec::entry(resource, key, value, revision) {
-        Ok(e) => Some(e),
+fn entry(resource: &Row, prefix: usize, stored: &Stored) -> Option<Entry> {
+    let key = &stored.key[prefix..];
+    match codec::entry(resource, key, &stored.value, stored.revision) {
+        Ok(e) => Some(e.stored_as(stored.lease, stored.stale)),
         Err(error) => {
             tracing::error!(%error, key, resource = %resource.plural, "unreadable object in etcd");
             None

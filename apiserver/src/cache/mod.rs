@@ -5,11 +5,20 @@
 //! the caller allows.
 
 mod cacher;
+mod encoded;
 mod entry;
+mod history;
 mod hub;
+mod index;
+pub mod packs;
 mod reader;
+mod state;
 
-pub use cacher::{CacheError, Cacher, Filter, Message, Snapshot, Start, Watch};
+pub use cacher::{Begin, CacheError, Cacher, Filter, Message, Scope, Snapshot, Start, Watch};
+pub use encoded::{Budget, Encoded};
 pub use entry::{Change, Entry, Live, Raw, Seen};
 pub use hub::Hub;
+pub use index::{By, Term};
+pub use packs::{Pack, Packs};
 pub use reader::CacheReader;
+pub use state::Trigger;

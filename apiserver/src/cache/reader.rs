@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use proto::Value;
 use proto::resources::{Resource, Row};
 
-use super::cacher::{Cacher, Start};
+use super::cacher::{Begin, Cacher, Scope, Start};
 use super::entry::Entry;
 use super::hub::Hub;
 use crate::api::{Changed, Changes, Reader, Source, Stored};
@@ -47,7 +47,12 @@ impl Reader for CacheReader {
     fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
         let Some((row, cacher)) = self.cacher(group, plural) else { return Vec::new() };
         let scope = namespace.filter(|ns| !ns.is_empty()).map(|ns| format!("{ns}/")).unwrap_or_default();
-        cacher.list(&scope, "", 0, 0, None).items.iter().filter_map(|e| tree(&row, e)).collect()
+        cacher
+            .list(&Scope { prefix: &scope, ..Scope::default() }, 0)
+            .items
+            .iter()
+            .filter_map(|e| tree(&row, e))
+            .collect()
     }
 
     fn version(&self, group: &str, plural: &str) -> u64 {
@@ -73,7 +78,8 @@ impl Reader for CacheReader {
             }
             let since = i64::try_from(since).unwrap_or(0);
             // History that is gone is a change as well.
-            if let Ok(mut watch) = cacher.watch("", Start::After(since), since, Arc::new(|_: &Entry| true))
+            let begin = Begin { scope: "", start: Start::After(since), at_least: since, term: None, trigger: None };
+            if let Ok(mut watch) = cacher.watch(begin, Arc::new(|_: &Entry| true))
                 && watch.replay.is_empty()
             {
                 watch.receiver.recv().await;

@@ -11,6 +11,7 @@ mod spdy;
 mod translate;
 mod transport;
 mod tunnel;
+mod watch;
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use shared::flags::FlagSet;
@@ -21,6 +22,7 @@ use tungstenite::protocol::{Role, WebSocketConfig};
 
 use crate::api::{Api, RequestInfo};
 use kubelet::Kubelets;
+pub use watch::{wants_messages, watch};
 
 /// Longest message, and frame, of a WebSocket client.
 const LONGEST_MESSAGE: usize = 4 << 20;

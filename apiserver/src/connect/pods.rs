@@ -99,7 +99,7 @@ async fn translated(call: Call<'_>, kubelet: &Origin, path: String, streams: Str
     match switched(kubelet, spdy_request("POST", path, translate::STREAM_PROTOCOL)).await? {
         Dialed::Refused(head, body) => Ok(passed_on(&head, body)),
         Dialed::Switched(_, backend) => {
-            let head = websocket_answer(call.request, translate::SUBPROTOCOL)?;
+            let head = websocket_answer(call.request, Some(translate::SUBPROTOCOL))?;
             let (response, client) = upgrade::accept(call.request, call.payload, &head);
             actix_web::rt::spawn(translate::translate(client, backend, streams));
             Ok(response)
@@ -111,7 +111,7 @@ async fn tunnelled(call: Call<'_>, kubelet: &Origin, path: String) -> Result<Htt
     match switched(kubelet, spdy_request("POST", path, tunnel::STREAM_PROTOCOL)).await? {
         Dialed::Refused(head, body) => Ok(passed_on(&head, body)),
         Dialed::Switched(_, backend) => {
-            let head = websocket_answer(call.request, tunnel::SUBPROTOCOL)?;
+            let head = websocket_answer(call.request, Some(tunnel::SUBPROTOCOL))?;
             let (response, client) = upgrade::accept(call.request, call.payload, &head);
             actix_web::rt::spawn(tunnel::tunnel(client, backend));
             Ok(response)
@@ -152,14 +152,19 @@ fn subprotocols(request: &HttpRequest) -> Vec<String> {
 }
 
 /// The server's half of a WebSocket handshake (RFC 6455 section 4.2.2).
-fn websocket_answer(request: &HttpRequest, subprotocol: &'static str) -> Result<ResponseHead, Status> {
+pub(super) fn websocket_answer(
+    request: &HttpRequest,
+    subprotocol: Option<&'static str>,
+) -> Result<ResponseHead, Status> {
     let key =
         request.headers().get("sec-websocket-key").ok_or_else(|| Status::bad_request("missing Sec-WebSocket-Key"))?;
     let accept = tungstenite::handshake::derive_accept_key(key.as_bytes());
     let accept = HeaderValue::from_str(&accept).map_err(|error| Status::internal(&error.to_string()))?;
     let mut headers = HeaderMap::new();
     headers.insert(HeaderName::from_static("sec-websocket-accept"), accept);
-    headers.insert(HeaderName::from_static("sec-websocket-protocol"), HeaderValue::from_static(subprotocol));
+    if let Some(subprotocol) = subprotocol {
+        headers.insert(HeaderName::from_static("sec-websocket-protocol"), HeaderValue::from_static(subprotocol));
+    }
     Ok(ResponseHead { status: StatusCode::SWITCHING_PROTOCOLS, headers })
 }
 

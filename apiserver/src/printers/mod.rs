@@ -68,3 +68,15 @@ pub fn columns(row: &Resource) -> &'static [Column] {
 pub fn row(row: &Resource, object: &Value) -> Vec<Value> {
     cells::of(row, object, columns(row), jiff::Timestamp::now())
 }
+
+/// The JSON text of the cells of an object, with ages left open: it stays true as long as the object does.
+pub fn open_row(row: &Resource, object: &Value) -> Vec<u8> {
+    let mut out = Vec::new();
+    proto::json::encode_any(&Value::Array(cells::of(row, object, columns(row), text::OPEN)), &mut out);
+    out
+}
+
+/// Writes what [`open_row`] gave as it is to be shown now.
+pub fn write_row(open: &[u8], out: &mut Vec<u8>) {
+    text::fill_in(open, jiff::Timestamp::now(), out);
+}

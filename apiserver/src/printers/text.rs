@@ -73,13 +73,44 @@ pub(super) fn time(v: Option<&Value>) -> Option<Timestamp> {
     v.and_then(Value::as_str).and_then(|t| t.parse().ok())
 }
 
+/// In place of the present: ages are left open, to be filled in by [`fill_in`].
+pub(super) const OPEN: Timestamp = Timestamp::MAX;
+
+fn age(at: i64, now: Timestamp) -> String {
+    // Whole seconds of both ends, as the sub-second part is not stored.
+    duration((now.as_millisecond() - at).div_euclid(1000))
+}
+
 /// How long ago a time in a tree is.
 pub(super) fn since(v: Option<&Value>, now: Timestamp) -> String {
     match time(v) {
-        // Whole seconds of both ends, as the sub-second part is not stored.
-        Some(t) => duration((now.as_millisecond() - t.as_millisecond()).div_euclid(1000)),
+        Some(t) if now == OPEN => format!("\u{1}{}\u{2}", t.as_millisecond()),
+        Some(t) => age(t.as_millisecond(), now),
         None => "<unknown>".to_owned(),
     }
+}
+
+/// Writes JSON text with the ages in it that were left open.
+pub(super) fn fill_in(json: &[u8], now: Timestamp, out: &mut Vec<u8>) {
+    // Both marks as JSON has them.
+    let (open, close) = (br"\u0001", br"\u0002");
+    let find = |from: usize, mark: &[u8]| json[from..].windows(mark.len()).position(|w| w == mark).map(|at| from + at);
+    let mut done = 0;
+    while let Some(start) = find(done, open) {
+        let digits = start + open.len();
+        let end = find(digits, close);
+        let at = end.and_then(|end| std::str::from_utf8(&json[digits..end]).ok()?.parse().ok());
+        let (Some(end), Some(at)) = (end, at) else {
+            // Somebody's own text.
+            out.extend_from_slice(&json[done..digits]);
+            done = digits;
+            continue;
+        };
+        out.extend_from_slice(&json[done..start]);
+        out.extend_from_slice(age(at, now).as_bytes());
+        done = end + close.len();
+    }
+    out.extend_from_slice(&json[done..]);
 }
 
 /// The first items of a list and how many there are more.
@@ -106,6 +137,18 @@ pub(super) fn containers(object: &Value, pointer: &str) -> (String, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn open_ages_are_filled_in() {
+        let now = Timestamp::from_second(1000).expect("a time");
+        let since = |t: &str| since(Some(&Value::from(t)), OPEN);
+        let cells =
+            serde_json::json!(["a", since("1970-01-01T00:00:00Z"), "3 (", "\u{1}x", since("1970-01-01T00:16:30Z")]);
+        let (mut text, mut out) = (Vec::new(), Vec::new());
+        proto::json::encode_any(&cells, &mut text);
+        fill_in(&text, now, &mut out);
+        assert_eq!(String::from_utf8_lossy(&out), r#"["a","16m","3 (","\u0001x","10s"]"#);
+    }
 
     #[test]
     fn durations() {

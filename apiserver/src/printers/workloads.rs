@@ -129,12 +129,11 @@ pub(super) fn job(o: &Value, now: Timestamp) -> Vec<Value> {
         (None, p) if p > 1 => format!("{succeeded}/1 of {p}"),
         (None, _) => format!("{succeeded}/1"),
     };
-    let took = match time(o.pointer("/status/startTime")) {
-        None => String::new(),
-        Some(start) => {
-            let end = time(o.pointer("/status/completionTime")).unwrap_or(now);
-            duration((end.as_millisecond() - start.as_millisecond()).div_euclid(1000))
-        }
+    let started = o.pointer("/status/startTime");
+    let took = match (time(started), time(o.pointer("/status/completionTime"))) {
+        (None, _) => String::new(),
+        (Some(_), None) => since(started, now),
+        (Some(start), Some(end)) => duration((end.as_millisecond() - start.as_millisecond()).div_euclid(1000)),
     };
     let (names, images) = containers(o, TEMPLATE);
     vec![

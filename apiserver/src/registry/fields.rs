@@ -3,6 +3,8 @@
 //! `metadata.name` and `metadata.namespace` come from the key; the others are read once, when an object enters the
 //! cache.
 
+use std::borrow::Borrow;
+
 use proto::Value;
 
 /// A selectable field: its label in each API group that serves the resource, and where its value is.
@@ -73,11 +75,11 @@ pub fn of(group: &str, plural: &str) -> &'static [Selectable] {
     }
 }
 
-/// The values of the selectable fields of an object, in the table's order.
-pub fn values(table: &[Selectable], object: &Value) -> Box<[Box<str>]> {
+/// The values of the selectable fields of an object, in the table's order; `at` reads the object at a JSON pointer.
+pub fn values<V: Borrow<Value>>(table: &[Selectable], at: impl Fn(&str) -> Option<V>) -> Vec<Box<str>> {
     table
         .iter()
-        .map(|f| f.pointers.iter().find_map(|p| shown(object.pointer(p)?)).unwrap_or_else(|| f.absent.into()))
+        .map(|f| f.pointers.iter().find_map(|p| shown(at(p)?.borrow())).unwrap_or_else(|| f.absent.into()))
         .collect()
 }
 
@@ -169,7 +171,8 @@ mod tests {
 
     #[test]
     fn pod_values() {
-        let v = values(PODS, &serde_json::json!({"spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}));
+        let pod = serde_json::json!({"spec": {"nodeName": "n1"}, "status": {"phase": "Running"}});
+        let v = values(PODS, |pointer| pod.pointer(pointer));
         assert_eq!((&*v[0], &*v[4], &*v[5]), ("n1", "false", "Running"));
     }
 }

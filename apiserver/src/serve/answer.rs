@@ -12,10 +12,7 @@ use shared::status::Status;
 
 use crate::flowcontrol::Classified;
 use crate::negotiate::{self, Format};
-use crate::verbs::{Body, Reply};
-
-/// Bodies below this size are not worth compressing.
-const COMPRESS_FROM: usize = 128 << 10;
+use crate::verbs::{Body, COMPRESS_FROM, Reply};
 
 /// What of the request shapes the answer.
 #[derive(Clone, Debug, Default)]
@@ -81,9 +78,12 @@ pub fn reply(r: Reply, shape: &Shape) -> HttpResponse {
     for text in warning_headers(&r.warnings) {
         b.append_header(("Warning", text.as_str()));
     }
+    if r.packed {
+        b.insert_header(("Content-Encoding", "gzip")).insert_header(("Vary", "Accept-Encoding"));
+    }
     match r.body {
         Body::Stream(s) => b.streaming(s),
-        Body::Full(bytes) if shape.gzip && bytes.len() > COMPRESS_FROM => match gzip(&bytes) {
+        Body::Full(bytes) if shape.gzip && !r.packed && bytes.len() > COMPRESS_FROM => match gzip(&bytes) {
             Some(packed) => {
                 b.insert_header(("Content-Encoding", "gzip")).insert_header(("Vary", "Accept-Encoding"));
                 b.body(packed)

@@ -26,7 +26,7 @@ use super::paths;
 use crate::access::{Access, Head, Notes, Pass, Permit, Refusal, attributes, is_long_running};
 use crate::api::RequestInfo;
 use crate::audit::{Audit, Origin, Trail, attempted};
-use crate::connect::Connect;
+use crate::connect::{self, Connect};
 use crate::flowcontrol::{FlowControl, Watching};
 use crate::verbs::engine::Engine;
 use crate::verbs::query::Query;
@@ -460,9 +460,14 @@ async fn answer(
         });
     }
     let noted = verbs::Noted::default();
+    let messages = connect::wants_messages(req, info);
+    let mut payload = Some(payload);
     let outcome = async {
         let body = if matches!(req.method().as_str(), "POST" | "PUT" | "PATCH" | "DELETE") {
-            read_body(payload).await?
+            match payload.take() {
+                Some(payload) => read_body(payload).await?,
+                None => Bytes::new(),
+            }
         } else {
             Bytes::new()
         };
@@ -476,6 +481,8 @@ async fn answer(
             content_type: header("content-type").to_owned(),
             accept: shape.accept.clone(),
             user_agent: header("user-agent").to_owned(),
+            gzip: shape.gzip,
+            messages,
             body,
             user,
             noted: noted.clone(),
@@ -494,7 +501,13 @@ async fn answer(
                 trail.response(&r.content_type, body);
             }
             let watching = server.access.as_ref().and_then(|a| a.gate().watching(info));
-            answer::reply(held(r, pass.and_then(|p| p.permit), watching), shape)
+            let r = held(r, pass.and_then(|p| p.permit), watching);
+            match payload {
+                Some(payload) if messages => {
+                    connect::watch(req, payload, r).unwrap_or_else(|status| answer::failure(&status, shape))
+                }
+                _ => answer::reply(r, shape),
+            }
         }
         Err(status) => {
             server.count(info, dry_run, status.code, since);

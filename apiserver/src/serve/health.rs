@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use crate::bootstrap::Progress;
 use crate::storage::Store;
+use crate::storage::transform::Loaded;
 use crate::verbs::query::Query;
 
 /// Which of the three was asked.
@@ -94,6 +95,10 @@ pub struct Health {
     pub bootstrap: Arc<Progress>,
     /// How the checks went.
     pub results: Results,
+    /// Encryption at rest, with the services it asks.
+    pub encryption: Option<Loaded>,
+    /// How long etcd may take to answer the checks `etcd` and `etcd-readiness`.
+    pub etcd_timeouts: (Duration, Duration),
 }
 
 /// How often each check of each endpoint passed and failed, and how it went last.
@@ -149,6 +154,7 @@ impl Health {
         if endpoint == Endpoint::Readyz {
             names.extend(["etcd-readiness", "informer-sync"].map(str::to_owned));
         }
+        names.extend(self.encryption.iter().flat_map(Loaded::checks));
         let bootstrap = self.bootstrap.hooks();
         let rbac = "poststarthook/rbac/bootstrap-roles";
         names.extend(HOOKS.iter().map(|h| hook_name(h)).filter(|n| n != rbac || bootstrap.contains(&rbac)));
@@ -173,13 +179,15 @@ impl Health {
         let m = &self.milestones;
         match name {
             "etcd" | "etcd-readiness" => {
-                match tokio::time::timeout(Duration::from_secs(2), self.store.revision()).await {
+                let patience = if name == "etcd" { self.etcd_timeouts.0 } else { self.etcd_timeouts.1 };
+                match tokio::time::timeout(patience, self.store.revision()).await {
                     Ok(Ok(_)) => Ok(()),
                     Ok(Err(e)) => Err(e.to_string()),
                     Err(_) => Err("error getting data from etcd: context deadline exceeded".to_owned()),
                 }
             }
             "informer-sync" => done(&m.synced),
+            kms if kms.starts_with("kms-provider") => self.encryption.as_ref().map_or(Ok(()), |e| e.check(kms)),
             "shutdown" if m.stopping.load(Ordering::Acquire) => Err("process is shutting down".to_owned()),
             "poststarthook/start-system-namespaces-controller" => done(&m.namespaces),
             "poststarthook/bootstrap-controller" => done(&m.service),

@@ -3,6 +3,8 @@
 //! Built-in kinds are stored as upstream's protobuf envelope, a few as JSON; both are read everywhere. The revision is
 //! not part of the stored bytes: it is stamped into the copy the cache keeps, without building a tree.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use proto::resources::Resource;
 use proto::schema::{self, Message};
@@ -119,6 +121,21 @@ pub fn raw(stored: &[u8], revision: i64) -> Result<Raw, CodecError> {
     Ok(Raw::Json(Bytes::from(serde_json::to_vec(&v)?)))
 }
 
+/// The bytes etcd was given for a cached object.
+pub fn unstamped(row: &Resource, raw: &Raw) -> Option<Vec<u8>> {
+    match raw {
+        Raw::Proto(body) => {
+            let body = stamp(body, "")?;
+            Some(protobuf::wrap(&row.storage_api_version(), &row.storage_kind, &body))
+        }
+        Raw::Json(bytes) => {
+            let mut tree: Value = serde_json::from_slice(bytes).ok()?;
+            tree.get_mut("metadata")?.as_object_mut()?.remove("resourceVersion");
+            serde_json::to_vec(&tree).ok()
+        }
+    }
+}
+
 /// The same object at another revision.
 pub fn restamp(raw: &Raw, revision: i64) -> Raw {
     match raw {
@@ -133,30 +150,55 @@ pub fn restamp(raw: &Raw, revision: i64) -> Raw {
     }
 }
 
-/// The cache's record of a stored value.
+/// The cache's record of a stored value. Of protobuf only what requests select by is looked at.
 pub fn entry(row: &Resource, key: &str, stored: &[u8], revision: i64) -> Result<Entry, CodecError> {
     let raw = raw(stored, revision)?;
+    let table = fields::of(&row.group, &row.plural);
+    if let Raw::Proto(body) = &raw {
+        let schema = storage_schema(row)?;
+        let values = fields::values(table, |pointer| protobuf::lookup(schema, body, pointer));
+        let labels = proto_labels(body).ok_or_else(|| CodecError::Protobuf("broken labels".to_owned()))?;
+        let labels = labels.iter().map(|(k, v)| (&**k, &**v)).collect();
+        return Ok(Entry::new(key, revision, raw.clone(), labels, values.iter().map(|v| &**v)));
+    }
     let tree = value(row, &raw)?;
-    let mut labels: Vec<(Box<str>, Box<str>)> = tree
-        .pointer("/metadata/labels")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten()
-        .map(|(k, v)| (k.as_str().into(), v.as_str().unwrap_or("").into()))
-        .collect();
-    labels.sort_unstable();
-    Ok(Entry {
-        key: key.into(),
-        revision,
-        raw,
-        labels: labels.into_boxed_slice(),
-        fields: fields::values(fields::of(&row.group, &row.plural), &tree),
-    })
+    let labels = tree.pointer("/metadata/labels").and_then(Value::as_object);
+    let labels = labels.into_iter().flatten().map(|(k, v)| (k.as_str(), v.as_str().unwrap_or(""))).collect();
+    let values = fields::values(table, |pointer| tree.pointer(pointer));
+    Ok(Entry::new(key, revision, raw, labels, values.iter().map(|v| &**v)))
 }
 
-/// Field numbers: every root kind has its metadata in field 1, every metadata its revision in field 6.
+/// The metadata in an object's protobuf.
+pub fn metadata(body: &[u8]) -> Option<&[u8]> {
+    find(body, METADATA).map(|(_, start, end)| &body[start..end])
+}
+
+/// The labels in an object's protobuf.
+fn proto_labels(body: &[u8]) -> Option<Vec<(Cow<'_, str>, Cow<'_, str>)>> {
+    let meta = metadata(body)?;
+    let mut labels: Vec<(Cow<'_, str>, Cow<'_, str>)> = Vec::new();
+    let mut at = 0;
+    while at < meta.len() {
+        let (key, content, end) = field(meta, at)?;
+        if key >> 3 == LABELS && key & 7 == 2 {
+            let entry = &meta[content..end];
+            let text =
+                |number| find(entry, number).map_or("".into(), |(_, s, e)| String::from_utf8_lossy(&entry[s..e]));
+            let (name, value) = (text(1), text(2));
+            // Of equal keys the last one counts.
+            labels.retain(|(k, _)| *k != name);
+            labels.push((name, value));
+        }
+        at = end;
+    }
+    Some(labels)
+}
+
+/// Field numbers: every root kind has its metadata in field 1, every metadata its revision in field 6 and its labels in
+/// field 11.
 const METADATA: u64 = 1;
 const RESOURCE_VERSION: u64 = 6;
+const LABELS: u64 = 11;
 
 /// Replaces `metadata.resourceVersion` in an object's protobuf. `None` when the bytes are not an object with metadata.
 fn stamp(body: &[u8], revision: &str) -> Option<Vec<u8>> {

@@ -3,12 +3,14 @@
 //! In come keys and bytes, out go bytes with the revision that wrote them. Keys are upstream's
 //! (`<prefix>/pods/<namespace>/<name>`), every write is one transaction with a precondition on the key's revision, so
 //! an acknowledged write is in etcd and a lost race is seen. What the bytes mean is the business of [`codec`]; nothing
-//! here knows kinds, HTTP or users.
+//! here knows kinds, HTTP or users. Between those bytes and etcd stand the transformers of encryption at rest.
 
 pub mod codec;
 mod compact;
 mod connect;
 mod lease;
+mod size;
+pub mod transform;
 
 use etcd_client::{
     Compare, CompareOp, DeleteOptions, GetOptions, KeyValue, KvClient, PutOptions, Txn, TxnOp, TxnOpResponse,
@@ -17,12 +19,14 @@ use etcd_client::{
 
 pub use compact::compact_forever;
 pub use connect::Options;
+pub use size::poll_size;
+pub use transform::Transformers;
 
 /// Why a storage call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// etcd could not be asked, or answered with an error.
-    #[error("etcdserver: {0}")]
+    #[error("{}", said(.0))]
     Etcd(#[from] etcd_client::Error),
     /// The revision asked for is gone.
     #[error("etcdserver: mvcc: required revision has been compacted")]
@@ -33,6 +37,14 @@ pub enum Error {
     /// etcd did not answer in time.
     #[error("context deadline exceeded")]
     Timeout,
+    /// The bytes cannot be sealed or opened.
+    #[error("unable to transform key {key:?}: {why}")]
+    Transform {
+        /// The key.
+        key: String,
+        /// Why.
+        why: transform::Error,
+    },
     /// Certificate files of the connection are unreadable.
     #[error("{path}: {source}")]
     File {
@@ -48,12 +60,14 @@ pub enum Error {
 pub struct Stored {
     /// Full key.
     pub key: String,
-    /// Bytes as stored.
+    /// Bytes as they were encoded.
     pub value: Vec<u8>,
     /// Revision of the last write: the object's `resourceVersion`.
     pub revision: i64,
     /// Lease the key hangs on, or 0.
     pub lease: i64,
+    /// It would be sealed differently now.
+    pub stale: bool,
 }
 
 /// Outcome of a conditional write.
@@ -83,8 +97,10 @@ pub struct Page {
 pub struct Store {
     kv: KvClient,
     watch: WatchClient,
+    maintenance: etcd_client::MaintenanceClient,
     leases: std::sync::Arc<lease::Pool>,
     prefix: std::sync::Arc<str>,
+    transformers: Transformers,
 }
 
 /// Deadline of one call.
@@ -95,6 +111,15 @@ async fn timed<T>(call: impl Future<Output = Result<T, etcd_client::Error>>) -> 
         Ok(Ok(v)) => Ok(v),
         Ok(Err(e)) => Err(classify(e)),
         Err(_) => Err(Error::Timeout),
+    }
+}
+
+/// An error as Go's client has it: etcd's own words, or the code of the call.
+fn said(e: &etcd_client::Error) -> String {
+    match e {
+        etcd_client::Error::GRpcStatus(s) if s.message().starts_with("etcdserver: ") => s.message().to_owned(),
+        etcd_client::Error::GRpcStatus(s) => format!("rpc error: code = {:?} desc = {}", s.code(), s.message()),
+        other => other.to_string(),
     }
 }
 
@@ -111,24 +136,17 @@ fn classify(e: etcd_client::Error) -> Error {
     Error::Etcd(e)
 }
 
-fn stored(kv: &KeyValue) -> Stored {
-    Stored {
-        key: String::from_utf8_lossy(kv.key()).into_owned(),
-        value: kv.value().to_vec(),
-        revision: kv.mod_revision(),
-        lease: kv.lease(),
-    }
-}
-
 impl Store {
     /// Connects as the flags say.
     pub async fn connect(options: &Options) -> Result<Self, Error> {
         let client = connect::client(options).await?;
         Ok(Self {
             kv: client.kv_client().max_decoding_message_size(usize::MAX).max_encoding_message_size(usize::MAX),
+            maintenance: client.maintenance_client(),
             watch: client.watch_client().max_decoding_message_size(usize::MAX),
             leases: std::sync::Arc::new(lease::Pool::new(client.lease_client())),
             prefix: options.prefix.trim_end_matches('/').into(),
+            transformers: Transformers::default(),
         })
     }
 
@@ -144,6 +162,44 @@ impl Store {
         format!("{}{}", self.prefix, tail)
     }
 
+    /// What seals and opens values.
+    pub fn transformers(&self) -> &Transformers {
+        &self.transformers
+    }
+
+    fn tail<'k>(&self, key: &'k str) -> &'k str {
+        key.strip_prefix(&*self.prefix).unwrap_or(key)
+    }
+
+    /// Opens a value as etcd holds it.
+    pub async fn open(&self, kv: KeyValue) -> Result<Stored, Error> {
+        let (revision, lease) = (kv.mod_revision(), kv.lease());
+        let (key, value) = kv.into_key_value();
+        let key = String::from_utf8(key).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned());
+        if self.transformers.none() {
+            return Ok(Stored { key, value, revision, lease, stale: false });
+        }
+        match self.transformers.open(&key, self.tail(&key), value).await {
+            Ok(opened) => Ok(Stored { key, value: opened.bytes, revision, lease, stale: opened.stale }),
+            Err(why) => Err(Error::Transform { key, why }),
+        }
+    }
+
+    async fn first(&self, mut kvs: Vec<KeyValue>) -> Result<Option<Stored>, Error> {
+        match kvs.pop() {
+            Some(kv) => self.open(kv).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    async fn seal(&self, key: &str, value: Vec<u8>) -> Result<Vec<u8>, Error> {
+        if self.transformers.none() {
+            return Ok(value);
+        }
+        let sealed = self.transformers.seal(key, self.tail(key), value).await;
+        sealed.map_err(|why| Error::Transform { key: key.to_owned(), why })
+    }
+
     /// The raw watch client, for the cache.
     pub fn watch_client(&self) -> WatchClient {
         self.watch.clone()
@@ -151,9 +207,9 @@ impl Store {
 
     /// A linearizable read of one key, with the store's revision.
     pub async fn get(&self, key: &str) -> Result<(Option<Stored>, i64), Error> {
-        let r = timed(self.kv.clone().get(key, None)).await?;
+        let mut r = timed(self.kv.clone().get(key, None)).await?;
         let revision = r.header().map_or(0, etcd_client::ResponseHeader::revision);
-        Ok((r.kvs().first().map(stored), revision))
+        Ok((self.first(r.take_kvs()).await?, revision))
     }
 
     /// The store's revision, agreed by a quorum. Reads no data.
@@ -161,6 +217,12 @@ impl Store {
         let r = timed(self.kv.clone().get("\u{1}ironclad-revision-probe", Some(GetOptions::new().with_count_only())))
             .await?;
         Ok(r.header().map_or(0, etcd_client::ResponseHeader::revision))
+    }
+
+    /// Fails with [`Error::Compacted`] when etcd no longer knows what was at a revision. Reads no data.
+    pub async fn remembers(&self, revision: i64) -> Result<(), Error> {
+        let options = GetOptions::new().with_count_only().with_revision(revision);
+        timed(self.kv.clone().get("\u{1}ironclad-revision-probe", Some(options))).await.map(drop)
     }
 
     /// Number of keys below `prefix`.
@@ -176,7 +238,10 @@ impl Store {
         let mut r = timed(self.kv.clone().get(start, Some(options))).await?;
         let (more, count) = (r.more(), r.count());
         let revision = r.header().map_or(0, etcd_client::ResponseHeader::revision);
-        let items = r.take_kvs().iter().map(stored).collect();
+        let mut items = Vec::new();
+        for kv in r.take_kvs() {
+            items.push(self.open(kv).await?);
+        }
         Ok(Page { items, more, count, revision })
     }
 
@@ -191,6 +256,7 @@ impl Store {
             Some(ttl) => Some(PutOptions::new().with_lease(self.leases.lease(ttl).await?)),
             None => None,
         };
+        let value = self.seal(key, value).await?;
         self.conditional(key, revision, TxnOp::put(key, value, options)).await
     }
 
@@ -203,6 +269,7 @@ impl Store {
         lease: i64,
     ) -> Result<Written, Error> {
         let options = (lease != 0).then(|| PutOptions::new().with_lease(lease));
+        let value = self.seal(key, value).await?;
         self.conditional(key, revision, TxnOp::put(key, value, options)).await
     }
 
@@ -221,10 +288,10 @@ impl Store {
             return Ok(Written::Done(r.header().map_or(0, etcd_client::ResponseHeader::revision)));
         }
         let there = r.op_responses().into_iter().find_map(|op| match op {
-            TxnOpResponse::Get(g) => g.kvs().first().map(stored),
+            TxnOpResponse::Get(mut g) => Some(g.take_kvs()),
             _ => None,
         });
-        Ok(Written::Lost(there))
+        Ok(Written::Lost(self.first(there.unwrap_or_default()).await?))
     }
 }
 

@@ -205,5 +205,5 @@ pub async fn delete_collection(engine: &Arc<Engine>, r: &Request, row: &Row) -> 
     }
     found.rest = None;
     let accepted = accepted(r, false)?;
-    Ok(list::reply(engine, row, &accepted, Include::Metadata, &found)?.warn(warnings))
+    Ok(list::reply(engine, r, row, &accepted, Include::Metadata, found)?.warn(warnings))
 }

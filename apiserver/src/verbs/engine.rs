@@ -13,6 +13,7 @@ use shared::authn::UserInfo;
 use shared::status::{Status, field};
 
 use super::Noted;
+use super::base::{Again, Base};
 use super::preconditions::{check_preconditions, check_revision};
 use super::query::WriteOptions;
 use crate::admission::{Attributes, Chain, Operation, Reinvocation};
@@ -173,34 +174,47 @@ impl Engine {
             return Err(refused);
         }
         let key = self.key(storage, t.namespace, &name);
-        let revision = if t.options.dry_run {
+        let bytes = codec::encode(storage, &object).map_err(|e| Status::internal(&e.to_string()))?;
+        if has_empty_list(&object) {
+            // The store does not tell an empty list from none; what is returned is what it holds.
+            object = codec::decode(storage, &bytes, 0).map_err(|e| Status::internal(&e.to_string()))?;
+        }
+        if t.options.dry_run {
             let (there, _) = self.store.get(&key).await.map_err(|e| storage_status(&e))?;
             if there.is_some() {
                 return Err(Status::already_exists(&t.row.group, &t.row.plural, &name));
             }
-            0
-        } else {
-            let bytes = codec::encode(storage, &object).map_err(|e| Status::internal(&e.to_string()))?;
-            let ttl = strategy.expires.then_some(self.event_ttl);
-            match self.store.create(&key, bytes, ttl).await {
-                Ok(Written::Done(revision)) => revision,
-                Ok(Written::Lost(_)) => {
-                    self.services.undo(self, allocation).await;
-                    return Err(Status::already_exists(&t.row.group, &t.row.plural, &name));
-                }
-                Err(e) => {
-                    self.services.undo(self, allocation).await;
-                    return Err(storage_status(&e));
-                }
-            }
-        };
-        // What is returned is what the store holds.
-        let bytes = codec::encode(storage, &object).map_err(|e| Status::internal(&e.to_string()))?;
-        let mut stored = codec::decode(storage, &bytes, revision).map_err(|e| Status::internal(&e.to_string()))?;
-        if revision == 0 {
-            meta::set_text(&mut stored, "resourceVersion", "");
+            meta::set_text(&mut object, "resourceVersion", "");
+            return Ok(self.to_served(t.row, object));
         }
-        Ok(self.to_served(t.row, stored))
+        let ttl = strategy.expires.then_some(self.event_ttl);
+        let refused = match self.store.create(&key, bytes, ttl).await {
+            Ok(Written::Done(revision)) => {
+                meta::set_text(&mut object, "resourceVersion", &revision.to_string());
+                return Ok(self.to_served(t.row, object));
+            }
+            Ok(Written::Lost(_)) => Status::already_exists(&t.row.group, &t.row.plural, &name),
+            Err(e) => storage_status(&e),
+        };
+        self.services.undo(self, allocation).await;
+        Err(refused)
+    }
+
+    /// What etcd has at a key.
+    async fn fetch(&self, key: &str) -> Result<Option<Base>, Status> {
+        let (found, _) = self.store.get(key).await.map_err(|e| storage_status(&e))?;
+        Ok(found.map(Base::Stored))
+    }
+
+    /// What a write of an object begins with.
+    async fn base(&self, storage: &Row, namespace: &str, name: &str, key: &str) -> Result<Option<Base>, Status> {
+        let cached = self.hub.running(storage).and_then(|cacher| {
+            if namespace.is_empty() { cacher.get(name) } else { cacher.get(&format!("{namespace}/{name}")) }
+        });
+        match cached {
+            Some(entry) => Ok(Some(Base::Cached(entry))),
+            None => self.fetch(key).await,
+        }
     }
 
     /// Changes an object. True when it was created instead. `unset_revision_wins` is for patches, whose result always
@@ -213,9 +227,9 @@ impl Engine {
     ) -> Result<(Value, bool), Status> {
         let storage = &t.row.storage();
         let key = self.key(storage, t.namespace, t.name);
-        let (mut found, _) = self.store.get(&key).await.map_err(|e| storage_status(&e))?;
+        let mut found = self.base(storage, t.namespace, t.name, &key).await?;
         for _ in 0..UPDATE_ROUNDS {
-            let Some(stored) = found else {
+            let Some(base) = found else {
                 let new = change(None)?;
                 if !may_create {
                     return Err(Status::not_found(&t.row.group, &t.row.plural, t.name));
@@ -224,30 +238,39 @@ impl Engine {
                 meta::metadata(&mut new).remove("resourceVersion");
                 return Ok((self.create(t, new).await?, true));
             };
-            match self.update_once(t, storage, &key, &stored, change).await? {
-                Ok(object) => return Ok((self.to_served(t.row, object), false)),
-                Err(there) => found = there,
-            }
+            found = match self.update_once(t, storage, &key, &base, change).await {
+                Ok(Ok(object)) => return Ok((self.to_served(t.row, object), false)),
+                Ok(Err(Again::Lost(there))) => there.map(Base::Stored),
+                Ok(Err(Again::Unsure)) => self.fetch(&key).await?,
+                Err(refused) if base.is_current() => return Err(refused),
+                Err(refused) => {
+                    let now = self.fetch(&key).await?;
+                    if now.as_ref().is_some_and(|now| now.revision() == base.revision()) {
+                        return Err(refused);
+                    }
+                    now
+                }
+            };
         }
         Err(conflict(t.row, t.name))
     }
 
-    /// One round; the inner error is what was found instead of the expected revision.
+    /// One round; the inner error says why there has to be another.
     async fn update_once(
         &self,
         t: &mut Target<'_>,
         storage: &Row,
         key: &str,
-        stored: &Stored,
+        base: &Base,
         change: &mut Change<'_>,
-    ) -> Result<Result<Value, Option<Stored>>, Status> {
+    ) -> Result<Result<Value, Again>, Status> {
         let strategy = strategy::of(t.row);
-        let old = decode(storage, stored)?;
-        let served = self.to_served(t.row, old.clone());
-        let new = change(Some(&served))?;
+        let old = base.tree(storage)?;
+        let new =
+            if t.row.is_storage() { change(Some(&old))? } else { change(Some(&self.to_served(t.row, old.clone())))? };
         let mut new = self.to_storage(t.row, new);
         self.admit(t, Operation::Update, Some(&mut new), Some(&old)).await?;
-        check_revision(t, strategy, &new, stored)?;
+        check_revision(t, strategy, &new, base.revision())?;
         meta::set_text(&mut new, "namespace", t.namespace);
         meta::set_text(&mut new, "name", t.name);
         meta::carry_over(&mut new, &old);
@@ -272,26 +295,26 @@ impl Engine {
         let bytes = codec::encode(storage, &new).map_err(|e| Status::internal(&e.to_string()))?;
         if has_empty_list(&new) {
             // The store does not tell an empty list from none; what is returned is what it holds.
-            new = codec::decode(storage, &bytes, stored.revision).map_err(|e| Status::internal(&e.to_string()))?;
+            new = codec::decode(storage, &bytes, base.revision()).map_err(|e| Status::internal(&e.to_string()))?;
         }
         let deletable = meta::is_deletable(&new) && !strategy.holds.is_some_and(|f| f(&new));
+        let revision = base.revision();
         let written = if t.options.dry_run {
-            Written::Done(stored.revision)
+            Ok(Written::Done(revision))
         } else if deletable {
-            self.store.delete_if(key, stored.revision).await.map_err(|e| storage_status(&e))?
-        } else if bytes == stored.value {
-            Written::Done(stored.revision)
+            self.store.delete_if(key, revision).await
+        } else if base.holds(storage, &bytes) {
+            if !base.is_current() {
+                self.services.undo(self, allocation).await;
+                return Ok(Err(Again::Unsure));
+            }
+            Ok(Written::Done(revision))
         } else if strategy.expires {
-            self.store
-                .put_if(key, bytes, stored.revision, Some(self.event_ttl))
-                .await
-                .map_err(|e| storage_status(&e))?
+            self.store.put_if(key, bytes, revision, Some(self.event_ttl)).await
         } else {
-            self.store
-                .put_keeping_lease(key, bytes, stored.revision, stored.lease)
-                .await
-                .map_err(|e| storage_status(&e))?
+            self.store.put_keeping_lease(key, bytes, revision, base.lease()).await
         };
+        let written = written.map_err(|e| storage_status(&e))?;
         match written {
             Written::Done(revision) => {
                 self.services.after_update(self, storage, &new, &old, deletable, t.options.dry_run).await;
@@ -300,7 +323,7 @@ impl Engine {
             }
             Written::Lost(there) => {
                 self.services.undo(self, allocation).await;
-                Ok(Err(there))
+                Ok(Err(Again::Lost(there)))
             }
         }
     }

@@ -7,7 +7,7 @@ use shared::status::Status;
 
 use super::engine::{Engine, storage_status};
 use super::{Reply, Request, accepted, namespace_of, table};
-use crate::cache::{Entry, Raw};
+use crate::cache::{Cacher, Entry, Raw};
 use crate::storage::codec;
 
 /// Reads a `resourceVersion` parameter; the error is that of GET and WATCH.
@@ -35,19 +35,39 @@ pub async fn entry(
     let missing = || Status::not_found(&row.group, &row.plural, name);
     let short = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
     let Some(at) = at else {
-        let (found, _) =
-            engine.store.get(&engine.key(storage, namespace, name)).await.map_err(|e| storage_status(&e))?;
-        let stored = found.ok_or_else(missing)?;
-        return codec::entry(storage, &short, &stored.value, stored.revision)
-            .map(Arc::new)
-            .map_err(|e| Status::internal(&e.to_string()));
+        // A cache that is as new as etcd answers for it; where there is none, one object is not worth making it.
+        if let Some(cacher) = engine.hub.running(storage)
+            && engine.hub.catch_up().await.is_ok()
+        {
+            return cacher.get(&short).ok_or_else(missing);
+        }
+        return from_etcd(engine, storage, &short, row, name).await;
     };
     let cacher = engine.hub.cacher(storage);
-    cacher.wait_ready().await;
+    ready(&cacher).await?;
     if at > 0 {
         reach(engine, at).await?;
     }
     cacher.get(&short).ok_or_else(missing)
+}
+
+async fn from_etcd(engine: &Engine, storage: &Row, short: &str, row: &Row, name: &str) -> Result<Arc<Entry>, Status> {
+    let key = format!("{}/{short}", engine.store.key(&storage.etcd_prefix));
+    let (found, _) = engine.store.get(&key).await.map_err(|e| storage_status(&e))?;
+    let stored = found.ok_or_else(|| Status::not_found(&row.group, &row.plural, name))?;
+    codec::entry(storage, short, &stored.value, stored.revision)
+        .map(Arc::new)
+        .map_err(|e| Status::internal(&e.to_string()))
+}
+
+/// Waits a moment for a cache that is being filled.
+pub async fn ready(cacher: &Cacher) -> Result<(), Status> {
+    const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+    if cacher.is_ready() {
+        return Ok(());
+    }
+    let waited = tokio::time::timeout(PATIENCE, cacher.wait_ready()).await;
+    waited.map_err(|_| Status::too_many_requests("storage is (re)initializing", 1))
 }
 
 /// Waits until the caches know a revision.
@@ -65,7 +85,7 @@ pub async fn get(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, 
     let at = revision(r.query.get("resourceVersion").unwrap_or("")).map_err(|e| Status::unknown(&e))?;
     let entry = entry(engine, row, namespace_of(&r.info, row), &r.info.name, at).await?;
     // The common case needs no tree.
-    if let Some(body) = table::direct(row, &accepted, &entry.raw)? {
+    if let Some(body) = table::direct(row, &accepted, &entry)? {
         return Ok(Reply::new(200, accepted.format.content_type(), body));
     }
     let object = served(engine, row, &entry.raw)?;

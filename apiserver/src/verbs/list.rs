@@ -2,6 +2,7 @@
 //!
 //! Hot path: with JSON or protobuf of the stored version, the answer is a concatenation of encoded objects.
 
+use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -13,13 +14,16 @@ use serde_json::{Map, json};
 use shared::status::{Status, field};
 
 use super::engine::{Engine, storage_status};
+use super::list_body::{self, Item, Parts};
 use super::query::Query;
 use super::select::Selection;
 use super::table::{self, Include};
 use super::{Reply, Request, accepted, get, namespace_of};
-use crate::cache::{Entry, Raw};
+use crate::cache::{CacheError, Cacher, Entry, Raw, Scope};
 use crate::negotiate::{self, Accepted, Format, Shape};
 use crate::storage::{self, codec};
+
+const LIST_META: &str = "k8s.io.apimachinery.pkg.apis.meta.v1.ListMeta";
 
 /// Which moment a list shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,31 +175,36 @@ fn expired(error: storage::Error, o: &Options, scope: &str, last_start: &str) ->
     status
 }
 
-async fn from_cache(
-    engine: &Arc<Engine>,
-    storage: &Row,
+fn from_cache(
+    cacher: &Cacher,
+    row: &Row,
     scope: &str,
     o: &Options,
     selection: &Selection,
     at_least: i64,
-) -> Found {
-    let cacher = engine.hub.cacher(storage);
+) -> Result<Found, CacheError> {
     if o.limit == 0
+        && !matches!(o.moment, Moment::Exact(_))
         && let Some(name) = selection.name()
-        && (!storage.namespaced || !scope.is_empty())
+        && (!row.namespaced || !scope.is_empty())
     {
         let items: Vec<_> =
             cacher.get(&format!("{scope}{name}")).into_iter().filter(|e| selection.matches(e)).collect();
-        return Found { items, revision: at_least, rest: None };
+        return Ok(Found { items, revision: at_least, rest: None });
     }
     let plain = selection.is_everything();
     let filter = (!plain).then(|| selection.clone().filter());
-    let snapshot = cacher.list(scope, &o.start, o.limit, at_least, filter.as_ref());
+    let term = selection.term();
+    let wanted = Scope { prefix: scope, start: &o.start, limit: o.limit, filter: filter.as_ref(), term: term.as_ref() };
+    let snapshot = match o.moment {
+        Moment::Exact(n) => cacher.list_at(&wanted, n)?,
+        _ => cacher.list(&wanted, at_least),
+    };
     let rest = match (snapshot.more, snapshot.items.last()) {
         (true, Some(last)) => Some((token(snapshot.revision, scope, &last.key), plain.then_some(snapshot.remaining))),
         _ => None,
     };
-    Found { items: snapshot.items, revision: snapshot.revision, rest }
+    Ok(Found { items: snapshot.items, revision: snapshot.revision, rest })
 }
 
 async fn from_etcd(
@@ -249,35 +258,28 @@ async fn find(
     let storage = &row.storage();
     let scope = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
     let cacher = engine.hub.cacher(storage);
-    cacher.wait_ready().await;
+    get::ready(&cacher).await?;
     let at_least = match o.moment {
         Moment::Now => engine.hub.catch_up().await.map_err(|e| storage_status(&e))?,
         Moment::Any => engine.hub.processed(),
-        Moment::NotOlder(n) => {
+        Moment::NotOlder(n) | Moment::Exact(n) => {
             get::reach(engine, n).await?;
             engine.hub.processed()
         }
-        Moment::Exact(n) => {
-            get::reach(engine, n).await?;
-            if !cacher.unchanged_since(n) {
-                return from_etcd(engine, storage, &scope, o, selection, n)
-                    .await
-                    .map_err(|e| expired(e, o, &scope, &o.start));
-            }
-            n
-        }
     };
-    let mut found = from_cache(engine, storage, &scope, o, selection, at_least).await;
-    if let Moment::Exact(n) = o.moment {
-        if found.revision > n {
-            // It changed since the look.
-            return from_etcd(engine, storage, &scope, o, selection, n)
-                .await
-                .map_err(|e| expired(e, o, &scope, &o.start));
-        }
-        found.revision = n;
+    // What etcd has forgotten is not shown either, although the cache may still know it.
+    if let Moment::Exact(n) = o.moment
+        && !cacher.unchanged_since(n)
+    {
+        engine.store.remembers(n).await.map_err(|e| expired(e, o, &scope, &o.start))?;
     }
-    Ok(found)
+    match from_cache(&cacher, row, &scope, o, selection, at_least) {
+        Ok(found) => Ok(found),
+        Err(CacheError::TooOld { asked, .. }) => {
+            let found = from_etcd(engine, storage, &scope, o, selection, asked).await;
+            found.map_err(|e| expired(e, o, &scope, &o.start))
+        }
+    }
 }
 
 /// All objects of a collection that match, as they are now.
@@ -302,11 +304,11 @@ pub async fn list(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply,
     let o = options(&r.query, &scope)?;
     if !row.is_stored() {
         let empty = Found { items: Vec::new(), revision: engine.hub.processed(), rest: None };
-        return reply(engine, row, &accepted, include.unwrap_or(Include::Metadata), &empty);
+        return reply(engine, r, row, &accepted, include.unwrap_or(Include::Metadata), empty);
     }
     let found = find(engine, row, namespace, &o, &selection).await?;
     let include = if matches!(accepted.shape, Shape::Table(_)) { include? } else { Include::Metadata };
-    reply(engine, row, &accepted, include, &found)
+    reply(engine, r, row, &accepted, include, found)
 }
 
 fn meta(found: &Found) -> Value {
@@ -323,119 +325,174 @@ fn meta(found: &Found) -> Value {
 
 /// Encodes a list.
 pub fn reply(
-    engine: &Engine,
+    engine: &Arc<Engine>,
+    r: &Request,
     row: &Row,
     accepted: &Accepted,
     include: Include,
-    found: &Found,
+    found: Found,
 ) -> Result<Reply, Status> {
-    let failed = |e: codec::CodecError| Status::internal(&e.to_string());
-    let own = row.is_storage();
-    let body = match (accepted.shape, accepted.format) {
-        (Shape::Object, Format::Json) => json_list(engine, row, own, found)?,
-        (Shape::Object, Format::Protobuf) if !row.storage_json => protobuf_list(engine, row, own, found)?,
-        (shape, format) => {
-            let mut trees = Vec::with_capacity(found.items.len());
-            for e in &found.items {
-                trees.push(engine.to_served(row, codec::value(&row.storage(), &e.raw).map_err(failed)?));
+    let parts = match (accepted.shape, accepted.format) {
+        _ if accepted.pretty || row.custom.is_some() && accepted.format != Format::Json => Err(found),
+        (Shape::Object, Format::Json) => Ok(json_parts(engine, row, found)),
+        (Shape::Object, Format::Protobuf) if row.is_storage() && !row.storage_json => protobuf_parts(row, found),
+        (Shape::Metadata(version), Format::Json) => Ok(metadata_parts(engine, row, version, found)),
+        (Shape::Metadata(version), Format::Protobuf) if !row.storage_json => protobuf_metadata_parts(version, found),
+        (Shape::Table(version), Format::Json) => Ok(table_parts(engine, row, version, include, found)),
+        _ => Err(found),
+    };
+    match parts {
+        Ok(parts) => Ok(list_body::reply(&engine.hub, accepted.format.content_type(), r.gzip, parts)),
+        Err(found) => by_trees(engine, row, accepted, include, &found),
+    }
+}
+
+/// The tree of an entry in the version of the request's row.
+fn served(engine: &Engine, row: &Row, e: &Entry) -> Option<Value> {
+    codec::value(&row.storage(), &e.raw).ok().map(|tree| engine.to_served(row, tree))
+}
+
+/// The whole list as one tree, for the forms that are rarely asked for.
+fn by_trees(engine: &Engine, row: &Row, accepted: &Accepted, include: Include, found: &Found) -> Result<Reply, Status> {
+    let mut trees: Vec<Value> = found.items.iter().filter_map(|e| served(engine, row, e)).collect();
+    let (schema, tree) = match accepted.shape {
+        Shape::Table(version) => {
+            (negotiate::table_kind("v1"), table::tabulate(row, version, trees.iter(), include, meta(found), true))
+        }
+        Shape::Metadata(version) => {
+            let items: Vec<Value> = trees.iter().map(|t| negotiate::metadata_of(t, version)).collect();
+            let tree = json!({"kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": meta(found), "items": items});
+            (negotiate::partial_list_kind("v1"), tree)
+        }
+        Shape::Object => {
+            // Elements of a typed list do not say what they are.
+            if row.custom.is_none() {
+                for map in trees.iter_mut().filter_map(Value::as_object_mut) {
+                    map.remove("kind");
+                    map.remove("apiVersion");
+                }
             }
-            let (schema, tree) = match shape {
-                Shape::Table(version) => (
-                    negotiate::table_kind("v1"),
-                    table::tabulate(row, version, trees.iter(), include, meta(found), true),
-                ),
-                Shape::Metadata(version) => {
-                    let items: Vec<Value> = trees.iter().map(|t| negotiate::metadata_of(t, version)).collect();
-                    let tree = json!({"kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": meta(found), "items": items});
-                    (negotiate::partial_list_kind("v1"), tree)
-                }
-                Shape::Object => {
-                    // Elements of a typed list do not say what they are.
-                    for map in trees.iter_mut().filter_map(Value::as_object_mut) {
-                        map.remove("kind");
-                        map.remove("apiVersion");
-                    }
-                    let tree = json!({"kind": row.list_kind, "apiVersion": row.api_version(), "metadata": meta(found), "items": trees});
-                    (row.list_schema(), tree)
-                }
-            };
-            negotiate::envelope(format, accepted.pretty, schema, &tree)
+            let tree = json!({"kind": row.list_kind, "apiVersion": row.api_version(), "metadata": meta(found), "items": trees});
+            (row.list_schema(), tree)
         }
     };
-    let body = if accepted.pretty && accepted.shape == Shape::Object && accepted.format == Format::Json {
-        let mut indented = Vec::with_capacity(body.len() * 2);
-        json::indent(&body[..body.len() - 1], &mut indented);
-        indented
-    } else {
-        body
-    };
+    let body = negotiate::envelope(accepted.format, accepted.pretty, schema, &tree);
     Ok(Reply::new(200, accepted.format.content_type(), Bytes::from(body)))
 }
 
-fn json_list(engine: &Engine, row: &Row, own: bool, found: &Found) -> Result<Vec<u8>, Status> {
-    let failed = |e: codec::CodecError| Status::internal(&e.to_string());
-    let size: usize = found.items.iter().map(|e| e.raw.size() * 2).sum();
-    let mut out = Vec::with_capacity(size + 256);
-    out.extend_from_slice(
-        format!(r#"{{"kind":"{}","apiVersion":"{}","metadata":"#, row.list_kind, row.api_version()).as_bytes(),
-    );
-    match schema::message("k8s.io.apimachinery.pkg.apis.meta.v1.ListMeta") {
-        Some(s) => json::encode(s, &meta(found), &mut out),
-        None => json::encode_any(&meta(found), &mut out),
-    }
-    out.extend_from_slice(br#","items":["#);
-    let served = codec::served_schema(row).map_err(failed)?;
-    for (i, e) in found.items.iter().enumerate() {
-        if i > 0 {
-            out.push(b',');
-        }
-        if own {
-            codec::to_json_item(row, &e.raw, &mut out).map_err(failed)?;
-        } else {
-            let mut tree = engine.to_served(row, codec::value(&row.storage(), &e.raw).map_err(failed)?);
-            if let Some(map) = tree.as_object_mut() {
-                map.remove("kind");
-                map.remove("apiVersion");
-            }
-            json::encode(served, &tree, &mut out);
-        }
-    }
-    out.extend_from_slice(b"]}\n");
-    Ok(out)
+/// The end of a JSON list or table.
+const END: &[u8] = b"]}\n";
+
+/// Ways of writing that depend on nothing but the object; each has a number of its own for a row.
+fn way(row: &Row, format: &str) -> Option<u64> {
+    let mut h = std::hash::DefaultHasher::new();
+    (&*row.group, &*row.version, &*row.plural, format).hash(&mut h);
+    // Of a custom resource the same bytes may read differently once its definition has changed.
+    row.custom.is_none().then(|| h.finish())
 }
 
-/// `metadata = 1`, `items = 2`.
-fn protobuf_list(engine: &Engine, row: &Row, own: bool, found: &Found) -> Result<Vec<u8>, Status> {
-    let failed = |e: codec::CodecError| Status::internal(&e.to_string());
-    let size: usize = found.items.iter().map(|e| e.raw.size() + 4).sum();
-    let mut body = Vec::with_capacity(size + 64);
-    let list_meta = schema::message("k8s.io.apimachinery.pkg.apis.meta.v1.ListMeta")
-        .map(|s| protobuf::encode(s, &meta(found)))
-        .unwrap_or_default();
+fn json_parts(engine: &Arc<Engine>, row: &Row, found: Found) -> Parts {
+    let mut head =
+        format!(r#"{{"kind":"{}","apiVersion":"{}","metadata":"#, row.list_kind, row.api_version()).into_bytes();
+    match schema::message(LIST_META) {
+        Some(s) => json::encode(s, &meta(&found), &mut head),
+        None => json::encode_any(&meta(&found), &mut head),
+    }
+    head.extend_from_slice(br#","items":["#);
+    let fixed = way(row, "json");
+    let (engine, row) = (engine.clone(), row.clone());
+    let item: Item = Box::new(move |e, out| table::json_item(&engine, &row, e, out));
+    Parts { head, items: found.items, item, commas: true, tail: END, fixed }
+}
+
+fn metadata_parts(engine: &Arc<Engine>, row: &Row, version: &'static str, found: Found) -> Parts {
+    let tree = json!({"kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": meta(&found), "items": []});
+    let mut head = negotiate::envelope(Format::Json, false, negotiate::partial_list_kind("v1"), &tree);
+    head.truncate(head.len() - END.len());
+    let fixed = way(row, version);
+    let (engine, row) = (engine.clone(), row.clone());
+    let item: Item = Box::new(move |e, out| table::metadata_item(&engine, &row, version, e, out));
+    Parts { head, items: found.items, item, commas: true, tail: END, fixed }
+}
+
+fn table_parts(engine: &Arc<Engine>, row: &Row, version: &'static str, include: Include, found: Found) -> Parts {
+    let tree = table::tabulate(row, version, std::iter::empty(), include, meta(&found), true);
+    let mut head = negotiate::envelope(Format::Json, false, negotiate::table_kind("v1"), &tree);
+    head.truncate(head.len() - END.len());
+    let (engine, row) = (engine.clone(), row.clone());
+    let item: Item = Box::new(move |e, out| table::row_item(&engine, &row, version, include, e, out));
+    Parts { head, items: found.items, item, commas: true, tail: END, fixed: None }
+}
+
+/// A protobuf list (`metadata = 1`, `items = 2`) in its envelope, given each element's bytes.
+fn enveloped(
+    (api_version, kind): (&str, &str),
+    found: Found,
+    size: impl Fn(&Entry) -> Option<usize>,
+    item: Item,
+    fixed: Option<u64>,
+) -> Result<Parts, Found> {
+    let list_meta = schema::message(LIST_META).map(|s| protobuf::encode(s, &meta(&found))).unwrap_or_default();
+    let mut body = Vec::new();
     put(&mut body, 0x0a, &list_meta);
-    let served = codec::served_schema(row).map_err(failed)?;
-    for e in &found.items {
-        match (&e.raw, own) {
-            (Raw::Proto(bytes), true) => put(&mut body, 0x12, bytes),
-            _ => {
-                let tree = engine.to_served(row, codec::value(&row.storage(), &e.raw).map_err(failed)?);
-                put(&mut body, 0x12, &protobuf::encode(served, &tree));
-            }
+    let Some(sizes) = found.items.iter().map(|e| size(e)).sum::<Option<usize>>() else { return Err(found) };
+    let (mut head, tail) = protobuf::wrap_around(api_version, kind, body.len() + sizes);
+    head.extend_from_slice(&body);
+    Ok(Parts { head, items: found.items, item, commas: false, tail, fixed })
+}
+
+fn protobuf_parts(row: &Row, found: Found) -> Result<Parts, Found> {
+    let size = |e: &Entry| match &e.raw {
+        Raw::Proto(bytes) => Some(put_size(bytes.len())),
+        Raw::Json(_) => None,
+    };
+    let item: Item = Box::new(|e, out| match &e.raw {
+        Raw::Proto(bytes) => {
+            put(out, 0x12, bytes);
+            true
+        }
+        Raw::Json(_) => false,
+    });
+    enveloped((&row.api_version(), &row.list_kind), found, size, item, way(row, "protobuf"))
+}
+
+fn protobuf_metadata_parts(version: &str, found: Found) -> Result<Parts, Found> {
+    fn of(e: &Entry) -> Option<&[u8]> {
+        match &e.raw {
+            Raw::Proto(bytes) => codec::metadata(bytes),
+            Raw::Json(_) => None,
         }
     }
-    Ok(protobuf::wrap(&row.api_version(), &row.list_kind, &body))
+    let size = |e: &Entry| of(e).map(|m| put_size(put_size(m.len())));
+    let item: Item = Box::new(|e, out| {
+        let Some(metadata) = of(e) else { return false };
+        out.push(0x12);
+        put_length(out, put_size(metadata.len()));
+        put(out, 0x0a, metadata);
+        true
+    });
+    enveloped((&format!("meta.k8s.io/{version}"), "PartialObjectMetadataList"), found, size, item, None)
 }
 
 /// Appends a length-delimited field.
 pub(super) fn put(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
     out.push(tag);
-    let mut n = bytes.len();
+    put_length(out, bytes.len());
+    out.extend_from_slice(bytes);
+}
+
+fn put_length(out: &mut Vec<u8>, mut n: usize) {
     while n >= 0x80 {
         out.push((n & 0x7f) as u8 | 0x80);
         n >>= 7;
     }
     out.push(n as u8);
-    out.extend_from_slice(bytes);
+}
+
+/// Bytes that [`put`] appends for a content of a length.
+fn put_size(length: usize) -> usize {
+    let bits = usize::BITS - length.leading_zeros();
+    1 + (bits.div_ceil(7).max(1) as usize) + length
 }
 
 #[cfg(test)]
@@ -452,6 +509,15 @@ mod tests {
             e.message,
             "invalid continue token: continue key is not valid: invalid character 'i' looking for beginning of value"
         );
+    }
+
+    #[test]
+    fn sizes_are_what_is_put() {
+        for length in [0, 1, 127, 128, 16_383, 16_384, 3_000_000] {
+            let mut out = Vec::new();
+            put(&mut out, 0x12, &vec![0; length]);
+            assert_eq!(out.len(), put_size(length));
+        }
     }
 
     #[test]

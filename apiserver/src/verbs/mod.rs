@@ -3,12 +3,14 @@
 //! In comes a [`Request`], out goes a [`Reply`] or a `Status`; what happens between is the same for every kind. Knows
 //! neither sockets nor TLS. One file per verb; [`engine`] is the write pipeline they share.
 
+mod base;
 mod component_status;
 pub mod delete;
 pub mod engine;
 pub mod get;
 mod in_process;
 pub mod list;
+mod list_body;
 pub mod managers;
 pub mod patch;
 mod preconditions;
@@ -36,6 +38,7 @@ use crate::api::RequestInfo;
 use crate::negotiate::{self, Accepted};
 use engine::{Engine, Target};
 pub use in_process::InProcess;
+pub use list_body::COMPRESS_FROM;
 use query::{Query, WriteOptions};
 pub use route::{Route, route};
 
@@ -53,6 +56,10 @@ pub struct Request {
     pub accept: Option<String>,
     /// `User-Agent`.
     pub user_agent: String,
+    /// The client takes gzip.
+    pub gzip: bool,
+    /// The frames of a watch are to be sent apart.
+    pub messages: bool,
     /// The body.
     pub body: Bytes,
     /// Who asks.
@@ -115,6 +122,8 @@ pub struct Reply {
     pub warnings: Vec<String>,
     /// Content.
     pub body: Body,
+    /// The content is compressed.
+    pub packed: bool,
 }
 
 /// Content of an answer.
@@ -128,7 +137,13 @@ pub enum Body {
 impl Reply {
     /// An answer of one piece.
     pub fn new(code: u16, content_type: &str, body: impl Into<Bytes>) -> Self {
-        Self { code, content_type: content_type.to_owned(), warnings: Vec::new(), body: Body::Full(body.into()) }
+        Self {
+            code,
+            content_type: content_type.to_owned(),
+            warnings: Vec::new(),
+            body: Body::Full(body.into()),
+            packed: false,
+        }
     }
 
     /// A JSON document.

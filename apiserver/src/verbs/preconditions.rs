@@ -6,10 +6,9 @@ use shared::status::{Status, field};
 use super::engine::{DeleteOptions, Target, conflict};
 use crate::registry::meta;
 use crate::registry::strategy::Strategy;
-use crate::storage::Stored;
 
 /// A write on another revision than the stored one fails.
-pub(super) fn check_revision(t: &Target<'_>, strategy: &Strategy, new: &Value, stored: &Stored) -> Result<(), Status> {
+pub(super) fn check_revision(t: &Target<'_>, strategy: &Strategy, new: &Value, stored: i64) -> Result<(), Status> {
     let asked = meta::revision(new).map_err(|e| Status::unknown(&e))?;
     if asked == 0 && !strategy.unconditional_update {
         let e = field::Error::invalid(
@@ -19,7 +18,7 @@ pub(super) fn check_revision(t: &Target<'_>, strategy: &Strategy, new: &Value, s
         );
         return Err(Status::invalid(&t.row.group, &t.row.kind, t.name, vec![e]));
     }
-    if asked != 0 && asked != stored.revision {
+    if asked != 0 && asked != stored {
         return Err(conflict(t.row, t.name));
     }
     Ok(())

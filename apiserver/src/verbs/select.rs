@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use proto::resources::Resource;
-use proto::selector::{FieldSelector, Selector};
+use proto::selector::{FieldSelector, Operator, Selector};
 use shared::status::Status;
 
 use super::query::Query;
-use crate::cache::{Entry, Filter};
+use crate::cache::{By, Entry, Filter, Term, Trigger};
 use crate::registry::fields::{self, Place};
 
 /// The selectors of a request.
@@ -57,10 +57,29 @@ impl Selection {
         self.fields.iter().find(|(p, equal, _)| *p == Place::Name && *equal).map(|(_, _, v)| v.as_str())
     }
 
+    /// A condition that an index answers: of a field, else of a label.
+    pub fn term(&self) -> Option<Term> {
+        if let Some((field, value)) = self.trigger() {
+            return Some(Term { by: By::Field(field), values: vec![value.into()] });
+        }
+        self.labels.requirements().iter().find_map(|r| {
+            let positive = matches!(r.operator(), Operator::In | Operator::Equals | Operator::DoubleEquals);
+            let values = || r.values().map(str::to_owned).collect();
+            positive.then(|| Term { by: By::Label(r.key().into()), values: values() })
+        })
+    }
+
+    /// A selectable field that all matches have the same value of.
+    pub fn trigger(&self) -> Option<Trigger> {
+        self.fields.iter().find_map(|(place, equal, value)| match place {
+            Place::Value(field) if *equal => Some((*field, value.as_str().into())),
+            _ => None,
+        })
+    }
+
     /// Whether an entry matches.
     pub fn matches(&self, e: &Entry) -> bool {
-        let value = |i: usize| e.fields.get(i).map_or("", |v| v);
-        self.suits(e.name(), e.namespace(), value) && self.labels.matches_with(|key| e.label(key))
+        self.suits(e.name(), e.namespace(), |i| e.field(i)) && self.labels.matches_with(|key| e.label(key))
     }
 
     /// Whether an object of this name matches that has no namespace and no labels.

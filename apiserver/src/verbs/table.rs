@@ -8,7 +8,7 @@ use shared::status::Status;
 use super::engine::Engine;
 use super::query::Query;
 use super::{Reply, Request};
-use crate::cache::Raw;
+use crate::cache::{Entry, Raw};
 use crate::negotiate::{self, Accepted, Format, Shape};
 use crate::storage::codec;
 use crate::{printers, registry};
@@ -42,21 +42,105 @@ fn internal(e: &codec::CodecError) -> Status {
     Status::internal(&e.to_string())
 }
 
-/// Encodes cached bytes without a tree where format and version allow it.
-pub fn direct(row: &Row, accepted: &Accepted, raw: &Raw) -> Result<Option<Vec<u8>>, Status> {
+/// Encodes a cached object without a tree where format and version allow it.
+pub fn direct(row: &Row, accepted: &Accepted, entry: &Entry) -> Result<Option<Vec<u8>>, Status> {
     if accepted.shape != Shape::Object || accepted.pretty || !row.is_storage() {
         return Ok(None);
     }
-    match (accepted.format, raw) {
-        (Format::Json, _) => {
+    match (accepted.format, &entry.raw) {
+        (Format::Json, raw) => {
             let mut out = Vec::with_capacity(raw.size() * 2);
-            codec::to_json(row, raw, &mut out).map_err(|e| internal(&e))?;
+            typed_json(row, entry, &mut out).map_err(|e| internal(&e))?;
             out.push(b'\n');
             Ok(Some(out))
         }
         (Format::Protobuf, Raw::Proto(bytes)) => Ok(Some(protobuf::wrap(&row.api_version(), &row.kind, bytes))),
         _ => Ok(None),
     }
+}
+
+/// Appends the JSON of an object of a row that is stored as it is served, with type metadata.
+pub fn typed_json(row: &Row, entry: &Entry, out: &mut Vec<u8>) -> Result<(), codec::CodecError> {
+    match entry.encoded.json.get() {
+        // As an element of a list it says nothing about its type.
+        Some(json) if row.custom.is_none() && json.len() > 2 => {
+            let api_version = row.api_version();
+            for part in [r#"{"kind":""#, &row.kind, r#"","apiVersion":""#, &api_version, r#"","#] {
+                out.extend_from_slice(part.as_bytes());
+            }
+            out.extend_from_slice(&json[1..]);
+            Ok(())
+        }
+        _ => codec::to_json(row, &entry.raw, out),
+    }
+}
+
+/// Appends an element of a JSON list; false when it cannot be encoded. What is made here is kept for the next list.
+pub fn json_item(engine: &Engine, row: &Row, entry: &Entry, out: &mut Vec<u8>) -> bool {
+    if !row.is_storage() {
+        let Ok(mut tree) = super::get::served(engine, row, &entry.raw) else { return false };
+        if let (None, Some(map)) = (&row.custom, tree.as_object_mut()) {
+            map.remove("kind");
+            map.remove("apiVersion");
+        }
+        return codec::served_schema(row).map(|schema| proto::json::encode(schema, &tree, out)).is_ok();
+    }
+    if let Some(json) = entry.encoded.json.get() {
+        out.extend_from_slice(json);
+        return true;
+    }
+    let start = out.len();
+    let made = codec::to_json_item(row, &entry.raw, out).is_ok();
+    if made && row.custom.is_none() {
+        entry.encoded.json.keep(engine.hub.budget(), &out[start..]);
+    }
+    made
+}
+
+/// Appends an element of a JSON list of metadata.
+pub fn metadata_item(engine: &Engine, row: &Row, version: &str, entry: &Entry, out: &mut Vec<u8>) -> bool {
+    out.extend_from_slice(br#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/"#);
+    out.extend_from_slice(version.as_bytes());
+    out.extend_from_slice(br#"","metadata":"#);
+    let Some(schema) = proto::schema::message("k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta") else { return false };
+    let written = match &entry.raw {
+        // Conversions leave metadata alone.
+        Raw::Proto(bytes) => codec::metadata(bytes).is_some_and(|m| protobuf::to_json(schema, "", "", m, out).is_ok()),
+        Raw::Json(_) => super::get::served(engine, row, &entry.raw).is_ok_and(|tree| {
+            proto::json::encode(schema, &tree["metadata"], out);
+            true
+        }),
+    };
+    out.push(b'}');
+    written
+}
+
+/// Appends a row of a table: its cells are made once per revision, with the ages in them left open.
+pub fn row_item(engine: &Engine, row: &Row, version: &str, include: Include, entry: &Entry, out: &mut Vec<u8>) -> bool {
+    out.extend_from_slice(br#"{"cells":"#);
+    if let Some(open) = entry.encoded.cells.get().filter(|_| row.is_storage()) {
+        printers::write_row(open, out);
+    } else {
+        let Ok(tree) = super::get::served(engine, row, &entry.raw) else { return false };
+        let open = printers::open_row(row, &tree);
+        printers::write_row(&open, out);
+        if row.is_storage() && row.custom.is_none() {
+            entry.encoded.cells.keep(engine.hub.cells(), &open);
+        }
+    }
+    out.extend_from_slice(br#","object":"#);
+    let written = match include {
+        Include::None => {
+            out.extend_from_slice(b"null");
+            true
+        }
+        Include::Metadata => metadata_item(engine, row, version, entry, out),
+        Include::Object if row.is_storage() => typed_json(row, entry, out).is_ok(),
+        Include::Object => super::get::served(engine, row, &entry.raw)
+            .is_ok_and(|tree| codec::served_schema(row).map(|schema| proto::json::encode(schema, &tree, out)).is_ok()),
+    };
+    out.push(b'}');
+    written
 }
 
 /// One object, in the request's version, with type metadata.

@@ -1,6 +1,6 @@
 //! WATCH: initial state or replay, then changes as they happen, with bookmarks, until the deadline.
 //!
-//! Hot path: the JSON of a change is made once for all watchers. A watcher that does not keep up is closed.
+//! Hot path: the frame of a change is made once for all watchers that see it alike. A watcher that does not keep up is closed.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -21,12 +21,12 @@ use super::list::{check, put};
 use super::select::Selection;
 use super::table::{self, Include};
 use super::{Body, Reply, Request, accepted, get, namespace_of};
-use crate::cache::{Entry, Filter, Message, Raw, Seen, Start, Watch};
+use crate::cache::{Begin, Entry, Filter, Message, Raw, Seen, Start, Watch};
 use crate::negotiate::{self, Accepted, Format, Shape};
 use crate::serve::info::names_object;
 use crate::storage::codec;
 
-/// Bytes after which a batch of frames is sent.
+/// Bytes after which a batch of frames is sent, where frames may be sent together.
 const BATCH: usize = 64 << 10;
 /// Time between bookmarks.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
@@ -108,22 +108,38 @@ impl Framer {
 
     /// A frame for an entry; `revision` is that of the change it is shown for.
     fn entry(&mut self, seen: Seen, entry: &Entry, revision: i64, out: &mut Vec<u8>) {
-        let object = if entry.revision == revision {
-            self.object(&entry.raw)
-        } else {
-            self.object(&codec::restamp(&entry.raw, revision))
-        };
+        if entry.revision != revision {
+            let object = self.object(&codec::restamp(&entry.raw, revision));
+            return self.frame(seen.as_str(), &object, out);
+        }
+        let plain = self.accepted.shape == Shape::Object && self.accepted.format == Format::Json && self.own();
+        if plain && entry.encoded.json.get().is_some() {
+            let mut object = Vec::with_capacity(entry.raw.size() * 2);
+            if table::typed_json(&self.row, entry, &mut object).is_ok() {
+                return self.frame(seen.as_str(), &object, out);
+            }
+        }
+        let object = self.object(&entry.raw);
         self.frame(seen.as_str(), &object, out);
     }
 
-    fn live(&mut self, m: &Message, out: &mut Vec<u8>) {
+    /// The frame of a change, made once for all watchers that see it alike.
+    fn live(&mut self, m: &Message) -> Bytes {
         let change = &m.live.change;
-        let natural = change.after.as_ref().or(change.before.as_ref()).is_some_and(|e| Arc::ptr_eq(e, &m.entry));
-        if natural && self.accepted.format == Format::Json && self.accepted.shape == Shape::Object && self.own() {
-            let json = m.live.json.get_or_init(|| Bytes::from(self.object(&m.entry.raw)));
-            self.frame(m.seen.as_str(), json, out);
-        } else {
-            self.entry(m.seen, &m.entry, change.revision, out);
+        let shared = match self.accepted.format {
+            Format::Json => Some(&m.live.json),
+            Format::Protobuf => Some(&m.live.protobuf),
+            _ => None,
+        };
+        let alike = self.accepted.shape == Shape::Object && self.own() && change.natural() == Some(m.seen);
+        let mut make = || {
+            let mut out = Vec::with_capacity(m.entry.raw.size() * 2 + 64);
+            self.entry(m.seen, &m.entry, change.revision, &mut out);
+            Bytes::from(out)
+        };
+        match shared.filter(|_| alike) {
+            Some(slot) => slot.get_or_init(make).clone(),
+            None => make(),
         }
     }
 
@@ -163,63 +179,125 @@ struct Session {
     next_bookmark: Pin<Box<Sleep>>,
     deadline: Pin<Box<Sleep>>,
     filter: Filter,
+    /// Bytes after which a batch of frames is sent.
+    batch: usize,
     closing: tokio_util::sync::CancellationToken,
+}
+
+/// Frames about to be sent: a single one is not copied.
+#[derive(Default)]
+struct Batch {
+    only: Option<Bytes>,
+    more: Vec<u8>,
+}
+
+impl Batch {
+    fn push(&mut self, frame: Bytes) {
+        match self.only.take() {
+            None if self.more.is_empty() => self.only = Some(frame),
+            first => {
+                self.more.extend_from_slice(first.as_deref().unwrap_or_default());
+                self.more.extend_from_slice(&frame);
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.only.as_ref().map_or(self.more.len(), Bytes::len)
+    }
+
+    fn take(&mut self) -> Option<Bytes> {
+        let more = std::mem::take(&mut self.more);
+        self.only.take().or_else(|| (!more.is_empty()).then(|| Bytes::from(more)))
+    }
 }
 
 impl Session {
     /// The next batch of frames; `None` ends the watch.
     async fn next(&mut self) -> Option<Bytes> {
+        if let Some(first) = self.first() {
+            return Some(first);
+        }
+        let mut batch = Batch::default();
+        // Changes that keep coming put nothing off.
+        let now = Instant::now();
+        if self.closing.is_cancelled() || now >= self.deadline.deadline() {
+            return None;
+        }
+        if self.bookmarks && now >= self.next_bookmark.deadline() {
+            self.bookmark(&mut batch);
+        }
+        loop {
+            if let Some(bytes) = batch.take() {
+                return Some(bytes);
+            }
+            tokio::select! {
+                biased;
+                message = self.watch.receiver.recv() => {
+                    self.one(&message?, &mut batch);
+                    while batch.len() < self.batch {
+                        let Ok(m) = self.watch.receiver.try_recv() else { break };
+                        self.one(&m, &mut batch);
+                    }
+                }
+                () = self.closing.cancelled() => return None,
+                () = self.deadline.as_mut() => return None,
+                () = self.next_bookmark.as_mut(), if self.bookmarks => self.bookmark(&mut batch),
+            }
+        }
+    }
+
+    fn bookmark(&mut self, batch: &mut Batch) {
+        // Everything up to this revision is in the channel already.
+        let revision = self.framer.engine.hub.processed();
+        if self.batch == 1 && !self.watch.receiver.is_empty() {
+            // Its turn comes after theirs.
+            return;
+        }
+        while let Ok(m) = self.watch.receiver.try_recv() {
+            self.one(&m, batch);
+        }
+        if revision > self.after {
+            let mut out = Vec::new();
+            self.framer.bookmark(revision, false, &mut out);
+            batch.push(Bytes::from(out));
+        }
+        self.next_bookmark.as_mut().reset(Instant::now() + BOOKMARK_EVERY);
+    }
+
+    /// What comes before live changes: the state, its end, the replay.
+    fn first(&mut self) -> Option<Bytes> {
+        if self.initial.is_empty() && !self.initial_end && self.watch.replay.is_empty() {
+            return None;
+        }
         let mut out = Vec::new();
         while let Some(e) = self.initial.pop_front() {
             self.framer.entry(Seen::Added, &e, e.revision, &mut out);
-            if out.len() >= BATCH {
+            if out.len() >= self.batch {
                 return Some(Bytes::from(out));
             }
         }
         if std::mem::take(&mut self.initial_end) {
             self.framer.bookmark(self.watch.revision, true, &mut out);
-        }
-        for change in std::mem::take(&mut self.watch.replay) {
-            if let Some((seen, entry)) = change.seen(&*self.filter) {
-                self.framer.entry(seen, entry, change.revision, &mut out);
-            }
-        }
-        if !out.is_empty() {
-            return Some(Bytes::from(out));
-        }
-        loop {
-            tokio::select! {
-                biased;
-                () = self.closing.cancelled() => return None,
-                () = self.deadline.as_mut() => return None,
-                message = self.watch.receiver.recv() => {
-                    self.one(&message?, &mut out);
-                    while out.len() < BATCH {
-                        let Ok(m) = self.watch.receiver.try_recv() else { break };
-                        self.one(&m, &mut out);
-                    }
-                }
-                () = self.next_bookmark.as_mut(), if self.bookmarks => {
-                    // Everything up to this revision is in the channel already.
-                    let revision = self.framer.engine.hub.processed();
-                    while let Ok(m) = self.watch.receiver.try_recv() {
-                        self.one(&m, &mut out);
-                    }
-                    if revision > self.after {
-                        self.framer.bookmark(revision, false, &mut out);
-                    }
-                    self.next_bookmark.as_mut().reset(Instant::now() + BOOKMARK_EVERY);
-                }
-            }
-            if !out.is_empty() {
+            if out.len() >= self.batch {
                 return Some(Bytes::from(out));
             }
         }
+        // Oldest last, so that those that are sent can be let go.
+        while let Some(change) = self.watch.replay.pop() {
+            if let Some((seen, entry)) = change.seen(&*self.filter) {
+                self.framer.entry(seen, entry, change.revision, &mut out);
+            }
+            if out.len() >= self.batch {
+                break;
+            }
+        }
+        (!out.is_empty()).then(|| Bytes::from(out))
     }
 
-    fn one(&mut self, m: &Message, out: &mut Vec<u8>) {
+    fn one(&mut self, m: &Message, batch: &mut Batch) {
         if m.live.change.revision > self.after {
-            self.framer.live(m, out);
+            batch.push(self.framer.live(m));
         }
     }
 }
@@ -251,7 +329,7 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
     let scope = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
 
     let cacher = engine.hub.cacher(&row.storage());
-    cacher.wait_ready().await;
+    get::ready(&cacher).await?;
     let mut after = 0;
     let start = match (send_initial, at) {
         (Some(true), Some(n)) if n > 0 => {
@@ -272,6 +350,7 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
             Start::After(after)
         }
     };
+    let (term, trigger) = (selection.term(), selection.trigger());
     let filter: Filter = {
         let scope = scope.clone();
         Arc::new(move |e: &Entry| e.key.starts_with(&scope) && selection.matches(e))
@@ -279,14 +358,19 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
     let framer = Framer { engine: engine.clone(), row: row.clone(), accepted, include, headers_sent: false };
     let content_type = accepted.format.stream_content_type();
     let processed = engine.hub.processed();
-    let mut watch = match cacher.watch(&scope, start, processed, filter.clone()) {
+    if let Start::After(n) = start {
+        engine.hub.recall(&row.storage(), n).await;
+    }
+    let from = Begin { scope: &scope, start, at_least: processed, term: term.as_ref(), trigger };
+    let mut watch = match cacher.watch(from, filter.clone()) {
         Ok(w) => w,
-        Err(crate::cache::CacheError::TooOld { asked, oldest }) => {
+        Err(e) => {
             let mut out = Vec::new();
-            framer.error(&Status::expired(&format!("too old resource version: {asked} ({oldest})")), &mut out);
+            framer.error(&Status::expired(&e.to_string()), &mut out);
             return Ok(Reply::new(200, content_type, out));
         }
     };
+    watch.replay.reverse();
     if start == Start::State {
         after = watch.revision.min(processed).max(after);
     }
@@ -298,6 +382,7 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
         next_bookmark: Box::pin(tokio::time::sleep(BOOKMARK_EVERY)),
         deadline: Box::pin(tokio::time::sleep(timeout)),
         filter,
+        batch: if r.messages { 1 } else { BATCH },
         closing: engine.closing.clone(),
         framer,
         watch,
@@ -308,5 +393,6 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
         content_type: content_type.to_owned(),
         warnings: Vec::new(),
         body: Body::Stream(stream.boxed_local()),
+        packed: false,
     })
 }

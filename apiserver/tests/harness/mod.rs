@@ -2,6 +2,7 @@
 #![allow(dead_code)] // Each test binary uses its part of it.
 
 mod client;
+mod kms;
 mod pki;
 mod remote;
 mod webhook;
@@ -19,6 +20,9 @@ use shared::run::Shutdown;
 
 #[allow(unused_imports)]
 pub use client::{Answer, Client};
+#[allow(unused_imports)]
+pub use kms::Kms;
+#[allow(unused_imports)]
 pub use pki::{Identity, Pki};
 #[allow(unused_imports)]
 pub use remote::Remote;
@@ -104,6 +108,20 @@ impl Cluster {
 
     pub fn pki(&self) -> &Pki {
         &self.pki
+    }
+
+    /// A connection to the server, as the administrator, for what is not plain HTTP.
+    pub async fn connection(&self) -> tokio_rustls::client::TlsStream<tokio::net::TcpStream> {
+        let roots = shared::cert::root_store(self.pki.ca.as_bytes()).expect("roots");
+        let (certificate, key) = self.pki.pair(&Identity::Admin).expect("a pair");
+        let tls = rustls::ClientConfig::builder().with_root_certificates(roots).with_client_auth_cert(
+            shared::cert::certificates(certificate.as_bytes()).expect("certificate"),
+            shared::cert::private_key(key.as_bytes()).expect("key"),
+        );
+        let tcp = tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await.expect("a connection");
+        let name = rustls_pki_types::ServerName::try_from("localhost").expect("a name");
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(tls.expect("client tls")));
+        connector.connect(name, tcp).await.expect("TLS")
     }
 
     pub fn start_etcd(&mut self) {

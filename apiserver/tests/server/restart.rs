@@ -55,17 +55,14 @@ async fn nothing_is_lost() {
     for (path, items) in before {
         assert_eq!(cluster.get(&path).await.ok()["items"], items, "{path}");
     }
-    // Watches go on from what a list says now; from before the restart, clients are told to list again, as by upstream.
+    // Watches go on from what a list says now, and from before the restart: etcd knows what happened.
     let now = cluster.get(&maps).await.ok();
     cluster.post(&maps, json!({"metadata": {"name": "c"}})).await.ok();
     cluster.delete(&format!("{maps}/b")).await.ok();
     let path = format!("{maps}?watch=1&timeoutSeconds=5&resourceVersion={}", revision(&now));
     assert_eq!(seen(&cluster.watch(&path, 2).await), ["ADDED c", "DELETED b"]);
     let path = format!("{maps}?watch=1&timeoutSeconds=5&resourceVersion={}", revision(&start));
-    let old = cluster.watch(&path, 1).await;
-    assert_eq!((&old[0]["type"], &old[0]["object"]["reason"]), (&json!("ERROR"), &json!("Expired")));
-    let message = old[0]["object"]["message"].as_str().unwrap_or("");
-    assert!(message.starts_with(&format!("too old resource version: {} (", revision(&start))), "{message}");
+    assert_eq!(seen(&cluster.watch(&path, 4).await), ["ADDED b", "DELETED a", "ADDED c", "DELETED b"]);
     let exact =
         cluster.get(&format!("{maps}?resourceVersion={}&resourceVersionMatch=Exact", revision(&start))).await.ok();
     assert_eq!(exact["items"], start["items"]);
@@ -78,4 +75,36 @@ async fn nothing_is_lost() {
     );
     cluster.post(&format!("{NS}/services"), twice).await.fails(422, "Invalid", &message);
     assert_eq!(cluster.client(Identity::Token(token)).get(&maps).await.code, 403);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn compacted_history_is_gone() {
+    if etcd_is_missing() {
+        return;
+    }
+    let mut cluster = Cluster::start().await;
+    let maps = format!("{NS}/configmaps");
+    let start = cluster.get(&maps).await.ok();
+    let page = cluster.get("/api/v1/namespaces?limit=1").await.ok();
+    cluster.post(&maps, json!({"metadata": {"name": "a"}})).await.ok();
+    let made = cluster.post(&maps, json!({"metadata": {"name": "b"}})).await.ok();
+    cluster.stop_server();
+    let at = revision(&made).parse().expect("a number");
+    cluster.etcd_client().await.kv_client().compact(at, None).await.expect("compacted");
+    cluster.start_server().await;
+    let path = format!("{maps}?watch=1&timeoutSeconds=5&resourceVersion={}", revision(&start));
+    let old = cluster.watch(&path, 1).await;
+    assert_eq!((&old[0]["type"], &old[0]["object"]["reason"]), (&json!("ERROR"), &json!("Expired")));
+    let message = old[0]["object"]["message"].as_str().unwrap_or("");
+    assert!(message.starts_with(&format!("too old resource version: {} (", revision(&start))), "{message}");
+    let path = format!("{maps}?resourceVersion={}&resourceVersionMatch=Exact", revision(&start));
+    cluster.get(&path).await.fails(410, "Expired", "The resourceVersion for the provided list is too old.");
+    // A list that was begun goes on inconsistently, if the client wants that.
+    let token = page["metadata"]["continue"].as_str().expect("there are more");
+    let gone = cluster.get(&format!("/api/v1/namespaces?limit=1&continue={token}")).await;
+    assert_eq!(gone.code, 410, "{}", gone.text());
+    let token = gone.json()["metadata"]["continue"].as_str().expect("a token").to_owned();
+    let rest = cluster.get(&format!("/api/v1/namespaces?continue={token}")).await.ok();
+    assert!(rest["items"].as_array().is_some_and(|items| !items.is_empty()));
+    assert!(revision(&rest).parse::<i64>().expect("a number") >= at);
 }

@@ -193,9 +193,85 @@ pub(crate) fn scalar(value: &Value, out: &mut Vec<u8>) {
     }
 }
 
+/// A whole number.
+pub(crate) fn int(value: i64, out: &mut Vec<u8>) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    let mut rest = value.unsigned_abs();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    if value < 0 {
+        out.push(b'-');
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+/// Copies JSON text as Go's encoder copies what a marshaller gave it: without blanks, with HTML characters escaped.
+/// False, with nothing written, when it is not JSON.
+pub(crate) fn raw(json: &[u8], out: &mut Vec<u8>) -> bool {
+    if serde_json::from_slice::<serde::de::IgnoredAny>(json).is_err() {
+        return false;
+    }
+    let (mut quoted, mut start, mut i) = (false, 0, 0);
+    while i < json.len() {
+        if quoted && let Some(skip) = plain(&json[i..]) {
+            i += skip;
+            continue;
+        }
+        let b = json[i];
+        match b {
+            b'"' => quoted = !quoted,
+            // What follows a backslash is no end.
+            b'\\' if quoted => i += 1,
+            b' ' | b'\t' | b'\r' | b'\n' if !quoted => {
+                out.extend_from_slice(&json[start..i]);
+                start = i + 1;
+            }
+            b'<' | b'>' | b'&' => {
+                out.extend_from_slice(&json[start..i]);
+                let _ = write!(out, "\\u{b:04x}");
+                start = i + 1;
+            }
+            0xe2 if is_line_break(&json[i..]) => {
+                out.extend_from_slice(&json[start..i]);
+                let _ = write!(out, "\\u202{:x}", json[i + 2] & 0xf);
+                i += 2;
+                start = i + 1;
+            }
+            _ => {}
+        }
+        i += 1;
+    }
+    out.extend_from_slice(&json[start..]);
+    true
+}
+
+/// U+2028 or U+2029.
+fn is_line_break(bytes: &[u8]) -> bool {
+    matches!(bytes, [0xe2, 0x80, 0xa8 | 0xa9, ..])
+}
+
+/// Bytes looked at together.
+const BLOCK: usize = 16;
+
+/// The length of a block that needs no escape, when the bytes begin with one.
+fn plain(bytes: &[u8]) -> Option<usize> {
+    let block: &[u8; BLOCK] = bytes.first_chunk()?;
+    let special = block.iter().fold(false, |found, &b| {
+        found | (b < 0x20) | (b == b'"') | (b == b'\\') | (b == b'<') | (b == b'>') | (b == b'&') | (b == 0xe2)
+    });
+    (!special).then_some(BLOCK)
+}
+
 fn number(n: &Number, out: &mut Vec<u8>) {
     if let Some(i) = n.as_i64() {
-        let _ = write!(out, "{i}");
+        int(i, out);
     } else if let Some(u) = n.as_u64() {
         let _ = write!(out, "{u}");
     } else {
@@ -246,12 +322,20 @@ pub(crate) fn text(value: &str, out: &mut Vec<u8>) {
     let bytes = value.as_bytes();
     let mut start = 0;
     let mut from = 0;
-    while let Some(found) = bytes[from..].iter().position(|b| ESCAPED[usize::from(*b)]) {
+    while from < bytes.len() {
+        if let Some(skip) = plain(&bytes[from..]) {
+            from += skip;
+            continue;
+        }
+        let rest = &bytes[from..bytes.len().min(from + BLOCK)];
+        let Some(found) = rest.iter().position(|b| ESCAPED[usize::from(*b)]) else {
+            from += rest.len();
+            continue;
+        };
         let i = from + found;
         let b = bytes[i];
         from = i + 1;
-        let line_break = b == 0xe2 && bytes.get(i + 1) == Some(&0x80) && matches!(bytes.get(i + 2), Some(0xa8 | 0xa9));
-        if b == 0xe2 && !line_break {
+        if b == 0xe2 && !is_line_break(&bytes[i..]) {
             continue;
         }
         out.extend_from_slice(&bytes[start..i]);

@@ -17,8 +17,8 @@ use crate::Value;
 pub(crate) use decode::decode_yaml;
 pub use decode::{decode, decode_any, type_meta};
 pub(crate) use encode::{
-    empty_element as encode_element, name as encode_name, one as encode_special, scalar as encode_scalar,
-    text as encode_text, zero_value as encode_zero,
+    empty_element as encode_element, int as encode_int, name as encode_name, one as encode_special, raw as encode_raw,
+    scalar as encode_scalar, text as encode_text, zero_value as encode_zero,
 };
 pub use encode::{encode, encode_any, encode_field, encode_pretty, indent};
 pub use text::canonicalize;

@@ -21,6 +21,7 @@ pub(crate) fn schema_props() -> &'static Message {
         has_protobuf: false,
         unions: "",
         go_package: "",
+        derived: crate::schema::Derived::new(),
     };
     crate::schema::message(SCHEMA).unwrap_or(&EMPTY)
 }

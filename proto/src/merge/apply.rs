@@ -152,7 +152,9 @@ fn record(
 /// Takes changed and removed fields from their owners.
 fn release(managed: &mut Managed, changes: &Comparison, except: Option<&Owner>) {
     for entry in managed.0.iter_mut().filter(|e| Some(&e.owner) != except) {
-        entry.set = entry.set.difference(&changes.modified).difference(&changes.added).difference(&changes.removed);
+        for gone in [&changes.modified, &changes.added, &changes.removed] {
+            entry.set.subtract(gone);
+        }
     }
     managed.drop_empty();
 }

@@ -206,6 +206,21 @@ impl Set {
         Self { members, children: children.filter(|(_, c)| !c.is_empty()).collect() }
     }
 
+    /// Takes out what is in `other`, which costs as much as that is large.
+    pub fn subtract(&mut self, other: &Self) {
+        for element in &other.members {
+            self.members.remove(element);
+        }
+        for (element, gone) in &other.children {
+            if let Some(child) = self.children.get_mut(element) {
+                child.subtract(gone);
+                if child.is_empty() {
+                    self.children.remove(element);
+                }
+            }
+        }
+    }
+
     /// Everything that is neither in `other` nor below one of its members.
     #[must_use]
     pub fn recursive_difference(&self, other: &Self) -> Self {

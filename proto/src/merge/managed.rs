@@ -203,6 +203,9 @@ pub fn keep_timestamps(new: &mut Value, old: &Value) -> bool {
     if new == old {
         return true;
     }
+    if !same_but_owners(new, old) {
+        return false;
+    }
     let bare = |object: &Value| {
         let mut copy = object.clone();
         let entries = copy.get_mut("metadata").and_then(|m| m.get_mut("managedFields")).and_then(Value::as_array_mut);
@@ -227,6 +230,21 @@ pub fn keep_timestamps(new: &mut Value, old: &Value) -> bool {
         meta.insert("managedFields".to_owned(), fields);
     }
     true
+}
+
+/// Whether everything but the managed fields is equal.
+fn same_but_owners(a: &Value, b: &Value) -> bool {
+    fn same(a: &Value, b: &Value, apart: &str, inside: Option<&str>) -> bool {
+        let (Value::Object(a), Value::Object(b)) = (a, b) else { return a == b };
+        let others = |map: &Map<String, Value>| map.len() - usize::from(map.contains_key(apart));
+        others(a) == others(b)
+            && a.iter().filter(|(k, _)| *k != apart).all(|(k, v)| b.get(k) == Some(v))
+            && inside.is_none_or(|inside| match (a.get(apart), b.get(apart)) {
+                (Some(a), Some(b)) => same(a, b, inside, None),
+                (a, b) => a == b,
+            })
+    }
+    same(a, b, "metadata", Some("managedFields"))
 }
 
 /// The manager of a write: the `fieldManager` parameter, or the first part of the user agent.
@@ -323,6 +341,21 @@ pub(super) fn sync_last_applied(object: &mut Value, applied: &Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_owners_may_differ() {
+        let object = |data: i64, label: &str, time: &str| json!({"data": data, "metadata": {"labels": {"a": label}, "managedFields": [{"manager": "m", "time": time}]}});
+        let old = object(1, "x", "t1");
+        for (new, kept) in [(object(1, "x", "t2"), true), (object(2, "x", "t2"), false), (object(1, "y", "t2"), false)]
+        {
+            let mut changed = new.clone();
+            assert_eq!((keep_timestamps(&mut changed, &old), changed == old), (kept, kept), "{new}");
+        }
+        let mut more = json!({"data": 1, "extra": 2, "metadata": old["metadata"]});
+        assert!(!keep_timestamps(&mut more, &old));
+        let mut bare = json!({"data": 1, "metadata": {"labels": {"a": "x"}}});
+        assert!(!keep_timestamps(&mut bare, &old), "owners that are gone are a change");
+    }
 
     #[test]
     fn manager_names() {

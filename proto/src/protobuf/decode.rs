@@ -48,6 +48,58 @@ fn fields(schema: &Message, data: &[u8], map: &mut Map<String, Value>, depth: us
     Ok(())
 }
 
+/// The value at a JSON pointer, of an object without an envelope. Everything else is skipped, so this is cheap. None when
+/// it is absent or the bytes on the way are broken; unset fields that Go prints are absent here.
+#[must_use]
+pub fn lookup(schema: &Message, data: &[u8], pointer: &str) -> Option<Value> {
+    let mut path = pointer.split('/').skip(1);
+    follow(schema, data, path.next()?, path)
+}
+
+fn follow<'p>(schema: &Message, data: &[u8], name: &str, mut path: impl Iterator<Item = &'p str>) -> Option<Value> {
+    let (field, found) = occurrences(schema, data, name)?;
+    let wire = match field.card {
+        Card::Single => *found.last()?,
+        Card::Repeated => *found.get(path.next()?.parse::<usize>().ok()?)?,
+        Card::Map => return None,
+    };
+    match (&field.kind, path.next()) {
+        (Kind::Message(inner), Some(next)) => {
+            // A small enough depth: that of the pointer.
+            let rest: Vec<&str> = path.collect();
+            let rest: Box<dyn Iterator<Item = &str>> = Box::new(rest.into_iter());
+            follow(inner, wire.bytes(name).ok()?, next, rest)
+        }
+        (kind, None) => one(kind, name, wire, None, 0).ok(),
+        (_, Some(_)) => None,
+    }
+}
+
+/// A field by its JSON name, and what the bytes hold of it.
+fn occurrences<'m, 'd>(schema: &'m Message, data: &'d [u8], name: &str) -> Option<(&'m Field, Vec<Wire<'d>>)> {
+    let (mut found, mut field) = (Vec::new(), None);
+    let mut reader = Reader::new(data);
+    while let Some((number, wire)) = reader.next().ok()? {
+        match target(schema, number) {
+            Some(Target::Field(index)) => {
+                let here = schema.fields.get(*index)?;
+                if here.json == name {
+                    field = Some(here);
+                    found.push(wire);
+                }
+            }
+            Some(Target::Inline(inner)) => {
+                if let Some((inner, more)) = occurrences(inner, wire.bytes(name).ok()?, name) {
+                    field = Some(inner);
+                    found.extend(more);
+                }
+            }
+            None => {}
+        }
+    }
+    field.map(|field| (field, found))
+}
+
 fn read_field(field: &Field, wire: Wire<'_>, map: &mut Map<String, Value>, depth: usize) -> Result<(), Error> {
     let name = field.json.as_ref();
     match field.card {

@@ -13,7 +13,7 @@ use thiserror::Error;
 
 use crate::schema::{self, Message};
 
-pub use decode::decode;
+pub use decode::{decode, lookup};
 pub use encode::encode;
 pub use transcode::to_json;
 
@@ -93,6 +93,17 @@ pub fn wrap(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
     out
 }
 
+/// What stands around an object's bytes of a length: [`wrap`] for bytes that are not together yet.
+#[must_use]
+pub fn wrap_around(api_version: &str, kind: &str, length: usize) -> (Vec<u8>, &'static [u8]) {
+    // Both of its last fields are empty.
+    const TAIL: usize = 4;
+    let mut head = wrap(api_version, kind, b"");
+    head.truncate(head.len() - TAIL - 1);
+    wire::varint(length as u64, &mut head);
+    (head, &[0x1a, 0, 0x22, 0])
+}
+
 /// Opens the envelope.
 ///
 /// # Errors
@@ -155,4 +166,20 @@ pub fn decode_unwrapped(envelope: &Envelope<'_>) -> Result<Value, Error> {
         map.insert("kind".to_owned(), Value::String(envelope.kind.clone()));
     }
     Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn around_is_what_wrap_puts_around() {
+        for length in [0, 1, 200, 70_000] {
+            let raw = vec![7; length];
+            let (mut whole, tail) = wrap_around("apps/v1", "DeploymentList", length);
+            whole.extend_from_slice(&raw);
+            whole.extend_from_slice(tail);
+            assert!(whole == wrap("apps/v1", "DeploymentList", &raw));
+        }
+    }
 }

@@ -1,24 +1,28 @@
 //! Bytes to JSON text without a tree between them. Hot: lists and watches go through here.
+//!
+//! One pass finds the fields of a message, one writes them in the order of the schema; what was found waits on a stack
+//! that all messages of an object share. Only what the bytes hold and what Go writes when unset is looked at.
 
 use std::borrow::Cow;
-use std::io::Write as _;
 
 use serde_json::Value;
 
 use super::Error;
 use super::decode::{double, embedded_kind, read_special, target};
 use super::wire::{Reader, Wire};
-use crate::json::{MAX_TREE_DEPTH, encode_any, encode_name, encode_scalar, encode_text, encode_zero};
+use crate::json::{
+    MAX_TREE_DEPTH, encode_any, encode_int, encode_name, encode_raw, encode_scalar, encode_text, encode_zero,
+};
 use crate::schema::{Card, Field, Kind, Message, Target};
 use crate::zero::{self, Zero};
-use crate::{json, scalar};
+use crate::{json, quantity, scalar};
 
 /// Appends the JSON text of an object without an envelope. `api_version` and `kind` are written when not empty.
 ///
 /// # Errors
 /// [`Error`] for malformed bytes; `out` then holds a part of the text.
 pub fn to_json(schema: &Message, api_version: &str, kind: &str, data: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
-    object(schema, Some((api_version, kind)), data, 0, out)
+    object(schema, Some((api_version, kind)), data, 0, &mut Found::new(), out)
 }
 
 /// Occurrences of fields, by their place in the schema.
@@ -67,65 +71,94 @@ fn begin(name: &str, first: &mut bool, out: &mut Vec<u8>) {
     encode_name(name, out);
 }
 
-fn object(
+fn object<'a>(
     schema: &Message,
     type_meta: Option<(&str, &str)>,
-    data: &[u8],
+    data: &'a [u8],
     depth: usize,
+    found: &mut Found<'a>,
     out: &mut Vec<u8>,
 ) -> Result<(), Error> {
-    let mut found = Found::new();
-    collect(schema, None, data, depth, &mut found)?;
-    found.sort_by_key(|(at, _)| *at);
-    let mut rest = found.as_slice();
-    let mut first = true;
-    for (index, field) in schema.fields.iter().enumerate() {
-        let count = rest.iter().take_while(|(at, _)| *at == index).count();
-        let (own, after) = rest.split_at(count);
-        rest = after;
-        if let (Some((api_version, kind)), 0) = (type_meta, field.number) {
-            let text = match field.json.as_ref() {
-                "kind" => kind,
-                "apiVersion" => api_version,
-                _ => "",
-            };
-            if !text.is_empty() {
-                begin(&field.json, &mut first, out);
-                encode_text(text, out);
-                continue;
-            }
-        }
-        write_field(field, own, depth + 1, &mut first, out)?;
+    let base = found.len();
+    collect(schema, None, data, depth, found)?;
+    if !found[base..].is_sorted_by_key(|(at, _)| *at) {
+        found[base..].sort_by_key(|(at, _)| *at);
     }
+    let mut first = true;
+    if let Some((api_version, kind)) = type_meta {
+        write_type_meta(schema, api_version, kind, &mut first, out);
+    }
+    let end = found.len();
+    let mut at = base;
+    let mut shown = schema.shown_unset().iter().map(|i| usize::from(*i)).peekable();
+    loop {
+        let present = found[at..end].first().map(|(index, _)| *index);
+        let unset = shown.peek().copied();
+        match (present, unset) {
+            (None, None) => break,
+            (present, Some(unset)) if present.is_none_or(|p| unset < p) => {
+                shown.next();
+                write_unset(&schema.fields[unset], depth + 1, &mut first, out);
+            }
+            (Some(present), unset) => {
+                if unset == Some(present) {
+                    shown.next();
+                }
+                let count = found[at..end].iter().take_while(|(index, _)| *index == present).count();
+                let field = schema.fields.get(present).ok_or(Error::UnexpectedEof)?;
+                write_field(field, at..at + count, depth + 1, &mut first, found, out)?;
+                at += count;
+            }
+            (None, Some(_)) => break,
+        }
+    }
+    found.truncate(base);
     out.extend_from_slice(if first { b"{}" } else { b"}" });
     Ok(())
 }
 
-fn write_field(
+/// `kind` and `apiVersion` are no part of the bytes and come first.
+fn write_type_meta(schema: &Message, api_version: &str, kind: &str, first: &mut bool, out: &mut Vec<u8>) {
+    for field in schema.fields.iter().take_while(|f| f.number == 0) {
+        let text = match field.json.as_ref() {
+            "kind" => kind,
+            "apiVersion" => api_version,
+            _ => "",
+        };
+        if !text.is_empty() {
+            begin(&field.json, first, out);
+            encode_text(text, out);
+        }
+    }
+}
+
+fn write_unset(field: &Field, depth: usize, first: &mut bool, out: &mut Vec<u8>) {
+    let unset = zero::of(field);
+    if !matches!(unset, Zero::Omitted) {
+        begin(&field.json, first, out);
+        encode_zero(&unset, depth, out);
+    }
+}
+
+fn write_field<'a>(
     field: &Field,
-    own: &[(usize, Wire<'_>)],
+    own: std::ops::Range<usize>,
     depth: usize,
     first: &mut bool,
+    found: &mut Found<'a>,
     out: &mut Vec<u8>,
 ) -> Result<(), Error> {
-    let Some((_, last)) = own.last() else {
-        let unset = zero::of(field);
-        if !matches!(unset, Zero::Omitted) {
-            begin(&field.json, first, out);
-            encode_zero(&unset, depth, out);
-        }
-        return Ok(());
-    };
     match field.card {
-        Card::Single => single(field, own, *last, depth, first, out),
+        Card::Single => single(field, own, depth, first, found, out),
         Card::Repeated => {
             let start = out.len();
             let before = *first;
             begin(&field.json, first, out);
             out.push(b'[');
             let empty = out.len();
-            for (_, wire) in own {
-                items(field, *wire, depth, out)?;
+            for i in own {
+                let wire = found[i].1;
+                items(field, wire, depth, found, out)?;
             }
             if out.len() == empty && field.omit_empty {
                 out.truncate(start);
@@ -138,12 +171,18 @@ fn write_field(
             out.push(b']');
             Ok(())
         }
-        Card::Map => map(field, own, depth, first, out),
+        Card::Map => map(field, own, depth, first, found, out),
     }
 }
 
 /// Elements of one occurrence, each followed by a comma.
-fn items(field: &Field, wire: Wire<'_>, depth: usize, out: &mut Vec<u8>) -> Result<(), Error> {
+fn items<'a>(
+    field: &Field,
+    wire: Wire<'a>,
+    depth: usize,
+    found: &mut Found<'a>,
+    out: &mut Vec<u8>,
+) -> Result<(), Error> {
     match (&field.kind, wire) {
         (kind @ (Kind::Int32 | Kind::Int64 | Kind::Bool | Kind::Double), Wire::Bytes(packed)) => {
             let mut reader = Reader::new(packed);
@@ -152,47 +191,47 @@ fn items(field: &Field, wire: Wire<'_>, depth: usize, out: &mut Vec<u8>) -> Resu
                     Kind::Double => Wire::Fixed64(reader.fixed64()?),
                     _ => Wire::Varint(reader.varint()?),
                 };
-                one(kind, &field.json, item, depth, out)?;
+                one(kind, &field.json, item, depth, found, out)?;
                 out.push(b',');
             }
         }
         (Kind::Message(inner), wire) => {
             let embedded = embedded_kind(field);
             let type_meta = embedded.as_ref().map(|(api_version, kind)| (api_version.as_str(), *kind));
-            object(inner, type_meta, wire.bytes(&field.json)?, depth, out)?;
+            object(inner, type_meta, wire.bytes(&field.json)?, depth, found, out)?;
             out.push(b',');
         }
         (kind, wire) => {
-            one(kind, &field.json, wire, depth, out)?;
+            one(kind, &field.json, wire, depth, found, out)?;
             out.push(b',');
         }
     }
     Ok(())
 }
 
-fn single(
+fn single<'a>(
     field: &Field,
-    own: &[(usize, Wire<'_>)],
-    last: Wire<'_>,
+    own: std::ops::Range<usize>,
     depth: usize,
     first: &mut bool,
+    found: &mut Found<'a>,
     out: &mut Vec<u8>,
 ) -> Result<(), Error> {
     let name = field.json.as_ref();
-    // Occurrences of one message are merged; joined bytes decode to just that.
-    let joined;
-    let wire = if own.len() > 1 && matches!(field.kind, Kind::Message(_)) {
-        let mut all = Vec::new();
-        for (_, wire) in own {
-            all.extend_from_slice(wire.bytes(name)?);
+    let Some((_, last)) = found[own.clone()].last().copied() else { return Ok(()) };
+    if own.len() > 1
+        && let Kind::Message(inner) = &field.kind
+    {
+        // Occurrences of one message are merged; joined bytes decode to just that.
+        let mut joined = Vec::new();
+        for (_, wire) in &found[own] {
+            joined.extend_from_slice(wire.bytes(name)?);
         }
-        joined = all;
-        Wire::Bytes(&joined)
-    } else {
-        last
-    };
+        begin(name, first, out);
+        return object(inner, None, &joined, depth, &mut Found::new(), out);
+    }
     if !field.pointer && (field.omit_empty || field.omit_zero) {
-        let unset = match (&field.kind, wire) {
+        let unset = match (&field.kind, last) {
             (Kind::String | Kind::Bytes | Kind::StringList | Kind::Time | Kind::MicroTime, Wire::Bytes(b)) => {
                 b.is_empty() && (field.omit_zero || !matches!(field.kind, Kind::Time | Kind::MicroTime))
             }
@@ -211,7 +250,15 @@ fn single(
         Kind::Bool | Kind::Int32 | Kind::Int64 | Kind::Double | Kind::String | Kind::Bytes | Kind::Message(_)
     );
     if special {
-        let value = read_special(&field.kind, wire.bytes(name)?, depth)?;
+        let bytes = last.bytes(name)?;
+        let start = (out.len(), *first);
+        begin(name, first, out);
+        if written_directly(&field.kind, bytes, out)? {
+            return Ok(());
+        }
+        out.truncate(start.0);
+        *first = start.1;
+        let value = read_special(&field.kind, bytes, depth)?;
         if zero::is_omitted(field, &value) {
             return Ok(());
         }
@@ -220,18 +267,48 @@ fn single(
         return Ok(());
     }
     begin(name, first, out);
-    one(&field.kind, name, wire, depth, out)
+    one(&field.kind, name, last, depth, found, out)
 }
 
-fn map(
+/// The frequent special forms without a value in between. False, with nothing written, for all others.
+fn written_directly(kind: &Kind, bytes: &[u8], out: &mut Vec<u8>) -> Result<bool, Error> {
+    let mut reader = Reader::new(bytes);
+    match kind {
+        Kind::Quantity => {
+            let mut text = Cow::Borrowed("0");
+            while let Some((number, wire)) = reader.next()? {
+                if number == 1 {
+                    text = String::from_utf8_lossy(wire.bytes("string")?);
+                }
+            }
+            let canonical = quantity::canonicalize(&text).map_err(|e| Error::Value(e.to_string()))?;
+            encode_text(&canonical, out);
+            Ok(true)
+        }
+        Kind::RawExtension | Kind::FieldsV1 | Kind::Json => {
+            let mut raw: &[u8] = &[];
+            while let Some((number, wire)) = reader.next()? {
+                if number == 1 {
+                    raw = wire.bytes("raw")?;
+                }
+            }
+            // Objects and lists; null and enveloped objects are looked at.
+            Ok(matches!(raw.first(), Some(b'{' | b'[')) && encode_raw(raw, out))
+        }
+        _ => Ok(false),
+    }
+}
+
+fn map<'a>(
     field: &Field,
-    own: &[(usize, Wire<'_>)],
+    own: std::ops::Range<usize>,
     depth: usize,
     first: &mut bool,
+    found: &mut Found<'a>,
     out: &mut Vec<u8>,
 ) -> Result<(), Error> {
-    let mut entries: Vec<(Cow<'_, str>, Option<Wire<'_>>)> = Vec::with_capacity(own.len());
-    for (_, wire) in own {
+    let mut entries: Vec<(Cow<'a, str>, Option<Wire<'a>>)> = Vec::with_capacity(own.len());
+    for (_, wire) in &found[own] {
         let mut reader = Reader::new(wire.bytes(&field.json)?);
         let (mut name, mut item) = (Cow::Borrowed(""), None);
         while let Some((number, wire)) = reader.next()? {
@@ -254,7 +331,7 @@ fn map(
     for (name, item) in entries {
         key(&name, &mut first_entry, out);
         match item {
-            Some(wire) => one(&field.kind, &field.json, wire, depth, out)?,
+            Some(wire) => one(&field.kind, &field.json, wire, depth, found, out)?,
             None => json::encode_element(&field.kind, depth, out),
         }
     }
@@ -271,16 +348,19 @@ fn special_value(kind: &Kind, value: &Value, depth: usize, out: &mut Vec<u8>) {
     }
 }
 
-fn one(kind: &Kind, name: &str, wire: Wire<'_>, depth: usize, out: &mut Vec<u8>) -> Result<(), Error> {
+fn one<'a>(
+    kind: &Kind,
+    name: &str,
+    wire: Wire<'a>,
+    depth: usize,
+    found: &mut Found<'a>,
+    out: &mut Vec<u8>,
+) -> Result<(), Error> {
     match kind {
         Kind::Bool => out.extend_from_slice(if wire.int(name)? == 0 { b"false" } else { b"true" }),
         #[allow(clippy::cast_possible_truncation)]
-        Kind::Int32 => {
-            let _ = write!(out, "{}", wire.int(name)? as i32);
-        }
-        Kind::Int64 => {
-            let _ = write!(out, "{}", wire.int(name)?);
-        }
+        Kind::Int32 => encode_int(i64::from(wire.int(name)? as i32), out),
+        Kind::Int64 => encode_int(wire.int(name)?, out),
         Kind::Double => match wire {
             Wire::Fixed64(bits) => encode_scalar(&double(f64::from_bits(bits)), out),
             other => return other.wrong(name),
@@ -291,11 +371,14 @@ fn one(kind: &Kind, name: &str, wire: Wire<'_>, depth: usize, out: &mut Vec<u8>)
             out.extend_from_slice(scalar::encode_base64(wire.bytes(name)?).as_bytes());
             out.push(b'"');
         }
-        Kind::Message(inner) => object(inner, None, wire.bytes(name)?, depth, out)?,
+        Kind::Message(inner) => object(inner, None, wire.bytes(name)?, depth, found, out)?,
         Kind::Nested(_) | Kind::Any => out.extend_from_slice(b"null"),
         special => {
-            let value = read_special(special, wire.bytes(name)?, depth)?;
-            special_value(special, &value, depth, out);
+            let bytes = wire.bytes(name)?;
+            if !written_directly(special, bytes, out)? {
+                let value = read_special(special, bytes, depth)?;
+                special_value(special, &value, depth, out);
+            }
         }
     }
     Ok(())

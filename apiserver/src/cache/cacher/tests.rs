@@ -1,0 +1,200 @@
+use bytes::Bytes;
+
+use super::super::state::{RING, RING_BYTES};
+use super::*;
+use crate::cache::entry::Raw;
+use crate::cache::index::By;
+
+fn entry(key: &str, revision: i64, label: &str) -> Entry {
+    Entry::new(key, revision, Raw::Json(Bytes::from_static(b"{}")), vec![("l", label)], [label].into_iter())
+}
+
+fn all() -> Filter {
+    Arc::new(|_| true)
+}
+
+fn cacher() -> Cacher {
+    let c = Cacher::default();
+    c.reset(vec![Arc::new(entry("a/x", 3, "1")), Arc::new(entry("b/y", 5, "1"))], 6);
+    c
+}
+
+fn watch(c: &Cacher, start: Start, filter: Filter) -> Result<Watch, CacheError> {
+    c.watch(Begin { scope: "", start, at_least: 6, term: None, trigger: None }, filter)
+}
+
+fn shown(s: &Snapshot) -> Vec<(&str, i64)> {
+    s.items.iter().map(|e| (&*e.key, e.revision)).collect()
+}
+
+#[test]
+fn resumes_from_the_ring_in_order() {
+    let c = cacher();
+    c.put(entry("a/z", 7, "1"));
+    c.put(entry("a/x", 8, "1"));
+    c.delete("b/y", 9);
+    let w = watch(&c, Start::After(6), all()).expect("in the ring");
+    let seen: Vec<_> = w.replay.iter().filter_map(|c| c.seen(|_| true).map(|(s, _)| (s, c.revision))).collect();
+    assert_eq!(seen, [(Seen::Added, 7), (Seen::Modified, 8), (Seen::Deleted, 9)]);
+    assert_eq!(watch(&c, Start::After(5), all()).err(), Some(CacheError::TooOld { asked: 5, oldest: 6 }));
+}
+
+#[test]
+fn one_revision_may_delete_many() {
+    let c = cacher();
+    c.delete("a/x", 7);
+    c.delete("b/y", 7);
+    assert!(c.is_empty());
+}
+
+#[test]
+fn leaving_a_selector_is_a_delete() {
+    let c = cacher();
+    let only: Filter = Arc::new(|e| e.label("l") == Some("1"));
+    let mut plain = watch(&c, Start::State, only.clone()).expect("state");
+    let mut bound = {
+        let trigger = Some((0, "1".into()));
+        c.watch(Begin { scope: "", start: Start::State, at_least: 6, term: None, trigger }, only).expect("state")
+    };
+    assert_eq!(plain.initial.len(), 2);
+    c.put(entry("a/x", 7, "2"));
+    c.put(entry("a/x", 8, "2"));
+    c.put(entry("a/x", 9, "1"));
+    c.delete("a/x", 10);
+    for w in [&mut plain, &mut bound] {
+        let mut got = Vec::new();
+        while let Ok(m) = w.receiver.try_recv() {
+            got.push((m.seen, m.live.change.revision));
+        }
+        assert_eq!(got, [(Seen::Deleted, 7), (Seen::Added, 9), (Seen::Deleted, 10)]);
+    }
+}
+
+#[test]
+fn slow_watchers_are_closed_not_buffered() {
+    let c = cacher();
+    let mut w = watch(&c, Start::State, all()).expect("state");
+    for i in 0..=i64::try_from(WATCHER_BUFFER).expect("small") {
+        c.put(entry("a/x", 7 + i, "1"));
+    }
+    assert_eq!(c.watchers(), 0);
+    let mut n = 0;
+    while w.receiver.try_recv().is_ok() {
+        n += 1;
+    }
+    assert_eq!(n, WATCHER_BUFFER);
+}
+
+#[test]
+fn ring_is_bounded_and_moves_its_floor() {
+    let c = cacher();
+    let (ring, last) = (i64::try_from(RING).expect("small"), 30_000);
+    for i in 7..=last {
+        c.put(entry("a/x", i, "1"));
+    }
+    assert_eq!(watch(&c, Start::After(7), all()).err(), Some(CacheError::TooOld { asked: 7, oldest: last - ring }));
+    assert!(watch(&c, Start::After(last - ring), all()).is_ok());
+    // By bytes as well.
+    let large = Bytes::from(vec![b' '; RING_BYTES / 4]);
+    for i in last + 1..last + 20 {
+        c.put(Entry::new("a/x", i, Raw::Json(large.clone()), vec![], std::iter::empty()));
+    }
+    assert!(c.floor() > last + 10, "{}", c.floor());
+}
+
+#[test]
+fn lists_by_scope_with_limit() {
+    let c = cacher();
+    c.put(entry("a/z", 7, "1"));
+    let s = c.list(&Scope { prefix: "a/", ..Scope::default() }, 9);
+    assert_eq!((s.items.len(), s.revision, s.more), (2, 9, false));
+    let s = c.list(&Scope { limit: 1, ..Scope::default() }, 0);
+    assert_eq!((s.items.len(), s.revision, s.more, s.remaining), (1, 7, true, 2));
+    let s = c.list(&Scope { start: "a/x\0", ..Scope::default() }, 0);
+    assert_eq!(s.items.len(), 2);
+}
+
+#[test]
+fn the_past_is_what_it_was() {
+    let c = cacher();
+    c.put(entry("a/m", 7, "1"));
+    c.put(entry("a/x", 8, "2"));
+    c.put(entry("a/x", 9, "3"));
+    c.delete("b/y", 10);
+    c.delete("a/m", 11);
+    c.put(entry("c/c", 12, "1"));
+    let at = |revision| {
+        c.list_at(&Scope::default(), revision)
+            .map(|s| shown(&s).into_iter().map(|(k, r)| (k.to_owned(), r)).collect::<Vec<_>>())
+    };
+    let own = |list: &[(&str, i64)]| Ok(list.iter().map(|(k, r)| ((*k).to_owned(), *r)).collect::<Vec<_>>());
+    assert_eq!(at(6), own(&[("a/x", 3), ("b/y", 5)]));
+    assert_eq!(at(7), own(&[("a/m", 7), ("a/x", 3), ("b/y", 5)]));
+    assert_eq!(at(8), own(&[("a/m", 7), ("a/x", 8), ("b/y", 5)]));
+    assert_eq!(at(10), own(&[("a/m", 7), ("a/x", 9)]));
+    assert_eq!(at(12), own(&[("a/x", 9), ("c/c", 12)]));
+    assert_eq!(at(99), own(&[("a/x", 9), ("c/c", 12)]));
+    assert_eq!(at(5), Err(CacheError::TooOld { asked: 5, oldest: 6 }));
+    let page = c.list_at(&Scope { prefix: "a/", start: "a/m\0", limit: 1, ..Scope::default() }, 8).expect("known");
+    assert_eq!((shown(&page), page.more), (vec![("a/x", 8)], false));
+}
+
+#[test]
+fn history_is_added_before_what_is_known() {
+    let c = cacher();
+    c.put(entry("a/x", 7, "2"));
+    let (first, second) = (Arc::new(entry("a/x", 2, "0")), Arc::new(entry("a/x", 3, "1")));
+    let changes = vec![
+        Change { revision: 2, after: Some(first.clone()), before: None },
+        Change { revision: 3, after: Some(second), before: Some(first) },
+        Change { revision: 5, after: Some(Arc::new(entry("b/y", 5, "1"))), before: None },
+    ];
+    c.recall(1, changes);
+    let w = watch(&c, Start::After(2), all()).expect("known now");
+    assert_eq!(w.replay.iter().map(|c| c.revision).collect::<Vec<_>>(), [3, 5, 7]);
+    assert_eq!(shown(&c.list_at(&Scope::default(), 2).expect("known now")), [("a/x", 2)]);
+    assert_eq!(watch(&c, Start::After(0), all()).err(), Some(CacheError::TooOld { asked: 0, oldest: 1 }));
+}
+
+#[test]
+fn lists_through_an_index_are_those_without() {
+    let c = Cacher::default();
+    let label = |i: usize| ["1", "2", "3"][i % 3];
+    c.reset((0..300).map(|i| Arc::new(entry(&format!("n{}/{i:03}", i % 2), 1, label(i)))).collect(), 6);
+    for values in [vec!["2".to_owned()], vec!["3".to_owned(), "1".to_owned()], vec!["4".to_owned()]] {
+        let wanted = values.clone();
+        let filter: Filter = Arc::new(move |e| e.label("l").is_some_and(|v| wanted.iter().any(|w| w == v)));
+        let term = Term { by: By::Label("l".into()), values };
+        let plain = Scope { prefix: "n1/", start: "n1/100", limit: 20, filter: Some(&filter), term: None };
+        let expected = c.list(&plain, 0);
+        for _ in 0..3 {
+            let found = c.list(&Scope { term: Some(&term), ..plain }, 0);
+            assert_eq!((shown(&found), found.more), (shown(&expected), expected.more));
+        }
+    }
+}
+
+#[test]
+fn followers_get_what_is_new() {
+    let c = cacher();
+    let seen = |since: u64| {
+        let s = c.since(since);
+        let keys: Vec<String> =
+            s.entries.iter().map(|(e, gone)| format!("{}{}", if *gone { "-" } else { "" }, e.key)).collect();
+        (s.sequence, s.complete, keys.join(" "))
+    };
+    let (start, complete, keys) = seen(0);
+    assert_eq!((complete, keys.as_str()), (true, "a/x b/y"));
+    c.put(entry("a/z", 7, "1"));
+    let between = c.sequence();
+    // The end of a lease deletes several keys at one revision.
+    c.delete("a/x", 8);
+    let half = c.sequence();
+    c.delete("b/y", 8);
+    assert_eq!(seen(start), (c.sequence(), false, "a/z -a/x -b/y".to_owned()));
+    assert_eq!(seen(between), (c.sequence(), false, "-a/x -b/y".to_owned()));
+    assert_eq!(seen(half), (c.sequence(), false, "-b/y".to_owned()));
+    c.reset(vec![Arc::new(entry("a/n", 9, "1"))], 9);
+    c.recall(7, vec![Change { revision: 8, after: None, before: Some(Arc::new(entry("b/y", 5, "1"))) }]);
+    assert_eq!(seen(half), (c.sequence(), true, "a/n".to_owned()), "a new list replaces everything");
+}

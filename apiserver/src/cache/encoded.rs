@@ -1,0 +1,98 @@
+//! Encodings of objects that are kept: each is made at most once per revision, as long as all of them together stay
+//! within a budget. What finds no room is made again where it is needed; what is kept goes with its object.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+
+/// Bytes that kept encodings may take, all together.
+#[derive(Debug)]
+pub struct Budget {
+    limit: usize,
+    used: AtomicUsize,
+}
+
+impl Budget {
+    /// Of so many bytes.
+    pub fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self { limit, used: AtomicUsize::new(0) })
+    }
+
+    /// What is in use.
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    fn take(self: &Arc<Self>, bytes: usize) -> Option<Share> {
+        let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.limit);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
+        Some(Share { bytes, budget: self.clone() })
+    }
+}
+
+/// A part of a budget in use. Dropping it returns it.
+#[derive(Debug)]
+struct Share {
+    bytes: usize,
+    budget: Arc<Budget>,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[derive(Debug)]
+struct Kept {
+    bytes: Bytes,
+    _share: Share,
+}
+
+/// One encoding.
+#[derive(Debug, Default)]
+pub struct Slot(OnceLock<Box<Kept>>);
+
+impl Slot {
+    /// What is kept.
+    pub fn get(&self) -> Option<&Bytes> {
+        self.0.get().map(|kept| &kept.bytes)
+    }
+
+    /// Keeps an encoding if there is room.
+    pub fn keep(&self, budget: &Arc<Budget>, bytes: &[u8]) {
+        if self.0.get().is_none()
+            && let Some(share) = budget.take(bytes.len())
+        {
+            // Somebody else may have been first; theirs is the same.
+            let _ = self.0.set(Box::new(Kept { bytes: Bytes::copy_from_slice(bytes), _share: share }));
+        }
+    }
+}
+
+/// The encodings of one object at one revision.
+#[derive(Debug, Default)]
+pub struct Encoded {
+    /// JSON as an element of a list.
+    pub json: Slot,
+    /// The cells of its table row, with the times of ages in place of ages.
+    pub cells: Slot,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_budget_holds_and_is_returned() {
+        let budget = Budget::new(10);
+        let (a, b) = (Encoded::default(), Encoded::default());
+        a.json.keep(&budget, b"123456");
+        b.json.keep(&budget, b"123456");
+        assert_eq!((a.json.get().map(Bytes::len), b.json.get(), budget.used()), (Some(6), None, 6));
+        drop(a);
+        b.json.keep(&budget, b"123456");
+        assert!(b.json.get().is_some());
+    }
+}

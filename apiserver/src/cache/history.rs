@@ -1,0 +1,71 @@
+//! What happened before a cache began, read back from etcd.
+//!
+//! All keys are followed, not only those of one resource: every revision has an event, so the one that was waited for is
+//! seen, and with it is known that nothing before it is missing.
+
+use std::sync::Arc;
+
+use etcd_client::{Event, EventType, WatchOptions};
+use proto::resources::Row;
+
+use super::entry::{Change, Entry};
+use crate::storage::{self, Store, codec};
+
+/// Bytes of history that are read at most.
+const MOST: usize = 64 << 20;
+
+/// All events after a revision up to another.
+pub(super) async fn read(store: &Store, after: i64, upto: i64) -> Result<Vec<Event>, storage::Error> {
+    let options = WatchOptions::new().with_all_keys().with_start_revision(after + 1).with_prev_key();
+    let mut stream = store.watch_client().watch("", Some(options)).await?;
+    let (mut events, mut size) = (Vec::new(), 0);
+    while let Some(response) = stream.message().await? {
+        if response.compact_revision() > 0 {
+            return Err(storage::Error::Compacted);
+        }
+        if response.canceled() {
+            return Err(storage::Error::Timeout);
+        }
+        for event in response.events() {
+            let Some(kv) = event.kv() else { continue };
+            if kv.mod_revision() > upto {
+                return Ok(events);
+            }
+            size += kv.value().len() + event.prev_kv().map_or(0, |kv| kv.value().len());
+            if size > MOST {
+                return Err(storage::Error::Compacted);
+            }
+            events.push(event.clone());
+        }
+        // The events of one revision come together.
+        if events.last().and_then(Event::kv).is_some_and(|kv| kv.mod_revision() >= upto) {
+            return Ok(events);
+        }
+    }
+    Err(storage::Error::Timeout)
+}
+
+/// Those of one resource as changes; none when they are not complete.
+pub(super) async fn changes(store: &Store, events: &[Event], prefix: &str, resource: &Row) -> Option<Vec<Change>> {
+    let entry = async |kv: &etcd_client::KeyValue| -> Option<Arc<Entry>> {
+        let stored = store.open(kv.clone()).await.ok()?;
+        let made = codec::entry(resource, &stored.key[prefix.len()..], &stored.value, stored.revision).ok()?;
+        Some(Arc::new(made.stored_as(stored.lease, stored.stale)))
+    };
+    let mut changes = Vec::new();
+    for event in events {
+        let kv = event.kv()?;
+        if !kv.key().starts_with(prefix.as_bytes()) {
+            continue;
+        }
+        let revision = kv.mod_revision();
+        let created = event.event_type() == EventType::Put && kv.create_revision() == revision;
+        let before = if created { None } else { Some(entry(event.prev_kv()?).await?) };
+        let after = match event.event_type() {
+            EventType::Put => Some(entry(kv).await?),
+            EventType::Delete => None,
+        };
+        changes.push(Change { revision, after, before });
+    }
+    Some(changes)
+}

@@ -1,0 +1,66 @@
+//! A watch whose client asked for WebSocket: every event is a message, text for JSON and binary for protobuf.
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use bytes::{Buf as _, Bytes};
+use futures::{SinkExt as _, StreamExt as _};
+use shared::status::Status;
+use shared::upgrade;
+use tungstenite::Message;
+
+use super::pods::websocket_answer;
+use super::websocket;
+use crate::api::RequestInfo;
+use crate::verbs::{Body, Reply};
+
+/// Bytes of the length in front of an event in protobuf; messages have a length of their own.
+const LENGTH: usize = 4;
+
+/// Whether a request is for such a watch.
+pub fn wants_messages(request: &HttpRequest, info: &RequestInfo) -> bool {
+    info.verb == "watch" && upgrade::protocol(request).is_some_and(|p| p.eq_ignore_ascii_case("websocket"))
+}
+
+fn message(mut frame: Bytes, text: bool) -> Option<Message> {
+    if !text {
+        frame.advance(LENGTH.min(frame.len()));
+        return Some(Message::Binary(frame));
+    }
+    // JSON is text.
+    tungstenite::Utf8Bytes::try_from(frame).ok().map(Message::Text)
+}
+
+/// Sends the frames of a reply, each of which is one event, as messages.
+///
+/// # Errors
+/// The request is not a WebSocket handshake.
+pub fn watch(request: &HttpRequest, payload: web::Payload, reply: Reply) -> Result<HttpResponse, Status> {
+    let head = websocket_answer(request, None)?;
+    let text = reply.content_type.starts_with("application/json");
+    let mut frames = match reply.body {
+        Body::Stream(frames) => frames,
+        Body::Full(frame) => futures::stream::iter([Ok(frame)]).boxed_local(),
+    };
+    let (response, client) = upgrade::accept(request, payload, &head);
+    // Ends with its client or with the watch.
+    actix_web::rt::spawn(async move {
+        let (mut sink, mut incoming) = websocket(client).await.split();
+        loop {
+            tokio::select! {
+                frame = frames.next() => {
+                    let Some(Ok(frame)) = frame else { break };
+                    let Some(message) = message(frame, text) else { break };
+                    if sink.send(message).await.is_err() {
+                        return;
+                    }
+                }
+                // What clients say is not listened to, but that they leave is noticed.
+                said = incoming.next() => if !matches!(said, Some(Ok(m)) if !m.is_close()) {
+                    break;
+                },
+            }
+        }
+        // The client may be gone already.
+        sink.close().await.ok();
+    });
+    Ok(response)
+}

@@ -1,0 +1,25 @@
+//! How large etcd's database is, for the metrics.
+
+use std::time::Duration;
+
+use shared::metrics;
+
+use super::{Store, timed};
+
+/// Asks every `interval`, until dropped.
+pub async fn poll_size(store: Store, interval: Duration) {
+    let size = metrics::gauge(
+        "apiserver_storage_size_bytes",
+        "Size of the storage database file physically allocated in bytes.",
+        &["storage_cluster_id"],
+    );
+    let mut tick = tokio::time::interval(interval);
+    loop {
+        tick.tick().await;
+        match timed(store.maintenance.clone().status()).await {
+            #[allow(clippy::cast_precision_loss)]
+            Ok(status) => size.with_label_values(&["etcd-0"]).set(status.db_size() as f64),
+            Err(error) => tracing::debug!(%error, "the size of etcd's database is not known"),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! From the file of `--encryption-provider-config` to the transformers of a store, once and whenever it changes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+
+use super::Transformers;
+use super::config::{self, ConfigError};
+use super::kms::{ASK_EVERY, ASK_EVERY_WHEN_UNWELL, Kms};
+
+/// Between two looks at the file.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How long a configuration's services may take to become well before the server gives up on it.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A configuration in use.
+#[derive(Clone)]
+pub struct Loaded {
+    path: String,
+    /// The file is read again when it changes.
+    reload: bool,
+    transformers: Transformers,
+    services: Arc<ArcSwap<Vec<Arc<Kms>>>>,
+    hash: Arc<ArcSwap<[u8; 32]>>,
+}
+
+impl Loaded {
+    /// Names of the health checks: one for each service, or one for all when they may change.
+    pub fn checks(&self) -> Vec<String> {
+        match (self.reload, self.services.load().len()) {
+            (true, _) => vec!["kms-providers".to_owned()],
+            (false, count) => (0..count).map(|i| format!("kms-provider-{i}")).collect(),
+        }
+    }
+
+    /// What is wrong with the services behind a check, if anything.
+    pub fn check(&self, name: &str) -> Result<(), String> {
+        let services = self.services.load();
+        match name.strip_prefix("kms-provider-").and_then(|i| i.parse::<usize>().ok()) {
+            Some(i) => services.get(i).map_or(Ok(()), |kms| kms.health()),
+            None => services.iter().try_for_each(|kms| kms.health()),
+        }
+    }
+}
+
+async fn text(path: &str) -> Result<Vec<u8>, ConfigError> {
+    tokio::fs::read(path).await.map_err(|source| ConfigError::Read { path: path.to_owned(), source })
+}
+
+/// Reads the file and sets the transformers.
+pub async fn load(path: &str, transformers: &Transformers, reload: bool) -> Result<Loaded, ConfigError> {
+    let read = config::read(path, &text(path).await?)?;
+    for kms in &read.services {
+        // One that is not well shows in the health of the server.
+        if let Err(error) = kms.ask().await {
+            tracing::warn!(%error, provider = kms.name(), "the key management service is not well");
+        }
+    }
+    transformers.set(read.table);
+    Ok(Loaded {
+        path: path.to_owned(),
+        reload,
+        transformers: transformers.clone(),
+        services: Arc::new(ArcSwap::from_pointee(read.services)),
+        hash: Arc::new(ArcSwap::from_pointee(read.hash)),
+    })
+}
+
+/// Looks after the services, and after the file where that was asked for; until dropped.
+pub async fn watch(loaded: Loaded) {
+    let mut look = tokio::time::interval(LOOK_EVERY);
+    look.tick().await;
+    let mut ask = Box::pin(tokio::time::sleep(ASK_EVERY));
+    loop {
+        tokio::select! {
+            _ = look.tick(), if loaded.reload => again(&loaded).await,
+            () = ask.as_mut() => {
+                let mut well = true;
+                for kms in loaded.services.load_full().iter() {
+                    if let Err(error) = kms.ask().await {
+                        well = false;
+                        tracing::warn!(%error, provider = kms.name(), "the key management service is not well");
+                    }
+                }
+                let next = if well { ASK_EVERY } else { ASK_EVERY_WHEN_UNWELL };
+                ask.as_mut().reset(tokio::time::Instant::now() + next);
+            }
+        }
+    }
+}
+
+/// Takes a changed file over if it is good and its services are well; else what was there stays.
+async fn again(loaded: &Loaded) {
+    let outcome = async {
+        let text = text(&loaded.path).await.map_err(|e| e.to_string())?;
+        let read = config::read(&loaded.path, &text).map_err(|e| e.to_string())?;
+        if read.hash == **loaded.hash.load() {
+            return Ok(false);
+        }
+        for kms in &read.services {
+            let asked = tokio::time::timeout(PATIENCE, kms.ask()).await;
+            asked.map_err(|_| "timed out".to_owned()).and_then(|r| r.map_err(|e| e.to_string()))?;
+        }
+        loaded.transformers.set(read.table);
+        loaded.services.store(Arc::new(read.services));
+        loaded.hash.store(Arc::new(read.hash));
+        Ok::<bool, String>(true)
+    };
+    match outcome.await {
+        Ok(true) => tracing::info!(file = loaded.path, "loaded the new encryption configuration"),
+        Ok(false) => {}
+        Err(error) => tracing::error!(error, file = loaded.path, "failed to process the new encryption configuration"),
+    }
+}

@@ -1,0 +1,121 @@
+//! Encryption at rest: what etcd holds, and what clients see of it.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Cluster, Kms, etcd_is_missing};
+
+const SECRETS: &str = "/api/v1/namespaces/default/secrets";
+/// 32 times `1`, and 32 times `2`.
+const FIRST: &str = "MTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTE=";
+const SECOND: &str = "MjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjI=";
+
+fn config(providers: &Value) -> String {
+    json!({
+        "apiVersion": "apiserver.config.k8s.io/v1", "kind": "EncryptionConfiguration",
+        "resources": [{"resources": ["secrets"], "providers": providers}]
+    })
+    .to_string()
+}
+
+fn key(name: &str, secret: &str) -> Value {
+    json!({"name": name, "secret": secret})
+}
+
+fn secret(name: &str) -> Value {
+    json!({"metadata": {"name": name}, "stringData": {"password": "very-secret"}})
+}
+
+async fn stored(cluster: &Cluster, name: &str) -> Vec<u8> {
+    cluster.stored(&format!("/registry/secrets/default/{name}")).await.expect("it is stored").0
+}
+
+fn reads_well(object: &Value) {
+    assert_eq!(object["data"]["password"], "dmVyeS1zZWNyZXQ=");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_change_while_the_server_runs() {
+    if etcd_is_missing() {
+        return;
+    }
+    let mut cluster = Cluster::start_with(|dir, _| {
+        let file = dir.join("encryption.json");
+        let providers = json!([{"aescbc": {"keys": [key("k1", FIRST)]}}, {"identity": {}}]);
+        std::fs::write(&file, config(&providers)).expect("written");
+        vec![
+            format!("--encryption-provider-config={}", file.display()),
+            "--encryption-provider-config-automatic-reload=true".to_owned(),
+        ]
+    })
+    .await;
+    let made = cluster.post(SECRETS, secret("a")).await.ok();
+    reads_well(&made);
+    assert!(stored(&cluster, "a").await.starts_with(b"k8s:enc:aescbc:v1:k1:"));
+    let map = json!({"metadata": {"name": "m"}});
+    cluster.post("/api/v1/namespaces/default/configmaps", map).await.ok();
+    let (plain, _) = cluster.stored("/registry/configmaps/default/m").await.expect("stored");
+    assert!(plain.starts_with(b"k8s\0"), "other resources are not touched");
+    for path in [format!("{SECRETS}/a"), format!("{SECRETS}/a?resourceVersion=0")] {
+        reads_well(&cluster.get(&path).await.ok());
+    }
+    reads_well(&cluster.get(SECRETS).await.ok()["items"][0]);
+    reads_well(&cluster.watch(&format!("{SECRETS}?watch=1"), 1).await[0]["object"]);
+
+    // Another key and another cipher: what is there stays readable, what is written anew is sealed anew.
+    let providers = json!([{"secretbox": {"keys": [key("k2", SECOND)]}}, {"aescbc": {"keys": [key("k1", FIRST)]}}]);
+    std::fs::write(cluster.dir().join("encryption.json"), config(&providers)).expect("written");
+    let mut number = 0;
+    loop {
+        number += 1;
+        let name = format!("new-{number}");
+        cluster.post(SECRETS, secret(&name)).await.ok();
+        if stored(&cluster, &name).await.starts_with(b"k8s:enc:secretbox:v1:k2:") {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        assert!(number < 100, "the new configuration is not taken over");
+    }
+    let same = cluster.get(&format!("{SECRETS}/a")).await.ok();
+    reads_well(&same);
+    assert!(stored(&cluster, "a").await.starts_with(b"k8s:enc:aescbc:"));
+
+    // After a restart everything is read; a write of the same content seals it anew.
+    cluster.stop_server();
+    cluster.start_server().await;
+    reads_well(&cluster.get(&format!("{SECRETS}/a")).await.ok());
+    let again = cluster.put(&format!("{SECRETS}/a"), &same).await.ok();
+    assert_ne!(again["metadata"]["resourceVersion"], same["metadata"]["resourceVersion"]);
+    assert!(stored(&cluster, "a").await.starts_with(b"k8s:enc:secretbox:v1:k2:"));
+    assert_eq!(cluster.get("/healthz/kms-providers").await.code, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_management_service_is_asked_once() {
+    if etcd_is_missing() {
+        return;
+    }
+    let kms = Kms::start().await;
+    let socket = kms.socket().to_owned();
+    let mut cluster = Cluster::start_with(|dir, _| {
+        let file = dir.join("encryption.json");
+        let provider = json!({"apiVersion": "v2", "name": "vault", "endpoint": format!("unix://{}", socket.display())});
+        std::fs::write(&file, config(&json!([{"kms": provider}]))).expect("written");
+        vec![format!("--encryption-provider-config={}", file.display())]
+    })
+    .await;
+    for name in ["a", "b", "c"] {
+        cluster.post(SECRETS, secret(name)).await.ok();
+        let bytes = stored(&cluster, name).await;
+        assert!(bytes.starts_with(b"k8s:enc:kms:v2:vault:"));
+        assert!(!bytes.windows(11).any(|w| w == b"very-secret"));
+    }
+    assert_eq!(cluster.get("/readyz/kms-provider-0").await.code, 200);
+    cluster.stop_server();
+    cluster.start_server().await;
+    let before = kms.decrypted();
+    for name in ["a", "b", "c"] {
+        reads_well(&cluster.get(&format!("{SECRETS}/{name}")).await.ok());
+        reads_well(&cluster.get(&format!("{SECRETS}/{name}?resourceVersion=0")).await.ok());
+    }
+    assert_eq!(kms.decrypted() - before, 1, "one seed, one question");
+}

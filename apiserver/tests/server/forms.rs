@@ -1,0 +1,187 @@
+//! Lists in all their forms: each says the same, however it was put together.
+
+use std::io::Read as _;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::future::join_all;
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, Client};
+use crate::{cluster, workspace};
+
+const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
+const METADATA: &str = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+fn unpacked(answer: &Answer) -> Vec<u8> {
+    assert_eq!((answer.header("content-encoding"), answer.header("vary")), ("gzip", "Accept-Encoding"));
+    let mut out = Vec::new();
+    flate2::read::GzDecoder::new(&answer.bytes[..]).read_to_end(&mut out).expect("one stream");
+    out
+}
+
+async fn packed(c: &Client, path: &str, accept: &str) -> Answer {
+    c.call("GET", path, &[("Accept", accept), ("Accept-Encoding", "gzip")], None).await
+}
+
+/// A JSON list without its metadata: others write meanwhile.
+fn rest(list: &[u8]) -> &[u8] {
+    let mark = br#""items":["#;
+    let at = list.windows(mark.len()).position(|w| w == mark).expect("a list");
+    &list[at..]
+}
+
+/// A list in protobuf as a tree.
+fn decoded(bytes: &[u8]) -> Value {
+    proto::protobuf::decode_envelope(bytes).expect("an enveloped list")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_forms_say_the_same() {
+    let Some((c, ns)) = workspace("forms").await else { return };
+    let maps = format!("{ns}/configmaps");
+    let filler: String = "a <b> & \u{2028} é ".repeat(60);
+    join_all((0..300).map(|i| {
+        let (c, maps, filler) = (&c, &maps, &filler);
+        async move {
+            let labels = json!({"third": (i % 3).to_string(), "own": i.to_string()});
+            let map = json!({"metadata": {"name": format!("m{i:03}"), "labels": labels}, "data": {"k": filler}});
+            c.post(maps, map).await.ok();
+        }
+    }))
+    .await;
+    let whole = c.get(&maps).await.ok();
+    let items = whole["items"].as_array().expect("items").clone();
+    assert_eq!(items.len(), 300);
+    // Twice: made for the first, kept for the second. And once more when one of them has changed.
+    for round in 0..3 {
+        if round == 2 {
+            c.patch(&format!("{maps}/m150"), "merge-patch+json", json!({"data": {"new": "1"}})).await.ok();
+        }
+        let plain = c.get(&maps).await;
+        let whole = plain.ok();
+        let items = whole["items"].as_array().expect("items").clone();
+        let zipped = packed(&c, &maps, "application/json").await;
+        assert!(rest(&unpacked(&zipped)) == rest(&plain.bytes), "round {round}");
+        assert!(zipped.bytes.len() < plain.bytes.len() / 4);
+
+        let protobuf = c.send("GET", &maps, PROTOBUF, None).await;
+        let tree = decoded(&protobuf.bytes);
+        for (a, b) in tree["items"].as_array().expect("items").iter().zip(&items) {
+            assert_eq!((&a["metadata"], &a["data"]), (&b["metadata"], &b["data"]));
+        }
+        assert_eq!(decoded(&unpacked(&packed(&c, &maps, PROTOBUF).await))["items"], tree["items"]);
+
+        let table = c.send("GET", &maps, TABLE, None).await.ok();
+        let rows = table["rows"].as_array().expect("rows");
+        assert_eq!((rows.len(), &table["kind"]), (300, &json!("Table")));
+        assert_eq!(table["columnDefinitions"].as_array().map(Vec::len), Some(3));
+        for (row, item) in rows.iter().zip(&items) {
+            assert_eq!(
+                (&row["cells"][0], &row["cells"][1]),
+                (&item["metadata"]["name"], &json!(item["data"].as_object().map_or(0, serde_json::Map::len)))
+            );
+            assert!(row["cells"][2].as_str().is_some_and(|age| age.ends_with('s') || age.ends_with('m')), "{row}");
+            assert_eq!(
+                (&row["object"]["kind"], &row["object"]["metadata"]),
+                (&json!("PartialObjectMetadata"), &item["metadata"])
+            );
+        }
+        let objects = c.send("GET", &format!("{maps}?includeObject=Object"), TABLE, None).await.ok();
+        assert_eq!(objects["rows"][150]["object"]["data"], items[150]["data"]);
+        let none = c.send("GET", &format!("{maps}?includeObject=None"), TABLE, None).await.ok();
+        assert_eq!(none["rows"][150]["object"], Value::Null);
+
+        let metadata = c.send("GET", &maps, METADATA, None).await.ok();
+        assert_eq!(metadata["kind"], "PartialObjectMetadataList");
+        let short = decoded(&c.send("GET", &maps, &METADATA.replace("application/json", PROTOBUF), None).await.bytes);
+        for (i, item) in items.iter().enumerate() {
+            assert_eq!(metadata["items"][i]["metadata"], item["metadata"]);
+            assert_eq!(short["items"][i]["metadata"], item["metadata"]);
+        }
+    }
+    // Selective lists, through an index from the second on, are the whole list filtered.
+    for _ in 0..4 {
+        for (selector, wanted) in
+            [("third%3D1", 100), ("third+in+(0,2)", 200), ("own%3D77", 1), ("own%3Dnone", 0), ("third%3D1,own%3D76", 1)]
+        {
+            let found = c.get(&format!("{maps}?labelSelector={selector}")).await.ok();
+            assert_eq!(found["items"].as_array().map(Vec::len), Some(wanted), "{selector}");
+        }
+    }
+    c.patch(&format!("{maps}/m076"), "merge-patch+json", json!({"metadata": {"labels": {"third": "0"}}})).await.ok();
+    c.delete(&format!("{maps}/m079")).await.ok();
+    let found = c.get(&format!("{maps}?labelSelector=third%3D1")).await.ok();
+    assert_eq!(found["items"].as_array().map(Vec::len), Some(98));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_show_one_moment() {
+    let Some((c, ns)) = workspace("pages").await else { return };
+    let maps = format!("{ns}/configmaps");
+    for i in 0..20 {
+        c.post(&maps, json!({"metadata": {"name": format!("m{i:02}")}, "data": {"at": "first"}})).await.ok();
+    }
+    let whole = c.get(&maps).await.ok();
+    let first = c.get(&format!("{maps}?limit=5")).await.ok();
+    assert_eq!(first["metadata"]["remainingItemCount"], 15);
+    // What happens meanwhile is not seen on later pages.
+    c.delete(&format!("{maps}/m12")).await.ok();
+    c.post(&maps, json!({"metadata": {"name": "m12x"}})).await.ok();
+    c.patch(&format!("{maps}/m17"), "merge-patch+json", json!({"data": {"at": "later"}})).await.ok();
+    c.patch(&format!("{maps}/m17"), "merge-patch+json", json!({"data": {"at": "last"}})).await.ok();
+    let mut pages = first["items"].as_array().expect("items").clone();
+    let mut token = first["metadata"]["continue"].as_str().expect("more").to_owned();
+    loop {
+        let page = c.get(&format!("{maps}?limit=5&continue={token}")).await.ok();
+        assert_eq!(page["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"]);
+        pages.extend(page["items"].as_array().expect("items").iter().cloned());
+        match page["metadata"]["continue"].as_str() {
+            Some(next) => next.clone_into(&mut token),
+            None => break,
+        }
+    }
+    assert_eq!(Value::from(pages), whole["items"]);
+    let exact = format!(
+        "{maps}?resourceVersionMatch=Exact&resourceVersion={}",
+        whole["metadata"]["resourceVersion"].as_str().expect("one")
+    );
+    assert_eq!(c.get(&exact).await.ok()["items"], whole["items"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_protobuf_bodies_are_taken_as_they_come() {
+    let Some((c, ns)) = workspace("bodies").await else { return };
+    let schema = proto::schema::kind("", "v1", "ConfigMap").expect("schema");
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "large"}, "data": {"k": "x".repeat(700_000)}});
+    let body = Bytes::from(proto::protobuf::encode_envelope(schema, &map));
+    let headers = [("Content-Type", PROTOBUF), ("Accept", PROTOBUF)];
+    let made = c.call("POST", &format!("{ns}/configmaps"), &headers, Some(body)).await;
+    assert_eq!(made.code, 201);
+    assert_eq!(decoded(&made.bytes)["data"], map["data"]);
+    let read = packed(&c, &format!("{ns}/configmaps/large"), "application/json").await;
+    assert_eq!(serde_json::from_slice::<Value>(&unpacked(&read)).expect("JSON")["data"], map["data"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_over_websocket_sends_an_event_per_message() {
+    let Some((c, ns)) = workspace("sockets").await else { return };
+    let Some(server) = cluster().await else { return };
+    let maps = format!("{ns}/configmaps");
+    for name in ["a", "b"] {
+        c.post(&maps, json!({"metadata": {"name": name}})).await.ok();
+    }
+    let url = format!("wss://localhost{maps}?watch=1&timeoutSeconds=20");
+    let (mut socket, answer) =
+        tokio_tungstenite::client_async(url, server.connection().await).await.expect("a handshake");
+    assert_eq!(answer.status(), 101);
+    c.delete(&format!("{maps}/a")).await.ok();
+    let mut seen = Vec::new();
+    while seen.len() < 3 {
+        let Some(Ok(tungstenite::Message::Text(text))) = socket.next().await else { break };
+        let event: Value = serde_json::from_str(&text).expect("one event");
+        seen.push(format!("{} {}", event["type"], event["object"]["metadata"]["name"]).replace('"', ""));
+    }
+    assert_eq!(seen, ["ADDED a", "ADDED b", "DELETED a"]);
+}

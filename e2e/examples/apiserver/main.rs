@@ -1,0 +1,60 @@
+//! What kube-apiserver costs: CPU of the server per unit of work, memory, delays; one JSON line per figure.
+//!
+//! `cargo run --release -p ironclad-e2e --example apiserver -- BINARY [PODS [PART…]]` starts an etcd and BINARY (ours or
+//! upstream's: both take the same flags), creates PODS pods (10,000) of 4 KB and measures. PART: `lists`, `objects`,
+//! `watches`, `slow` (all by default).
+
+#[path = "../../../apiserver/tests/harness/pki.rs"]
+#[allow(dead_code)]
+mod pki;
+
+mod client;
+mod lists;
+mod objects;
+mod pods;
+mod watches;
+mod world;
+
+use serde_json::json;
+
+use world::World;
+
+/// Prints one figure.
+pub fn figure(name: &str, value: f64, unit: &str, limit: Option<f64>) {
+    println!("{}", json!({"name": name, "value": (value * 1000.0).round() / 1000.0, "unit": unit, "limit": limit}));
+}
+
+/// The middle one.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() -> anyhow::Result<()> {
+    // Nobody else installs one in this program.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut args = std::env::args().skip(1);
+    let binary = args.next().ok_or_else(|| anyhow::anyhow!("usage: bench BINARY [PODS [PART…]]"))?;
+    let count: usize = args.next().map_or(Ok(10_000), |n| n.parse())?;
+    let parts: Vec<String> = args.collect();
+    let wanted = |part: &str| parts.is_empty() || parts.iter().any(|p| p == part);
+
+    let world = World::start(&binary).await?;
+    figure("idle RSS", world.rss_mb(), "MB", Some(32.0));
+    objects::create(&world, count).await?;
+    if wanted("lists") {
+        lists::all(&world, count).await?;
+    }
+    if wanted("objects") {
+        objects::all(&world).await?;
+    }
+    if wanted("watches") {
+        watches::all(&world).await?;
+    }
+    if wanted("slow") {
+        lists::slow_readers(&world, 200).await?;
+    }
+    figure("RSS at the end", world.rss_mb(), "MB", None);
+    Ok(())
+}

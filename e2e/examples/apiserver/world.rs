@@ -1,0 +1,141 @@
+//! An etcd and a server as processes of their own, with what can be said about them from outside.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+
+use crate::client::Client;
+use crate::pki::{Identity, Pki};
+
+/// See the module. Everything ends with it.
+pub struct World {
+    dir: PathBuf,
+    etcd: Child,
+    server: Child,
+    etcd_port: u16,
+    port: u16,
+    pki: Pki,
+}
+
+fn free_port() -> anyhow::Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+fn quiet(command: &mut Command, log: &Path) -> anyhow::Result<Child> {
+    let log = fs::File::create(log)?;
+    Ok(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?)
+}
+
+fn start_etcd(dir: &Path, port: u16, peer: u16) -> anyhow::Result<Child> {
+    let (c, p) = (format!("http://127.0.0.1:{port}"), format!("http://127.0.0.1:{peer}"));
+    let mut command = Command::new("etcd");
+    command
+        .args(["--listen-client-urls", &c, "--advertise-client-urls", &c, "--listen-peer-urls", &p])
+        .args(["--initial-advertise-peer-urls", &p, "--initial-cluster", &format!("default={p}")])
+        .args(["--quota-backend-bytes", "8589934592", "--unsafe-no-fsync"])
+        .arg("--data-dir")
+        .arg(dir.join("etcd"));
+    quiet(&mut command, &dir.join("etcd.log")).context("etcd does not start")
+}
+
+impl World {
+    /// Starts both and waits until the server is ready.
+    pub async fn start(binary: &str) -> anyhow::Result<Self> {
+        let memory = Path::new("/dev/shm");
+        let base = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let dir = base.join(format!("apiserver-bench-{}", std::process::id()));
+        fs::create_dir_all(&dir)?;
+        let (pki, port, etcd_port) = (Pki::new(&dir), free_port()?, free_port()?);
+        let etcd = start_etcd(&dir, etcd_port, free_port()?)?;
+        let file = |name: &str| dir.join(name).display().to_string();
+        let mut command = Command::new(binary);
+        command.args([
+            format!("--etcd-servers=http://127.0.0.1:{etcd_port}"),
+            format!("--secure-port={port}"),
+            "--bind-address=127.0.0.1".to_owned(),
+            "--advertise-address=192.0.2.10".to_owned(),
+            "--service-cluster-ip-range=10.96.0.0/12".to_owned(),
+            "--authorization-mode=Node,RBAC".to_owned(),
+            format!("--client-ca-file={}", file("ca.crt")),
+            format!("--tls-cert-file={}", file("server.crt")),
+            format!("--tls-private-key-file={}", file("server.key")),
+            "--service-account-issuer=https://test".to_owned(),
+            format!("--service-account-key-file={}", file("sa.key")),
+            format!("--service-account-signing-key-file={}", file("sa.key")),
+        ]);
+        let began = Instant::now();
+        let server = quiet(&mut command, &dir.join("server.log")).context("the server does not start")?;
+        let world = Self { dir, etcd, server, etcd_port, port, pki };
+        world.ready().await?;
+        crate::figure("exec to /readyz", began.elapsed().as_secs_f64() * 1e3, "ms", None);
+        crate::figure("CPU until ready", world.cpu().as_secs_f64() * 1e3, "ms", Some(200.0));
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        Ok(world)
+    }
+
+    async fn ready(&self) -> anyhow::Result<()> {
+        let give_up = Instant::now() + Duration::from_secs(60);
+        loop {
+            if let Ok(mut client) = self.client().await
+                && client.get("/readyz", "*/*").await.is_ok()
+            {
+                return Ok(());
+            }
+            if Instant::now() > give_up {
+                bail!("the server is not ready; see {}", self.dir.join("server.log").display());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// A connection of its own, as the administrator.
+    pub async fn client(&self) -> anyhow::Result<Client> {
+        Client::connect(self.port, &self.pki, &Identity::Admin).await
+    }
+
+    /// A client of the etcd below.
+    pub async fn etcd(&self) -> anyhow::Result<etcd_client::Client> {
+        Ok(etcd_client::Client::connect([format!("127.0.0.1:{}", self.etcd_port)], None).await?)
+    }
+
+    /// CPU time that the server has used, of all its threads that live.
+    pub fn cpu(&self) -> Duration {
+        let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", self.server.id())) else { return Duration::ZERO };
+        let of =
+            |path: PathBuf| fs::read_to_string(path.join("schedstat")).ok()?.split(' ').next()?.parse::<u64>().ok();
+        Duration::from_nanos(tasks.flatten().filter_map(|t| of(t.path())).sum())
+    }
+
+    fn status_mb(&self, key: &str) -> f64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.server.id())).unwrap_or_default();
+        let line = status.lines().find_map(|l| l.strip_prefix(key)).unwrap_or("");
+        line.trim().trim_end_matches(" kB").trim().parse::<f64>().unwrap_or(f64::NAN) * 1024.0 / 1e6
+    }
+
+    /// Memory of the server that is resident now.
+    pub fn rss_mb(&self) -> f64 {
+        self.status_mb("VmRSS:")
+    }
+
+    /// Milliseconds of the server's CPU that `work` takes.
+    pub async fn cpu_of<T>(&self, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<(T, f64)> {
+        let before = self.cpu();
+        let outcome = work.await?;
+        // What the server does after the last byte is its cost as well.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        Ok((outcome, (self.cpu() - before).as_secs_f64() * 1e3))
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for child in [&mut self.server, &mut self.etcd] {
+            child.kill().and_then(|()| child.wait()).ok();
+        }
+        fs::remove_dir_all(&self.dir).ok();
+    }
+}
