@@ -236,6 +236,11 @@ fn patched(hook: &Hook, a: &mut Attributes<'_>, patch: Value) -> Result<bool, St
     let mut object = before.clone();
     hook.shown.present(&mut object);
     patch.apply(&mut object).map_err(|e| Status::internal(&e.to_string()))?;
+    // What a webhook adds is as incomplete as what clients send.
+    let own = proto::schema::kind_of(tree::text(&object, "/apiVersion"), tree::text(&object, "/kind"));
+    if let Some(schema) = own.or_else(|| a.resource.schema()) {
+        proto::defaulting::apply(schema, &mut object);
+    }
     hook.shown.restore(&mut object);
     let changed = object != before;
     if let Some(slot) = a.object.as_deref_mut() {
