@@ -341,6 +341,13 @@ impl Idl {
         kinds.sort();
         let table: Vec<_> = kinds.iter().map(|(g, v, k, i)| format!("(({g:?},{v:?},{k:?}),&M{i})")).collect();
         writeln!(text, "static KINDS: &[((&str, &str, &str), &Message)] = &[{}];", table.join(",\n"))?;
+        let pod =
+            kinds.iter().find(|(g, v, k, _)| g.is_empty() && v == "v1" && k == "Pod").ok_or("no Pod in the IDL")?;
+        writeln!(
+            text,
+            "/// A Pod's message. A program that names this one and looks none up does not carry the others."
+        )?;
+        writeln!(text, "pub static POD: &Message = &M{};", pod.3)?;
         Ok(text)
     }
 

@@ -76,7 +76,7 @@ fn shaped(shape: &str, i: usize, nodes: usize) -> PodBuilder {
         ),
         "preemption" => p.cpu("3").memory("500Mi").priority(10),
         // Every other pod asks for what no node has, and is tried again whenever one goes.
-        "unschedulable" if i % 2 == 0 => p.cpu("900"),
+        "unschedulable" if i.is_multiple_of(2) => p.cpu("900"),
         "daemonset" => {
             let name = json!([{"key": "metadata.name", "operator": "In", "values": [format!("n{}", i % nodes)]}]);
             with(

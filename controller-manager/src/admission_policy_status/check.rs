@@ -328,20 +328,22 @@ fn overload(name: &str, method: bool, args: &[&Type]) -> Option<Type> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::types::request;
+    use super::super::types::{Document, request};
     use super::*;
 
     fn variables() -> Variables {
-        let deployment = proto::schema::kind("apps", "v1", "Deployment").expect("kind");
-        let object = Type::of_message(deployment);
-        let schema = serde_json::json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+        let document = proto::openapi::v3_group_version("apps", "v1").expect("a document");
+        let document = Document::new(serde_json::from_slice(&document).expect("JSON"));
+        let object = document.kind("apps", "v1", "Deployment").expect("kind");
+        let metadata = "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+        let schema = serde_json::json!({"type": "object", "properties": {"metadata": {"$ref": metadata}, "spec": {"type": "object", "properties": {
             "size": {"type": "integer"}, "names": {"type": "array", "items": {"type": "string"}},
             "free": {"x-kubernetes-preserve-unknown-fields": true, "type": "object"}}}}});
         [
             ("object", object.clone()),
             ("oldObject", object),
             ("request", request()),
-            ("custom", Type::of_schema("Foo", &schema)),
+            ("custom", Type::of_schema("Foo", &schema, &document)),
             ("params", Type::Dyn),
             ("variables", Type::Dyn),
         ]

@@ -1,7 +1,8 @@
 //! Says in the status of admission policies which expressions cannot work. Answers for
 //! `validatingadmissionpolicy-status`.
 //!
-//! Types of built-in kinds come from the schema tables, those of custom resources from their definitions.
+//! Types come from the OpenAPI documents of the server, as they do upstream: those of built-in kinds and of custom
+//! resources alike.
 
 pub mod check;
 pub mod plan;
@@ -16,7 +17,7 @@ use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::{KINDS_MAX, Kind, Matched};
-use self::types::Type;
+use self::types::{Document, Type};
 use crate::engine::action::object_path;
 use crate::engine::context::Context;
 use crate::engine::object::Key;
@@ -25,10 +26,9 @@ use crate::engine::rest::{Rest, RestError};
 use crate::engine::worker::{self, Synced};
 
 const OWNER: &str = "validatingadmissionpolicy-status";
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 struct Policies {
-    /// Reads definitions of custom resources.
+    /// Reads what the server says of its kinds.
     reads: Rest,
     rest: Rest,
     policies: Store<ValidatingAdmissionPolicy>,
@@ -94,47 +94,41 @@ impl Policies {
     /// The kind of a resource, if it is known.
     async fn kind(&self, resource: &Matched) -> Result<Option<Kind>, RestError> {
         let Matched { group, version, resource: plural } = resource;
-        if let Some(row) = proto::resources::find(group, version, plural) {
-            let found = proto::schema::kind(&row.group, &row.version, &row.kind);
-            return Ok(found.map(|m| Kind { name: named(group, version, &row.kind), object: Type::of_message(m) }));
-        }
-        let path = format!("{DEFINITIONS}?fieldSelector=metadata.name%3D{plural}.{group}");
-        let list = match self.reads.get(&path).await {
-            Err(e) if e.missing() => return Ok(None),
-            other => other?,
+        let Some(served) = self.read(&place(group, version)).await? else { return Ok(None) };
+        let mut resources = served["resources"].as_array().into_iter().flatten();
+        let Some(kind) = resources.find(|r| r["name"] == *plural).and_then(|r| r["kind"].as_str()) else {
+            return Ok(None);
         };
-        Ok(of_definition(&list["items"][0], version)
-            .map(|(kind, object)| Kind { name: named(group, version, &kind), object }))
+        let object = self.of_kind(group, version, kind).await?;
+        Ok(object.map(|object| Kind { name: named(group, version, kind), object }))
     }
 
     /// The type of the parameters, if it is known.
     async fn params(&self, kind: &ParamKind) -> Result<Option<Type>, RestError> {
         let api_version = kind.api_version.as_deref().unwrap_or_default();
-        let name = kind.kind.as_deref().unwrap_or_default();
-        if let Some(message) = proto::schema::kind_of(api_version, name) {
-            return Ok(Some(Type::of_message(message)));
-        }
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        let list = match self.reads.get(DEFINITIONS).await {
-            Err(e) if e.missing() => return Ok(None),
-            other => other?,
-        };
-        let mut all = list["items"].as_array().into_iter().flatten();
-        let found = all.find(|d| d["spec"]["group"] == group && d["spec"]["names"]["kind"] == name);
-        Ok(found.and_then(|d| of_definition(d, version)).map(|(_, of)| of))
+        self.of_kind(group, version, kind.kind.as_deref().unwrap_or_default()).await
     }
+
+    async fn of_kind(&self, group: &str, version: &str, kind: &str) -> Result<Option<Type>, RestError> {
+        let document = self.read(&format!("/openapi/v3{}", place(group, version))).await?;
+        Ok(document.and_then(|document| Document::new(document).kind(group, version, kind)))
+    }
+
+    async fn read(&self, path: &str) -> Result<Option<Value>, RestError> {
+        match self.reads.get(path).await {
+            Err(e) if e.missing() => Ok(None),
+            other => other.map(Some),
+        }
+    }
+}
+
+/// Where a group and version is served.
+fn place(group: &str, version: &str) -> String {
+    if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") }
 }
 
 /// `apps/v1, Kind=Deployment`
 fn named(group: &str, version: &str, kind: &str) -> String {
     if group.is_empty() { format!("/{version}, Kind={kind}") } else { format!("{group}/{version}, Kind={kind}") }
-}
-
-/// Kind and type of a version that a definition defines.
-fn of_definition(definition: &Value, version: &str) -> Option<(String, Type)> {
-    let spec = &definition["spec"];
-    let kind = spec["names"]["kind"].as_str()?;
-    let version = spec["versions"].as_array()?.iter().find(|v| v["name"] == version)?;
-    let schema = &version["schema"]["openAPIV3Schema"];
-    schema.is_object().then(|| (kind.to_owned(), Type::of_schema(kind, schema)))
 }

@@ -10,7 +10,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 
 use super::check::{Variables, check};
-use super::types::{Shape, Type, request};
+use super::types::{Shape, Type, namespace, request};
 
 /// A policy that matches more kinds is checked against so many.
 pub const KINDS_MAX: usize = 10;
@@ -85,13 +85,12 @@ pub fn warnings(spec: &ValidatingAdmissionPolicySpec, kinds: &[Kind], params: Op
 
 /// What an expression may name when it is about an object of this type.
 fn variables(spec: &ValidatingAdmissionPolicySpec, object: &Type, params: Option<&Type>) -> Variables {
-    let namespace = proto::schema::kind("", "v1", "Namespace").map_or(Type::Dyn, Type::of_message);
     let mut out: Variables = [
         ("object", object.clone()),
         ("oldObject", object.clone()),
         ("request", request()),
         ("authorizer", Type::Dyn),
-        ("namespaceObject", namespace),
+        ("namespaceObject", namespace()),
     ]
     .into_iter()
     .map(|(name, of)| (name.to_owned(), of))
@@ -112,6 +111,7 @@ fn variables(spec: &ValidatingAdmissionPolicySpec, object: &Type, params: Option
 
 #[cfg(test)]
 mod tests {
+    use super::super::types::Document;
     use super::*;
     use serde_json::{Value, json};
 
@@ -120,8 +120,10 @@ mod tests {
     }
 
     fn deployment() -> Kind {
-        let message = proto::schema::kind("apps", "v1", "Deployment").expect("kind");
-        Kind { name: "apps/v1, Kind=Deployment".into(), object: Type::of_message(message) }
+        let document = proto::openapi::v3_group_version("apps", "v1").expect("a document");
+        let document = Document::new(serde_json::from_slice(&document).expect("JSON"));
+        let object = document.kind("apps", "v1", "Deployment").expect("kind");
+        Kind { name: "apps/v1, Kind=Deployment".into(), object }
     }
 
     #[test]

@@ -1,10 +1,13 @@
-//! The types of expressions, and how they follow from the schemas of API objects.
+//! The types of expressions, and how they follow from the schemas of API objects, which the server publishes as OpenAPI:
+//! those of built-in kinds and of custom resources in the same form.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use proto::schema::{Card, Field, Kind, Message, MessageRef};
-use serde_json::Value;
+use serde_json::{Value, json};
+
+const REFERENCE: &str = "#/components/schemas/";
+const OBJECT_META: &str = "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
 /// The type of a value in CEL.
 #[derive(Clone, Debug)]
@@ -40,14 +43,43 @@ pub enum Type {
 /// Where an object's fields are written down.
 #[derive(Clone, Debug)]
 pub enum Shape {
-    /// A built-in kind or a part of one.
-    Message(MessageRef),
-    /// A custom resource or a part of one: name and JSON schema.
-    Custom(Arc<str>, Arc<Value>),
+    /// A schema by name, and the document that it refers into.
+    Schema(Arc<str>, Arc<Value>, Document),
     /// What expressions are given besides objects.
     Given(&'static str, &'static [(&'static str, Given)]),
     /// The variables a policy declares.
     Variables(Arc<BTreeMap<String, Type>>),
+}
+
+/// The OpenAPI v3 document of a group and version.
+#[derive(Clone, Debug, Default)]
+pub struct Document(Arc<Value>);
+
+impl Document {
+    /// Of what the server answers.
+    #[must_use]
+    pub fn new(document: Value) -> Self {
+        Self(Arc::new(document))
+    }
+
+    /// The type of a root kind.
+    #[must_use]
+    pub fn kind(&self, group: &str, version: &str, kind: &str) -> Option<Type> {
+        let wanted = json!({"group": group, "version": version, "kind": kind});
+        let is = |schema: &Value| {
+            let kinds = schema["x-kubernetes-group-version-kind"].as_array();
+            kinds.is_some_and(|kinds| kinds.contains(&wanted))
+        };
+        let schemas = self.0["components"]["schemas"].as_object()?;
+        let (name, schema) = schemas.iter().find(|(_, schema)| is(schema))?;
+        Some(Type::of_schema(name, schema, self))
+    }
+
+    /// The name and the schema behind a `$ref`.
+    fn behind<'a>(&'a self, reference: &'a str) -> Option<(&'a str, &'a Value)> {
+        let name = reference.strip_prefix(REFERENCE)?;
+        Some((name, self.0["components"]["schemas"].get(name)?))
+    }
 }
 
 /// The type of a field of what expressions are given.
@@ -57,10 +89,16 @@ pub enum Given {
     String,
     /// A boolean.
     Bool,
+    /// A signed integer.
+    Int,
+    /// A moment.
+    Timestamp,
     /// Anything.
     Dyn,
     /// A list of texts.
     Strings,
+    /// A map from text to text.
+    Labels,
     /// A map from text to lists of texts.
     Extra,
     /// An object.
@@ -74,15 +112,14 @@ impl Type {
         Self::List(Box::new(of))
     }
 
-    /// The root type of a built-in kind.
+    /// The type that a schema describes; `name` is what it is called when it is an object.
     #[must_use]
-    pub fn of_message(message: &'static Message) -> Self {
-        Self::Object(Shape::Message(MessageRef::Static(message)))
-    }
-
-    /// The type of a part of a JSON schema. `root` marks a whole object, which has metadata whatever the schema says.
-    #[must_use]
-    pub fn of_schema(name: &str, schema: &Value) -> Self {
+    pub fn of_schema(name: &str, schema: &Value, document: &Document) -> Self {
+        // A reference with a description or a default beside it is wrapped in allOf.
+        if let Some(reference) = schema["$ref"].as_str().or_else(|| schema["allOf"][0]["$ref"].as_str()) {
+            let found = document.behind(reference);
+            return found.map_or(Self::Dyn, |(name, schema)| Self::of_schema(name, schema, document));
+        }
         let flag = |key: &str| schema[key] == true;
         if flag("x-kubernetes-int-or-string") || flag("x-kubernetes-preserve-unknown-fields") {
             return Self::Dyn;
@@ -95,15 +132,16 @@ impl Type {
                 "byte" => Self::Bytes,
                 "duration" => Self::Duration,
                 "date" | "date-time" => Self::Timestamp,
+                "int-or-string" => Self::Dyn,
                 _ => Self::String,
             },
-            "array" => Self::list(Self::of_schema(&format!("{name}.@idx"), &schema["items"])),
+            "array" => Self::list(Self::of_schema(&format!("{name}.@idx"), &schema["items"], document)),
             "object" if schema["additionalProperties"].is_object() => {
-                let value = Self::of_schema(&format!("{name}.@elem"), &schema["additionalProperties"]);
+                let value = Self::of_schema(&format!("{name}.@elem"), &schema["additionalProperties"], document);
                 Self::Map(Box::new(Self::String), Box::new(value))
             }
             "object" if schema["properties"].is_object() || flag("x-kubernetes-embedded-resource") => {
-                Self::Object(Shape::Custom(name.into(), Arc::new(schema.clone())))
+                Self::Object(Shape::Schema(name.into(), Arc::new(schema.clone()), document.clone()))
             }
             _ => Self::Dyn,
         }
@@ -114,8 +152,7 @@ impl Type {
     pub fn field(&self, name: &str) -> Option<Self> {
         match self {
             Self::Map(_, value) => Some((**value).clone()),
-            Self::Object(Shape::Message(m)) => m.field(name).map(of_field),
-            Self::Object(Shape::Custom(path, schema)) => custom_field(path, schema, name),
+            Self::Object(Shape::Schema(path, schema, document)) => of_property(path, schema, document, name),
             Self::Object(Shape::Given(_, fields)) => {
                 fields.iter().find(|(n, _)| *n == name).map(|(_, given)| of_given(*given))
             }
@@ -154,50 +191,23 @@ impl std::fmt::Display for Type {
             Self::Timestamp => "google.protobuf.Timestamp",
             Self::List(of) => return write!(f, "list({of})"),
             Self::Map(key, value) => return write!(f, "map({key}, {value})"),
-            Self::Object(Shape::Message(m)) => &m.name,
-            Self::Object(Shape::Custom(name, _)) => name,
+            Self::Object(Shape::Schema(name, ..)) => name,
             Self::Object(Shape::Given(name, _)) => name,
             Self::Object(Shape::Variables(_)) => "kubernetes.variables",
         })
     }
 }
 
-fn of_field(field: &Field) -> Type {
-    let one = of_kind(&field.kind);
-    match field.card {
-        Card::Single => one,
-        Card::Repeated => Type::list(one),
-        Card::Map => Type::Map(Box::new(Type::String), Box::new(one)),
+/// Kind, version and metadata of an embedded object are there whether its schema names them or not.
+fn of_property(path: &str, schema: &Value, document: &Document, name: &str) -> Option<Type> {
+    if let Some(property) = schema["properties"].get(name) {
+        return Some(Type::of_schema(&format!("{path}.{name}"), property, document));
     }
-}
-
-fn of_kind(kind: &Kind) -> Type {
-    match kind {
-        Kind::Bool => Type::Bool,
-        Kind::Int32 | Kind::Int64 => Type::Int,
-        Kind::Double => Type::Double,
-        Kind::String | Kind::Quantity | Kind::Duration => Type::String,
-        Kind::Bytes => Type::Bytes,
-        Kind::Time | Kind::MicroTime => Type::Timestamp,
-        Kind::StringList => Type::list(Type::String),
-        Kind::Message(m) => Type::Object(Shape::Message(m.clone())),
-        _ => Type::Dyn,
-    }
-}
-
-/// Kind, version and metadata are there whether the schema of a root object names them or not.
-fn custom_field(path: &str, schema: &Value, name: &str) -> Option<Type> {
-    let root = !path.contains('.') || schema["x-kubernetes-embedded-resource"] == true;
     match name {
-        "apiVersion" | "kind" if root => Some(Type::String),
-        "metadata" if root => {
-            let meta = proto::schema::message("k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta");
-            Some(meta.map_or(Type::Dyn, Type::of_message))
-        }
-        _ => {
-            let found = schema["properties"].get(name)?;
-            Some(Type::of_schema(&format!("{path}.{name}"), found))
-        }
+        _ if schema["x-kubernetes-embedded-resource"] != true => None,
+        "apiVersion" | "kind" => Some(Type::String),
+        "metadata" => Some(Type::of_schema(name, &json!({"$ref": OBJECT_META}), document)),
+        _ => None,
     }
 }
 
@@ -205,6 +215,9 @@ fn of_given(given: Given) -> Type {
     match given {
         Given::String => Type::String,
         Given::Bool => Type::Bool,
+        Given::Int => Type::Int,
+        Given::Timestamp => Type::Timestamp,
+        Given::Labels => Type::Map(Box::new(Type::String), Box::new(Type::String)),
         Given::Dyn => Type::Dyn,
         Given::Strings => Type::list(Type::String),
         Given::Extra => Type::Map(Box::new(Type::String), Box::new(Type::list(Type::String))),
@@ -245,5 +258,36 @@ pub fn request() -> Type {
             ("dryRun", Given::Bool),
             ("options", Given::Dyn),
         ],
+    ))
+}
+
+const NAMESPACE_METADATA: Given = Given::Object(
+    "kubernetes.NamespaceMetadata",
+    &[
+        ("name", Given::String),
+        ("generateName", Given::String),
+        ("namespace", Given::String),
+        ("labels", Given::Labels),
+        ("annotations", Given::Labels),
+        ("uid", Given::String),
+        ("UID", Given::String),
+        ("creationTimestamp", Given::Timestamp),
+        ("deletionGracePeriodSeconds", Given::Int),
+        ("deletionTimestamp", Given::Timestamp),
+        ("generation", Given::Int),
+        ("resourceVersion", Given::String),
+        ("finalizers", Given::Strings),
+    ],
+);
+const NAMESPACE_SPEC: Given = Given::Object("kubernetes.NamespaceSpec", &[("finalizers", Given::Strings)]);
+const NAMESPACE_STATUS: Given =
+    Given::Object("kubernetes.NamespaceStatus", &[("conditions", Given::Dyn), ("phase", Given::String)]);
+
+/// The type of `namespaceObject`: of a Namespace, what policies may rely on.
+#[must_use]
+pub fn namespace() -> Type {
+    Type::Object(Shape::Given(
+        "kubernetes.Namespace",
+        &[("metadata", NAMESPACE_METADATA), ("spec", NAMESPACE_SPEC), ("status", NAMESPACE_STATUS)],
     ))
 }

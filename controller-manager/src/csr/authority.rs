@@ -12,7 +12,6 @@ use x509_parser::prelude::{FromDer, ParsedExtension, X509Certificate};
 
 use super::der;
 use super::request::{Request, RequestError, usages};
-use crate::engine::clock;
 
 /// Certificates are dated back by this much, for clocks that are behind.
 const BACKDATE: Duration = Duration::from_mins(5);

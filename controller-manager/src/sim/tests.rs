@@ -1,4 +1,4 @@
-//! Every scenario, and under every fault when asked for (`--ignored`): that takes minutes of processor time.
+//! Every scenario, by itself and under every fault: a few minutes of processor time.
 //! `SCENARIO=<part of a name>` plays only some and says more.
 
 use super::faults::Fault;
@@ -69,37 +69,31 @@ fn as_documented() {
 }
 
 #[test]
-#[ignore = "takes minutes"]
 fn with_conflicting_writers() {
     under(Fault::Conflicts);
 }
 
 #[test]
-#[ignore = "takes minutes"]
 fn with_failing_writes() {
     under(Fault::Failing);
 }
 
 #[test]
-#[ignore = "takes minutes"]
 fn with_slow_writes() {
     under(Fault::Slow);
 }
 
 #[test]
-#[ignore = "takes minutes"]
 fn with_watch_gaps() {
     under(Fault::Gaps);
 }
 
 #[test]
-#[ignore = "takes minutes"]
 fn with_server_restarts() {
     under(Fault::Restarts);
 }
 
 #[test]
-#[ignore = "takes minutes"]
 fn with_failover() {
     under(Fault::Failover);
 }

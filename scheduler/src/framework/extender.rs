@@ -39,6 +39,9 @@ pub struct Victims {
     pub violations: usize,
 }
 
+/// Scores from 0 to 10 by node, and the weight of the extender.
+pub type Weighed = (HashMap<String, i64>, i64);
+
 /// One extender. Calls may block for as long as its timeout says.
 #[async_trait]
 pub trait Extender: Send + Sync {
@@ -56,8 +59,8 @@ pub trait Extender: Send + Sync {
     fn binds(&self) -> bool;
     /// Which nodes are fine.
     fn filter(&self, pod: &PodInfo, nodes: &[&NodeInfo]) -> Result<Filtered, String>;
-    /// Scores from 0 to 10 by node, and the weight; `None` when it gives none.
-    fn prioritize(&self, pod: &PodInfo, nodes: &[&NodeInfo]) -> Result<Option<(HashMap<String, i64>, i64)>, String>;
+    /// `None` when it gives no scores.
+    fn prioritize(&self, pod: &PodInfo, nodes: &[&NodeInfo]) -> Result<Option<Weighed>, String>;
     /// The candidates it agrees to, with the victims it wants.
     fn preempt(&self, pod: &PodInfo, victims: &HashMap<String, Victims>) -> Result<HashMap<String, Victims>, String>;
     /// Binds.

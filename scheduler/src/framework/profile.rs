@@ -44,6 +44,9 @@ pub enum ConfigError {
 
 pub(super) type Named<T> = (&'static str, Arc<T>);
 
+/// What a plugin says: its name, its weight, and a score for each node.
+pub type PluginScores = (&'static str, i64, Vec<i64>);
+
 /// See the module.
 pub struct Profile {
     /// The `schedulerName` it answers to.
@@ -314,7 +317,7 @@ impl Profile {
         state: &mut CycleState,
         pod: &PodInfo,
         nodes: &[&NodeInfo],
-    ) -> Result<Vec<(&'static str, i64, Vec<i64>)>, Status> {
+    ) -> Result<Vec<PluginScores>, Status> {
         timed(Point::PreScore, &self.name, || {
             for (name, plugin) in &self.pre_score {
                 let status = plugin.pre_score(cx, state, pod, nodes);

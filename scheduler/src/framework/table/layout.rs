@@ -8,6 +8,9 @@ use crate::framework::profile::Named;
 use crate::framework::rule::{Depends, Rules};
 use crate::model::PodInfo;
 
+/// Rules in place of a Score, with the Score that normalises and its weight.
+pub(super) type Soft = (Named<dyn Rules>, Arc<dyn Score>, i64);
+
 /// See the module.
 pub struct Layout {
     /// PreFilters of plugins that look at nodes alone.
@@ -22,8 +25,8 @@ pub struct Layout {
     pub(super) relative: Vec<(Named<dyn Score>, i64)>,
     /// Rules in place of Filters.
     pub(super) hard: Vec<Named<dyn Rules>>,
-    /// Rules in place of Scores, with the Score that normalises and its weight.
-    pub(super) soft: Vec<(Named<dyn Rules>, Arc<dyn Score>, i64)>,
+    /// Rules in place of Scores.
+    pub(super) soft: Vec<Soft>,
     /// Plugins that may depend on anything, and must skip themselves.
     others: Vec<Other>,
 }

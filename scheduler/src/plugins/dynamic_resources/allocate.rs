@@ -65,12 +65,15 @@ struct At {
 /// The value that the devices under a constraint share, and how many they are.
 type Shared<'a> = (Option<&'a DeviceAttribute>, usize);
 
+/// A claim, a request in it and an alternative of the request.
+type Place = (usize, usize, usize);
+
 struct Search<'a> {
     setup: &'a Setup,
     selectors: &'a Selectors,
     pools: Vec<Pool<'a>>,
     /// The devices of requests for all of them.
-    all: HashMap<(usize, usize, usize), Vec<(&'a Slice, &'a Device)>>,
+    all: HashMap<Place, Vec<(&'a Slice, &'a Device)>>,
     /// Devices taken in this search, and the claims that took them.
     taken: HashMap<&'a DeviceId, HashSet<usize>>,
     shares: Vec<Share<'a>>,
