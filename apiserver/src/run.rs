@@ -10,11 +10,13 @@ use shared::flags::FlagSet;
 use shared::run::{Shutdown, TaskGroup};
 
 use crate::access::Access;
+use crate::admission::Caller;
 use crate::api::{Api, Context, Permits};
 use crate::audit::Audit;
 use crate::bootstrap;
 use crate::cache::{CacheReader, Hub};
 use crate::connect::Connect;
+use crate::crd;
 use crate::registry::Rows;
 use crate::registry::core::kubernetes_service::Reconciler;
 use crate::registry::core::node_ports::PortRange;
@@ -156,6 +158,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         tokens: OnceLock::new(),
         virtuals: OnceLock::new(),
         permits: OnceLock::new(),
+        caller: OnceLock::new(),
         closing: closing.clone(),
     });
     let api = Api::new(Arc::new(InProcess(engine.clone())), rows.clone());
@@ -191,9 +194,20 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         }
         None => milestones.flow.store(true, Ordering::Release),
     }
+    let _ = engine.caller.set(Arc::new(Caller::new(
+        cx.reader.clone(),
+        tasks.clone(),
+        shutdown.clone(),
+        flags.boolean("enable-aggregator-routing"),
+    )));
+    let defined = Arc::new(tokio::sync::Notify::new());
+    if let Some(controller) = crd::controller::Controller::new(engine.clone(), api.clone()) {
+        let seen = defined.clone();
+        tasks.spawn("custom-resources", until(&shutdown, controller.run(move || seen.notify_one())));
+    }
     let progress = bootstrap::start(&cx, access.rbac_enabled());
     start_system(&tasks, &shutdown, &api, &reconciler, &milestones, reconciles);
-    tasks.spawn("sync", until(&shutdown, synced(hub, milestones.clone())));
+    tasks.spawn("sync", until(&shutdown, synced(hub, defined, milestones.clone())));
 
     let health = Health {
         store,
@@ -290,7 +304,7 @@ fn start_system(
 }
 
 /// The caches every request may need.
-async fn synced(hub: Arc<Hub>, milestones: Arc<Milestones>) {
+async fn synced(hub: Arc<Hub>, defined: Arc<tokio::sync::Notify>, milestones: Arc<Milestones>) {
     for (group, plural) in [
         ("", "namespaces"),
         ("rbac.authorization.k8s.io", "clusterroles"),
@@ -300,5 +314,6 @@ async fn synced(hub: Arc<Hub>, milestones: Arc<Milestones>) {
             hub.cacher(&row).wait_ready().await;
         }
     }
+    defined.notified().await;
     milestones.synced.store(true, Ordering::Release);
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use shared::authn::UserInfo;
 use shared::status::Status;
 
-use super::inflight::{self, Limits};
 use super::Head;
+use super::inflight::{self, Limits};
 use crate::api::RequestInfo;
 use crate::flowcontrol::{Classified, FlowControl, Seat, Watching};
 

@@ -21,10 +21,10 @@ mod namespace_exists;
 mod namespace_lifecycle;
 mod node_restriction;
 mod owner_references;
+mod plugins;
 mod pod_node_selector;
 mod pod_security;
 mod pod_tolerations;
-mod plugins;
 mod pod_topology_labels;
 mod policies;
 mod priority;
@@ -52,6 +52,7 @@ use shared::status::Status;
 pub use chain::Chain;
 pub use plugins::Deps;
 pub use reinvocation::Reinvocation;
+pub use webhooks::Caller;
 
 use crate::access::{deny, tree};
 

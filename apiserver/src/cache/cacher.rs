@@ -190,6 +190,11 @@ impl Cacher {
         self.state.write().watchers = super::state::Watchers::default();
     }
 
+    /// Ends all watches: the cache is about to go.
+    pub fn close(&self) {
+        self.state.write().watchers = super::state::Watchers::default();
+    }
+
     /// Applies a write. Older revisions than what is known are ignored, so replays are harmless. One transaction (such
     /// as the end of a lease) may change several keys at one revision.
     pub fn put(&self, entry: Entry) {

@@ -191,6 +191,13 @@ impl Hub {
         }
     }
 
+    /// Ends the cache of a resource, and the watches on it. A request for it starts another one.
+    pub fn forget(&self, resource: &Row) {
+        if let Some(slot) = self.slots.write().remove(&self.prefix(resource)) {
+            slot.cacher.close();
+        }
+    }
+
     /// Waits until the caches are as new as etcd is now. Returns the revision reached.
     pub async fn catch_up(&self) -> Result<i64, storage::Error> {
         let (tell, told) = oneshot::channel();

@@ -121,6 +121,53 @@ pub fn decode(
     Ok(Decoded { object: decoded.value, warnings: decoded.warnings })
 }
 
+/// Reads a body as a custom object. `settle` drops what its schema does not know, and names it.
+pub fn decode_custom(
+    content_type: &str,
+    body: &[u8],
+    row: &Resource,
+    validation: FieldValidation,
+    settle: impl FnOnce(&mut Value) -> Vec<String>,
+) -> Result<Decoded, Status> {
+    let format = body_format(content_type).filter(|f| *f != Format::Protobuf);
+    let Some(format) = format else { return Err(Status::unsupported_media_type(&BODY_TYPES[..2])) };
+    let (kind, version) = (&*row.kind, row.api_version());
+    if format == Format::Yaml && too_deep(body) {
+        return Err(unrecognized(kind, &format!("yaml: {TOO_DEEP} ({})", shown(body))));
+    }
+    let converted;
+    let text: &[u8] = if format == Format::Yaml {
+        converted = yaml::to_json(body).map_err(|e| unrecognized(kind, &format!("{e} ({})", shown(body))))?;
+        &converted
+    } else {
+        body
+    };
+    let (there, own_kind) = json::type_meta(text).map_err(|e| {
+        unrecognized(kind, &format!("couldn't get version/kind; json parse error: {e} ({})", shown(body)))
+    })?;
+    if own_kind.is_empty() {
+        let text = String::from_utf8_lossy(text);
+        return Err(unrecognized(kind, &format!("Object 'Kind' is missing in '{text}' ({})", shown(body))));
+    }
+    if there != version {
+        return Err(Status::bad_request(&format!(
+            "the API version in the data ({there}) does not match the expected API version ({version})"
+        )));
+    }
+    let refused = |why: String| cannot_be_handled(kind, &row.version, kind, &why);
+    let decoded =
+        json::decode(crate::crd::objects::open(), text, Strictness::Warn).map_err(|e| refused(e.to_string()))?;
+    let (mut object, mut warnings) = (decoded.value, decoded.warnings);
+    warnings.extend(settle(&mut object).iter().map(|f| format!("unknown field {}", go_quote(f))));
+    match validation {
+        FieldValidation::Strict if !warnings.is_empty() => {
+            Err(refused(format!("strict decoding error: {}", warnings.join(", "))))
+        }
+        FieldValidation::Ignore => Ok(Decoded { object, warnings: Vec::new() }),
+        _ => Ok(Decoded { object, warnings }),
+    }
+}
+
 /// Deepest nesting of flow collections in YAML.
 const MAX_YAML_DEPTH: usize = 10_000;
 /// What is said about deeper ones.

@@ -7,7 +7,9 @@ mod body;
 mod encode;
 
 pub use accept::{Accepted, Format, NotAcceptable, Shape, parse};
-pub use body::{Decoded, Expected, TOO_DEEP, decode, decode_patched, decode_tree, other_kind, too_deep, unpatched};
+pub use body::{
+    Decoded, Expected, TOO_DEEP, decode, decode_custom, decode_patched, decode_tree, other_kind, too_deep, unpatched,
+};
 pub use encode::{envelope, metadata_of, object, partial_list_kind, status, table_kind};
 
 use shared::status::Status;

@@ -6,7 +6,9 @@ use proto::openapi;
 use sha2::{Digest, Sha256};
 use shared::status::Status;
 
+use crate::crd;
 use crate::negotiate;
+use crate::registry::Rows;
 
 /// A document to send.
 pub struct Document {
@@ -48,17 +50,32 @@ pub fn v2(accept: Option<&str>) -> Result<Document, Status> {
 }
 
 /// `/openapi/v3`: where the documents are.
-pub fn index() -> Document {
-    let body = serde_json::to_vec(&openapi::v3_index()).unwrap_or_default();
+pub fn index(rows: &Rows) -> Document {
+    let mut index = openapi::v3_index();
+    for (path, hash) in crd::openapi::index(rows) {
+        index["paths"][&path] = serde_json::json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={hash}")});
+    }
+    let body = serde_json::to_vec(&index).unwrap_or_default();
     Document { content_type: V3_JSON, etag: tag(&body), body }
 }
 
 /// `/openapi/v3/<path>`; `None` when there is no such document.
-pub fn v3(path: &str, accept: Option<&str>) -> Option<Result<Document, Status>> {
-    let body = openapi::v3(path)?;
+pub fn v3(rows: &Rows, path: &str, accept: Option<&str>) -> Option<Result<Document, Status>> {
+    let Some(body) = openapi::v3(path) else { return custom(rows, path, accept) };
     if !takes_json(&media(accept)) {
         return Some(Err(negotiate::unavailable(&[V3_JSON])));
     }
     let etag = openapi::v3_hash(path).map_or_else(|| tag(&body), |h| format!("\"{h}\""));
     Some(Ok(Document { content_type: V3_JSON, etag, body }))
+}
+
+/// The document of a group version that only custom resources are in.
+fn custom(rows: &Rows, path: &str, accept: Option<&str>) -> Option<Result<Document, Status>> {
+    let document = crd::openapi::document(rows, path)?;
+    if !takes_json(&media(accept)) {
+        return Some(Err(negotiate::unavailable(&[V3_JSON])));
+    }
+    let hash = crd::openapi::index(rows).into_iter().find(|(p, _)| p == path).map(|(_, h)| h).unwrap_or_default();
+    let body = serde_json::to_vec(&document).unwrap_or_default();
+    Some(Ok(Document { content_type: V3_JSON, etag: format!("\"{hash}\""), body }))
 }

@@ -18,6 +18,13 @@ use proto::Value;
 use proto::resources::Resource;
 use serde::Deserialize;
 
+use crate::crd;
+
+/// The time since a moment, as ages are printed.
+pub fn since(moment: &Value, now: jiff::Timestamp) -> String {
+    text::since(Some(moment), now)
+}
+
 /// One column.
 #[derive(Debug, Deserialize)]
 pub struct Column {
@@ -55,7 +62,10 @@ fn generic() -> &'static [Column] {
 }
 
 /// The columns of a resource.
-pub fn columns(row: &Resource) -> &'static [Column] {
+pub fn columns(row: &Resource) -> &[Column] {
+    if let Some(served) = crd::served(row) {
+        return &served.columns;
+    }
     let key = if row.group.is_empty() {
         format!("api/{}/{}", row.version, row.plural)
     } else {
@@ -66,13 +76,20 @@ pub fn columns(row: &Resource) -> &'static [Column] {
 
 /// The cells of an object, one per column.
 pub fn row(row: &Resource, object: &Value) -> Vec<Value> {
+    if let Some(served) = crd::served(row) {
+        return crd::objects::cells(served, object, jiff::Timestamp::now());
+    }
     cells::of(row, object, columns(row), jiff::Timestamp::now())
 }
 
 /// The JSON text of the cells of an object, with ages left open: it stays true as long as the object does.
 pub fn open_row(row: &Resource, object: &Value) -> Vec<u8> {
     let mut out = Vec::new();
-    proto::json::encode_any(&Value::Array(cells::of(row, object, columns(row), text::OPEN)), &mut out);
+    let cells = match crd::served(row) {
+        Some(served) => crd::objects::cells(served, object, text::OPEN),
+        None => cells::of(row, object, columns(row), text::OPEN),
+    };
+    proto::json::encode_any(&Value::Array(cells), &mut out);
     out
 }
 

@@ -6,6 +6,9 @@
 use std::borrow::Borrow;
 
 use proto::Value;
+use proto::resources::Resource;
+
+use crate::crd;
 
 /// A selectable field: its label in each API group that serves the resource, and where its value is.
 pub struct Selectable {
@@ -72,6 +75,31 @@ pub fn of(group: &str, plural: &str) -> &'static [Selectable] {
         ("certificates.k8s.io", "certificatesigningrequests") => CSRS,
         ("resource.k8s.io", "resourceslices") => SLICES,
         _ => &[],
+    }
+}
+
+/// The values of an object's selectable fields, in the order of its row's table.
+pub fn of_object(row: &Resource, object: &Value) -> Vec<Box<str>> {
+    let Some(served) = crd::served(row) else {
+        return values(of(&row.group, &row.plural), |pointer| object.pointer(pointer));
+    };
+    let value = |path: &crd::JsonPath| path.find(object).first().and_then(|v| shown(v)).unwrap_or_default();
+    served.selectable.iter().map(|(_, path)| value(path)).collect()
+}
+
+/// Resolves a field label as used with a row.
+pub fn resolve_for(row: &Resource, label: &str) -> Result<Place, String> {
+    let Some(served) = crd::served(row) else {
+        return resolve(&row.group, &row.version, &row.plural, &row.kind, row.namespaced, label);
+    };
+    match label {
+        "metadata.name" => Ok(Place::Name),
+        "metadata.namespace" if row.namespaced => Ok(Place::Namespace),
+        _ if served.labels.iter().any(|l| l == label) => {
+            let at = served.selectable.iter().position(|(l, _)| l == label);
+            at.map(Place::Value).ok_or_else(|| format!("field label not supported: {label}"))
+        }
+        _ => Err(format!("field label not supported: {label}")),
     }
 }
 

@@ -14,8 +14,14 @@ pub mod meta;
 mod rows;
 pub mod strategy;
 
-use proto::resources::Resource;
+use proto::resources::{Resource, Row};
 pub use rows::{Rows, builtin, version_rank};
+
+/// The row writes of a row work in: that whose version is stored, but custom resources are judged in the version of the
+/// request.
+pub fn working(row: &Row) -> Row {
+    if row.custom.is_some() { row.clone() } else { row.storage() }
+}
 
 /// `pods` or `deployments.apps`: the resource as error messages name it.
 pub fn qualified(row: &Resource) -> String {

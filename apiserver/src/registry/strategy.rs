@@ -17,6 +17,8 @@ pub enum Generation {
     None,
     /// With any change outside `metadata` and `status`.
     Spec,
+    /// With any change outside `metadata`: where `status` is written separately, it does not change here.
+    All,
     /// With any change outside `status` and the metadata other than annotations.
     SpecAndAnnotations,
     /// With any change outside `status` and the metadata other than labels.
@@ -78,6 +80,9 @@ const CONDITIONAL_GENERATION: Strategy = Strategy { unconditional_update: false,
 const CREATES_ON_PUT: Strategy = Strategy { create_on_update: true, ..PLAIN };
 
 static PLAIN_ROW: Strategy = PLAIN;
+/// Custom resources.
+static CUSTOM: Strategy =
+    Strategy { prepare_status: Some(crate::crd::objects::prepare_status), generation: Generation::All, ..CONDITIONAL };
 
 /// By group and plural. Absent kinds are plain: no generation, unconditional PUT, no grace.
 static ROWS: &[(&str, &str, Strategy)] = &[
@@ -160,7 +165,13 @@ static ROWS: &[(&str, &str, Strategy)] = &[
     (
         "apiextensions.k8s.io",
         "customresourcedefinitions",
-        Strategy { prepare_create: Some(apiextensions::prepare_create), ..CONDITIONAL_GENERATION },
+        Strategy {
+            prepare_create: Some(apiextensions::prepare_create),
+            prepare_update: Some(apiextensions::prepare_update),
+            holds: Some(apiextensions::is_held),
+            on_delete: Some(apiextensions::terminate),
+            ..CONDITIONAL_GENERATION
+        },
     ),
     ("apiregistration.k8s.io", "apiservices", CONDITIONAL),
     ("node.k8s.io", "runtimeclasses", CONDITIONAL),
@@ -175,6 +186,9 @@ static ROWS: &[(&str, &str, Strategy)] = &[
 
 /// The strategy of a resource.
 pub fn of(resource: &Resource) -> &'static Strategy {
+    if resource.custom.is_some() {
+        return &CUSTOM;
+    }
     let group = if resource.plural == "events" { "" } else { &*resource.group };
     ROWS.iter().find(|(g, p, _)| *g == group && *p == resource.plural).map_or(&PLAIN_ROW, |(_, _, s)| s)
 }
@@ -244,7 +258,11 @@ impl Strategy {
             return true;
         }
         let (Some(new), Some(old)) = (new.as_object(), old.as_object()) else { return false };
-        let relevant = |k: &&String| !matches!(k.as_str(), "metadata" | "status" | "apiVersion" | "kind");
+        let relevant = |k: &&String| match k.as_str() {
+            "metadata" | "apiVersion" | "kind" => false,
+            "status" => self.generation == Generation::All,
+            _ => true,
+        };
         new.keys().chain(old.keys()).filter(relevant).any(|k| new.get(k) != old.get(k))
     }
 }

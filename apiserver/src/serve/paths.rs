@@ -205,10 +205,13 @@ pub(super) async fn serve(
             let accept = shape.accept.clone();
             schema_document(move || Some(openapi::v2(accept.as_deref())), None, shape).await
         }
-        ["openapi", "v3"] => schema_document(|| Some(Ok(openapi::index())), None, shape).await,
+        ["openapi", "v3"] => {
+            let rows = server.engine.rows.clone();
+            schema_document(move || Some(Ok(openapi::index(&rows))), None, shape).await
+        }
         ["openapi", "v3", rest @ ..] => {
-            let (path, accept) = (rest.join("/"), shape.accept.clone());
-            schema_document(move || openapi::v3(&path, accept.as_deref()), query.get("hash"), shape).await
+            let (path, accept, rows) = (rest.join("/"), shape.accept.clone(), server.engine.rows.clone());
+            schema_document(move || openapi::v3(&rows, &path, accept.as_deref()), query.get("hash"), shape).await
         }
         ["openid", "v1", "jwks"] if !takes(shape, JWKS) => answer::failure(&negotiate::unavailable(&[JWKS]), shape),
         ["openid", "v1", "jwks"] => match server.access.as_ref().map(|a| a.jwks()) {

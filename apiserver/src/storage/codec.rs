@@ -11,6 +11,7 @@ use proto::schema::{self, Message};
 use proto::{Value, json, protobuf};
 
 use crate::cache::{Entry, Raw};
+use crate::crd;
 use crate::registry::{conversion, fields};
 
 /// Why stored bytes could not be read, or an object not be written.
@@ -63,7 +64,7 @@ pub fn encode(row: &Resource, object: &Value) -> Result<Vec<u8>, CodecError> {
 
 /// Reads a stored value into a tree of the storage row's version, with its revision.
 pub fn decode(row: &Resource, stored: &[u8], revision: i64) -> Result<Value, CodecError> {
-    value(row, &raw(stored, revision)?)
+    value(row, &raw(row, stored, revision)?)
 }
 
 /// Reads cached bytes into a tree of the storage row's served version.
@@ -74,6 +75,10 @@ pub fn value(row: &Resource, raw: &Raw) -> Result<Value, CodecError> {
         }
         Raw::Json(bytes) => serde_json::from_slice(bytes)?,
     };
+    if row.custom.is_some() {
+        // It says itself which version it is in.
+        return Ok(v);
+    }
     if let Some(map) = v.as_object_mut() {
         map.insert("apiVersion".to_owned(), Value::from(conversion::group_version(&row.group, &row.version)));
         map.insert("kind".to_owned(), Value::from(&*row.kind));
@@ -99,6 +104,11 @@ fn transcode(row: &Resource, raw: &Raw, typed: bool, out: &mut Vec<u8>) -> Resul
         return protobuf::to_json(served_schema(row)?, &api_version, kind, bytes, out)
             .map_err(|e| CodecError::Protobuf(e.to_string()));
     }
+    if let (Raw::Json(bytes), Some(_)) = (raw, &row.custom) {
+        // Normal since it was read; elements of a list say what they are, too.
+        out.extend_from_slice(bytes);
+        return Ok(());
+    }
     let mut tree = value(row, raw)?;
     if let (false, Some(map)) = (typed, tree.as_object_mut()) {
         map.remove("apiVersion");
@@ -109,7 +119,7 @@ fn transcode(row: &Resource, raw: &Raw, typed: bool, out: &mut Vec<u8>) -> Resul
 }
 
 /// The cached form of stored bytes.
-pub fn raw(stored: &[u8], revision: i64) -> Result<Raw, CodecError> {
+pub fn raw(row: &Resource, stored: &[u8], revision: i64) -> Result<Raw, CodecError> {
     if stored.starts_with(MAGIC) {
         let envelope = protobuf::unwrap(stored).map_err(|e| CodecError::Protobuf(e.to_string()))?;
         let body = stamp(envelope.raw, &revision.to_string())
@@ -118,6 +128,11 @@ pub fn raw(stored: &[u8], revision: i64) -> Result<Raw, CodecError> {
     }
     let mut v: Value = serde_json::from_slice(stored)?;
     v["metadata"]["resourceVersion"] = Value::from(revision.to_string());
+    if let Some(served) = crd::served(row)
+        && (!crd::converts(row) || v["apiVersion"] == row.api_version())
+    {
+        crd::objects::normalize(row, served, &mut v);
+    }
     Ok(Raw::Json(Bytes::from(serde_json::to_vec(&v)?)))
 }
 
@@ -152,10 +167,10 @@ pub fn restamp(raw: &Raw, revision: i64) -> Raw {
 
 /// The cache's record of a stored value. Of protobuf only what requests select by is looked at.
 pub fn entry(row: &Resource, key: &str, stored: &[u8], revision: i64) -> Result<Entry, CodecError> {
-    let raw = raw(stored, revision)?;
-    let table = fields::of(&row.group, &row.plural);
+    let raw = raw(row, stored, revision)?;
     if let Raw::Proto(body) = &raw {
         let schema = storage_schema(row)?;
+        let table = fields::of(&row.group, &row.plural);
         let values = fields::values(table, |pointer| protobuf::lookup(schema, body, pointer));
         let labels = proto_labels(body).ok_or_else(|| CodecError::Protobuf("broken labels".to_owned()))?;
         let labels = labels.iter().map(|(k, v)| (&**k, &**v)).collect();
@@ -164,7 +179,7 @@ pub fn entry(row: &Resource, key: &str, stored: &[u8], revision: i64) -> Result<
     let tree = value(row, &raw)?;
     let labels = tree.pointer("/metadata/labels").and_then(Value::as_object);
     let labels = labels.into_iter().flatten().map(|(k, v)| (k.as_str(), v.as_str().unwrap_or(""))).collect();
-    let values = fields::values(table, |pointer| tree.pointer(pointer));
+    let values = fields::of_object(row, &tree);
     Ok(Entry::new(key, revision, raw, labels, values.iter().map(|v| &**v)))
 }
 

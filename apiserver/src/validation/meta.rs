@@ -37,6 +37,16 @@ pub(super) fn create(object: &Value, rule: NameRule, namespaced: bool, path: &Pa
     finalizers(meta, path, out);
 }
 
+/// Metadata of an object inside another: what is there has to make sense, nothing has to be there.
+pub(super) fn embedded(meta: &Value, path: &Path, out: &mut Vec<Error>) {
+    let name = text(meta, "name");
+    if !name.is_empty() {
+        complain(out, &path.child("name"), name, NameRule::PathSegment.check(name, false));
+    }
+    maps_and_lists(meta, path, out);
+    finalizers(meta, path, out);
+}
+
 fn maps_and_lists(meta: &Value, path: &Path, out: &mut Vec<Error>) {
     labels(meta, "labels", &path.child("labels"), out);
     annotations(meta, &path.child("annotations"), out);

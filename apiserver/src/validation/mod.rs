@@ -12,8 +12,8 @@ mod batch;
 mod certificates;
 mod config;
 mod core;
-mod crd;
 mod cron;
+mod definition;
 mod discovery;
 mod events;
 mod flowcontrol;
@@ -46,6 +46,7 @@ use proto::Value;
 use proto::resources::Resource;
 use shared::status::field::{Error, Path};
 
+use crate::crd;
 use names::NameRule;
 pub use privileged::privileged;
 pub use shown::in_order;
@@ -133,7 +134,13 @@ static RULES: &[Rules] = &[
     rules(WEBHOOKS, "validatingadmissionpolicybindings", Subdomain, admission_policy::binding, nothing),
     rules(FLOW, "flowschemas", Subdomain, flowcontrol::schema, nothing),
     rules(FLOW, "prioritylevelconfigurations", Subdomain, flowcontrol::level, nothing),
-    rules("apiextensions.k8s.io", "customresourcedefinitions", Subdomain, crd::definition, crd::definition_update),
+    rules(
+        "apiextensions.k8s.io",
+        "customresourcedefinitions",
+        Subdomain,
+        definition::definition,
+        definition::definition_update,
+    ),
     rules("apiregistration.k8s.io", "apiservices", PathSegment, api_service::service, nothing),
     rules(AUTHORIZATION, "subjectaccessreviews", Subdomain, reviews::subject, nothing),
     rules(AUTHORIZATION, "localsubjectaccessreviews", Subdomain, reviews::local, nothing),
@@ -158,8 +165,16 @@ pub fn validate_create(row: &Resource, object: &Value) -> Vec<Error> {
     if row.is_stored() {
         meta::create(object, rules.name, row.namespaced, &metadata(), &mut out);
     }
-    (rules.create)(object, &mut out);
+    match crd::served(row) {
+        Some(served) => out.extend(crd::objects::create(row, served, object)),
+        None => (rules.create)(object, &mut out),
+    }
     out
+}
+
+/// Metadata of an object inside another.
+pub fn embedded_metadata(metadata: &Value, path: &Path, out: &mut Vec<Error>) {
+    meta::embedded(metadata, path, out);
 }
 
 /// A changed object. Status and other subresources: [`validate_subresource`].
@@ -168,6 +183,10 @@ pub fn validate_update(row: &Resource, new: &Value, old: &Value) -> Vec<Error> {
     let mut out = Vec::new();
     meta::update(new, old, &metadata(), &mut out);
     let again = out.clone();
+    if let Some(served) = crd::served(row) {
+        out.extend(crd::objects::update(row, served, "", new, old));
+        return out;
+    }
     out.extend(again);
     (rules.update)(new, old, &mut out);
     // Pods and claims compare field by field; what did not change was judged before.
@@ -182,6 +201,10 @@ pub fn validate_subresource(row: &Resource, subresource: &str, new: &Value, old:
     let mut out = Vec::new();
     meta::update(new, old, &metadata(), &mut out);
     let again = out.clone();
+    if let Some(served) = crd::served(row) {
+        out.extend(crd::objects::update(row, served, subresource, new, old));
+        return out;
+    }
     out.extend(again);
     match (&*row.group, &*row.plural, subresource) {
         ("", "pods", "ephemeralcontainers") => pod::update::ephemeral(new, old, &mut out),

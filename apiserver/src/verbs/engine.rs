@@ -16,13 +16,14 @@ use super::Noted;
 use super::base::{Again, Base};
 use super::preconditions::{check_preconditions, check_revision};
 use super::query::WriteOptions;
-use crate::admission::{Attributes, Chain, Operation, Reinvocation};
+use crate::admission::{Attributes, Caller, Chain, Operation, Reinvocation};
 use crate::api::{Permits, TokenIssuer, Virtual};
-use crate::cache::Hub;
+use crate::cache::{Entry, Hub, Raw};
+use crate::crd;
 use crate::registry::core::service::Services;
 use crate::registry::meta::{self, Deletion, Propagation};
 use crate::registry::strategy::{self, Strategy, StrategyCx};
-use crate::registry::{Rows, conversion, qualified};
+use crate::registry::{Rows, conversion, qualified, working};
 use crate::storage::{self, Store, Stored, Written, codec};
 use crate::validation;
 
@@ -64,6 +65,8 @@ pub struct Engine {
     pub virtuals: OnceLock<Arc<dyn Virtual>>,
     /// Asks the authorisers about what a request turns out to need besides its own verb.
     pub permits: OnceLock<Arc<dyn Permits>>,
+    /// Calls conversion webhooks.
+    pub caller: OnceLock<Arc<Caller>>,
     /// Cancelled when the server goes down: ends watches.
     pub closing: tokio_util::sync::CancellationToken,
 }
@@ -125,9 +128,12 @@ impl Engine {
 
     /// A quorum read; the object is in the storage row's version.
     pub async fn read(&self, row: &Row, namespace: &str, name: &str) -> Result<Option<(Value, Stored)>, Status> {
-        let storage = &row.storage();
+        let storage = &working(row);
         let (found, _) = self.store.get(&self.key(storage, namespace, name)).await.map_err(|e| storage_status(&e))?;
-        found.map(|s| Ok((decode(storage, &s)?, s))).transpose()
+        match found {
+            Some(s) => Ok(Some((self.decode(storage, &s).await?, s))),
+            None => Ok(None),
+        }
     }
 
     /// Creates `object`, which is decoded, defaulted and in the request's version. Returns it in that version.
@@ -157,7 +163,7 @@ impl Engine {
     }
 
     async fn create_once(&self, t: &mut Target<'_>, object: Value) -> Result<Value, Status> {
-        let storage = &t.row.storage();
+        let storage = &working(t.row);
         let strategy = strategy::of(t.row);
         let mut object = self.to_storage(t.row, object);
         self.admit(t, Operation::Create, Some(&mut object), None).await?;
@@ -174,8 +180,8 @@ impl Engine {
             return Err(refused);
         }
         let key = self.key(storage, t.namespace, &name);
-        let bytes = codec::encode(storage, &object).map_err(|e| Status::internal(&e.to_string()))?;
-        if has_empty_list(&object) {
+        let bytes = self.encode(storage, &object).await?;
+        if storage.custom.is_none() && has_empty_list(&object) {
             // The store does not tell an empty list from none; what is returned is what it holds.
             object = codec::decode(storage, &bytes, 0).map_err(|e| Status::internal(&e.to_string()))?;
         }
@@ -225,7 +231,7 @@ impl Engine {
         may_create: bool,
         change: &mut Change<'_>,
     ) -> Result<(Value, bool), Status> {
-        let storage = &t.row.storage();
+        let storage = &working(t.row);
         let key = self.key(storage, t.namespace, t.name);
         let mut found = self.base(storage, t.namespace, t.name, &key).await?;
         for _ in 0..UPDATE_ROUNDS {
@@ -265,9 +271,9 @@ impl Engine {
         change: &mut Change<'_>,
     ) -> Result<Result<Value, Again>, Status> {
         let strategy = strategy::of(t.row);
-        let old = base.tree(storage)?;
-        let new =
-            if t.row.is_storage() { change(Some(&old))? } else { change(Some(&self.to_served(t.row, old.clone())))? };
+        let old = self.settled(storage, base.tree(storage)?).await?;
+        let own = t.row.custom.is_some() || t.row.is_storage();
+        let new = if own { change(Some(&old))? } else { change(Some(&self.to_served(t.row, old.clone())))? };
         let mut new = self.to_storage(t.row, new);
         self.admit(t, Operation::Update, Some(&mut new), Some(&old)).await?;
         check_revision(t, strategy, &new, base.revision())?;
@@ -292,8 +298,8 @@ impl Engine {
         // A write that changes nothing but the times of its owners changes nothing.
         proto::merge::apply::keep_timestamps(&mut new, &old);
         meta::metadata(&mut new).remove("resourceVersion");
-        let bytes = codec::encode(storage, &new).map_err(|e| Status::internal(&e.to_string()))?;
-        if has_empty_list(&new) {
+        let bytes = self.encode(storage, &new).await?;
+        if storage.custom.is_none() && has_empty_list(&new) {
             // The store does not tell an empty list from none; what is returned is what it holds.
             new = codec::decode(storage, &bytes, base.revision()).map_err(|e| Status::internal(&e.to_string()))?;
         }
@@ -330,13 +336,13 @@ impl Engine {
 
     /// Deletes an object, or marks it.
     pub async fn delete(&self, t: &mut Target<'_>, options: &DeleteOptions) -> Result<Deleted, Status> {
-        let storage = &t.row.storage();
+        let storage = &working(t.row);
         let strategy = strategy::of(t.row);
         let key = self.key(storage, t.namespace, t.name);
         let (mut found, _) = self.store.get(&key).await.map_err(|e| storage_status(&e))?;
         for _ in 0..UPDATE_ROUNDS {
             let Some(stored) = found else { return Err(Status::not_found(&t.row.group, &t.row.plural, t.name)) };
-            let mut object = decode(storage, &stored)?;
+            let mut object = self.decode(storage, &stored).await?;
             check_preconditions(t, options, &object)?;
             let before = object.clone();
             self.admit(t, Operation::Delete, None, Some(&before)).await?;
@@ -360,7 +366,7 @@ impl Engine {
                 Deletion::Marked => {
                     let mut bare = object.clone();
                     meta::metadata(&mut bare).remove("resourceVersion");
-                    let bytes = codec::encode(storage, &bare).map_err(|e| Status::internal(&e.to_string()))?;
+                    let bytes = self.encode(storage, &bare).await?;
                     self.store
                         .put_keeping_lease(&key, bytes, stored.revision, stored.lease)
                         .await
@@ -391,18 +397,18 @@ impl Engine {
         dry_run: bool,
         change: &mut (dyn FnMut(&mut Value) -> Result<(), Status> + Send),
     ) -> Result<Value, Status> {
-        let storage = &row.storage();
+        let storage = &working(row);
         let key = self.key(storage, namespace, name);
         let (mut found, _) = self.store.get(&key).await.map_err(|e| storage_status(&e))?;
         for _ in 0..UPDATE_ROUNDS {
             let Some(stored) = found else { return Err(Status::not_found(&row.group, &row.plural, name)) };
-            let mut object = decode(storage, &stored)?;
+            let mut object = self.decode(storage, &stored).await?;
             change(&mut object)?;
             if dry_run {
                 return Ok(object);
             }
             meta::metadata(&mut object).remove("resourceVersion");
-            let bytes = codec::encode(storage, &object).map_err(|e| Status::internal(&e.to_string()))?;
+            let bytes = self.encode(storage, &object).await?;
             match self
                 .store
                 .put_keeping_lease(&key, bytes, stored.revision, stored.lease)
@@ -455,15 +461,59 @@ impl Engine {
             return Ok(());
         }
         let errors = match codec::served_schema(storage) {
-            Ok(schema) => validation::in_order(schema, errors),
-            Err(_) => errors,
+            Ok(schema) if storage.custom.is_none() => validation::in_order(schema, errors),
+            _ => errors,
         };
         Err(Status::invalid(&t.row.group, &t.row.kind, meta::text(object, "name"), errors))
     }
 
+    /// Reads a stored object in the version writes of the row work in.
+    async fn decode(&self, row: &Row, stored: &Stored) -> Result<Value, Status> {
+        let object =
+            codec::decode(row, &stored.value, stored.revision).map_err(|e| Status::internal(&e.to_string()))?;
+        self.settled(row, object).await
+    }
+
+    /// An object as read, in the version writes of the row work in.
+    async fn settled(&self, row: &Row, object: Value) -> Result<Value, Status> {
+        if !crd::changes_version(row) {
+            return Ok(object);
+        }
+        let mut converted = crd::convert::to(self.caller.get(), row, vec![object]).await?;
+        Ok(converted.pop().unwrap_or_default())
+    }
+
+    /// What etcd is to hold of an object.
+    async fn encode(&self, row: &Row, object: &Value) -> Result<Vec<u8>, Status> {
+        let failed = |e: codec::CodecError| Status::internal(&e.to_string());
+        if !crd::converts(row) {
+            return codec::encode(row, object).map_err(failed);
+        }
+        let storage = row.storage();
+        let converted = crd::convert::to(self.caller.get(), &storage, vec![object.clone()]).await?;
+        codec::encode(&storage, converted.first().unwrap_or(object)).map_err(failed)
+    }
+
+    /// Entries of a custom resource in a row's version; everything else as it is.
+    pub async fn in_version(&self, row: &Row, entries: Vec<Arc<Entry>>) -> Result<Vec<Arc<Entry>>, Status> {
+        if !crd::changes_version(row) || entries.is_empty() {
+            return Ok(entries);
+        }
+        let failed = |e: codec::CodecError| Status::internal(&e.to_string());
+        let trees = entries.iter().map(|e| codec::value(row, &e.raw)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        let converted = crd::convert::to(self.caller.get(), row, trees).await?;
+        // What was selected by is known; only the bytes are another version's.
+        let entry = |(old, tree): (Arc<Entry>, Value)| {
+            let raw = Raw::Json(tree.to_string().into());
+            Arc::new(Entry::new(&old.key, old.revision, raw, Vec::new(), std::iter::empty()))
+        };
+        Ok(entries.into_iter().zip(converted).map(entry).collect())
+    }
+
     /// From the request's version to the storage row's.
     pub fn to_storage(&self, row: &Row, object: Value) -> Value {
-        if row.is_storage() {
+        // Custom resources are converted where they are read and written.
+        if row.custom.is_some() || row.is_storage() {
             return object;
         }
         let s = row.storage();
@@ -472,7 +522,8 @@ impl Engine {
 
     /// From the storage row's version to the request's.
     pub fn to_served(&self, row: &Row, object: Value) -> Value {
-        if row.is_storage() {
+        // Custom resources are converted where they are read and written.
+        if row.custom.is_some() || row.is_storage() {
             return object;
         }
         let s = row.storage();
@@ -532,10 +583,6 @@ fn attributes<'a>(
         annotations,
         reinvocation: Reinvocation::default(),
     }
-}
-
-fn decode(storage: &Row, stored: &Stored) -> Result<Value, Status> {
-    codec::decode(storage, &stored.value, stored.revision).map_err(|e| Status::internal(&e.to_string()))
 }
 
 /// What the strategy does before an update of the object or of one of its subresources.

@@ -39,16 +39,23 @@ pub async fn entry(
         if let Some(cacher) = engine.hub.running(storage)
             && engine.hub.catch_up().await.is_ok()
         {
-            return cacher.get(&short).ok_or_else(missing);
+            let found = cacher.get(&short).ok_or_else(missing)?;
+            return one(engine.in_version(row, vec![found]).await?).ok_or_else(missing);
         }
-        return from_etcd(engine, storage, &short, row, name).await;
+        let found = from_etcd(engine, storage, &short, row, name).await?;
+        return one(engine.in_version(row, vec![found]).await?).ok_or_else(missing);
     };
     let cacher = engine.hub.cacher(storage);
     ready(&cacher).await?;
     if at > 0 {
         reach(engine, at).await?;
     }
-    cacher.get(&short).ok_or_else(missing)
+    let found = cacher.get(&short).ok_or_else(missing)?;
+    one(engine.in_version(row, vec![found]).await?).ok_or_else(missing)
+}
+
+fn one(mut entries: Vec<Arc<Entry>>) -> Option<Arc<Entry>> {
+    entries.pop()
 }
 
 async fn from_etcd(engine: &Engine, storage: &Row, short: &str, row: &Row, name: &str) -> Result<Arc<Entry>, Status> {

@@ -306,7 +306,8 @@ pub async fn list(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply,
         let empty = Found { items: Vec::new(), revision: engine.hub.processed(), rest: None };
         return reply(engine, r, row, &accepted, include.unwrap_or(Include::Metadata), empty);
     }
-    let found = find(engine, row, namespace, &o, &selection).await?;
+    let mut found = find(engine, row, namespace, &o, &selection).await?;
+    found.items = engine.in_version(row, found.items).await?;
     let include = if matches!(accepted.shape, Shape::Table(_)) { include? } else { Include::Metadata };
     reply(engine, r, row, &accepted, include, found)
 }

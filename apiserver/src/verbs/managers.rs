@@ -31,7 +31,8 @@ pub fn updated(row: &Resource, subresource: &str, old: &Value, new: &mut Value, 
 }
 
 fn unknown_fields(schema: &Message, applied: &Value, validation: FieldValidation) -> Result<Vec<String>, Status> {
-    if validation == FieldValidation::Ignore {
+    // What a custom resource's schema does not know has been refused already.
+    if validation == FieldValidation::Ignore || schema.embedded_resource {
         return Ok(Vec::new());
     }
     let found = decode_tree(schema, applied, FieldValidation::Warn).map(|d| d.warnings).unwrap_or_default();

@@ -35,6 +35,7 @@ use shared::authn::UserInfo;
 use shared::status::Status;
 
 use crate::api::RequestInfo;
+use crate::crd;
 use crate::negotiate::{self, Accepted};
 use engine::{Engine, Target};
 pub use in_process::InProcess;
@@ -169,20 +170,52 @@ pub fn accepted(r: &Request, watch: bool) -> Result<Accepted, Status> {
 }
 
 /// Runs a request for a resource.
-pub async fn dispatch(engine: &Arc<Engine>, r: Request) -> Result<Reply, Status> {
+pub async fn dispatch(engine: &Arc<Engine>, mut r: Request) -> Result<Reply, Status> {
+    if r.info.verb == "create" {
+        refuse_while_going(engine, &r)?;
+    }
     let route = route(&engine.rows, &r.info, &r.method)?;
-    let deprecated: Vec<String> = deprecation(&route.row).map(str::to_owned).into_iter().collect();
+    if route.row.custom.is_some() && r.info.subresource != "scale" {
+        r.accept = without_protobuf(r.accept.take())?;
+    }
+    let deprecated: Vec<String> = deprecation(&route.row).into_iter().collect();
     let reply = r.noted.keep(perform(engine, &r, &route).await, &deprecated)?;
     Ok(reply.warn(deprecated))
 }
 
+/// Custom objects have no protobuf form; their metadata has.
+fn without_protobuf(accept: Option<String>) -> Result<Option<String>, Status> {
+    let Some(text) = accept else { return Ok(None) };
+    let plain = |clause: &&str| !(clause.contains("application/vnd.kubernetes.protobuf") && !clause.contains("as="));
+    let left: Vec<&str> = text.split(',').filter(plain).collect();
+    if left.is_empty() && !text.trim().is_empty() {
+        return Err(Status::not_acceptable(&negotiate::BODY_TYPES[..2]));
+    }
+    Ok(Some(left.join(",")))
+}
+
+/// Nothing is created any more of a resource whose definition is being deleted.
+fn refuse_while_going(engine: &Engine, r: &Request) -> Result<(), Status> {
+    let row = engine.rows.find(&r.info.api_group, &r.info.api_version, &r.info.resource);
+    if !row.is_some_and(|row| crd::served(&row).is_some_and(|s| s.terminating)) {
+        return Ok(());
+    }
+    let mut status = Status::generic_method_not_allowed();
+    status.message = "create not allowed while custom resource definition is terminating".to_owned();
+    Err(status)
+}
+
 /// What clients of an old resource are told.
-fn deprecation(row: &Resource) -> Option<&'static str> {
-    match (&*row.group, &*row.plural) {
+fn deprecation(row: &Resource) -> Option<String> {
+    if let Some(served) = crd::served(row) {
+        return served.warning.clone();
+    }
+    let known = match (&*row.group, &*row.plural) {
         ("", "endpoints") => Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
         ("", "componentstatuses") => Some("v1 ComponentStatus is deprecated in v1.19+"),
         _ => None,
-    }
+    };
+    known.map(str::to_owned)
 }
 
 async fn perform(engine: &Arc<Engine>, r: &Request, route: &Route) -> Result<Reply, Status> {

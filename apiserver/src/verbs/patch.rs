@@ -13,6 +13,7 @@ use shared::status::{Status, field};
 use super::engine::Engine;
 use super::query::{FieldValidation, OptionsKind, WriteOptions};
 use super::{Reply, Request, managers, namespace_of, reply_object, target, write};
+use crate::crd;
 use crate::negotiate::{Expected, TOO_DEEP, decode_patched, decode_tree, other_kind, too_deep, unpatched};
 use crate::registry::meta;
 use crate::storage::codec;
@@ -155,6 +156,10 @@ fn check_kind(named: (&str, &str), schema: &Message, new: &Value, touched: &Valu
     let text = |key: &str, default| new.get(key).and_then(Value::as_str).filter(|t| !t.is_empty()).unwrap_or(default);
     let (api_version, kind) = (text("apiVersion", named.0), text("kind", named.1));
     let (group, version) = named.0.split_once('/').unwrap_or(("", named.0));
+    if std::ptr::eq(schema, crd::objects::open()) && (api_version, kind) != named {
+        // Validation says what it must be.
+        return Ok(());
+    }
     let Some(mut why) = other_kind(api_version, kind, &Expected::kind(group, version, named.1)) else { return Ok(()) };
     // What the object claims to be is read first.
     if let Some(claimed) = proto::schema::kind_of(api_version, kind)
@@ -194,6 +199,21 @@ fn check_applied(row: &Resource, applied: &Value, name: &str, namespace: &str) -
     Ok(())
 }
 
+/// Drops what a custom resource's schema does not know, and says so as asked.
+fn unknown(served: &crd::Served, object: &mut Value, validation: FieldValidation) -> Result<Vec<String>, Status> {
+    let shown = object.to_string();
+    let found: Vec<String> =
+        crd::objects::settle(served, object).into_iter().map(|f| format!("unknown field {f:?}")).collect();
+    match validation {
+        FieldValidation::Strict if !found.is_empty() => {
+            let why = format!("strict decoding error: {}", found.join(", "));
+            Err(Status::invalid("", "", "", vec![field::Error::invalid("patch", Value::from(shown), &why)]))
+        }
+        FieldValidation::Warn => Ok(found),
+        _ => Ok(Vec::new()),
+    }
+}
+
 /// The verb, for an object or one of its object-shaped subresources.
 pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &str) -> Result<Reply, Status> {
     if !TYPES.contains(&media(&r.content_type)) {
@@ -201,8 +221,14 @@ pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &s
     }
     let is_apply = media(&r.content_type) == TYPES[3];
     let options = WriteOptions::read(&r.query, OptionsKind::Patch(is_apply), &r.user_agent)?;
+    if row.custom.is_some() && media(&r.content_type) == TYPES[2] {
+        return Err(Status::unsupported_media_type(&[TYPES[0], TYPES[1], TYPES[3]]));
+    }
     let patch = Patch::read(&r.content_type, &r.body)?;
-    let schema = codec::served_schema(row).map_err(|e| Status::internal(&e.to_string()))?;
+    let schema = match &row.custom {
+        Some(_) => crd::objects::open(),
+        None => codec::served_schema(row).map_err(|e| Status::internal(&e.to_string()))?,
+    };
     let namespace = namespace_of(&r.info, row);
     if let Patch::Apply(applied) = &patch {
         check_applied(row, applied, &r.info.name, namespace)?;
@@ -218,9 +244,12 @@ pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &s
             }
             (_, None) => return Err(Status::not_found(&row.group, &row.plural, &r.info.name)),
             (patch, Some(old)) => {
-                let (new, warnings) =
+                let (mut new, warnings) =
                     patch.on_kind((&row.api_version(), &row.kind), schema, old, options.field_validation)?;
                 found = warnings;
+                if let Some(served) = crd::served(row) {
+                    found.extend(unknown(served, &mut new, options.field_validation)?);
+                }
                 new
             }
         };

@@ -16,7 +16,9 @@ pub(super) fn check_revision(t: &Target<'_>, strategy: &Strategy, new: &Value, s
             Value::from(0),
             "must be specified for an update",
         );
-        return Err(Status::invalid(&t.row.group, &t.row.kind, t.name, vec![e]));
+        // Upstream names the resource where the kind is not compiled in.
+        let kind = if t.row.custom.is_some() { &t.row.plural } else { &t.row.kind };
+        return Err(Status::invalid(&t.row.group, kind, t.name, vec![e]));
     }
     if asked != 0 && asked != stored {
         return Err(conflict(t.row, t.name));

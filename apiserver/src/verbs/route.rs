@@ -28,6 +28,11 @@ const COLLECTION: [&str; 5] = ["create", "list", "watch", "deletecollection", ""
 pub fn route(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Status> {
     let missing = Status::generic_not_found;
     let row = rows.find(&info.api_group, &info.api_version, &info.resource).ok_or_else(missing)?;
+    // Custom resources say which verb of which resource it is.
+    let refused = || match row.custom {
+        Some(_) => Status::method_not_supported(&row.group, &row.plural, &info.verb),
+        None => Status::generic_method_not_allowed(),
+    };
     let named = info.parts.len() > 1;
     let in_namespace = !info.namespace.is_empty();
     if row.namespaced && named && !in_namespace {
@@ -37,7 +42,7 @@ pub fn route(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Sta
         return Err(missing());
     }
     if method == "HEAD" {
-        return Err(Status::generic_method_not_allowed());
+        return Err(refused());
     }
     if info.parts.len() > 2 {
         let index = row.subresources.iter().position(|s| s.name == info.subresource).ok_or_else(missing)?;
@@ -47,7 +52,7 @@ pub fn route(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Sta
         }
         let connects = matches!(&*sub.name, "exec" | "attach" | "portforward" | "proxy" | "log");
         if !connects && !sub.verbs.iter().any(|v| *v == info.verb) {
-            return Err(Status::generic_method_not_allowed());
+            return Err(refused());
         }
         return Ok(Route { row, subresource: Some(index) });
     }
@@ -58,11 +63,11 @@ pub fn route(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Sta
     let collection = COLLECTION.contains(&info.verb.as_str());
     let watch_of_one = named && info.verb == "watch";
     if (collection == named && !watch_of_one) || !row.has_verb(&info.verb) {
-        return Err(Status::generic_method_not_allowed());
+        return Err(refused());
     }
     // Without a namespace a namespaced resource can only be read.
     if row.namespaced && !in_namespace && !matches!(info.verb.as_str(), "list" | "watch") {
-        return Err(Status::generic_method_not_allowed());
+        return Err(refused());
     }
     Ok(Route { row, subresource: None })
 }

@@ -12,16 +12,21 @@ use super::engine::Engine;
 use super::patch::Patch;
 use super::query::{OptionsKind, WriteOptions};
 use super::{Reply, Request, get, managers, namespace_of, target};
+use crate::access::tree;
+use crate::crd;
 use crate::negotiate::{self, Expected};
 use crate::registry::meta;
 
 /// The Scale of an object.
-pub fn of(object: &Value) -> Value {
+pub fn of(row: &Resource, object: &Value) -> Value {
     let mut metadata = Map::new();
     for key in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         if let Some(v) = object["metadata"].get(key) {
             metadata.insert(key.to_owned(), v.clone());
         }
+    }
+    if let Some(scale) = crd::served(row).and_then(|s| s.scale.as_ref()) {
+        return custom(scale, object, metadata);
     }
     let selector = match &object["spec"]["selector"] {
         Value::Object(m) if m.contains_key("matchLabels") || m.contains_key("matchExpressions") => {
@@ -38,6 +43,31 @@ pub fn of(object: &Value) -> Value {
         "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
         "spec": {"replicas": object["spec"]["replicas"].as_i64().unwrap_or(0)}, "status": status,
     })
+}
+
+/// The Scale of a custom object, by its definition's paths.
+fn custom(scale: &crd::Scale, object: &Value, metadata: Map<String, Value>) -> Value {
+    let at = |path: &[String]| crd::objects::at(object, path).cloned().unwrap_or_default();
+    let mut status = json!({"replicas": at(&scale.status).as_i64().unwrap_or(0)});
+    if let Some(text) =
+        scale.selector.as_ref().and_then(|p| at(p).as_str().map(str::to_owned)).filter(|t| !t.is_empty())
+    {
+        status["selector"] = Value::from(text);
+    }
+    json!({
+        "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
+        "spec": {"replicas": at(&scale.spec).as_i64().unwrap_or(0)}, "status": status,
+    })
+}
+
+fn set_replicas(row: &Resource, object: &mut Value, replicas: i64) {
+    match crd::served(row).and_then(|s| s.scale.as_ref()) {
+        Some(scale) => {
+            let path: Vec<&str> = scale.spec.iter().map(String::as_str).collect();
+            *tree::field(object, &path) = Value::from(replicas);
+        }
+        None => object["spec"]["replicas"] = Value::from(replicas),
+    }
 }
 
 fn reply(r: &Request, scale: &Value) -> Result<Reply, Status> {
@@ -70,7 +100,7 @@ fn written_back(row: &Resource, old: &Value, scale: &Value, manager: &str) -> Re
         return Err(Status::conflict(&row.group, &row.plural, name, &why));
     }
     let mut new = old.clone();
-    new["spec"]["replicas"] = Value::from(replicas);
+    set_replicas(row, &mut new, replicas);
     meta::set_text(&mut new, "resourceVersion", meta::text(scale, "resourceVersion"));
     managers::updated(row, "scale", old, &mut new, manager);
     Ok(new)
@@ -84,7 +114,7 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Re
         "get" => {
             let at = get::revision(r.query.get("resourceVersion").unwrap_or("")).map_err(|e| Status::unknown(&e))?;
             let entry = get::entry(engine, row, namespace, name, at).await?;
-            reply(r, &of(&get::served(engine, row, &entry.raw)?))
+            reply(r, &of(row, &get::served(engine, row, &entry.raw)?))
         }
         "update" => {
             let options = WriteOptions::read(&r.query, OptionsKind::Update, &r.user_agent)?;
@@ -100,7 +130,7 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Re
                 written_back(row, old, &scale.object, &options.field_manager)
             };
             let (updated, _) = engine.update(&mut t, false, &mut change).await?;
-            Ok(reply(r, &of(&updated))?.warn(scale.warnings))
+            Ok(reply(r, &of(row, &updated))?.warn(scale.warnings))
         }
         "patch" => {
             let options = WriteOptions::read(&r.query, OptionsKind::Patch(false), &r.user_agent)?;
@@ -109,11 +139,12 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Re
             let mut t = target(r, row, "scale", &options, "PatchOptions");
             let mut change = |old: Option<&Value>| {
                 let old = old.ok_or_else(|| Status::not_found(&row.group, &row.plural, name))?;
-                let scale = patch.on_kind(("autoscaling/v1", "Scale"), schema, &of(old), options.field_validation)?.0;
+                let scale =
+                    patch.on_kind(("autoscaling/v1", "Scale"), schema, &of(row, old), options.field_validation)?.0;
                 written_back(row, old, &scale, &options.field_manager)
             };
             let (updated, _) = engine.update(&mut t, false, &mut change).await?;
-            reply(r, &of(&updated))
+            reply(r, &of(row, &updated))
         }
         _ => Err(Status::generic_method_not_allowed()),
     }
@@ -126,10 +157,11 @@ mod tests {
     #[test]
     fn selectors_in_text_form() {
         let rc = json!({"metadata": {"name": "a", "labels": {"x": "y"}}, "spec": {"replicas": 2, "selector": {"a": "b"}}, "status": {"replicas": 1}});
-        let s = of(&rc);
+        let row = proto::resources::find("", "v1", "replicationcontrollers").expect("row");
+        let s = of(row, &rc);
         assert_eq!((&s["spec"]["replicas"], &s["status"]["selector"]), (&json!(2), &json!("a=b")));
         assert!(s["metadata"].get("labels").is_none());
         let d = json!({"metadata": {}, "spec": {"selector": {"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "c", "operator": "Exists"}]}}});
-        assert_eq!(of(&d)["status"]["selector"], "a=b,c");
+        assert_eq!(of(row, &d)["status"]["selector"], "a=b,c");
     }
 }

@@ -28,8 +28,7 @@ impl Selection {
         let parsed = FieldSelector::parse(query.get("fieldSelector").unwrap_or("")).map_err(|e| bad(e.to_string()))?;
         let mut terms = Vec::new();
         for t in parsed.terms() {
-            let place = fields::resolve(&row.group, &row.version, &row.plural, &row.kind, row.namespaced, &t.field)
-                .map_err(bad)?;
+            let place = fields::resolve_for(row, &t.field).map_err(bad)?;
             terms.push((place, t.equal, t.value.clone()));
         }
         Ok(Self { labels, fields: terms })

@@ -44,7 +44,7 @@ fn internal(e: &codec::CodecError) -> Status {
 
 /// Encodes a cached object without a tree where format and version allow it.
 pub fn direct(row: &Row, accepted: &Accepted, entry: &Entry) -> Result<Option<Vec<u8>>, Status> {
-    if accepted.shape != Shape::Object || accepted.pretty || !row.is_storage() {
+    if accepted.shape != Shape::Object || accepted.pretty || !(row.custom.is_some() || row.is_storage()) {
         return Ok(None);
     }
     match (accepted.format, &entry.raw) {
@@ -77,9 +77,10 @@ pub fn typed_json(row: &Row, entry: &Entry, out: &mut Vec<u8>) -> Result<(), cod
 
 /// Appends an element of a JSON list; false when it cannot be encoded. What is made here is kept for the next list.
 pub fn json_item(engine: &Engine, row: &Row, entry: &Entry, out: &mut Vec<u8>) -> bool {
-    if !row.is_storage() {
+    // Custom objects are in the row's version already.
+    if row.custom.is_none() && !row.is_storage() {
         let Ok(mut tree) = super::get::served(engine, row, &entry.raw) else { return false };
-        if let (None, Some(map)) = (&row.custom, tree.as_object_mut()) {
+        if let Some(map) = tree.as_object_mut() {
             map.remove("kind");
             map.remove("apiVersion");
         }
@@ -135,7 +136,7 @@ pub fn row_item(engine: &Engine, row: &Row, version: &str, include: Include, ent
             true
         }
         Include::Metadata => metadata_item(engine, row, version, entry, out),
-        Include::Object if row.is_storage() => typed_json(row, entry, out).is_ok(),
+        Include::Object if row.custom.is_some() || row.is_storage() => typed_json(row, entry, out).is_ok(),
         Include::Object => super::get::served(engine, row, &entry.raw)
             .is_ok_and(|tree| codec::served_schema(row).map(|schema| proto::json::encode(schema, &tree, out)).is_ok()),
     };

@@ -44,7 +44,8 @@ struct Framer {
 
 impl Framer {
     fn own(&self) -> bool {
-        self.row.is_storage()
+        // Custom resources are brought into the row's version before they are framed.
+        self.row.custom.is_some() || self.row.is_storage()
     }
 
     fn frame(&self, kind: &str, object: &[u8], out: &mut Vec<u8>) {
@@ -215,7 +216,7 @@ impl Batch {
 impl Session {
     /// The next batch of frames; `None` ends the watch.
     async fn next(&mut self) -> Option<Bytes> {
-        if let Some(first) = self.first() {
+        if let Some(first) = self.first().await {
             return Some(first);
         }
         let mut batch = Batch::default();
@@ -225,7 +226,7 @@ impl Session {
             return None;
         }
         if self.bookmarks && now >= self.next_bookmark.deadline() {
-            self.bookmark(&mut batch);
+            self.bookmark(&mut batch).await;
         }
         loop {
             if let Some(bytes) = batch.take() {
@@ -234,20 +235,20 @@ impl Session {
             tokio::select! {
                 biased;
                 message = self.watch.receiver.recv() => {
-                    self.one(&message?, &mut batch);
+                    self.one(&message?, &mut batch).await;
                     while batch.len() < self.batch {
                         let Ok(m) = self.watch.receiver.try_recv() else { break };
-                        self.one(&m, &mut batch);
+                        self.one(&m, &mut batch).await;
                     }
                 }
                 () = self.closing.cancelled() => return None,
                 () = self.deadline.as_mut() => return None,
-                () = self.next_bookmark.as_mut(), if self.bookmarks => self.bookmark(&mut batch),
+                () = self.next_bookmark.as_mut(), if self.bookmarks => self.bookmark(&mut batch).await,
             }
         }
     }
 
-    fn bookmark(&mut self, batch: &mut Batch) {
+    async fn bookmark(&mut self, batch: &mut Batch) {
         // Everything up to this revision is in the channel already.
         let revision = self.framer.engine.hub.processed();
         if self.batch == 1 && !self.watch.receiver.is_empty() {
@@ -255,7 +256,7 @@ impl Session {
             return;
         }
         while let Ok(m) = self.watch.receiver.try_recv() {
-            self.one(&m, batch);
+            self.one(&m, batch).await;
         }
         if revision > self.after {
             let mut out = Vec::new();
@@ -266,13 +267,13 @@ impl Session {
     }
 
     /// What comes before live changes: the state, its end, the replay.
-    fn first(&mut self) -> Option<Bytes> {
+    async fn first(&mut self) -> Option<Bytes> {
         if self.initial.is_empty() && !self.initial_end && self.watch.replay.is_empty() {
             return None;
         }
         let mut out = Vec::new();
         while let Some(e) = self.initial.pop_front() {
-            self.framer.entry(Seen::Added, &e, e.revision, &mut out);
+            self.entry(Seen::Added, &e, e.revision, &mut out).await;
             if out.len() >= self.batch {
                 return Some(Bytes::from(out));
             }
@@ -286,7 +287,7 @@ impl Session {
         // Oldest last, so that those that are sent can be let go.
         while let Some(change) = self.watch.replay.pop() {
             if let Some((seen, entry)) = change.seen(&*self.filter) {
-                self.framer.entry(seen, entry, change.revision, &mut out);
+                self.entry(seen, entry, change.revision, &mut out).await;
             }
             if out.len() >= self.batch {
                 break;
@@ -295,9 +296,28 @@ impl Session {
         (!out.is_empty()).then(|| Bytes::from(out))
     }
 
-    fn one(&mut self, m: &Message, batch: &mut Batch) {
-        if m.live.change.revision > self.after {
+    async fn one(&mut self, m: &Message, batch: &mut Batch) {
+        let revision = m.live.change.revision;
+        if revision <= self.after {
+            return;
+        }
+        if !crate::crd::changes_version(&self.framer.row) {
             batch.push(self.framer.live(m));
+            return;
+        }
+        let mut out = Vec::new();
+        self.entry(m.seen, &m.entry, revision, &mut out).await;
+        batch.push(Bytes::from(out));
+    }
+
+    /// A frame for an entry, in the row's version.
+    async fn entry(&mut self, seen: Seen, entry: &Arc<Entry>, revision: i64, out: &mut Vec<u8>) {
+        if !crate::crd::changes_version(&self.framer.row) {
+            return self.framer.entry(seen, entry, revision, out);
+        }
+        match self.framer.engine.in_version(&self.framer.row, vec![entry.clone()]).await {
+            Ok(converted) => converted.iter().for_each(|e| self.framer.entry(seen, e, revision, out)),
+            Err(status) => self.framer.error(&status, out),
         }
     }
 }

@@ -9,12 +9,18 @@ use shared::status::Status;
 use super::engine::Engine;
 use super::query::{OptionsKind, WriteOptions};
 use super::{Reply, Request, managers, namespace_of, reply_object, target};
+use crate::crd;
 use crate::negotiate::{self, Decoded, Expected};
 use crate::registry::{meta, strategy};
 use crate::storage::codec;
 
 /// Decodes a body as the row's kind and fills in defaults.
 pub fn body(r: &Request, row: &Row, options: &WriteOptions) -> Result<Decoded, Status> {
+    if let Some(served) = crd::served(row) {
+        return negotiate::decode_custom(&r.content_type, &r.body, row, options.field_validation, |object| {
+            crd::objects::settle(served, object)
+        });
+    }
     let mut decoded = negotiate::decode(&r.content_type, &r.body, &Expected::of(row), options.field_validation)?;
     default(row, &mut decoded.object)?;
     Ok(decoded)
@@ -22,6 +28,10 @@ pub fn body(r: &Request, row: &Row, options: &WriteOptions) -> Result<Decoded, S
 
 /// Fills in defaults.
 pub fn default(row: &Resource, object: &mut Value) -> Result<(), Status> {
+    if let Some(served) = crd::served(row) {
+        crd::objects::settle(served, object);
+        return Ok(());
+    }
     let schema = codec::served_schema(row).map_err(|e| Status::internal(&e.to_string()))?;
     proto::defaulting::apply(schema, object);
     Ok(())

@@ -10,6 +10,7 @@ mod audit;
 mod authentication;
 mod authorization;
 mod bad_input;
+mod custom;
 mod encryption;
 mod flowcontrol;
 mod forms;

@@ -74,6 +74,17 @@ impl Caller {
         Self { reader, tasks, shutdown, direct, idle: Mutex::default(), trust: Mutex::default() }
     }
 
+    /// Posts something to whom a `clientConfig` names; the body of the answer.
+    pub async fn ask(
+        &self,
+        client: &serde_json::Value,
+        timeout: Duration,
+        body: &serde_json::Value,
+    ) -> Result<Vec<u8>, String> {
+        let body = Bytes::from(body.to_string());
+        self.review(client, &Credentials::default(), timeout, body).await.map_err(|failed| failed.why)
+    }
+
     /// Posts to a webhook as the users of `credentials`; the body of the answer.
     pub(super) async fn review(
         &self,

@@ -3,6 +3,8 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
+use crate::crd::JsonPath;
+
 use super::meta::annotation;
 use super::names::{complain, dns1035_label, dns1123_subdomain};
 use super::tree::{entries, flag, get, has, list, text};
@@ -45,6 +47,10 @@ pub(super) fn definition(object: &Value, out: &mut Vec<Error>) {
         }
     }
     versions(spec, &path, out);
+    conversion(spec, &path, out);
+    for (i, version) in list(spec, "versions").iter().enumerate() {
+        presentation(version, &path.child("versions").index(i), out);
+    }
 }
 
 fn approval(object: &Value, group: &str, out: &mut Vec<Error>) {
@@ -66,6 +72,11 @@ fn versions(spec: &Value, path: &Path, out: &mut Vec<Error>) {
         let shown = get(spec, "versions").clone();
         out.push(Error::invalid(&path, shown, "must have exactly one version marked as storage version"));
     }
+    let mut seen = std::collections::BTreeSet::new();
+    if all.iter().any(|v| !seen.insert(text(v, "name"))) {
+        let shown = get(spec, "versions").clone();
+        out.push(Error::invalid(&path, shown, "must contain unique version names"));
+    }
     let schema = |version: &Value| get(get(version, "schema"), "openAPIV3Schema").clone();
     for (i, version) in all.iter().enumerate() {
         let path = path.index(i);
@@ -79,7 +90,12 @@ fn versions(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     for (i, version) in all.iter().enumerate().take(if same { 1 } else { all.len() }) {
         let at = if same { Path::of(&["spec", "validation"]) } else { path.index(i).child("schema") };
         if !schema(version).is_null() {
-            typed(&schema(version), "at the root", &at.child("openAPIV3Schema"), 0, out);
+            let (text, at) = (schema(version), at.child("openAPIV3Schema"));
+            let before = out.len();
+            typed(&text, "at the root", &at, 0, out);
+            if out.len() == before {
+                crate::crd::validate::schema(&text, &at, out);
+            }
         }
     }
 }
@@ -107,6 +123,93 @@ fn typed(schema: &Value, place: &str, path: &Path, depth: usize, out: &mut Vec<E
         typed(get(schema, "additionalProperties"), field, &path.child("additionalProperties"), depth + 1, out);
     }
     typed(get(schema, "items"), "for specified array items", &path.child("items"), depth + 1, out);
+}
+
+/// Conversion between versions.
+fn conversion(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    let conversion = get(spec, "conversion");
+    let path = path.child("conversion");
+    let webhook = get(conversion, "webhook");
+    match text(conversion, "strategy") {
+        // Defaulted before.
+        "" => {}
+        "None" => {
+            if webhook.is_object() {
+                let message = "should not be set when strategy is not set to Webhook";
+                out.push(Error::forbidden(path.child("webhook"), message));
+            }
+        }
+        "Webhook" => {
+            let path = path.child("webhook");
+            let client = get(webhook, "clientConfig");
+            let versions = super::tree::texts(webhook, "conversionReviewVersions");
+            if !client.is_object() {
+                out.push(Error::required(path.child("clientConfig"), "required when strategy is set to Webhook"));
+            } else if has(client, "url") == has(client, "service") {
+                let message = "exactly one of url or service is required";
+                out.push(Error::required(path.child("clientConfig"), message));
+            }
+            let at = path.child("conversionReviewVersions");
+            if versions.is_empty() {
+                out.push(Error::required(at, "must specify at least one version"));
+            } else if !versions.iter().any(|v| matches!(*v, "v1" | "v1beta1")) {
+                let message = "must include at least one of v1, v1beta1";
+                out.push(Error::invalid(at, Value::from(versions), message));
+            }
+        }
+        other => out.push(Error::not_supported(path.child("strategy"), other, &["None", "Webhook"])),
+    }
+}
+
+/// Columns, subresources and selectable fields of a version.
+fn presentation(version: &Value, path: &Path, out: &mut Vec<Error>) {
+    const KINDS: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
+    for (i, column) in list(version, "additionalPrinterColumns").iter().enumerate() {
+        let path = path.child("additionalPrinterColumns").index(i);
+        if text(column, "name").is_empty() {
+            out.push(Error::required(path.child("name"), ""));
+        }
+        let kind = text(column, "type");
+        if kind.is_empty() {
+            let message = format!("must be one of {}", KINDS.join(","));
+            out.push(Error::required(path.child("type"), &message));
+        } else if !KINDS.contains(&kind) {
+            let message = format!("must be one of {}", KINDS.join(","));
+            out.push(Error::invalid(path.child("type"), kind, &message));
+        }
+        let json_path = text(column, "jsonPath");
+        if json_path.is_empty() {
+            out.push(Error::required(path.child("jsonPath"), ""));
+        } else if let Err(why) = JsonPath::parse(json_path) {
+            out.push(Error::invalid(path.child("jsonPath"), json_path, &why));
+        }
+    }
+    let scale = super::tree::at(version, &["subresources", "scale"]);
+    if scale.is_object() {
+        let path = path.child("subresources").child("scale");
+        for (key, prefix) in [("specReplicasPath", ".spec."), ("statusReplicasPath", ".status.")] {
+            let value = text(scale, key);
+            let at = path.child(key);
+            let plain = JsonPath::parse(value).is_ok_and(|p| p.fields().is_some());
+            if value.is_empty() {
+                out.push(Error::required(at, ""));
+            } else if !plain {
+                out.push(Error::invalid(at, value, "should be a json path under the dot notation"));
+            } else if !value.starts_with(prefix) {
+                let message = format!("should be a json path under {}", prefix.trim_end_matches('.'));
+                out.push(Error::invalid(at, value, &message));
+            }
+        }
+        let selector = text(scale, "labelSelectorPath");
+        if !selector.is_empty() && !selector.starts_with(".spec.") && !selector.starts_with(".status.") {
+            let message = "should be a json path under either .spec or .status";
+            out.push(Error::invalid(path.child("labelSelectorPath"), selector, message));
+        }
+    }
+    if !text(version, "deprecationWarning").is_empty() && !flag(version, "deprecated") {
+        let message = "can only be set for deprecated versions";
+        out.push(Error::invalid(path.child("deprecationWarning"), text(version, "deprecationWarning"), message));
+    }
 }
 
 /// What defines the resource stays.

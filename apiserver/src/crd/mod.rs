@@ -1,0 +1,27 @@
+//! Custom resources: definitions become rows, and objects of those rows are served by the same pipeline as any other.
+//!
+//! Answers for upstream's `apiextensions-apiserver`. [`controller`] follows the definitions, accepts names, publishes
+//! rows and cleans up; [`definition`] compiles one to rows; the rest judges objects against a version's [`schema`] and
+//! moves them between versions. Nothing here speaks HTTP or etcd; only [`convert`] calls out, to conversion webhooks.
+
+mod check;
+pub mod controller;
+pub mod convert;
+mod definition;
+mod formats;
+mod jsonpath;
+mod lists;
+mod merge;
+mod names;
+pub mod objects;
+pub mod openapi;
+mod prune;
+mod rules;
+mod schema;
+pub mod validate;
+
+pub use definition::{Scale, Served, changes_version, converts, served};
+pub use formats::fits;
+pub use jsonpath::JsonPath;
+pub use names::set_condition;
+pub use schema::pattern;

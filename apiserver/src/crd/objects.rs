@@ -1,0 +1,236 @@
+//! Custom objects: what the generic pipeline asks of a kind, answered from a version's schema.
+//!
+//! Answers for upstream's `registry/customresource`. Pure functions on trees; the pipeline in `verbs` calls them for
+//! rows that carry [`Served`].
+
+use std::sync::OnceLock;
+
+use proto::Value;
+use proto::resources::Resource;
+use proto::schema::{self, Card, Field, Kind, Message, MessageRef};
+use shared::status::field::{Error, Path};
+
+use super::definition::{Scale, Served};
+use super::schema::Schema;
+use super::{check, lists, prune, rules};
+use crate::access::tree;
+use crate::registry::meta;
+
+/// What bodies of custom objects are decoded by: metadata has a type, everything else is kept as it is.
+pub fn open() -> &'static Message {
+    static OPEN: OnceLock<Message> = OnceLock::new();
+    OPEN.get_or_init(|| {
+        let mut fields =
+            vec![Field::new("kind", Kind::String, Card::Single), Field::new("apiVersion", Kind::String, Card::Single)];
+        if let Some(meta) = schema::message("k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta") {
+            fields.push(Field::new("metadata", Kind::Message(MessageRef::Static(meta)), Card::Single));
+        }
+        Message {
+            name: "unstructured.Unstructured".into(),
+            fields: fields.into(),
+            wire: (&[]).into(),
+            gvk: None,
+            atomic: false,
+            preserve_unknown: true,
+            embedded_resource: false,
+            has_protobuf: false,
+            unions: "",
+            go_package: "",
+        }
+    })
+}
+
+/// Removes what the schema does not know and fills in defaults. Returns what was removed.
+pub fn settle(served: &Served, object: &mut Value) -> Vec<String> {
+    let unknown = prune::prune(object, &served.schema);
+    prune::default(object, &served.schema);
+    unknown
+}
+
+/// An object from storage as its version's clients see it.
+pub fn normalize(row: &Resource, served: &Served, object: &mut Value) {
+    if let Some(map) = object.as_object_mut() {
+        map.insert("apiVersion".to_owned(), Value::from(row.api_version()));
+        map.insert("kind".to_owned(), Value::from(&*row.kind));
+    }
+    settle(served, object);
+}
+
+/// What is wrong with a new object, beside its metadata.
+pub fn create(row: &Resource, served: &Served, object: &Value) -> Vec<Error> {
+    let mut out = type_meta(row, object);
+    out.extend(check::check(object, None, &served.schema));
+    if let Some(scale) = &served.scale {
+        replicas(&scale.spec, object, &mut out);
+        scale_status(scale, object, &mut out);
+    }
+    finish(served, object, None, &mut out);
+    out
+}
+
+/// What is wrong with a changed object, beside its metadata.
+pub fn update(row: &Resource, served: &Served, subresource: &str, new: &Value, old: &Value) -> Vec<Error> {
+    let mut out = type_meta(row, new);
+    out.extend(check::check(new, Some(old), &served.schema));
+    if let Some(scale) = &served.scale {
+        if subresource != "status" {
+            replicas(&scale.spec, new, &mut out);
+        }
+        scale_status(scale, new, &mut out);
+    }
+    finish(served, new, Some(old), &mut out);
+    out
+}
+
+/// Embedded objects, unique lists, and rules where what is there makes sense so far.
+fn finish(served: &Served, object: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
+    use shared::status::field::ErrorKind::{NotSupported, Required, TooLong, TooMany, TypeInvalid};
+    embedded(object, &served.schema, true, &Path::default(), out);
+    out.extend(lists::check(object, &served.schema));
+    let blocks = |e: &Error| matches!(e.kind, NotSupported | Required | TooLong | TooMany | TypeInvalid);
+    if out.iter().any(blocks) {
+        let text = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
+        if served.schema.has_rules() {
+            out.push(Error::invalid(Path::default(), Value::Null, text));
+        }
+        return;
+    }
+    out.extend(rules::check(&served.schema, object, old));
+}
+
+fn type_meta(row: &Resource, object: &Value) -> Vec<Error> {
+    let mut out = Vec::new();
+    for (key, want) in [("kind", row.kind.to_string()), ("apiVersion", row.api_version())] {
+        let there = object[key].as_str().unwrap_or("");
+        if there != want {
+            out.push(Error::invalid(Path::new(key), there, &format!("must be {want}")));
+        }
+    }
+    out
+}
+
+/// A value at a path of plain names.
+pub fn at<'v>(object: &'v Value, path: &[String]) -> Option<&'v Value> {
+    path.iter().try_fold(object, |v, step| v.get(step))
+}
+
+fn replicas(path: &[String], object: &Value, out: &mut Vec<Error>) {
+    let Some(value) = at(object, path).filter(|v| !v.is_null()) else { return };
+    let field = Path::new(&format!(".{}", path.join(".")));
+    match value.as_i64() {
+        None => {
+            let text = format!(".{} accessor error: {value} is not of the type int64", path.join("."));
+            out.push(Error::invalid(field, Value::from(0), &text));
+        }
+        Some(n) if n < 0 => out.push(Error::invalid(field, n, "should be a non-negative integer")),
+        Some(n) if n > i64::from(i32::MAX) => {
+            let text = format!("should be less than or equal to {}", i32::MAX);
+            out.push(Error::invalid(field, n, &text));
+        }
+        Some(_) => {}
+    }
+}
+
+fn scale_status(scale: &Scale, object: &Value, out: &mut Vec<Error>) {
+    replicas(&scale.status, object, out);
+    if let Some(path) = &scale.selector
+        && let Some(value) = at(object, path)
+        && !value.is_string()
+        && !value.is_null()
+    {
+        let name = path.join(".");
+        let text = format!(".{name} accessor error: {value} is not of the type string");
+        out.push(Error::invalid(Path::new(&format!(".{name}")), value.clone(), &text));
+    }
+}
+
+/// Objects inside of objects say what they are.
+fn embedded(value: &Value, schema: &Schema, root: bool, path: &Path, out: &mut Vec<Error>) {
+    match value {
+        Value::Object(map) => {
+            if schema.embedded && !root {
+                for key in ["apiVersion", "kind"] {
+                    if map.get(key).and_then(Value::as_str).unwrap_or("").is_empty() {
+                        out.push(Error::required(path.child(key), "must not be empty"));
+                    }
+                }
+                if let Some(metadata) = map.get("metadata").filter(|m| m.is_object()) {
+                    crate::validation::embedded_metadata(metadata, &path.child("metadata"), out);
+                }
+            }
+            for (key, inner) in map {
+                match schema.property(key) {
+                    Some(p) => embedded(inner, p, false, &path.child(key), out),
+                    None => {
+                        if let Some(p) = schema.field(key) {
+                            embedded(inner, p, false, &path.key(key), out);
+                        }
+                    }
+                }
+            }
+        }
+        Value::Array(list) => {
+            let Some(items) = &schema.items else { return };
+            for (i, inner) in list.iter().enumerate() {
+                embedded(inner, items, false, &path.index(i), out);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A write of `status` changes that and nothing else but who owns it.
+pub fn prepare_status(new: &mut Value, old: &Value) {
+    let (status, managed) = (new.get("status").cloned(), new.pointer("/metadata/managedFields").cloned());
+    let revision = meta::text(new, "resourceVersion").to_owned();
+    *new = old.clone();
+    if let Some(map) = new.as_object_mut() {
+        match status {
+            Some(status) => map.insert("status".to_owned(), status),
+            None => map.remove("status"),
+        };
+    }
+    match managed {
+        Some(managed) => meta::metadata(new).insert("managedFields".to_owned(), managed),
+        None => meta::metadata(new).remove("managedFields"),
+    };
+    meta::set_text(new, "resourceVersion", &revision);
+}
+
+/// The cells of a table row.
+pub fn cells(served: &Served, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
+    let mut out = vec![Value::from(tree::name(object))];
+    for (column, path) in served.columns.iter().skip(1).zip(&served.cells) {
+        let found = path.find(object);
+        out.push(found.first().map_or(Value::Null, |v| cell(v, &column.kind, &found, now)));
+    }
+    out
+}
+
+/// A value as a column of a type shows it; one that does not fit shows nothing.
+fn cell(value: &Value, kind: &str, all: &[&Value], now: jiff::Timestamp) -> Value {
+    match kind {
+        "integer" => match value {
+            Value::Number(n) if n.is_i64() || n.is_u64() => value.clone(),
+            #[allow(clippy::cast_possible_truncation)]
+            Value::Number(n) => n.as_f64().map_or(Value::Null, |f| Value::from(f as i64)),
+            _ => Value::Null,
+        },
+        "number" if value.is_number() => value.clone(),
+        "boolean" if value.is_boolean() => value.clone(),
+        "date" => {
+            let Some(text) = value.as_str() else { return Value::Null };
+            match text.parse::<jiff::Timestamp>() {
+                Ok(_) => Value::from(crate::printers::since(value, now)),
+                Err(_) => Value::from("<invalid>"),
+            }
+        }
+        "string" if all.len() > 1 => Value::from(all.iter().map(|v| plain(v)).collect::<Vec<_>>().join(" ")),
+        "string" => Value::from(plain(value)),
+        _ => Value::Null,
+    }
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}

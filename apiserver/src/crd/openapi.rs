@@ -1,0 +1,212 @@
+//! OpenAPI v3 of groups of custom resources: one document per group version, made when it is asked for.
+//!
+//! A document's hash comes from what its definitions say, so that the index costs nothing to keep.
+
+use proto::Value;
+use proto::resources::{Resource, Row};
+use serde_json::{Map, json};
+use sha2::{Digest as _, Sha256};
+
+use super::definition::{Served, served};
+use crate::registry::Rows;
+
+const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
+
+/// Group versions and the addresses of their documents, for the index.
+pub fn index(rows: &Rows) -> Vec<(String, String)> {
+    let mut found: Vec<(String, Sha256)> = Vec::new();
+    for row in rows.custom() {
+        let path = format!("apis/{}", row.api_version());
+        if found.last().is_none_or(|(p, _)| *p != path) {
+            found.push((path, Sha256::new()));
+        }
+        if let (Some((_, hash)), Some(served)) = (found.last_mut(), served(&row)) {
+            hash.update(served.hash);
+        }
+    }
+    found
+        .into_iter()
+        .map(|(path, hash)| {
+            let hex: String = hash.finalize().iter().take(32).map(|b| format!("{b:02X}")).collect();
+            (path, hex)
+        })
+        .collect()
+}
+
+/// The document of `apis/<group>/<version>`; `None` when no custom resource is served there.
+pub fn document(rows: &Rows, path: &str) -> Option<Value> {
+    let (group, version) = path.strip_prefix("apis/")?.split_once('/')?;
+    let mut own: Vec<Row> = rows.custom_group(group).into_iter().filter(|r| r.version == version).collect();
+    if own.is_empty() {
+        return None;
+    }
+    own.sort_by(|a, b| a.plural.cmp(&b.plural));
+    let (mut paths, mut schemas) = (Map::new(), shared_schemas());
+    for row in &own {
+        let Some(served) = served(row) else { continue };
+        let name = type_name(row, &row.kind);
+        schemas.insert(name.clone(), object_schema(row, served));
+        schemas.insert(type_name(row, &row.list_kind), list_schema(row, &name));
+        operations(row, &name, &mut paths);
+    }
+    Some(json!({
+        "openapi": "3.0.0",
+        "info": {"title": "Kubernetes CRD Swagger", "version": "v0.1.0"},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }))
+}
+
+/// `com.example.v1.Foo` of `example.com/v1` `Foo`.
+fn type_name(row: &Resource, kind: &str) -> String {
+    let mut parts: Vec<&str> = row.group.split('.').collect();
+    parts.reverse();
+    format!("{}.{}.{kind}", parts.join("."), row.version)
+}
+
+fn reference(name: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{name}")})
+}
+
+fn kind(row: &Resource, kind: &str) -> Value {
+    json!({"group": row.group, "version": row.version, "kind": kind})
+}
+
+/// What all objects share, as the documents of compiled-in groups have it.
+fn shared_schemas() -> Map<String, Value> {
+    let document = proto::openapi::v3("apis/coordination.k8s.io/v1")
+        .and_then(|d| serde_json::from_slice::<Value>(&d).ok())
+        .unwrap_or_default();
+    let all = document.pointer("/components/schemas").and_then(Value::as_object).cloned().unwrap_or_default();
+    all.into_iter().filter(|(name, _)| name.starts_with(META)).collect()
+}
+
+fn describe(schema: &mut Map<String, Value>, name: &str, value: Value) {
+    schema.insert(name.to_owned(), value);
+}
+
+fn object_schema(row: &Resource, served: &Served) -> Value {
+    let mut schema = served.text.as_object().cloned().unwrap_or_default();
+    let mut properties = schema.remove("properties").and_then(|p| p.as_object().cloned()).unwrap_or_default();
+    describe(
+        &mut properties,
+        "apiVersion",
+        json!({"type": "string", "description": "APIVersion defines the versioned schema of this representation of an object. Servers should convert recognized schemas to the latest internal value, and may reject unrecognized values. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#resources"}),
+    );
+    describe(
+        &mut properties,
+        "kind",
+        json!({"type": "string", "description": "Kind is a string value representing the REST resource this object represents. Servers may infer this from the endpoint the client submits requests to. Cannot be updated. In CamelCase. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds"}),
+    );
+    describe(
+        &mut properties,
+        "metadata",
+        json!({"allOf": [reference(&format!("{META}ObjectMeta"))], "description": "Standard object's metadata. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata"}),
+    );
+    schema.insert("properties".to_owned(), Value::Object(properties));
+    schema.insert("x-kubernetes-group-version-kind".to_owned(), json!([kind(row, &row.kind)]));
+    Value::Object(schema)
+}
+
+fn list_schema(row: &Resource, item: &str) -> Value {
+    json!({
+        "type": "object",
+        "description": format!("{} is a list of {}", row.list_kind, row.kind),
+        "required": ["items"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "items": {"type": "array", "description": format!("List of {}. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md", row.plural), "items": reference(item)},
+            "metadata": {"allOf": [reference(&format!("{META}ListMeta"))]},
+        },
+        "x-kubernetes-group-version-kind": [kind(row, &row.list_kind)],
+    })
+}
+
+fn parameter(name: &str, place: &str, kind: &str) -> Value {
+    let mut out = json!({"name": name, "in": place, "schema": {"type": kind, "uniqueItems": true}});
+    if place == "path" {
+        out["required"] = json!(true);
+    }
+    out
+}
+
+/// Names of what is done in operation ids and actions.
+const COLLECTION: [(&str, &str, &str); 3] =
+    [("get", "list", "list"), ("post", "post", "create"), ("delete", "deletecollection", "deleteCollection")];
+const ITEM: [(&str, &str, &str); 4] =
+    [("get", "get", "read"), ("put", "put", "replace"), ("patch", "patch", "patch"), ("delete", "delete", "delete")];
+
+fn operations(row: &Resource, name: &str, paths: &mut Map<String, Value>) {
+    let prefix = format!("/apis/{}", row.api_version());
+    let scope = if row.namespaced { "/namespaces/{namespace}" } else { "" };
+    let collection = format!("{prefix}{scope}/{}", row.plural);
+    let list = type_name(row, &row.list_kind);
+    paths.insert(collection.clone(), item(row, name, &list, &COLLECTION, &[], ""));
+    if row.namespaced {
+        paths.insert(
+            format!("{prefix}/{}", row.plural),
+            item(row, name, &list, &COLLECTION[..1], &[], "ForAllNamespaces"),
+        );
+    }
+    let one = format!("{collection}/{{name}}");
+    paths.insert(one.clone(), item(row, name, name, &ITEM, &["name"], ""));
+    for sub in row.subresources.iter() {
+        let suffix = if sub.name == "scale" { "Scale" } else { "Status" };
+        paths.insert(format!("{one}/{}", sub.name), item(row, name, name, &ITEM[..3], &["name"], suffix));
+    }
+}
+
+fn item(row: &Resource, body: &str, answer: &str, verbs: &[(&str, &str, &str)], names: &[&str], suffix: &str) -> Value {
+    let everywhere = suffix == "ForAllNamespaces";
+    let mut out = Map::new();
+    let mut common: Vec<Value> = names.iter().map(|n| parameter(n, "path", "string")).collect();
+    if row.namespaced && !everywhere {
+        common.push(parameter("namespace", "path", "string"));
+    }
+    common.push(parameter("pretty", "query", "string"));
+    out.insert("parameters".to_owned(), Value::Array(common));
+    for (method, action, word) in verbs {
+        let scope = if row.namespaced && !everywhere { "Namespaced" } else { "" };
+        let group: String = row.group.split('.').map(capital).collect();
+        let id = format!("{word}{group}{}{scope}{}{suffix}", capital(&row.version), row.kind);
+        let shown = if *method == "delete" { format!("{META}Status") } else { answer.to_owned() };
+        let mut operation = json!({
+            "operationId": id,
+            "responses": {"200": {"description": "OK", "content": {"application/json": {"schema": reference(&shown)}}}, "401": {"description": "Unauthorized"}},
+            "x-kubernetes-action": action,
+            "x-kubernetes-group-version-kind": kind(row, &row.kind),
+        });
+        let writes = ["dryRun", "fieldManager", "fieldValidation"];
+        let mut parameters: Vec<Value> = match *method {
+            "post" | "put" | "patch" => writes.iter().map(|p| parameter(p, "query", "string")).collect(),
+            "delete" => vec![parameter("dryRun", "query", "string")],
+            _ if *action == "list" => ["continue", "fieldSelector", "labelSelector", "resourceVersion"]
+                .iter()
+                .map(|p| parameter(p, "query", "string"))
+                .collect(),
+            _ => vec![parameter("resourceVersion", "query", "string")],
+        };
+        if *method == "patch" {
+            parameters.push(parameter("force", "query", "boolean"));
+        }
+        operation["parameters"] = Value::Array(parameters);
+        match *method {
+            "post" | "put" => {
+                operation["requestBody"] = json!({"content": {"*/*": {"schema": reference(body)}}, "required": true});
+            }
+            "patch" => {
+                let patch = json!({"schema": reference(&format!("{META}Patch"))});
+                operation["requestBody"] = json!({"content": {"application/apply-patch+yaml": patch, "application/json-patch+json": patch, "application/merge-patch+json": patch}, "required": true});
+            }
+            _ => {}
+        }
+        out.insert((*method).to_owned(), operation);
+    }
+    Value::Object(out)
+}
+
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |c| c.to_uppercase().chain(chars).collect())
+}

@@ -1,0 +1,462 @@
+//! Whether a definition's schemas can be served: structure, lists, defaults, patterns and rules.
+//!
+//! Answers for what upstream's `apiextensions/validation` and `schema` packages say beyond names and versions. Pure; the
+//! path of a schema is that of the version, or of the whole definition where all versions have the same.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proto::Value;
+use shared::status::field::{Error, Path};
+
+use super::schema::{MAX_DEPTH, Schema, pattern};
+use super::{check, jsonpath, prune};
+use crate::access::tree;
+use crate::cel::{self, Declared, Program, Type};
+
+/// Longest message of a rule.
+const MAX_MESSAGE: usize = 2048;
+
+/// What a schema's text may not contain at all.
+const UNSUPPORTED: [(&str, &str); 6] = [
+    ("definitions", "definitions is not supported"),
+    ("dependencies", "dependencies is not supported"),
+    ("patternProperties", "patternProperties is not supported"),
+    ("additionalItems", "additionalItems is not supported"),
+    ("$ref", "$ref is not supported"),
+    ("id", "id is not supported"),
+];
+
+/// What is wrong with the schema of a version.
+pub fn schema(text: &Value, path: &Path, out: &mut Vec<Error>) {
+    if !text.is_object() {
+        return;
+    }
+    let before = out.len();
+    structure(text, path, 0, false, out);
+    // Rules and defaults speak about places that make sense.
+    if out.len() > before {
+        return;
+    }
+    let compiled = Schema::compile(text);
+    defaults(text, &compiled, path, 0, out);
+    rules(text, &compiled, path, true, true, 0, out);
+}
+
+fn is(text: &Value, key: &str) -> bool {
+    text[key] == true
+}
+
+fn children<'t>(text: &'t Value, path: &Path) -> Vec<(&'t Value, Path)> {
+    let mut found: Vec<(&Value, Path)> = Vec::new();
+    if let Some(map) = text["properties"].as_object() {
+        found.extend(map.iter().map(|(k, v)| (v, path.child("properties").key(k))));
+    }
+    if text["additionalProperties"].is_object() {
+        found.push((&text["additionalProperties"], path.child("additionalProperties")));
+    }
+    if text["items"].is_object() {
+        found.push((&text["items"], path.child("items")));
+    }
+    found
+}
+
+fn structure(text: &Value, path: &Path, depth: usize, nested: bool, out: &mut Vec<Error>) {
+    if depth > MAX_DEPTH || !text.is_object() {
+        return;
+    }
+    for (key, message) in UNSUPPORTED {
+        if text.get(key).is_some_and(|v| !v.is_null() && v != "") {
+            out.push(Error::forbidden(path.child(key), message));
+        }
+    }
+    if is(text, "uniqueItems") {
+        let message = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
+        out.push(Error::forbidden(path.child("uniqueItems"), message));
+    }
+    if text["type"] == "null" {
+        let message = "type cannot be set to null, use nullable as an alternative";
+        out.push(Error::forbidden(path.child("type"), message));
+    }
+    if text["items"].is_array() {
+        out.push(Error::forbidden(path.child("items"), "items must be a schema object and not an array"));
+    }
+    let has_properties = text["properties"].as_object().is_some_and(|p| !p.is_empty());
+    match &text["additionalProperties"] {
+        Value::Bool(false) => {
+            out.push(Error::forbidden(
+                path.child("additionalProperties"),
+                "additionalProperties cannot be set to false",
+            ));
+        }
+        Value::Null => {}
+        _ if has_properties => {
+            let message = "additionalProperties and properties are mutual exclusive";
+            out.push(Error::forbidden(path.child("additionalProperties"), message));
+        }
+        _ => {}
+    }
+    if let Some(text) = text["pattern"].as_str()
+        && let Err(error) = pattern(text)
+    {
+        let message = format!("must be a valid regular expression, but isn't: {error}");
+        out.push(Error::invalid(path.child("pattern"), text, &message));
+    }
+    if !nested {
+        extensions(text, path, out);
+    }
+    for (inner, path) in children(text, path) {
+        structure(inner, &path, depth + 1, nested, out);
+    }
+    for key in ["allOf", "anyOf", "oneOf"] {
+        for (i, inner) in text[key].as_array().into_iter().flatten().enumerate() {
+            combined(inner, &path.child(key).index(i), depth + 1, is(text, "x-kubernetes-int-or-string"), out);
+        }
+    }
+    if text["not"].is_object() {
+        combined(&text["not"], &path.child("not"), depth + 1, false, out);
+    }
+}
+
+/// Alternatives constrain values; they say nothing about structure.
+fn combined(text: &Value, path: &Path, depth: usize, int_or_string: bool, out: &mut Vec<Error>) {
+    for key in ["description", "type", "default", "additionalProperties", "nullable", "title"] {
+        let typed = key == "type" && int_or_string;
+        if !typed && text.get(key).is_some_and(|v| !v.is_null() && v != "" && *v != false) {
+            out.push(Error::forbidden(path.child(key), "must be undefined to be structural"));
+        }
+    }
+    for key in ["x-kubernetes-preserve-unknown-fields", "x-kubernetes-embedded-resource", "x-kubernetes-int-or-string"]
+    {
+        if is(text, key) {
+            out.push(Error::forbidden(path.child(key), "must be false to be structural"));
+        }
+    }
+    let mut found = Vec::new();
+    structure(text, path, depth, true, &mut found);
+    out.extend(found);
+}
+
+fn extensions(text: &Value, path: &Path, out: &mut Vec<Error>) {
+    let kind = text["type"].as_str().unwrap_or("");
+    if kind == "array" && text["items"].is_null() {
+        out.push(Error::required(path.child("items"), "must be specified"));
+    }
+    if is(text, "x-kubernetes-embedded-resource") {
+        if kind != "object" && !kind.is_empty() {
+            out.push(Error::invalid(
+                path.child("type"),
+                kind,
+                "must be object if x-kubernetes-embedded-resource is true",
+            ));
+        }
+        if text["properties"].is_null() && !is(text, "x-kubernetes-preserve-unknown-fields") {
+            let message = "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields";
+            out.push(Error::required(path.child("properties"), message));
+        }
+    }
+    if is(text, "x-kubernetes-int-or-string") && !kind.is_empty() {
+        out.push(Error::invalid(path.child("type"), kind, "must be empty if x-kubernetes-int-or-string is true"));
+    }
+    match text["x-kubernetes-map-type"].as_str() {
+        None | Some("" | "granular" | "atomic") => {}
+        Some(other) => {
+            let at = path.child("x-kubernetes-map-type");
+            out.push(Error::not_supported(at, other, &["atomic", "granular"]));
+        }
+    }
+    lists(text, kind, path, out);
+}
+
+fn lists(text: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
+    let list_type = text["x-kubernetes-list-type"].as_str().unwrap_or("");
+    let keys = tree::strings(text, "/x-kubernetes-list-map-keys");
+    if !list_type.is_empty() && kind != "array" {
+        let message = "must be array if x-kubernetes-list-type is specified";
+        out.push(Error::invalid(path.child("type"), kind, message));
+        return;
+    }
+    match list_type {
+        "" | "atomic" | "set" | "map" => {}
+        other => {
+            let at = path.child("x-kubernetes-list-type");
+            out.push(Error::not_supported(at, other, &["atomic", "map", "set"]));
+        }
+    }
+    let at = path.child("x-kubernetes-list-map-keys");
+    if list_type != "map" {
+        if !keys.is_empty() {
+            out.push(Error::invalid(
+                path.child("x-kubernetes-list-type"),
+                list_type,
+                "must be map if x-kubernetes-list-map-keys is non-empty",
+            ));
+        }
+        return;
+    }
+    if keys.is_empty() {
+        out.push(Error::required(&at, "must not be empty if x-kubernetes-list-type is map"));
+    }
+    let items = &text["items"];
+    if items["type"] != "object" {
+        let there = items["type"].as_str().unwrap_or("");
+        let message = "must be object if parent array's x-kubernetes-list-type is map";
+        out.push(Error::invalid(path.child("items").child("type"), there, message));
+        return;
+    }
+    let required = tree::strings(items, "/required");
+    for (i, key) in keys.iter().enumerate() {
+        let Some(property) = items["properties"].get(key) else {
+            let message = "entries of x-kubernetes-list-map-keys must all be names of item properties";
+            out.push(Error::invalid(at.index(i), key.as_str(), message));
+            continue;
+        };
+        if matches!(property["type"].as_str(), Some("object" | "array")) {
+            let at = path.child("items").child("properties").key(key).child("type");
+            let message = "must be a scalar type if parent array's x-kubernetes-list-type is map";
+            out.push(Error::invalid(at, property["type"].clone(), message));
+        }
+        if property["default"].is_null() && !required.contains(key) {
+            let at = path.child("items").child("properties").key(key).child("default");
+            let message =
+                "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
+            out.push(Error::required(at, message));
+        }
+    }
+}
+
+/// Defaults fit the places they are for.
+fn defaults(text: &Value, schema: &Schema, path: &Path, depth: usize, out: &mut Vec<Error>) {
+    if depth > MAX_DEPTH {
+        return;
+    }
+    if let Some(default) = &schema.default {
+        let at = path.child("default");
+        let mut pruned = default.clone();
+        if !prune::prune(&mut pruned, schema).is_empty() {
+            out.push(Error::invalid(&at, default.clone(), "must not have unknown fields"));
+        } else {
+            for mut error in check::check(default, None, schema) {
+                let below = if error.field == "<nil>" { String::new() } else { format!(".{}", error.field) };
+                error.field = format!("{at}{below}");
+                out.push(error);
+            }
+        }
+    }
+    for (key, inner) in &schema.properties {
+        defaults(&text["properties"][&**key], inner, &path.child("properties").key(key), depth + 1, out);
+    }
+    if let super::schema::Additional::Schema(inner) = &schema.additional {
+        defaults(&text["additionalProperties"], inner, &path.child("additionalProperties"), depth + 1, out);
+    }
+    if let Some(inner) = &schema.items {
+        defaults(&text["items"], inner, &path.child("items"), depth + 1, out);
+    }
+}
+
+/// The type rules see at a place.
+fn type_of(schema: &Schema, root: bool) -> Type {
+    use super::schema::Additional;
+    if schema.int_or_string {
+        return Type::Dyn;
+    }
+    match &*schema.kind {
+        "boolean" => Type::Bool,
+        "integer" => Type::Int,
+        "number" => Type::Double,
+        "string" => match schema.checks.as_ref().map_or("", |c| &*c.format) {
+            "byte" => Type::Bytes,
+            "date" | "date-time" | "datetime" => Type::Timestamp,
+            "duration" => Type::Duration,
+            _ => Type::String,
+        },
+        "array" => Type::List(Box::new(schema.items.as_deref().map_or(Type::Dyn, |s| type_of(s, false)))),
+        "object" => {
+            match &schema.additional {
+                Additional::Schema(s) => return Type::Map(Box::new(type_of(s, false))),
+                Additional::Any => return Type::Map(Box::new(Type::Dyn)),
+                Additional::Unset | Additional::None => {}
+            }
+            let mut fields: BTreeMap<String, Type> =
+                schema.properties.iter().map(|(k, s)| (cel::escape(k), type_of(s, false))).collect();
+            if root || schema.embedded {
+                let names = ["name", "generateName"].map(|k| (k.to_owned(), Type::String));
+                fields.insert("metadata".to_owned(), Type::Object(Arc::new(BTreeMap::from(names))));
+                for key in ["apiVersion", "kind"] {
+                    fields.insert(key.to_owned(), Type::String);
+                }
+            }
+            Type::Object(Arc::new(fields))
+        }
+        _ => Type::Dyn,
+    }
+}
+
+fn rules(
+    text: &Value,
+    schema: &Schema,
+    path: &Path,
+    root: bool,
+    correlatable: bool,
+    depth: usize,
+    out: &mut Vec<Error>,
+) {
+    use super::schema::{Additional, ListKind};
+    if depth > MAX_DEPTH || !schema.has_rules() {
+        return;
+    }
+    for (i, rule) in text["x-kubernetes-validations"].as_array().into_iter().flatten().enumerate() {
+        one(rule, schema, &path.child("x-kubernetes-validations").index(i), root, correlatable, out);
+    }
+    for (key, inner) in &schema.properties {
+        let at = path.child("properties").key(key);
+        rules(&text["properties"][&**key], inner, &at, false, correlatable, depth + 1, out);
+    }
+    if let Additional::Schema(inner) = &schema.additional {
+        let at = path.child("additionalProperties");
+        rules(&text["additionalProperties"], inner, &at, false, correlatable, depth + 1, out);
+    }
+    if let Some(inner) = &schema.items {
+        let kept = correlatable && matches!(schema.list, ListKind::Map(_));
+        rules(&text["items"], inner, &path.child("items"), false, kept, depth + 1, out);
+    }
+}
+
+/// A rule as upstream prints it in messages.
+fn shown(rule: &Value) -> String {
+    let text = |key: &str| shared::status::go_quote(rule[key].as_str().unwrap_or(""));
+    format!(
+        "apiextensions.ValidationRule{{Rule:{}, Message:{}, MessageExpression:{}, Reason:(*apiextensions.FieldValueErrorReason)(nil), FieldPath:{}, OptionalOldSelf:(*bool)(nil)}}",
+        text("rule"),
+        text("message"),
+        text("messageExpression"),
+        text("fieldPath")
+    )
+}
+
+fn one(rule: &Value, schema: &Schema, path: &Path, root: bool, correlatable: bool, out: &mut Vec<Error>) {
+    let text = |key: &str| rule[key].as_str().unwrap_or("");
+    let source = text("rule");
+    if source.trim().is_empty() {
+        out.push(Error::required(path.child("rule"), "rule is not specified"));
+        return;
+    }
+    let message = text("message");
+    let at = path.child("message");
+    if message.is_empty() && source.contains('\n') && text("messageExpression").is_empty() {
+        out.push(Error::required(at, "message must be specified if rule contains line breaks"));
+    } else if !message.is_empty() && message.trim().is_empty() {
+        out.push(Error::invalid(at, message, "message must be non-empty if specified"));
+    } else if message.contains('\n') {
+        out.push(Error::invalid(at, message, "message must not contain line breaks"));
+    } else if message.len() > MAX_MESSAGE {
+        out.push(Error::invalid(at, message, "message must have a maximum length of 2048 characters"));
+    }
+    let reason = text("reason");
+    let reasons = ["FieldValueRequired", "FieldValueInvalid", "FieldValueForbidden", "FieldValueDuplicate"];
+    if !reason.is_empty() && !reasons.contains(&reason) {
+        out.push(Error::not_supported(path.child("reason"), reason, &reasons));
+    }
+    if !text("fieldPath").is_empty() && jsonpath::JsonPath::parse(text("fieldPath")).is_err() {
+        out.push(Error::invalid(path.child("fieldPath"), text("fieldPath"), "fieldPath must be a valid path"));
+    }
+    let own = type_of(schema, root);
+    let optional = rule["optionalOldSelf"] == true;
+    let old = if optional { Type::Optional(Box::new(own.clone())) } else { own.clone() };
+    let declared = Declared::from([("self".to_owned(), own), ("oldSelf".to_owned(), old)]);
+    let mut complain = |key: &str, detail: &str| {
+        let mut error = Error::invalid(path.child(key), Value::Null, detail);
+        error.shown = Some(shown(rule));
+        out.push(error);
+    };
+    match compiled(source, &declared, &Type::Bool) {
+        Ok(program) if program.mentions("oldSelf") && !correlatable => {
+            let detail = format!("oldSelf cannot be used on the uncorrelatable portion of the schema within {path}");
+            complain("rule", &detail);
+        }
+        Ok(program) if optional && !program.mentions("oldSelf") => {
+            complain("optionalOldSelf", "may not be set if oldSelf is not used in rule");
+        }
+        Ok(_) => {}
+        Err(why) => complain("rule", &why),
+    }
+    if !text("messageExpression").is_empty()
+        && let Err(why) = compiled(text("messageExpression"), &declared, &Type::String)
+    {
+        complain("messageExpression", &format!("messageExpression {why}"));
+    }
+}
+
+fn compiled(source: &str, declared: &Declared, wanted: &Type) -> Result<Program, String> {
+    let program = Program::compile(source).map_err(|e| format!("compilation failed: {e}"))?;
+    let found = cel::check(source, &program, declared).map_err(|e| format!("compilation failed: {e}"))?;
+    if found != *wanted && found != Type::Dyn {
+        return Err(format!("cel expression must evaluate to a {wanted}"));
+    }
+    Ok(program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn run(text: Value) -> Vec<String> {
+        let mut out = Vec::new();
+        schema(&text, &Path::new("s"), &mut out);
+        out.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn schemas_that_are_refused() {
+        let with = |inner: Value| json!({"type": "object", "properties": {"a": inner}});
+        for (text, want) in [
+            (with(json!({"type": "array"})), "s.properties[a].items: Required value: must be specified"),
+            (
+                with(json!({"type": "array", "items": {"type": "string"}, "uniqueItems": true})),
+                "s.properties[a].uniqueItems: Forbidden: uniqueItems cannot be set to true since the runtime complexity becomes quadratic",
+            ),
+            (
+                with(json!({"type": "object", "additionalProperties": false})),
+                "s.properties[a].additionalProperties: Forbidden: additionalProperties cannot be set to false",
+            ),
+            (
+                with(
+                    json!({"type": "object", "additionalProperties": {"type": "string"}, "properties": {"x": {"type": "string"}}}),
+                ),
+                "s.properties[a].additionalProperties: Forbidden: additionalProperties and properties are mutual exclusive",
+            ),
+            (
+                with(json!({"type": "string", "default": 1})),
+                "s.properties[a].default: Invalid value: \"integer\": in body must be of type string: \"integer\"",
+            ),
+            (
+                with(json!({"type": "array", "x-kubernetes-list-type": "map", "items": {"type": "object"}})),
+                "s.properties[a].x-kubernetes-list-map-keys: Required value: must not be empty if x-kubernetes-list-type is map",
+            ),
+            (
+                with(json!({"anyOf": [{"type": "string"}], "type": "string"})),
+                "s.properties[a].anyOf[0].type: Forbidden: must be undefined to be structural",
+            ),
+        ] {
+            assert_eq!(run(text.clone()), [want], "{text}");
+        }
+    }
+
+    #[test]
+    fn rules_that_do_not_compile() {
+        let with = |rule: &str| json!({"type": "object", "properties": {"n": {"type": "integer"}}, "x-kubernetes-validations": [{"rule": rule}]});
+        assert!(run(with("self.n > 0 && self.metadata.name != ''")).is_empty());
+        for (rule, want) in [
+            ("self.x > 0", "compilation failed: ERROR: <input>:1:5: undefined field 'x'"),
+            ("self.n", "cel expression must evaluate to a bool"),
+            ("self.n > 'a'", "found no matching overload for '_>_' applied to '(int, string)'"),
+            ("self.n >", "compilation failed: ERROR: <input>:1:9: Syntax error"),
+            ("", "s.x-kubernetes-validations[0].rule: Required value: rule is not specified"),
+        ] {
+            let got = run(with(rule));
+            assert_eq!(got.len(), 1, "{rule}: {got:?}");
+            assert!(got[0].contains(want), "{rule}: {got:?}");
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! Custom resources through HTTP: definitions, their objects, versions, subresources, rules, and their end.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Webhook};
+use crate::{cluster, workspace};
+
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+
+fn definition(group: &str, plural: &str, kind: &str, versions: Value) -> Value {
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{plural}.{group}")},
+        "spec": {"group": group, "scope": "Namespaced", "names": {"plural": plural, "kind": kind}, "versions": versions}})
+}
+
+/// Creates a definition and waits until it is served.
+async fn define(c: &Client, definition: Value) {
+    let name = definition["metadata"]["name"].as_str().expect("name").to_owned();
+    c.post(DEFINITIONS, definition).await.ok();
+    let path = format!("{DEFINITIONS}?watch=true&timeoutSeconds=10&fieldSelector=metadata.name%3D{name}");
+    for enough in 1..10 {
+        let seen = c.watch(&path, enough).await;
+        let established = |e: &Value| {
+            e["object"]["status"]["conditions"]
+                .as_array()
+                .is_some_and(|l| l.iter().any(|c| c["type"] == "Established" && c["status"] == "True"))
+        };
+        if seen.iter().any(established) {
+            return;
+        }
+    }
+    panic!("{name} is not established");
+}
+
+fn records(name: &str) -> Vec<Value> {
+    let path = format!("{}/testdata/{name}", env!("CARGO_MANIFEST_DIR"));
+    serde_json::from_slice(&std::fs::read(path).expect("test data")).expect("a list")
+}
+
+fn foos() -> Value {
+    let found = records("defaults.json").into_iter().find(|r| r["sent"]["metadata"]["name"] == "foos.ex.com");
+    found.expect("a definition")["sent"].take()
+}
+
+/// Upstream walks over maps in no order: what it says is compared as a set.
+fn sorted(status: &Value) -> (Value, Value, BTreeSet<String>) {
+    let causes = status["details"]["causes"].as_array().map_or(&[][..], Vec::as_slice);
+    (status["code"].clone(), status["reason"].clone(), causes.iter().map(Value::to_string).collect())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn upstreams_answers() {
+    let Some((c, _)) = workspace("sample-custom").await else { return };
+    for ns in ["sample", "e"] {
+        c.post("/api/v1/namespaces", json!({"metadata": {"name": ns}})).await;
+    }
+    let sent = foos();
+    define(&c, sent).await;
+    c.post(
+        "/apis/ex.com/v1/namespaces/sample/foos",
+        json!({"apiVersion": "ex.com/v1", "kind": "Foo", "metadata": {"name": "f"}, "spec": {"a": "b"}}),
+    )
+    .await
+    .ok();
+    let mut wrong = Vec::new();
+    for record in records("errors.json") {
+        let (request, path) = (&record["request"], record["request"]["path"].as_str().unwrap_or(""));
+        if !path.starts_with("/apis/ex.com/") && !path.contains("foos.ex.com") {
+            continue;
+        }
+        let headers: Vec<(&str, &str)> = request["headers"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter_map(|(k, v)| Some((k.as_str(), v.as_str()?)))
+            .chain(request["headers"].get("Content-Type").is_none().then_some(("Content-Type", "application/json")))
+            .collect();
+        let body = request.get("body").map(|b| match b {
+            Value::Object(_) if record["name"] == "custom resource: no apiVersion" => {
+                bytes::Bytes::from_static(br#"{"metadata": {"name": "x"}}"#)
+            }
+            b => bytes::Bytes::from(b.to_string()),
+        });
+        let answer = c.call(request["method"].as_str().expect("method"), path, &headers, body).await;
+        if record["code"] != answer.code {
+            wrong.push(format!("{}: {} {}", record["name"], answer.code, answer.text()));
+            continue;
+        }
+        if record["status"].is_null() {
+            continue;
+        }
+        let (want, got) = (&record["status"], answer.json());
+        let one = want["details"]["causes"].as_array().is_none_or(|l| l.len() < 2);
+        if sorted(want) != sorted(&got) || (one && want["message"] != got["message"]) {
+            wrong.push(format!("{}: want {want}\n  got {got}", record["name"]));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_live_as_others_do() {
+    let Some((c, _)) = workspace("crd-life").await else { return };
+    let schema = json!({"type": "object", "properties": {
+        "spec": {"type": "object", "required": ["size"], "properties": {
+            "size": {"type": "integer", "default": 3, "minimum": 1}, "image": {"type": "string"},
+            "ports": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+                "items": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}, "port": {"type": "integer"}}}}},
+            "x-kubernetes-validations": [{"rule": "self.size >= oldSelf.size", "message": "size cannot shrink"}]},
+        "status": {"type": "object", "properties": {"ready": {"type": "integer"}, "selector": {"type": "string"}}}}});
+    let version = |name: &str, storage: bool| {
+        json!({"name": name, "served": true, "storage": storage, "schema": {"openAPIV3Schema": schema},
+        "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.size", "statusReplicasPath": ".status.ready", "labelSelectorPath": ".status.selector"}},
+        "selectableFields": [{"jsonPath": ".spec.image"}],
+        "additionalPrinterColumns": [{"name": "Size", "type": "integer", "jsonPath": ".spec.size"}, {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}]})
+    };
+    let mut defined =
+        definition("life.example.com", "boats", "Boat", json!([version("v1", true), version("v1beta1", false)]));
+    defined["spec"]["names"]["shortNames"] = json!(["bt"]);
+    defined["spec"]["names"]["categories"] = json!(["all"]);
+    define(&c, defined).await;
+    let path = "/apis/life.example.com/v1/namespaces/crd-life/boats";
+    let boat = |name: &str| json!({"apiVersion": "life.example.com/v1", "kind": "Boat", "metadata": {"name": name}, "spec": {"image": "a", "unknown": 1}, "status": {"ready": 9}});
+    let answer = c.post(path, boat("one")).await;
+    assert!(
+        answer.warnings().iter().any(|w| w.contains("unknown field") && w.contains("spec.unknown")),
+        "{:?}",
+        answer.warnings()
+    );
+    let made = answer.ok();
+    assert_eq!((&made["spec"], &made["metadata"]["generation"]), (&json!({"image": "a", "size": 3}), &json!(1)));
+    assert!(made.get("status").is_none(), "status is written on its own");
+
+    // Stored as JSON under upstream's key.
+    let cluster = cluster().await.expect("cluster");
+    let (stored, _) = cluster.stored("/registry/life.example.com/boats/crd-life/one").await.expect("stored");
+    let stored: Value = serde_json::from_slice(&stored).expect("json");
+    assert_eq!((&stored["apiVersion"], &stored["kind"]), (&json!("life.example.com/v1"), &json!("Boat")));
+
+    // The other version, lists, tables, selectors.
+    let beta = "/apis/life.example.com/v1beta1/namespaces/crd-life/boats";
+    assert_eq!(c.get(&format!("{beta}/one")).await.ok()["apiVersion"], "life.example.com/v1beta1");
+    let list = c.get(beta).await.ok();
+    assert_eq!(
+        (&list["kind"], &list["items"][0]["apiVersion"]),
+        (&json!("BoatList"), &json!("life.example.com/v1beta1"))
+    );
+    let table = c.call("GET", path, &[("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")], None).await.ok();
+    assert_eq!(table["columnDefinitions"].as_array().map(Vec::len), Some(3));
+    assert_eq!((&table["rows"][0]["cells"][0], &table["rows"][0]["cells"][1]), (&json!("one"), &json!(3)));
+    c.post(path, json!({"apiVersion": "life.example.com/v1", "kind": "Boat", "metadata": {"name": "two"}, "spec": {"image": "b"}})).await.ok();
+    let found = c.get(&format!("{path}?fieldSelector=spec.image%3Db")).await.ok();
+    assert_eq!(
+        found["items"].as_array().map(|l| l.iter().map(|o| o["metadata"]["name"].clone()).collect::<Vec<_>>()),
+        Some(vec![json!("two")])
+    );
+
+    // Patches, apply, rules about changes.
+    let merged =
+        c.patch(&format!("{path}/one"), "application/merge-patch+json", json!({"spec": {"size": 5}})).await.ok();
+    assert_eq!((&merged["spec"]["size"], &merged["metadata"]["generation"]), (&json!(5), &json!(2)));
+    let shrunk = c.patch(&format!("{path}/one"), "application/merge-patch+json", json!({"spec": {"size": 4}})).await;
+    assert!(shrunk.text().contains("size cannot shrink") && shrunk.code == 422, "{}", shrunk.text());
+    let apply = |port: i64| json!({"apiVersion": "life.example.com/v1", "kind": "Boat", "metadata": {"name": "three"}, "spec": {"ports": [{"name": format!("p{port}"), "port": port}]}});
+    for (manager, port) in [("a", 1), ("b", 2)] {
+        c.patch(&format!("{path}/three?fieldManager={manager}"), "application/apply-patch+yaml", apply(port))
+            .await
+            .ok();
+    }
+    let three = c.get(&format!("{path}/three")).await.ok();
+    assert_eq!(three["spec"]["ports"].as_array().map(Vec::len), Some(2), "lists merge by their keys: {three}");
+
+    // Subresources.
+    let status = c
+        .patch(
+            &format!("{path}/one/status"),
+            "application/merge-patch+json",
+            json!({"status": {"ready": 2, "selector": "a=b"}, "spec": {"size": 99}}),
+        )
+        .await
+        .ok();
+    assert_eq!(
+        (&status["status"]["ready"], &status["spec"]["size"], &status["metadata"]["generation"]),
+        (&json!(2), &json!(5), &json!(2))
+    );
+    let scale = c.get(&format!("{path}/one/scale")).await.ok();
+    assert_eq!((&scale["spec"]["replicas"], &scale["status"]), (&json!(5), &json!({"replicas": 2, "selector": "a=b"})));
+    c.patch(&format!("{path}/one/scale"), "application/merge-patch+json", json!({"spec": {"replicas": 7}})).await.ok();
+    assert_eq!(c.get(&format!("{path}/one")).await.ok()["spec"]["size"], 7);
+
+    // Discovery.
+    let group = c.get("/apis/life.example.com").await.ok();
+    assert_eq!(
+        (&group["preferredVersion"]["version"], &group["versions"][1]["version"]),
+        (&json!("v1"), &json!("v1beta1"))
+    );
+    let resources = c.get("/apis/life.example.com/v1").await.ok();
+    let names: Vec<_> = resources["resources"].as_array().into_iter().flatten().map(|r| r["name"].clone()).collect();
+    assert_eq!(names, [json!("boats"), json!("boats/scale"), json!("boats/status")]);
+    assert_eq!(
+        (&resources["resources"][0]["shortNames"], &resources["resources"][0]["categories"]),
+        (&json!(["bt"]), &json!(["all"]))
+    );
+
+    // A watch sees changes, in the version asked for.
+    let seen = c.watch(&format!("{beta}?watch=true&timeoutSeconds=5"), 3).await;
+    assert!(
+        seen.len() == 3 && seen.iter().all(|e| e["object"]["apiVersion"] == "life.example.com/v1beta1"),
+        "{seen:?}"
+    );
+
+    // The end: objects go with their definition.
+    c.delete(&format!("{DEFINITIONS}/boats.life.example.com")).await.ok();
+    let gone = format!(
+        "{DEFINITIONS}?watch=true&timeoutSeconds=10&resourceVersion=0&fieldSelector=metadata.name%3Dboats.life.example.com"
+    );
+    for enough in 1..12 {
+        if c.get(&format!("{DEFINITIONS}/boats.life.example.com")).await.code == 404 {
+            break;
+        }
+        c.watch(&gone, enough).await;
+    }
+    c.get(&format!("{DEFINITIONS}/boats.life.example.com")).await.fails(
+        404,
+        "NotFound",
+        "customresourcedefinitions.apiextensions.k8s.io \"boats.life.example.com\" not found",
+    );
+    assert!(cluster.stored("/registry/life.example.com/boats/crd-life/one").await.is_none(), "objects are deleted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_webhook_converts() {
+    let Some((c, _)) = workspace("crd-convert").await else { return };
+    let cluster = cluster().await.expect("cluster");
+    let hook = Webhook::start(cluster.pki(), |_, review| {
+        let wanted = review["desiredAPIVersion"].as_str()?;
+        let convert = |o: &Value| {
+            let mut o = o.clone();
+            o["apiVersion"] = json!(wanted);
+            if let Some(spec) = o["spec"].as_object_mut() {
+                let (from, to) = if wanted.ends_with("v2") { ("host", "address") } else { ("address", "host") };
+                if let Some(v) = spec.remove(from) {
+                    spec.insert(to.to_owned(), v);
+                }
+            }
+            o
+        };
+        let converted: Vec<Value> = review["objects"].as_array()?.iter().map(convert).collect();
+        Some(json!({"result": {"status": "Success"}, "convertedObjects": converted}))
+    })
+    .await;
+    let version = |name: &str, field: &str, storage: bool| {
+        json!({"name": name, "served": true, "storage": storage, "schema": {"openAPIV3Schema":
+        {"type": "object", "properties": {"spec": {"type": "object", "properties": {field: {"type": "string"}}}}}}})
+    };
+    let mut defined = definition(
+        "conv.example.com",
+        "hosts",
+        "Host",
+        json!([version("v1", "host", true), version("v2", "address", false)]),
+    );
+    defined["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {"clientConfig": hook.config("/convert"), "conversionReviewVersions": ["v1"]}});
+    define(&c, defined).await;
+    let (one, two) = (
+        "/apis/conv.example.com/v1/namespaces/crd-convert/hosts",
+        "/apis/conv.example.com/v2/namespaces/crd-convert/hosts",
+    );
+    c.post(
+        one,
+        json!({"apiVersion": "conv.example.com/v1", "kind": "Host", "metadata": {"name": "a"}, "spec": {"host": "x"}}),
+    )
+    .await
+    .ok();
+    assert_eq!(c.get(&format!("{two}/a")).await.ok()["spec"], json!({"address": "x"}));
+    let made = c.post(two, json!({"apiVersion": "conv.example.com/v2", "kind": "Host", "metadata": {"name": "b"}, "spec": {"address": "y"}})).await.ok();
+    assert_eq!((&made["apiVersion"], &made["spec"]), (&json!("conv.example.com/v2"), &json!({"address": "y"})));
+    assert_eq!(c.get(&format!("{one}/b")).await.ok()["spec"], json!({"host": "y"}));
+    let list = c.get(two).await.ok();
+    assert!(list["items"].as_array().expect("items").iter().all(|o| o["spec"].get("address").is_some()), "{list}");
+    let seen = c.watch(&format!("{two}?watch=true&timeoutSeconds=5"), 2).await;
+    assert!(seen.iter().all(|e| e["object"]["spec"].get("address").is_some()), "{seen:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn definitions_that_are_refused() {
+    let Some((c, _)) = workspace("crd-refused").await else { return };
+    let with = |schema: Value| {
+        definition(
+            "bad.example.com",
+            "bads",
+            "Bad",
+            json!([{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]),
+        )
+    };
+    for (schema, want) in [
+        (
+            json!({"type": "object", "properties": {"a": {"type": "array"}}}),
+            "spec.validation.openAPIV3Schema.properties[a].items: Required value: must be specified",
+        ),
+        (json!({"type": "object", "x-kubernetes-validations": [{"rule": "self.nope == 1"}]}), "undefined field 'nope'"),
+        (
+            json!({"type": "object", "properties": {"s": {"type": "string", "default": 5}}}),
+            "properties[s].default: Invalid value",
+        ),
+    ] {
+        let answer = c.post(DEFINITIONS, with(schema)).await;
+        assert_eq!(answer.code, 422, "{}", answer.text());
+        assert!(answer.text().contains(want), "{want}: {}", answer.text());
+    }
+}
