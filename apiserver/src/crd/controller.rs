@@ -15,7 +15,7 @@ use super::definition::{self, is_true};
 use super::names;
 use crate::access::tree;
 use crate::api::{Api, DeleteArgs};
-use crate::cache::{Entry, Start};
+use crate::cache::{Begin, Entry, Start};
 use crate::registry::meta;
 use crate::storage::codec;
 use crate::verbs::engine::Engine;
@@ -80,7 +80,8 @@ impl Controller {
         let cacher = self.engine.hub.cacher(&self.row);
         cacher.wait_ready().await;
         let processed = self.engine.hub.processed();
-        let Ok(mut watch) = cacher.watch("", Start::State, processed, Arc::new(|_: &Entry| true)) else { return };
+        let begin = Begin { scope: "", start: Start::State, at_least: processed, term: None, trigger: None };
+        let Ok(mut watch) = cacher.watch(begin, Arc::new(|_: &Entry| true)) else { return };
         let found: BTreeMap<String, Arc<Value>> = watch
             .initial
             .drain(..)

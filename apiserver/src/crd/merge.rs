@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use proto::schema::{self, Card, Field, Gvk, Kind, ListType, MapType, Message, MessageRef};
+use proto::schema::{self, Card, Derived, Field, Gvk, Kind, ListType, MapType, Message, MessageRef};
 
 use super::schema::{Additional, ListKind, Schema};
 
@@ -21,6 +21,7 @@ fn message(name: String, fields: Vec<Field>) -> Message {
         has_protobuf: false,
         unions: "",
         go_package: "",
+        derived: Derived::new(),
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use proto::Value;
 use proto::resources::Resource;
-use proto::schema::{self, Card, Field, Kind, Message, MessageRef};
+use proto::schema::{self, Card, Derived, Field, Kind, Message, MessageRef};
 use shared::status::field::{Error, Path};
 
 use super::definition::{Scale, Served};
@@ -36,6 +36,7 @@ pub fn open() -> &'static Message {
             has_protobuf: false,
             unions: "",
             go_package: "",
+            derived: Derived::new(),
         }
     })
 }
