@@ -578,7 +578,7 @@ mod tests {
             ("has(self.name) ? self.name : 'x'", "string"),
             ("quantity(self.name).isLessThan(quantity('1'))", "bool"),
             ("self.list.isSorted()", "bool"),
-            ("sets.contains(self.list, ['a'])", "dyn"),
+            ("sets.contains(self.list, ['a'])", "bool"),
         ] {
             assert_eq!(run(source).as_deref(), Ok(want), "{source}");
         }

@@ -158,16 +158,13 @@ async fn objects_live_as_others_do() {
     );
 
     // Patches, apply, rules about changes.
-    let merged =
-        c.patch(&format!("{path}/one"), "application/merge-patch+json", json!({"spec": {"size": 5}})).await.ok();
+    let merged = c.patch(&format!("{path}/one"), "merge-patch+json", json!({"spec": {"size": 5}})).await.ok();
     assert_eq!((&merged["spec"]["size"], &merged["metadata"]["generation"]), (&json!(5), &json!(2)));
-    let shrunk = c.patch(&format!("{path}/one"), "application/merge-patch+json", json!({"spec": {"size": 4}})).await;
+    let shrunk = c.patch(&format!("{path}/one"), "merge-patch+json", json!({"spec": {"size": 4}})).await;
     assert!(shrunk.text().contains("size cannot shrink") && shrunk.code == 422, "{}", shrunk.text());
     let apply = |port: i64| json!({"apiVersion": "life.example.com/v1", "kind": "Boat", "metadata": {"name": "three"}, "spec": {"ports": [{"name": format!("p{port}"), "port": port}]}});
     for (manager, port) in [("a", 1), ("b", 2)] {
-        c.patch(&format!("{path}/three?fieldManager={manager}"), "application/apply-patch+yaml", apply(port))
-            .await
-            .ok();
+        c.patch(&format!("{path}/three?fieldManager={manager}"), "apply-patch+yaml", apply(port)).await.ok();
     }
     let three = c.get(&format!("{path}/three")).await.ok();
     assert_eq!(three["spec"]["ports"].as_array().map(Vec::len), Some(2), "lists merge by their keys: {three}");
@@ -176,7 +173,7 @@ async fn objects_live_as_others_do() {
     let status = c
         .patch(
             &format!("{path}/one/status"),
-            "application/merge-patch+json",
+            "merge-patch+json",
             json!({"status": {"ready": 2, "selector": "a=b"}, "spec": {"size": 99}}),
         )
         .await
@@ -187,7 +184,7 @@ async fn objects_live_as_others_do() {
     );
     let scale = c.get(&format!("{path}/one/scale")).await.ok();
     assert_eq!((&scale["spec"]["replicas"], &scale["status"]), (&json!(5), &json!({"replicas": 2, "selector": "a=b"})));
-    c.patch(&format!("{path}/one/scale"), "application/merge-patch+json", json!({"spec": {"replicas": 7}})).await.ok();
+    c.patch(&format!("{path}/one/scale"), "merge-patch+json", json!({"spec": {"replicas": 7}})).await.ok();
     assert_eq!(c.get(&format!("{path}/one")).await.ok()["spec"]["size"], 7);
 
     // Discovery.
