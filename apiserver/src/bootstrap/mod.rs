@@ -104,7 +104,10 @@ pub fn start(cx: &Context, rbac: bool) -> Arc<Progress> {
                     until_done(&api, hook).await;
                     progress.finish(hook);
                     // Those of flow control are looked after for as long as the server runs.
-                    while hook == FLOW {
+                    if hook != FLOW {
+                        return;
+                    }
+                    loop {
                         tokio::time::sleep(LOOK_AGAIN).await;
                         until_done(&api, hook).await;
                     }

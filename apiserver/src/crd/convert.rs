@@ -57,7 +57,7 @@ pub async fn to(caller: Option<&Arc<Caller>>, row: &Row, mut objects: Vec<Value>
     }
     if let Conversion::Webhook(webhook) = &*served.conversion {
         let sent: Vec<Value> = other.iter().map(|i| std::mem::take(&mut objects[*i])).collect();
-        let kind = sent.first().map(|o| shown_kind(o)).unwrap_or_default();
+        let kind = sent.first().map(shown_kind).unwrap_or_default();
         let caller = caller.ok_or_else(|| Status::unknown("conversion webhooks are not available"))?;
         let converted = webhook
             .convert(caller, &wanted, &sent)

@@ -165,7 +165,7 @@ fn is_credit_card(text: &str) -> bool {
             (_, double) => double,
         })
         .sum();
-    plain && (13..=16).contains(&digits.len()) && sum % 10 == 0
+    plain && (13..=16).contains(&digits.len()) && sum.is_multiple_of(10)
 }
 
 #[cfg(test)]

@@ -128,10 +128,8 @@ fn approve(definition: &mut Value, now: &str) -> bool {
     } else if text.starts_with("http://") || text.starts_with("https://") {
         ("True", "ApprovedAnnotation", format!("approved in {text}"))
     } else {
-        let message = format!(
-            "protected groups must have approval annotation \"api-approved.kubernetes.io\" with either a URL or a reason starting with \"unapproved\", see https://github.com/kubernetes/enhancements/pull/1111"
-        );
-        ("False", "InvalidAnnotation", message)
+        let message = "protected groups must have approval annotation \"api-approved.kubernetes.io\" with either a URL or a reason starting with \"unapproved\", see https://github.com/kubernetes/enhancements/pull/1111";
+        ("False", "InvalidAnnotation", message.to_owned())
     };
     set_condition(definition, KIND, status, reason, &message, now)
 }

@@ -191,6 +191,6 @@ mod tests {
     fn columns_are_aligned() {
         let rows = [header("Name Index Last"), row(&[&"workload-low", &1, &"x"])];
         assert_eq!(table(&rows), "Name,         Index,  Last\nworkload-low, 1,      x\n");
-        assert_eq!(seat_seconds(1119.449_364_75), "1119.44936475ss");
+        assert_eq!(seat_seconds(1_119.449_364_75), "1119.44936475ss");
     }
 }

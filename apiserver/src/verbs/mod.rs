@@ -186,7 +186,7 @@ pub async fn dispatch(engine: &Arc<Engine>, mut r: Request) -> Result<Reply, Sta
 /// Custom objects have no protobuf form; their metadata has.
 fn without_protobuf(accept: Option<String>) -> Result<Option<String>, Status> {
     let Some(text) = accept else { return Ok(None) };
-    let plain = |clause: &&str| !(clause.contains("application/vnd.kubernetes.protobuf") && !clause.contains("as="));
+    let plain = |clause: &&str| !clause.contains("application/vnd.kubernetes.protobuf") || clause.contains("as=");
     let left: Vec<&str> = text.split(',').filter(plain).collect();
     if left.is_empty() && !text.trim().is_empty() {
         return Err(Status::not_acceptable(&negotiate::BODY_TYPES[..2]));

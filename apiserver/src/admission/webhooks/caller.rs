@@ -29,6 +29,9 @@ const SYSTEM_ROOTS: [&str; 2] = ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki
 
 type Connection = SendRequest<Full<Bytes>>;
 
+/// What a TLS set-up depends on: the hash of the CA bundle, and the identity shown.
+type Trust = ([u8; 32], usize);
+
 /// Calls webhooks.
 pub struct Caller {
     reader: Arc<dyn Reader>,
@@ -37,8 +40,7 @@ pub struct Caller {
     /// Services are called at an endpoint and not at their cluster IP.
     direct: bool,
     idle: Mutex<HashMap<String, Vec<Connection>>>,
-    /// TLS set-ups by hash of the CA bundle and the identity shown.
-    trust: Mutex<HashMap<([u8; 32], usize), Arc<rustls::ClientConfig>>>,
+    trust: Mutex<HashMap<Trust, Arc<rustls::ClientConfig>>>,
 }
 
 /// A call.

@@ -98,7 +98,7 @@ fn overload(name: &str) -> String {
     format!("no such overload: {name}")
 }
 
-fn text<'v>(args: &'v [Value], i: usize) -> Result<&'v str, String> {
+fn text(args: &[Value], i: usize) -> Result<&str, String> {
     match args.get(i) {
         Some(Value::String(s)) => Ok(s),
         _ => Err(overload("string expected")),

@@ -122,7 +122,7 @@ fn is_url(args: &[Value]) -> Answer {
     Ok(Value::Bool(parse(text(args, 0)?).is_ok()))
 }
 
-fn own<'v>(args: &'v [Value]) -> Result<&'v Url, String> {
+fn own(args: &[Value]) -> Result<&Url, String> {
     inside::<Url>(args, 0).ok_or_else(|| overload("url"))
 }
 
