@@ -13,10 +13,11 @@ use crate::shell;
 
 const SOCKET: &str = "/run/containerd/containerd.sock";
 /// Folders of a node that are its own: (name on its disk, standard path).
-const FOLDERS: [(&str, &str); 10] = [
+const FOLDERS: [(&str, &str); 11] = [
     ("var-lib-kubelet", "/var/lib/kubelet"),
     ("var-lib-containerd", "/var/lib/containerd"),
     ("var-lib-cni", "/var/lib/cni"),
+    ("var-lib-etcd", "/var/lib/etcd"),
     ("var-log-pods", "/var/log/pods"),
     ("var-log-containers", "/var/log/containers"),
     ("run-containerd", "/run/containerd"),
