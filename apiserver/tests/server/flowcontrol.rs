@@ -148,7 +148,10 @@ async fn what_the_server_cannot_be_without_comes_back() {
     if etcd_is_missing() {
         return;
     }
-    let mut server = Cluster::start_with(|_, _| vec!["--max-requests-inflight=8".to_owned(), "--max-mutating-requests-inflight=2".to_owned()]).await;
+    let mut server = Cluster::start_with(|_, _| {
+        vec!["--max-requests-inflight=8".to_owned(), "--max-mutating-requests-inflight=2".to_owned()]
+    })
+    .await;
     let exempt = format!("{GROUP}/flowschemas/exempt");
     server.delete(&exempt).await.ok();
     // Masters are served all the same, and a new start writes the object again.
