@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::client::Body;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use shared::client::Throttle;
 use shared::flags::parse_duration;
 use shared::informer::Store;
 
@@ -83,7 +84,7 @@ pub(super) fn extenders(settings: &Value, objects: &Objects) -> anyhow::Result<E
     for value in settings.get("extenders").and_then(Value::as_array).into_iter().flatten() {
         let config: Config = serde_json::from_value(value.clone()).context("reading an extender")?;
         let timeout = parse_duration(&config.http_timeout).unwrap_or_default();
-        let client = client(&config, timeout).with_context(|| format!("extender {}", config.url_prefix))?;
+        let client = client(&config).with_context(|| format!("extender {}", config.url_prefix))?;
         out.push(Arc::new(HttpExtender {
             managed: config.managed_resources.iter().map(|m| m.name.clone()).collect(),
             objects: objects.clone(),
@@ -104,11 +105,9 @@ fn pem(data: &str, file: &str) -> anyhow::Result<Option<Vec<u8>>> {
     if file.is_empty() { Ok(None) } else { Ok(Some(std::fs::read(file).with_context(|| file.to_owned())?)) }
 }
 
-fn client(config: &Config, timeout: Duration) -> anyhow::Result<kube::Client> {
+fn client(config: &Config) -> anyhow::Result<kube::Client> {
     let url: http::Uri = config.url_prefix.parse()?;
     let mut out = kube::Config::new(url.clone());
-    out.connect_timeout = Some(timeout);
-    out.read_timeout = Some(timeout);
     let tls = config.tls_config.clone().unwrap_or_default();
     if let Some(ca) = pem(&tls.ca_data, &tls.ca_file)? {
         use rustls_pki_types::{CertificateDer, pem::PemObject};
@@ -126,7 +125,7 @@ fn client(config: &Config, timeout: Duration) -> anyhow::Result<kube::Client> {
     }
     // Without a CA and with HTTPS asked for, upstream does not verify either.
     out.accept_invalid_certs = tls.insecure || config.https && out.root_cert.is_none();
-    Ok(kube::Client::try_from(out)?)
+    shared::client::connect(&out, &Throttle::new(0.0, 0))
 }
 
 /// Keys as Go reads them: in any case.

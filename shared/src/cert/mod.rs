@@ -4,6 +4,7 @@
 mod options;
 mod reload;
 mod sni;
+mod trust;
 mod unverified;
 
 use std::net::IpAddr;
@@ -22,7 +23,8 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 pub use options::{OptionError, TlsOptions};
 pub use reload::ReloadingKey;
 pub use sni::SniKeys;
-pub use unverified::client_config_unverified;
+pub use trust::{ReloadingRoots, system_roots};
+pub use unverified::{client_config_unverified, trust_anybody};
 
 /// What can go wrong with a certificate.
 #[derive(Debug, thiserror::Error)]

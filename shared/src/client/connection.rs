@@ -11,7 +11,7 @@ use kube::client::{Body, ConfigExt as _};
 use kube::{Client, Config};
 use tower::ServiceBuilder;
 
-use super::Throttle;
+use super::{Throttle, credentials};
 
 /// A peer that does not answer pings for so long is gone, as client-go has it.
 const PING: Duration = Duration::from_secs(30);
@@ -22,12 +22,12 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// Unusable certificates or credentials.
-pub fn connect(config: &Config, throttle: &Throttle) -> Result<Client, kube::Error> {
+pub fn connect(config: &Config, throttle: &Throttle) -> anyhow::Result<Client> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-    let tls = config.rustls_client_config()?;
+    let (credentials, tls) = credentials::resolve(config)?;
     let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
     let https = match config.tls_server_name.clone().map(rustls_pki_types::ServerName::try_from) {
         Some(Ok(name)) => https.with_server_name_resolver(FixedServerNameResolver::new(name)),
@@ -43,7 +43,7 @@ pub fn connect(config: &Config, throttle: &Throttle) -> Result<Client, kube::Err
     let service = ServiceBuilder::new()
         .layer(throttle)
         .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer()?)
+        .layer(credentials)
         .layer(config.extra_headers_layer()?)
         .map_err(tower::BoxError::from)
         .service(http);

@@ -2,7 +2,9 @@
 //! client-side rate limiting as client-go does it (`--kube-api-qps`, `--kube-api-burst`).
 
 mod connection;
+mod credentials;
 mod kubeconfig;
+mod plugin;
 mod remote;
 mod throttle;
 

@@ -1,0 +1,258 @@
+//! What we prove ourselves with to a server, as a kubeconfig's user or a service account's folder says: a client
+//! certificate, a password, a token, a token's file that is read again, or a plugin that is asked.
+//!
+//! `kube` could do this too, with a YAML and a JSONPath parser that nothing else needs.
+
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::header::AUTHORIZATION;
+use http::{HeaderValue, Request};
+use kube::Config;
+use kube::config::AuthInfo;
+use parking_lot::Mutex;
+use secrecy::ExposeSecret as _;
+use tokio::time::Instant;
+use tower::{BoxError, Layer, Service};
+
+use super::plugin::Plugin;
+use crate::cert::{self, PemPair, ReloadingKey, ReloadingRoots};
+
+/// How old a token that was read from a file may be, as client-go has it.
+const TOKEN_AGE: Duration = Duration::from_secs(60);
+
+/// How requests are marked with who sends them. A layer of the client.
+#[derive(Clone)]
+pub struct Credentials(Source);
+
+#[derive(Clone)]
+enum Source {
+    /// By the connection's certificate, or not at all.
+    Connection,
+    Fixed(HeaderValue),
+    File(Arc<TokenFile>),
+    Plugin(Arc<Plugin>),
+}
+
+/// The credentials of `config`, and the TLS configuration that goes with them.
+///
+/// # Errors
+/// Files that cannot be read, values that are no certificates or no header, a plugin that fails.
+pub fn resolve(config: &Config) -> anyhow::Result<(Credentials, rustls::ClientConfig)> {
+    let user = &config.auth_info;
+    let mut pair = certificate(user)?;
+    let source = if let Some(path) = user.token_file.as_deref().filter(|path| !path.is_empty()) {
+        Source::File(Arc::new(TokenFile::read(path)?))
+    } else if let Some(token) = &user.token {
+        Source::Fixed(bearer(token.expose_secret())?)
+    } else if let (Some(name), Some(password)) = (&user.username, &user.password) {
+        let encoded = STANDARD.encode(format!("{name}:{}", password.expose_secret()));
+        Source::Fixed(secret(&format!("Basic {encoded}"))?)
+    } else if let Some(exec) = &user.exec {
+        let (plugin, theirs) = Plugin::start(exec)?;
+        if let Some(theirs) = theirs {
+            pair = Some(Arc::new(ReloadingKey::from_pem(&theirs)?));
+        }
+        Source::Plugin(Arc::new(plugin))
+    } else {
+        Source::Connection
+    };
+    Ok((Credentials(source), tls(config, pair)?))
+}
+
+fn tls(config: &Config, pair: Option<Arc<ReloadingKey>>) -> anyhow::Result<rustls::ClientConfig> {
+    let roots = match &config.root_cert {
+        None => cert::system_roots(),
+        Some(all) => {
+            let mut store = rustls::RootCertStore::empty();
+            for der in all {
+                store.add(der.clone().into()).context("certificate authority")?;
+            }
+            store
+        }
+    };
+    let mut tls = match pair {
+        Some(pair) => cert::client_config_reloading(roots, pair)?,
+        None => cert::client_config(roots, None)?,
+    };
+    if config.accept_invalid_certs {
+        cert::trust_anybody(&mut tls);
+    } else if let Some(path) = &config.root_cert_file {
+        tls.dangerous().set_certificate_verifier(Arc::new(ReloadingRoots::new(path)?));
+    }
+    Ok(tls)
+}
+
+/// The user's client certificate. Data wins over files, as in client-go; files may change.
+fn certificate(user: &AuthInfo) -> anyhow::Result<Option<Arc<ReloadingKey>>> {
+    let key_data = user.client_key_data.as_ref().map(|data| data.expose_secret());
+    let key = match (&user.client_certificate_data, key_data) {
+        (Some(certificate), Some(key)) => {
+            ReloadingKey::from_pem(&PemPair { certificate: decode(certificate)?, key: decode(key)? })?
+        }
+        (None, None) => match (&user.client_certificate, &user.client_key) {
+            (Some(certificate), Some(key)) => ReloadingKey::from_files(certificate, key)?,
+            (None, None) => return Ok(None),
+            _ => anyhow::bail!("a user needs both a client certificate and its key, or neither"),
+        },
+        (certificate, key) => {
+            let from_file = |path: &Option<String>| -> anyhow::Result<String> {
+                let path = path.as_deref().context("a user needs both a client certificate and its key, or neither")?;
+                Ok(String::from_utf8(cert::read(path)?)?)
+            };
+            let certificate = certificate.as_deref().map_or_else(|| from_file(&user.client_certificate), decode)?;
+            ReloadingKey::from_pem(&PemPair {
+                certificate,
+                key: key.map_or_else(|| from_file(&user.client_key), decode)?,
+            })?
+        }
+    };
+    Ok(Some(Arc::new(key)))
+}
+
+fn decode(data: &str) -> anyhow::Result<String> {
+    Ok(String::from_utf8(STANDARD.decode(data).context("illegal base64 data")?)?)
+}
+
+/// The header of a bearer token.
+pub(super) fn bearer(token: &str) -> anyhow::Result<HeaderValue> {
+    secret(&format!("Bearer {}", token.trim()))
+}
+
+fn secret(value: &str) -> anyhow::Result<HeaderValue> {
+    let mut value = HeaderValue::try_from(value).context("credentials are no header")?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+struct TokenFile {
+    path: String,
+    last: Mutex<(HeaderValue, Instant)>,
+}
+
+impl TokenFile {
+    fn read(path: &str) -> anyhow::Result<Self> {
+        let token = std::fs::read_to_string(path).with_context(|| format!("failed to read token file {path:?}"))?;
+        Ok(Self { path: path.to_owned(), last: Mutex::new((bearer(&token)?, Instant::now())) })
+    }
+
+    /// The token; the last good one when the file is gone.
+    fn header(&self) -> HeaderValue {
+        let mut last = self.last.lock();
+        if last.1.elapsed() >= TOKEN_AGE {
+            let fresh = std::fs::read_to_string(&self.path).ok().and_then(|token| bearer(&token).ok());
+            *last = (fresh.unwrap_or_else(|| last.0.clone()), Instant::now());
+        }
+        last.0.clone()
+    }
+}
+
+impl Source {
+    async fn header(&self) -> anyhow::Result<Option<HeaderValue>> {
+        Ok(match self {
+            Self::Connection => None,
+            Self::Fixed(value) => Some(value.clone()),
+            Self::File(file) => Some(file.header()),
+            Self::Plugin(plugin) => plugin.header().await?,
+        })
+    }
+}
+
+impl<S> Layer<S> for Credentials {
+    type Service = Identified<S>;
+
+    fn layer(&self, inner: S) -> Identified<S> {
+        Identified { inner, source: self.0.clone() }
+    }
+}
+
+/// A service whose requests carry credentials.
+#[derive(Clone)]
+pub struct Identified<S> {
+    inner: S,
+    source: Source,
+}
+
+impl<S, B> Service<Request<B>> for Identified<S>
+where
+    S: Service<Request<B>> + Clone + Send + 'static,
+    S::Error: Into<BoxError>,
+    S::Future: Send,
+    B: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        // The service that is ready is the one to use.
+        let fresh = self.inner.clone();
+        let mut ready = mem::replace(&mut self.inner, fresh);
+        let source = self.source.clone();
+        Box::pin(async move {
+            if let Some(value) = source.header().await? {
+                request.headers_mut().insert(AUTHORIZATION, value);
+            }
+            ready.call(request).await.map_err(Into::into)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(user: AuthInfo) -> Config {
+        let mut config = Config::new(http::Uri::from_static("https://127.0.0.1:6443"));
+        config.auth_info = user;
+        config
+    }
+
+    async fn header(user: AuthInfo) -> Option<String> {
+        let (credentials, _) = resolve(&config(user)).expect("good credentials");
+        let value = credentials.0.header().await.expect("a header");
+        value.map(|value| value.to_str().expect("text").to_owned())
+    }
+
+    #[tokio::test]
+    async fn a_user_is_marked_as_its_fields_say() {
+        let user = |value| serde_json::from_value::<AuthInfo>(value).expect("a user");
+        assert_eq!(header(user(serde_json::json!({}))).await, None);
+        assert_eq!(header(user(serde_json::json!({"token": "abc"}))).await.as_deref(), Some("Bearer abc"));
+        let basic = serde_json::json!({"username": "me", "password": "pw"});
+        assert_eq!(header(user(basic)).await.as_deref(), Some("Basic bWU6cHc="));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_file_is_read_again_and_the_last_good_token_stays() {
+        let path = std::env::temp_dir().join(format!("token-{}", std::process::id()));
+        std::fs::write(&path, "one\n").expect("written");
+        let file = TokenFile::read(&path.to_string_lossy()).expect("a token");
+        std::fs::write(&path, "two").expect("written");
+        assert_eq!(file.header(), "Bearer one");
+        tokio::time::advance(TOKEN_AGE).await;
+        assert_eq!(file.header(), "Bearer two");
+        std::fs::remove_file(&path).expect("removed");
+        tokio::time::advance(TOKEN_AGE).await;
+        assert_eq!(file.header(), "Bearer two");
+    }
+
+    #[test]
+    fn half_a_pair_is_refused() {
+        let user = AuthInfo { client_certificate: Some("/nowhere/tls.crt".into()), ..AuthInfo::default() };
+        assert!(resolve(&config(user)).is_err());
+        let user = AuthInfo { client_certificate_data: Some("%%".into()), ..AuthInfo::default() };
+        assert!(resolve(&config(user)).is_err());
+    }
+}
