@@ -18,7 +18,7 @@ use crate::cache::{CacheReader, Hub};
 use crate::connect::Connect;
 use crate::crd;
 use crate::registry::Rows;
-use crate::registry::core::kubernetes_service::Reconciler;
+use crate::registry::core::kubernetes_service::{Reconciler, Way};
 use crate::registry::core::node_ports::PortRange;
 use crate::registry::core::service::Services;
 use crate::registry::core::{ip_allocator, system_namespaces};
@@ -52,14 +52,6 @@ fn services(flags: &FlagSet) -> anyhow::Result<Services> {
     let text = flags.string("service-node-port-range");
     let ports = PortRange::parse(&text).with_context(|| format!("invalid --service-node-port-range {text:?}"))?;
     Ok(Services { ranges, ports })
-}
-
-/// Whether the endpoints of the `kubernetes` service are this server's business.
-fn reconciles(flags: &FlagSet) -> anyhow::Result<bool> {
-    let kind = flags.string("endpoint-reconciler-type");
-    let known = ["master-count", "lease", "none"];
-    anyhow::ensure!(known.contains(&kind.as_str()), "--endpoint-reconciler-type must be one of: [{}]", known.join(" "));
-    Ok(kind != "none")
 }
 
 async fn connect(flags: &FlagSet) -> anyhow::Result<Store> {
@@ -120,7 +112,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let addresses = Addresses::read(&flags);
     let services = services(&flags)?;
     let conduct = Conduct::from_flags(&flags).map_err(anyhow::Error::msg)?;
-    let reconciles = reconciles(&flags)?;
+    let way = Way::from_flags(&flags).map_err(anyhow::Error::msg)?;
     let listener = listen::bind(&addresses)?;
     let store = connect(&flags).await?;
     wait_for(&store, &shutdown).await?;
@@ -185,6 +177,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         api: api.clone(),
         address: addresses.advertise,
         port: addresses.port,
+        way,
     });
     match access.gate().flow() {
         Some(flow) => {
@@ -206,7 +199,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         tasks.spawn("custom-resources", until(&shutdown, controller.run(move || seen.notify_one())));
     }
     let progress = bootstrap::start(&cx, access.rbac_enabled());
-    start_system(&tasks, &shutdown, &api, &reconciler, &milestones, reconciles);
+    start_system(&tasks, &shutdown, &api, &reconciler, &milestones);
     tasks.spawn("sync", until(&shutdown, synced(hub, defined, milestones.clone())));
 
     let health = Health {
@@ -238,9 +231,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     }
 
     milestones.stopping.store(true, Ordering::Release);
-    if reconciles {
-        reconciler.leave().await;
-    }
+    reconciler.leave().await;
     tokio::time::sleep(flags.duration("shutdown-delay-duration")).await;
     closing.cancel();
     // No new connections; idle ones would keep the server waiting, so what counts is the requests.
@@ -273,7 +264,6 @@ fn start_system(
     api: &Api,
     reconciler: &Arc<Reconciler>,
     milestones: &Arc<Milestones>,
-    reconciles: bool,
 ) {
     let m = milestones.clone();
     let namespaces = system_namespaces::keep(api.clone(), move || m.namespaces.store(true, Ordering::Release));
@@ -296,9 +286,7 @@ fn start_system(
         m.cidr.store(true, Ordering::Release);
         m.service.store(true, Ordering::Release);
         // Endpoints that cannot be written (a loopback address) do not keep the server from being ready.
-        if reconciles {
-            r.keep().await;
-        }
+        r.keep().await;
     };
     tasks.spawn("kubernetes-service", until(shutdown, service));
 }

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use actix_web::HttpResponse;
-use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
+use actix_web::http::Version;
+use actix_web::http::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue};
 use regex::Regex;
 use shared::flags::FlagSet;
 use shared::status::Status;
@@ -20,6 +21,8 @@ pub struct Conduct {
     longest: Duration,
     /// `--min-request-timeout` in seconds.
     pub shortest_watch: u64,
+    /// `--goaway-chance`
+    goaway: f64,
 }
 
 const CORS: [(&str, &str); 4] = [
@@ -98,6 +101,7 @@ impl Conduct {
             transport,
             longest: flags.duration("request-timeout"),
             shortest_watch: u64::try_from(shortest_watch).unwrap_or(0),
+            goaway: chance,
         })
     }
 
@@ -106,9 +110,18 @@ impl Conduct {
         !origin.is_empty() && self.origins.iter().any(|pattern| pattern.is_match(origin))
     }
 
+    /// Whether the connection of a request is to take no more after it, so that its client comes back to whichever
+    /// server is less busy. `dice` is in 0 to 1, and thrown where there is a chance. HTTP/2 only: its connections last.
+    pub fn sends_away(&self, version: Version, dice: impl FnOnce() -> f64) -> bool {
+        self.goaway > 0.0 && version == Version::HTTP_2 && dice() < self.goaway
+    }
+
     /// Adds what every answer carries; `origin` is the one that may read it.
-    pub fn dress(&self, response: &mut HttpResponse, origin: Option<&str>) {
+    pub fn dress(&self, response: &mut HttpResponse, version: Version, origin: Option<&str>) {
         let headers = response.headers_mut();
+        if self.sends_away(version, rand::random) {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         if let Some(value) = &self.transport {
             headers.insert(HeaderName::from_static("strict-transport-security"), value.clone());
         }

@@ -245,7 +245,7 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
     let origin = Some(header("origin")).filter(|origin| server.conduct.may_read(origin));
     if origin.is_some() && req.method() == Method::OPTIONS {
         let mut response = HttpResponse::NoContent().finish();
-        server.conduct.dress(&mut response, origin);
+        server.conduct.dress(&mut response, req.version(), origin);
         return response;
     }
     let mut trail = None;
@@ -258,7 +258,7 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
         None => response,
         Some(trail) => written_down(trail, response).await,
     };
-    server.conduct.dress(&mut response, origin);
+    server.conduct.dress(&mut response, req.version(), origin);
     response
 }
 
@@ -345,7 +345,7 @@ async fn enter(
 ) -> Result<Option<Pass>, HttpResponse> {
     let Some(access) = &server.access else { return Ok(None) };
     let (req, info) = (asked.req, asked.info);
-    let peer = req.conn_data::<Peer>().cloned().unwrap_or_default();
+    let peer = shared::upgrade::connected::<Peer>(req).unwrap_or_default();
     let uri = req.uri().path_and_query().map_or("/", |p| p.as_str());
     let head = Head {
         method: req.method().as_str(),

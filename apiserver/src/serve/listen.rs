@@ -16,6 +16,8 @@ use tokio_rustls::server::TlsStream;
 
 use super::handler::{Peer, Server, handle};
 
+/// Streams of an HTTP/2 connection unless `--http2-max-streams-per-connection` says otherwise.
+const STREAMS: u32 = 100;
 /// Threads that serve connections.
 const WORKERS: usize = 2;
 
@@ -138,8 +140,12 @@ pub fn serve(
         name: "kube-apiserver",
         workers: WORKERS,
         connections: 16_384,
-        keep_alive: Duration::from_secs(180),
-        head_deadline: Duration::from_secs(30),
+        streams: u32::try_from(flags.integer("http2-max-streams-per-connection"))
+            .ok()
+            .filter(|streams| *streams > 0)
+            .unwrap_or(STREAMS),
+        keep_alive: Duration::from_secs(90),
+        head_deadline: Duration::from_secs(32),
         drain: Duration::from_secs(10),
         shutdown: shutdown.clone(),
     };

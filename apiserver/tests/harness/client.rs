@@ -169,20 +169,43 @@ impl Client {
         self.send("DELETE", path, "application/json", Some(Bytes::from(options.to_string()))).await
     }
 
+    /// The first object of a watch, beginning with what there is, that is as wanted. Waits half a minute.
+    pub async fn watch_until(&self, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        let found = self.frames(path, |frame| {
+            last = frame["object"].clone();
+            wanted(&last)
+        });
+        let found = tokio::time::timeout(std::time::Duration::from_secs(30), found).await;
+        assert!(found.is_ok(), "{path} never became as wanted: {last}");
+        last
+    }
+
     /// Frames of a watch, until `enough` or its end.
     pub async fn watch(&self, path: &str, enough: usize) -> Vec<Value> {
+        let mut seen = 0;
+        self.frames(path, |_| {
+            seen += 1;
+            seen >= enough
+        })
+        .await
+    }
+
+    async fn frames(&self, path: &str, mut last: impl FnMut(&Value) -> bool) -> Vec<Value> {
         let response = self.http.request(self.request("GET", path, &[], None)).await.expect("a watch");
         assert_eq!(response.status(), 200, "{path}");
         let mut body = response.into_body();
         let (mut text, mut frames) = (Vec::new(), Vec::new());
-        while frames.len() < enough {
-            let Some(Ok(frame)) = body.frame().await else { break };
+        while let Some(Ok(frame)) = body.frame().await {
             if let Some(data) = frame.data_ref() {
                 text.extend_from_slice(data);
             }
             while let Some(end) = text.iter().position(|b| *b == b'\n') {
                 let line: Vec<u8> = text.drain(..=end).collect();
                 frames.push(serde_json::from_slice(&line).expect("a frame"));
+                if frames.last().is_some_and(&mut last) {
+                    return frames;
+                }
             }
         }
         frames

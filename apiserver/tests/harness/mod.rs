@@ -43,6 +43,47 @@ pub fn etcd_is_missing() -> bool {
     missing
 }
 
+type Running = (Shutdown, JoinHandle<anyhow::Result<()>>);
+
+fn run(flags: FlagSet) -> Running {
+    let shutdown = Shutdown::new();
+    let seen = shutdown.clone();
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        runtime.block_on(apiserver::run(flags, seen))
+    });
+    (shutdown, thread)
+}
+
+/// A server of a cluster. It ends in good order when this is dropped.
+pub struct Member(Option<Running>);
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        if let Some((shutdown, thread)) = self.0.take() {
+            shutdown.trigger();
+            let ended = thread.join().expect("no panic");
+            // A test that has failed says more.
+            assert!(std::thread::panicking() || ended.is_ok(), "{ended:?}");
+        }
+    }
+}
+
+/// How long to ask for what must come.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Asks until there is an answer. For what no watch tells of, as a file that the server looks at by time.
+pub async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask().await {
+            return answer;
+        }
+        assert!(Instant::now() < give_up, "still not: {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 /// See the module. Everything ends with it. Requests sent through it are the administrator's.
 pub struct Cluster {
     dir: PathBuf,
@@ -51,7 +92,7 @@ pub struct Cluster {
     etcd_port: u16,
     peer_port: u16,
     port: u16,
-    server: Option<(Shutdown, JoinHandle<anyhow::Result<()>>)>,
+    server: Option<Running>,
     pki: Pki,
     admin: Client,
     /// Flags of this server; they take the place of those every server has.
@@ -158,11 +199,12 @@ impl Cluster {
         }
     }
 
-    pub async fn start_server(&mut self) {
+    /// The command line of a server on a port, with flags of its own.
+    fn arguments(&self, port: u16, flags: &[String]) -> FlagSet {
         let file = |name: &str| self.dir.join(name).display().to_string();
         let args = [
             format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port),
-            format!("--secure-port={}", self.port),
+            format!("--secure-port={port}"),
             "--bind-address=127.0.0.1".to_owned(),
             "--advertise-address=192.0.2.10".to_owned(),
             "--service-cluster-ip-range=10.96.0.0/12".to_owned(),
@@ -177,18 +219,20 @@ impl Cluster {
             format!("--service-account-signing-key-file={}", file("sa.key")),
         ];
         let name = |arg: &String| arg.split('=').next().unwrap_or("").to_owned();
-        let own: Vec<String> = self.flags.iter().map(name).collect();
-        let args = args.iter().filter(|a| !own.contains(&name(a))).chain(&self.flags);
+        let own: Vec<String> = flags.iter().map(name).collect();
+        let args = args.iter().filter(|a| !own.contains(&name(a))).chain(flags);
         // `--name=` takes a flag away.
         let args: Vec<&str> = args.map(String::as_str).filter(|a| !a.ends_with('=')).collect();
-        let flags = FlagSet::of("kube-apiserver", &args).unwrap_or_else(|_| panic!("flags"));
-        let shutdown = Shutdown::new();
-        let seen = shutdown.clone();
-        let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-            runtime.block_on(apiserver::run(flags, seen))
-        });
-        self.server = Some((shutdown, thread));
+        FlagSet::of("kube-apiserver", &args).unwrap_or_else(|_| panic!("flags"))
+    }
+
+    /// One more server of the same cluster, which ends with what is returned.
+    pub fn join(&self, flags: &[String]) -> Member {
+        Member(Some(run(self.arguments(free_port(), flags))))
+    }
+
+    pub async fn start_server(&mut self) {
+        self.server = Some(run(self.arguments(self.port, &self.flags)));
         let give_up = Instant::now() + Duration::from_secs(60);
         loop {
             let seen = match self.admin.try_get("/readyz").await {
@@ -212,10 +256,7 @@ impl Cluster {
     }
 
     pub fn stop_server(&mut self) {
-        if let Some((shutdown, thread)) = self.server.take() {
-            shutdown.trigger();
-            thread.join().expect("no panic").expect("a clean end");
-        }
+        drop(Member(self.server.take()));
     }
 
     /// A key as etcd holds it, and its lease.

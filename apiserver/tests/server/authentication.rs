@@ -2,14 +2,13 @@
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
 
 use apiserver::tokens::SigningKey;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Cluster, Identity, Remote, etcd_is_missing};
+use crate::harness::{Answer, Cluster, Identity, Remote, etcd_is_missing, eventually};
 
 const KEY: &str = include_str!("../../testdata/tokens/rsa.pem");
 
@@ -66,17 +65,12 @@ async fn who(c: &Cluster, token: &str) -> Answer {
     c.client(Identity::Token(token.to_owned())).post("/apis/authentication.k8s.io/v1/selfsubjectreviews", review).await
 }
 
-async fn eventually(c: &Cluster, token: &str, wanted: &str) -> Value {
-    let give_up = Instant::now() + Duration::from_secs(30);
-    loop {
-        let answer = who(c, token).await;
-        let user = answer.json()["status"]["userInfo"].clone();
-        if user["username"] == wanted {
-            return user;
-        }
-        assert!(Instant::now() < give_up, "{}", answer.text());
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+/// The user of a token, once the server knows it by that name.
+async fn becomes(c: &Cluster, token: &str, wanted: &str) -> Value {
+    eventually(wanted, async || {
+        Some(who(c, token).await.json()["status"]["userInfo"].clone()).filter(|user| user["username"] == wanted)
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -97,7 +91,7 @@ async fn tokens_of_other_issuers() {
         claims
     };
     let good = signed(&claims);
-    let user = eventually(&c, &good, "o:jane").await;
+    let user = becomes(&c, &good, "o:jane").await;
     assert_eq!(user["groups"], json!(["oidc:dev", "system:authenticated"]));
     assert_eq!(user["extra"]["example.com/tenant"], json!(["t1"]));
     assert_eq!(user["extra"]["authentication.kubernetes.io/credential-id"], json!(["JTI=j1"]));
@@ -140,7 +134,7 @@ async fn tokens_of_other_issuers() {
     assert_eq!(c.client(Identity::Token("nonsense".into())).get("/livez").await.code, 401);
 
     configuration(c.dir(), &issuer, "n:");
-    eventually(&c, &signed(&with("jti", json!("j2"))), "n:jane").await;
+    becomes(&c, &signed(&with("jti", json!("j2"))), "n:jane").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,11 +1,10 @@
 //! Authorisers other than the usual two, each seen through the server's own port, on yes and on no.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, Identity, Pki, Remote, etcd_is_missing};
+use crate::harness::{Cluster, Identity, Pki, Remote, etcd_is_missing, eventually};
 
 /// A SubjectAccessReview webhook: alice may read pods, but none in `secret`, where she is turned away for good.
 async fn reviewer(pki: &Pki) -> Remote {
@@ -114,26 +113,18 @@ async fn a_configuration_file_names_the_chain_and_is_followed() {
     );
 
     structured(c.dir(), &format!("{}{rbac}", webhook("friend", &good, "NoOpinion", "request.user == 'alice'")));
-    let give_up = Instant::now() + Duration::from_secs(20);
-    while alice.get(PODS).await.code != 200 {
-        assert!(Instant::now() < give_up, "the new file is not in force");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    eventually("the new file is in force", async || (alice.get(PODS).await.code == 200).then_some(())).await;
     // A file that cannot be used changes nothing, and is counted.
     structured(c.dir(), "- {type: RBAC, name: rbac}\n");
     let failures = r#"apiserver_authorization_config_controller_automatic_reloads_total{apiserver_id_hash="sha256:"#;
-    loop {
-        let metrics = c.get("/metrics").await.text();
-        let of = |status: &str| {
-            metrics.lines().any(|l| l.starts_with(failures) && l.contains(&format!("status=\"{status}\"")))
-        };
-        if of("failure") {
-            assert!(of("success"));
-            break;
-        }
-        assert!(Instant::now() < give_up, "{metrics}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let of = |metrics: &str, status: &str| {
+        metrics.lines().any(|l| l.starts_with(failures) && l.contains(&format!("status=\"{status}\"")))
+    };
+    let metrics = eventually("the bad file is counted", async || {
+        Some(c.get("/metrics").await.text()).filter(|metrics| of(metrics, "failure"))
+    })
+    .await;
+    assert!(of(&metrics, "success"));
     alice.get(PODS).await.ok();
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, Kms, etcd_is_missing};
+use crate::harness::{Cluster, Kms, etcd_is_missing, eventually};
 
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
 /// 32 times `1`, and 32 times `2`.
@@ -65,16 +65,13 @@ async fn keys_change_while_the_server_runs() {
     let providers = json!([{"secretbox": {"keys": [key("k2", SECOND)]}}, {"aescbc": {"keys": [key("k1", FIRST)]}}]);
     std::fs::write(cluster.dir().join("encryption.json"), config(&providers)).expect("written");
     let mut number = 0;
-    loop {
+    eventually("the new configuration is taken over", async || {
         number += 1;
         let name = format!("new-{number}");
         cluster.post(SECRETS, secret(&name)).await.ok();
-        if stored(&cluster, &name).await.starts_with(b"k8s:enc:secretbox:v1:k2:") {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-        assert!(number < 100, "the new configuration is not taken over");
-    }
+        stored(&cluster, &name).await.starts_with(b"k8s:enc:secretbox:v1:k2:").then_some(())
+    })
+    .await;
     let same = cluster.get(&format!("{SECRETS}/a")).await.ok();
     reads_well(&same);
     assert!(stored(&cluster, "a").await.starts_with(b"k8s:enc:aescbc:"));

@@ -1,8 +1,8 @@
 //! The secure port itself: certificates, versions, headers that every answer carries, and what servers tell one another.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -64,18 +64,117 @@ async fn what_the_flags_say_of_serving() {
 
     // Servers know one another by leases, and clients find them by keys that end with them.
     let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases?labelSelector=apiserver.kubernetes.io%2Fidentity%3Dkube-apiserver";
-    let give_up = Instant::now() + Duration::from_secs(20);
-    let lease = loop {
-        if let Some(lease) = c.get(leases).await.ok()["items"].as_array().and_then(|l| l.first().cloned()) {
-            break lease;
-        }
-        assert!(Instant::now() < give_up, "no identity lease");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    };
+    let lease = c.watch_until(&format!("{leases}&watch=1"), |_| true).await;
     let name = lease["metadata"]["name"].as_str().expect("a name").to_owned();
     assert!(name.starts_with("apiserver-") && name.len() == "apiserver-".len() + 26, "{name}");
     assert_eq!(lease["spec"]["leaseDurationSeconds"], 3600);
     assert!(lease["spec"]["holderIdentity"].as_str().is_some_and(|h| h.starts_with(&format!("{name}_"))), "{lease}");
     let key = c.stored("/registry/masterleases/192.0.2.10").await.expect("a key of this server");
     assert!(key.1 > 0, "it ends with its lease");
+}
+
+/// A connection over HTTP/2 that tells its limits, and the task that keeps it going.
+async fn http2(c: &Cluster) -> (h2::client::SendRequest<bytes::Bytes>, tokio::task::JoinHandle<Result<(), h2::Error>>) {
+    let roots = shared::cert::root_store(c.pki().ca.as_bytes()).expect("roots");
+    let mut tls = shared::cert::client_config(roots, None).expect("a configuration");
+    tls.alpn_protocols = vec![b"h2".to_vec()];
+    let socket = TcpStream::connect(("127.0.0.1", c.port())).await.expect("a connection");
+    let name = rustls_pki_types::ServerName::try_from("localhost").expect("a name");
+    let stream = TlsConnector::from(Arc::new(tls)).connect(name, socket).await.expect("TLS");
+    let (requests, connection) = h2::client::handshake(stream).await.expect("HTTP/2");
+    (requests, tokio::spawn(connection))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn http2_has_its_limits() {
+    if etcd_is_missing() {
+        return;
+    }
+    let c = Cluster::start_with(|_, _| {
+        vec!["--goaway-chance=0.02".to_owned(), "--http2-max-streams-per-connection=7".to_owned()]
+    })
+    .await;
+    let (requests, ended) = http2(&c).await;
+    let live = |head: &str| {
+        let request = http::Request::get("https://localhost/livez").header("x-a", head);
+        request.body(()).expect("a request")
+    };
+    let mut requests = requests.ready().await.expect("open");
+    let mut answered = 0;
+    // One in fifty ends the connection, after its own answer.
+    while let Ok(ready) = requests.clone().ready().await {
+        requests = ready;
+        let Ok((response, _)) = requests.send_request(live(""), true) else { break };
+        let Ok(response) = response.await else { break };
+        assert_eq!(response.status(), 200);
+        assert!(response.headers().get("connection").is_none());
+        answered += 1;
+        assert_eq!(requests.current_max_send_streams(), 7);
+        assert!(answered < 5000, "it is never sent away");
+    }
+    assert!(answered > 0);
+    ended.await.expect("no panic").expect("a clean end, not a broken one");
+
+    // A head that is too large is refused, and the connection stays.
+    let (requests, _connection) = http2(&c).await;
+    let mut requests = requests.ready().await.expect("open");
+    let (refused, _) = requests.send_request(live(&"a".repeat(2 << 20)), true).expect("sent");
+    match refused.await {
+        Ok(response) => assert_eq!(response.status(), 431),
+        Err(error) => assert!(error.is_reset() || error.is_go_away(), "{error}"),
+    }
+    assert_eq!(c.get("/livez").await.code, 200, "the server goes on");
+
+    // HTTP/1.1 has no GOAWAY: nobody is sent away.
+    let https = c.get("/debug/pprof/").await;
+    assert_eq!(https.code, 404, "profiles are not served: {}", https.text());
+}
+
+/// The addresses under which pods find the servers of a cluster.
+fn addresses(endpoints: &Value) -> Vec<String> {
+    let all = endpoints["subsets"][0]["addresses"].as_array().into_iter().flatten();
+    all.filter_map(|a| a["ip"].as_str()).map(str::to_owned).collect()
+}
+
+const ENDPOINTS: &str = "/api/v1/namespaces/default/endpoints?watch=1&fieldSelector=metadata.name%3Dkubernetes";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_of_a_cluster_share_its_service() {
+    if etcd_is_missing() {
+        return;
+    }
+    let mut c = Cluster::start().await;
+    let become_ = async |c: &Cluster, wanted: &[&str]| c.watch_until(ENDPOINTS, |e| addresses(e) == wanted).await;
+    become_(&c, &["192.0.2.10"]).await;
+    let other = c.join(&["--advertise-address=192.0.2.11".to_owned()]);
+    let endpoints = become_(&c, &["192.0.2.10", "192.0.2.11"]).await;
+    assert_eq!(endpoints["metadata"]["labels"]["endpointslice.kubernetes.io/skip-mirror"], "true");
+    let slice = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+    let watched = format!("{slice}?watch=1&fieldSelector=metadata.name%3Dkubernetes");
+    c.watch_until(&watched, |s| s["endpoints"].as_array().is_some_and(|e| e.len() == 2)).await;
+    // One that leaves takes itself out; one that dies is missed when its key ends.
+    tokio::task::block_in_place(|| drop(other));
+    become_(&c, &["192.0.2.10"]).await;
+    let etcd = c.etcd_client().await;
+    let dead = "/registry/masterleases/192.0.2.12";
+    etcd.kv_client().put(dead, "", None).await.expect("written");
+    become_(&c, &["192.0.2.10", "192.0.2.12"]).await;
+    etcd.kv_client().delete(dead, None).await.expect("removed");
+    become_(&c, &["192.0.2.10"]).await;
+
+    // Without keys, by their number.
+    let counted = |address: &str| {
+        let flags = ["--endpoint-reconciler-type=master-count", "--apiserver-count=2"].map(str::to_owned);
+        flags.into_iter().chain([format!("--advertise-address={address}")]).collect::<Vec<_>>()
+    };
+    c.restart_with(counted("192.0.2.10")).await;
+    let other = c.join(&counted("192.0.2.11"));
+    become_(&c, &["192.0.2.10", "192.0.2.11"]).await;
+    tokio::task::block_in_place(|| drop(other));
+    become_(&c, &["192.0.2.10"]).await;
+    assert!(c.stored("/registry/masterleases/192.0.2.11").await.is_none());
+
+    // Somebody else's business: what is there stays.
+    c.restart_with(vec!["--endpoint-reconciler-type=none".to_owned(), "--advertise-address=192.0.2.13".to_owned()]).await;
+    assert!(!addresses(&c.get("/api/v1/namespaces/default/endpoints/kubernetes").await.ok()).contains(&"192.0.2.13".to_owned()));
 }

@@ -1,15 +1,19 @@
 //! One connection for all watches and requests: HTTP/2, where a connection for each of many watches would cost both
-//! sides its buffers.
+//! sides its buffers. Servers allow so many streams of a connection (kube-apiserver: 100); who has more to ask opens
+//! another one, or watches would keep all other requests waiting for ever.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use http_body_util::BodyExt as _;
 use hyper_rustls::FixedServerNameResolver;
 use hyper_util::client::legacy::Client as Http;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ConfigExt as _};
 use kube::{Client, Config};
-use tower::ServiceBuilder;
+use parking_lot::Mutex;
+use tower::{ServiceBuilder, service_fn};
 
 use super::{Throttle, credentials};
 
@@ -17,6 +21,33 @@ use super::{Throttle, credentials};
 const PING: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Requests under way of one connection before another is opened.
+const STREAMS: usize = 90;
+/// Connections at the same time; with all of them full, the emptiest takes more.
+const CONNECTIONS: usize = 16;
+
+/// What requests are sent through. The token is held by each request, and its answer's body, until that ends.
+struct Lane<H> {
+    http: H,
+    token: Arc<()>,
+}
+
+impl<H> Lane<H> {
+    fn used(&self) -> usize {
+        Arc::strong_count(&self.token) - 1
+    }
+}
+
+/// The lane for a request: the first with room, or a new one.
+fn pick<H: Clone>(lanes: &mut Vec<Lane<H>>, open: impl FnOnce() -> H) -> (H, Arc<()>) {
+    let mut at = lanes.iter().position(|lane| lane.used() < STREAMS);
+    if at.is_none() && lanes.len() < CONNECTIONS {
+        lanes.push(Lane { http: open(), token: Arc::default() });
+        at = Some(lanes.len() - 1);
+    }
+    let at = at.or_else(|| (0..lanes.len()).min_by_key(|at| lanes[*at].used())).unwrap_or(0);
+    (lanes[at].http.clone(), lanes[at].token.clone())
+}
 
 /// A client for the server that `config` names. Servers without HTTP/2 are spoken to in HTTP/1.1.
 ///
@@ -34,12 +65,27 @@ pub fn connect(config: &Config, throttle: &Throttle) -> anyhow::Result<Client> {
         _ => https,
     };
     let https = https.enable_all_versions().wrap_connector(tcp);
-    let http: Http<_, Body> = Http::builder(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .http2_keep_alive_interval(PING)
-        .http2_keep_alive_timeout(PING_TIMEOUT)
-        .http2_keep_alive_while_idle(true)
-        .build(https);
+    let open = move || -> Http<_, Body> {
+        Http::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .http2_keep_alive_interval(PING)
+            .http2_keep_alive_timeout(PING_TIMEOUT)
+            .http2_keep_alive_while_idle(true)
+            .build(https.clone())
+    };
+    let lanes = Arc::new(Mutex::new(Vec::new()));
+    let http = service_fn(move |request| {
+        let (http, token) = pick(&mut lanes.lock(), &open);
+        async move {
+            let response = http.request(request).await?;
+            Ok::<_, hyper_util::client::legacy::Error>(response.map(|body| {
+                body.map_frame(move |frame| {
+                    let _held = &token;
+                    frame
+                })
+            }))
+        }
+    });
     let service = ServiceBuilder::new()
         .layer(throttle)
         .layer(config.base_uri_layer())
@@ -48,4 +94,32 @@ pub fn connect(config: &Config, throttle: &Throttle) -> anyhow::Result<Client> {
         .map_err(tower::BoxError::from)
         .service(http);
     Ok(Client::new(service, config.default_namespace.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_are_filled_one_after_the_other() {
+        let (mut lanes, mut opened) = (Vec::new(), 0);
+        let mut held = Vec::new();
+        let mut ask = |held: &mut Vec<Arc<()>>| {
+            let (lane, token) = pick(&mut lanes, || {
+                opened += 1;
+                opened
+            });
+            held.push(token);
+            lane
+        };
+        for _ in 0..STREAMS {
+            assert_eq!(ask(&mut held), 1);
+        }
+        assert_eq!(ask(&mut held), 2, "the first is full");
+        held.remove(0);
+        assert_eq!(ask(&mut held), 1, "it has room again");
+        for _ in 0..STREAMS * CONNECTIONS {
+            assert!(ask(&mut held) <= CONNECTIONS, "there is an end to it");
+        }
+    }
 }

@@ -14,6 +14,7 @@ use crate::authn::{Authenticator, AuthnError, Credentials, Identity, UserInfo};
 use crate::authz::{Attributes, Authorizer, AuthzError, Decision};
 use crate::metrics::{CounterVec, HistogramVec};
 use crate::status::{Status, go_quote};
+use crate::upgrade;
 
 /// What an attributes hook is told.
 pub struct Requested<'a> {
@@ -126,7 +127,7 @@ impl Access {
 
     async fn check(&self, request: &ServiceRequest) -> Result<UserInfo, HttpResponse> {
         let none: Arc<[_]> = Arc::new([]);
-        let chain = request.conn_data::<ClientCertificates>().map_or(none, |c| Arc::clone(&c.0));
+        let chain = upgrade::connected::<ClientCertificates>(request.request()).map_or(none, |c| c.0);
         let credentials = Credentials { headers: request.headers(), certificates: &chain, path: request.path() };
         let began = Instant::now();
         let known = self.authenticator.authenticate(&credentials).await;

@@ -42,6 +42,7 @@ const HEADER_DEADLINE: Duration = Duration::from_secs(32);
 const IDLE: Duration = Duration::from_secs(90);
 const DRAIN: Duration = Duration::from_secs(10);
 const MAX_CONNECTIONS: usize = 4096;
+const MAX_STREAMS: u32 = 100;
 
 /// Why a port cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -191,6 +192,7 @@ impl Server {
                     name: self.name,
                     workers: self.workers,
                     connections: MAX_CONNECTIONS,
+                    streams: MAX_STREAMS,
                     keep_alive: IDLE,
                     head_deadline: HEADER_DEADLINE,
                     drain: DRAIN,

@@ -1,14 +1,16 @@
-//! The HTTPS server of the components that accept upgrades: actix-web's, with [`Rewriting`] between TLS and HTTP.
+//! The HTTPS server of the components that accept upgrades: actix-web's with [`Rewriting`] between TLS and HTTP/1.1, and
+//! [`http2`] for whoever speaks that.
 
 use std::fmt::Debug;
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix_http::{HttpService, Protocol, Request, Response};
 use actix_server::Server;
-use actix_service::{IntoServiceFactory, ServiceFactory, ServiceFactoryExt as _, fn_service, map_config};
+use actix_service::{IntoServiceFactory, ServiceFactory, ServiceFactoryExt as _, fn_factory, fn_service, map_config};
 use actix_web::Error;
 use actix_web::body::MessageBody;
 use actix_web::dev::{AppConfig, Extensions, Service};
@@ -18,6 +20,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::http2::{self, Noted, Peer, Settings};
 use super::rewrite::Rewriting;
 use crate::run::Shutdown;
 
@@ -32,6 +35,8 @@ pub struct Listening {
     pub workers: usize,
     /// Connections at the same time, per worker.
     pub connections: usize,
+    /// Streams of an HTTP/2 connection at the same time.
+    pub streams: u32,
     /// An idle connection is closed after this.
     pub keep_alive: Duration,
     /// A request's head must have come by then.
@@ -71,35 +76,73 @@ where
     let built = Server::build().workers(workers).max_concurrent_connections(connections).disable_signals();
     let built = built.shutdown_timeout(drain).worker_max_blocking_threads(4);
     let built = built.listen(listening.name, listener, move || {
-        let shutdown = listening.shutdown.clone();
-        let app = factory().into_factory().map_err(|error| error.into().error_response());
-        let http = HttpService::build()
-            .keep_alive(KeepAlive::Timeout(listening.keep_alive))
-            .client_request_timeout(listening.head_deadline)
-            .client_disconnect_timeout(Duration::from_secs(1))
-            .graceful_shutdown_signal(move || {
-                let shutdown = shutdown.clone();
-                async move { shutdown.wait().await }
-            })
-            .on_connect_ext(move |io: &Rewriting<TlsStream<TcpStream>>, data: &mut Extensions| {
-                connected(io.inner(), data)
-            })
-            .finish(map_config(app, |()| AppConfig::default()));
-        let acceptor = acceptor.clone();
-        fn_service(move |socket: TcpStream| accept(acceptor.clone(), socket))
-            .map_err(|error| tracing::debug!(%error, "TLS handshake error"))
-            .and_then(http.map_err(|error| tracing::debug!(%error, "HTTP connection error")))
+        let (listening, acceptor, factory) = (listening.clone(), acceptor.clone(), factory.clone());
+        fn_factory(move || {
+            let app = || {
+                let app = factory().into_factory().map_err(|error| error.into().error_response());
+                map_config(app, |()| AppConfig::default())
+            };
+            let shutdown = listening.shutdown.clone();
+            let http1 = HttpService::build()
+                .keep_alive(KeepAlive::Timeout(listening.keep_alive))
+                .client_request_timeout(listening.head_deadline)
+                .client_disconnect_timeout(Duration::from_secs(1))
+                .graceful_shutdown_signal(move || {
+                    let shutdown = shutdown.clone();
+                    async move { shutdown.wait().await }
+                })
+                .on_connect_ext(move |io: &Rewriting<TlsStream<TcpStream>>, data: &mut Extensions| {
+                    connected(io.inner(), data)
+                })
+                .finish(app())
+                .new_service(());
+            let http2 = map_config(factory().into_factory(), |()| AppConfig::default()).new_service(());
+            let settings = Settings {
+                streams: listening.streams,
+                idle: listening.keep_alive,
+                handshake: listening.head_deadline,
+                shutdown: listening.shutdown.clone(),
+            };
+            let acceptor = acceptor.clone();
+            async move {
+                let made = tokio::try_join!(
+                    async { http1.await.map_err(|error| tracing::error!(?error, "The app cannot be made")) },
+                    async { http2.await.map_err(|error| tracing::error!(?error, "The app cannot be made")) }
+                );
+                let (http1, http2) = made?;
+                let parts = Rc::new((http1, http2, settings, acceptor));
+                Ok::<_, ()>(fn_service(move |socket: TcpStream| {
+                    let parts = Rc::clone(&parts);
+                    async move {
+                        let (http1, http2, settings, acceptor) = &*parts;
+                        let Some((stream, address)) = accept(acceptor, socket).await else { return Ok::<_, ()>(()) };
+                        if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+                            let mut noted = Extensions::new();
+                            connected(&stream, &mut noted);
+                            let peer = Peer { address, noted: Noted(Rc::new(noted)) };
+                            if let Err(error) = http2::serve(stream, http2, &peer, settings).await {
+                                tracing::debug!(%error, "HTTP/2 connection error");
+                            }
+                        } else if let Err(error) = http1.call((Rewriting::new(stream), Protocol::Http1, address)).await
+                        {
+                            tracing::debug!(%error, "HTTP connection error");
+                        }
+                        Ok(())
+                    }
+                }))
+            }
+        })
     })?;
     Ok(built.run())
 }
 
-type Accepted = (Rewriting<TlsStream<TcpStream>>, Protocol, Option<std::net::SocketAddr>);
-
-async fn accept(acceptor: TlsAcceptor, socket: TcpStream) -> io::Result<Accepted> {
+async fn accept(acceptor: &TlsAcceptor, socket: TcpStream) -> Option<(TlsStream<TcpStream>, Option<SocketAddr>)> {
     socket.set_nodelay(true).ok();
     let peer = socket.peer_addr().ok();
-    let stream = tokio::time::timeout(HANDSHAKE, acceptor.accept(socket)).await??;
-    let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    let protocol = if http2 { Protocol::Http2 } else { Protocol::Http1 };
-    Ok((Rewriting::new(stream, !http2), protocol, peer))
+    match tokio::time::timeout(HANDSHAKE, acceptor.accept(socket)).await {
+        Ok(Ok(stream)) => return Some((stream, peer)),
+        Ok(Err(error)) => tracing::debug!(%error, "TLS handshake error"),
+        Err(_) => tracing::debug!("TLS handshake timeout"),
+    }
+    None
 }

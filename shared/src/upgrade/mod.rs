@@ -5,6 +5,7 @@
 //! What the frames mean is none of this room's business.
 
 mod dial;
+mod http2;
 mod listen;
 mod rewrite;
 #[cfg(test)]
@@ -16,7 +17,7 @@ use std::task::{Context, Poll};
 
 use actix_web::http::StatusCode;
 use actix_web::http::header::{CONNECTION, HeaderMap, UPGRADE};
-use actix_web::{HttpRequest, HttpResponse, web};
+use actix_web::{HttpMessage as _, HttpRequest, HttpResponse, web};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
@@ -39,6 +40,12 @@ pub fn protocol(request: &HttpRequest) -> Option<String> {
     }
     let asked = headers.get(ASKED).or_else(|| headers.get(UPGRADE))?;
     asked.to_str().ok().map(str::to_owned)
+}
+
+/// What was noted of a request's connection when it was made.
+pub fn connected<T: Clone + 'static>(request: &HttpRequest) -> Option<T> {
+    let noted = |noted: &http2::Noted| noted.0.get::<T>().cloned();
+    request.conn_data::<T>().cloned().or_else(|| request.extensions().get().and_then(noted))
 }
 
 /// The client's headers as it sent them.

@@ -26,10 +26,8 @@ enum State {
 }
 
 impl<S> Rewriting<S> {
-    /// `active` is false for HTTP/2, which has no upgrades.
-    pub(super) fn new(inner: S, active: bool) -> Self {
-        let state = if active { State::Collecting(BytesMut::new()) } else { State::Passing };
-        Self { inner, state }
+    pub(super) fn new(inner: S) -> Self {
+        Self { inner, state: State::Collecting(BytesMut::new()) }
     }
 
     pub(super) fn inner(&self) -> &S {

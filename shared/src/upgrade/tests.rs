@@ -75,6 +75,7 @@ fn a_client_of_any_protocol_gets_the_raw_connection() {
         name: "test",
         workers: 1,
         connections: 16,
+        streams: 100,
         keep_alive: Duration::from_secs(5),
         head_deadline: Duration::from_secs(5),
         drain: Duration::from_secs(1),

@@ -194,28 +194,22 @@ impl Plugin for MutatingWebhooks {
 impl MutatingWebhooks {
     /// Asks one webhook and applies its patch; whether that changed the object.
     async fn mutate(&self, hook: &Hook, order: usize, a: &mut Attributes<'_>) -> Result<bool, Status> {
-        let answer = match self.0.ask(hook, a).await? {
-            Outcome::Fine(answer) => answer,
-            Outcome::Unasked => return Ok(false),
-            Outcome::Overlooked => {
-                self.0.note_open(a, hook, order);
-                return Ok(false);
-            }
-        };
-        note(a, hook, &answer);
-        let changed = match &answer.patch {
-            Some(patch) => patched(hook, a, patch.clone())?,
-            None => false,
-        };
         let place = format!("webhook.admission.k8s.io/round_{}_index_{order}", a.reinvocation.round());
-        let mut about = json!({"configuration": hook.configuration_name(), "webhook": hook.name(), "mutated": changed});
-        a.annotations.insert(format!("mutation.{place}"), about.to_string());
-        if let (true, Some(patch), Some(about)) = (changed, answer.patch, about.as_object_mut()) {
-            about.remove("mutated");
-            about.insert("patch".to_owned(), patch);
-            about.insert("patchType".to_owned(), json!("JSONPatch"));
-            a.annotations.insert(format!("patch.{place}"), Value::Object(about.clone()).to_string());
+        let by = format!("\"configuration\":{},\"webhook\":{}", json!(hook.configuration_name()), json!(hook.name()));
+        let mut changed = false;
+        match self.0.ask(hook, a).await? {
+            Outcome::Unasked => return Ok(false),
+            Outcome::Overlooked => self.0.note_open(a, hook, order),
+            Outcome::Fine(answer) => {
+                note(a, hook, &answer);
+                if let Some(patch) = answer.patch.filter(|p| p.as_array().is_none_or(|p| !p.is_empty())) {
+                    changed = patched(hook, a, patch.clone())?;
+                    let about = format!("{{{by},\"patch\":{patch},\"patchType\":\"JSONPatch\"}}");
+                    a.annotations.insert(format!("patch.{place}"), about);
+                }
+            }
         }
+        a.annotations.insert(format!("mutation.{place}"), format!("{{{by},\"mutated\":{changed}}}"));
         Ok(changed)
     }
 }

@@ -1,7 +1,8 @@
 //! The Service `kubernetes` and its endpoints: where pods find this server.
 //!
-//! Each server keeps a key with its address under `/registry/masterleases` alive; the endpoints are the addresses of
-//! all such keys.
+//! By default each server keeps a key with its address under `/registry/masterleases` alive, and the endpoints are the
+//! addresses of all such keys. The older way needs no keys but to be told how many servers there are: each adds itself,
+//! and removes others where there are too many.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use proto::{Value, protobuf, schema};
 use serde_json::json;
+use shared::flags::FlagSet;
 use shared::status::Status;
 
 use crate::api::Api;
@@ -23,6 +25,57 @@ const EVERY: Duration = Duration::from_secs(10);
 const NAME: &str = "kubernetes";
 const NAMESPACE: &str = "default";
 
+/// `--endpoint-reconciler-type`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// The endpoints are somebody else's business.
+    None,
+    /// The addresses of servers that live.
+    Lease,
+    /// So many addresses, `--apiserver-count`.
+    MasterCount(usize),
+}
+
+impl Way {
+    /// From the flags.
+    ///
+    /// # Errors
+    /// A type that there is not, or no servers.
+    pub fn from_flags(flags: &FlagSet) -> Result<Self, String> {
+        let servers = flags.integer("apiserver-count");
+        let Some(servers) = usize::try_from(servers).ok().filter(|n| *n > 0) else {
+            return Err(format!("--apiserver-count should be a positive number, but value '{servers}' provided"));
+        };
+        match flags.string("endpoint-reconciler-type").as_str() {
+            "lease" => Ok(Self::Lease),
+            "master-count" => Ok(Self::MasterCount(servers)),
+            "none" => Ok(Self::None),
+            _ => Err("--endpoint-reconciler-type must be one of: [master-count lease none]".to_owned()),
+        }
+    }
+}
+
+/// The addresses with our own among them, and no more of them than there are servers: those after ours go first.
+fn counted(mut there: Vec<String>, own: &str, servers: usize) -> Vec<String> {
+    if there.iter().any(|a| a == own) && there.len() <= servers {
+        return there;
+    }
+    there.push(own.to_owned());
+    there.sort();
+    there.dedup();
+    while there.len() > servers.max(1) {
+        let at = there.iter().position(|a| a == own).unwrap_or(0);
+        there.remove((at + 1) % there.len());
+    }
+    there
+}
+
+/// The addresses in an Endpoints object.
+fn listed(endpoints: &Value) -> Vec<String> {
+    let all = endpoints["subsets"].as_array().filter(|s| s.len() == 1).and_then(|s| s[0]["addresses"].as_array());
+    all.into_iter().flatten().filter_map(|a| a["ip"].as_str()).map(str::to_owned).collect()
+}
+
 /// Keeps service and endpoints in shape.
 pub struct Reconciler {
     /// The pipeline, for keys and ranges.
@@ -33,6 +86,8 @@ pub struct Reconciler {
     pub address: IpAddr,
     /// Our port.
     pub port: u16,
+    /// Whose addresses there are.
+    pub way: Way,
 }
 
 impl Reconciler {
@@ -121,7 +176,17 @@ impl Reconciler {
             .map_err(failed)
     }
 
-    async fn addresses(&self) -> Result<Vec<String>, Status> {
+    /// The addresses in the Endpoints object, none where there is none.
+    async fn published(&self) -> Result<Vec<String>, Status> {
+        match self.api.get("", "endpoints", NAMESPACE, NAME).await {
+            Ok(there) => Ok(listed(&there)),
+            Err(e) if e.is_not_found() => Ok(Vec::new()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The addresses of servers that live.
+    async fn leased(&self) -> Result<Vec<String>, Status> {
         let prefix = self.engine.store.key("/registry/masterleases/");
         let page = self.engine.store.page(&prefix, &prefix, 0, 0).await.map_err(|e| storage_status(&e))?;
         let mut all: Vec<String> = page.items.iter().map(|s| s.key[prefix.len()..].to_owned()).collect();
@@ -129,8 +194,7 @@ impl Reconciler {
         Ok(all)
     }
 
-    async fn publish(&self) -> Result<(), Status> {
-        let addresses = self.addresses().await?;
+    async fn publish(&self, addresses: Vec<String>) -> Result<(), Status> {
         let subsets = if addresses.is_empty() {
             json!([])
         } else {
@@ -161,14 +225,39 @@ impl Reconciler {
         self.ensure("discovery.k8s.io", "endpointslices", slice, same).await
     }
 
-    /// One round: our key, then the endpoints.
+    /// One round: that we are there, then the endpoints.
     pub async fn round(&self) -> Result<(), Status> {
-        self.renew().await?;
-        self.publish().await
+        let addresses = match self.way {
+            Way::Lease => {
+                self.renew().await?;
+                self.leased().await?
+            }
+            Way::None => return Ok(()),
+            Way::MasterCount(servers) => counted(self.published().await?, &self.address.to_string(), servers),
+        };
+        self.publish(addresses).await
+    }
+
+    /// The addresses without ours.
+    async fn others(&self) -> Result<Vec<String>, Status> {
+        if self.way == Way::Lease {
+            let failed = |e| storage_status(&e);
+            let (there, _) = self.engine.store.get(&self.lease_key()).await.map_err(failed)?;
+            if let Some(s) = there {
+                self.engine.store.delete_if(&self.lease_key(), s.revision).await.map_err(failed)?;
+            }
+            return self.leased().await;
+        }
+        let mut all = self.published().await?;
+        all.retain(|a| *a != self.address.to_string());
+        Ok(all)
     }
 
     /// Renews until dropped.
     pub async fn keep(&self) {
+        if self.way == Way::None {
+            return;
+        }
         loop {
             if let Err(error) = self.round().await {
                 tracing::warn!(%error, "reconciling the kubernetes service endpoints failed");
@@ -179,17 +268,45 @@ impl Reconciler {
 
     /// Takes our address out, when the server goes down.
     pub async fn leave(&self) {
-        let gone = async {
-            let (there, _) = self.engine.store.get(&self.lease_key()).await.map_err(|e| storage_status(&e))?;
-            if let Some(s) = there {
-                self.engine.store.delete_if(&self.lease_key(), s.revision).await.map_err(|e| storage_status(&e))?;
-            }
-            self.publish().await
-        };
+        if self.way == Way::None {
+            return;
+        }
+        let gone = async { self.publish(self.others().await?).await };
         match tokio::time::timeout(Duration::from_secs(2), gone).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "leaving the kubernetes service endpoints failed"),
             Err(_) => tracing::warn!("leaving the kubernetes service endpoints took too long"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_that_are_counted_make_room() {
+        for (there, own, servers, want) in [
+            ("", "b", 1, "b"),
+            ("b", "b", 1, "b"),
+            ("a", "b", 2, "a b"),
+            ("a", "b", 1, "b"),
+            // Those after ours go first, and then from the beginning.
+            ("a c d", "b", 3, "a b d"),
+            ("a b", "c", 2, "b c"),
+            ("a b c", "b", 2, "a b"),
+            ("a b", "a", 3, "a b"),
+        ] {
+            let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+            assert_eq!(counted(words(there), own, servers), words(want), "{there} and {own} of {servers}");
+        }
+    }
+
+    #[test]
+    fn other_forms_are_written_anew() {
+        let subset = |ip: &str| json!({"addresses": [{"ip": ip}]});
+        assert_eq!(listed(&json!({"subsets": [subset("a")]})), ["a"]);
+        assert!(listed(&json!({"subsets": [subset("a"), subset("b")]})).is_empty());
+        assert!(listed(&json!({})).is_empty());
     }
 }

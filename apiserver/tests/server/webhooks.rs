@@ -1,0 +1,247 @@
+//! Admission webhooks beyond yes and no: what is written down of them, dry runs, time, versions, second thoughts.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Cluster, Webhook, etcd_is_missing};
+
+const REGISTRATION: &str = "/apis/admissionregistration.k8s.io/v1";
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const AUDIT: &str = r#"
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- {level: Request, verbs: [create], resources: [{group: "", resources: [configmaps]}]}
+- {level: None}
+"#;
+
+/// A cluster that writes down what is done to config maps, and what its webhook was asked.
+async fn start() -> Option<(Cluster, Webhook, Arc<Mutex<Vec<Value>>>)> {
+    if etcd_is_missing() {
+        return None;
+    }
+    let c = Cluster::start_with(|dir, _| {
+        std::fs::write(dir.join("audit.yaml"), AUDIT).expect("written");
+        let file = |name: &str| dir.join(name).display().to_string();
+        vec![format!("--audit-policy-file={}", file("audit.yaml")), format!("--audit-log-path={}", file("audit.log"))]
+    })
+    .await;
+    let asked: Arc<Mutex<Vec<Value>>> = Arc::default();
+    let seen = asked.clone();
+    let webhook = Webhook::start(c.pki(), move |path, request| {
+        let mut about = request.clone();
+        about["path"] = json!(path);
+        seen.lock().push(about);
+        let patch = |operations: Value| {
+            let patch = base64::engine::general_purpose::STANDARD.encode(operations.to_string());
+            json!({"allowed": true, "patchType": "JSONPatch", "patch": patch, "auditAnnotations": {"seen": "yes"}})
+        };
+        Some(match path {
+            "/label" => patch(json!([{"op": "add", "path": "/data", "value": {"k": "v"}}])),
+            "/idle" => patch(json!([{"op": "test", "path": "/kind", "value": "ConfigMap"}])),
+            "/broken" => return None,
+            _ => json!({"allowed": true, "warnings": ["a word"], "auditAnnotations": {"judged": "mildly"}}),
+        })
+    })
+    .await;
+    Some((c, webhook, asked))
+}
+
+/// One webhook about the creation of config maps, with what `more` says instead.
+fn hook(name: &str, config: Value, more: Value) -> Value {
+    let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]});
+    let mut hook = json!({
+        "name": name, "clientConfig": config, "rules": [rule], "failurePolicy": "Fail", "timeoutSeconds": 1,
+        "sideEffects": "NoneOnDryRun", "admissionReviewVersions": ["v1"],
+    });
+    for (field, value) in more.as_object().into_iter().flatten() {
+        hook[field] = value.clone();
+    }
+    hook
+}
+
+/// Puts a configuration in the place of the one before.
+async fn set(c: &Client, kind: &str, hooks: Value) {
+    let path = format!("{REGISTRATION}/{kind}webhookconfigurations");
+    c.delete(&format!("{path}/hooks")).await;
+    c.post(&path, json!({"metadata": {"name": "hooks"}, "webhooks": hooks})).await.ok();
+}
+
+fn written_down(c: &Cluster, name: &str) -> Value {
+    let text = std::fs::read_to_string(c.dir().join("audit.log")).expect("a log");
+    let mut events = text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
+    events.find(|e| e["objectRef"]["name"] == name).unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_webhooks_do_is_written_down() {
+    let Some((c, webhook, _)) = start().await else { return };
+    let nobody = json!({"url": "https://127.0.0.1:1/x"});
+    let hooks = json!([
+        hook("label.test.io", webhook.config("/label"), json!({})),
+        hook("idle.test.io", webhook.config("/idle"), json!({})),
+        hook("gone.test.io", nobody, json!({"failurePolicy": "Ignore"})),
+    ]);
+    set(&c, "mutating", hooks).await;
+    set(
+        &c,
+        "validating",
+        json!([
+            hook("broken.test.io", webhook.config("/broken"), json!({"failurePolicy": "Ignore"})),
+            hook("judge.test.io", webhook.config("/judge"), json!({})),
+        ]),
+    )
+    .await;
+    let made = c.post(MAPS, json!({"metadata": {"name": "noted"}})).await;
+    assert_eq!(made.ok()["data"], json!({"k": "v"}));
+    assert_eq!(made.warnings(), [r#"299 - "a word""#]);
+    let event = written_down(&c, "noted");
+    let about = |webhook: &str, mutated: bool| {
+        format!(r#"{{"configuration":"hooks","webhook":"{webhook}","mutated":{mutated}}}"#)
+    };
+    let patch = |webhook: &str, operation: &str| {
+        format!(r#"{{"configuration":"hooks","webhook":"{webhook}","patch":[{operation}],"patchType":"JSONPatch"}}"#)
+    };
+    for (key, wanted) in [
+        ("label.test.io/seen", "yes".to_owned()),
+        ("judge.test.io/judged", "mildly".to_owned()),
+        ("mutation.webhook.admission.k8s.io/round_0_index_0", about("label.test.io", true)),
+        ("mutation.webhook.admission.k8s.io/round_0_index_1", about("idle.test.io", false)),
+        ("mutation.webhook.admission.k8s.io/round_0_index_2", about("gone.test.io", false)),
+        (
+            "patch.webhook.admission.k8s.io/round_0_index_0",
+            patch("label.test.io", r#"{"op":"add","path":"/data","value":{"k":"v"}}"#),
+        ),
+        (
+            "patch.webhook.admission.k8s.io/round_0_index_1",
+            patch("idle.test.io", r#"{"op":"test","path":"/kind","value":"ConfigMap"}"#),
+        ),
+        ("failed-open.mutating.webhook.admission.k8s.io/round_0_index_2", "gone.test.io".to_owned()),
+        ("failed-open.validating.webhook.admission.k8s.io/round_0_index_0", "broken.test.io".to_owned()),
+    ] {
+        assert_eq!(event["annotations"][key], wanted, "{key} in {}", event["annotations"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dry_runs_and_time_have_their_limits() {
+    let Some((c, webhook, asked)) = start().await else { return };
+    // A webhook that does things may not be asked about what will not happen: the API takes no such webhook.
+    let harmful = json!([hook("harm.test.io", webhook.config("/judge"), json!({"sideEffects": "Some"}))]);
+    let refused = c
+        .post(
+            &format!("{REGISTRATION}/validatingwebhookconfigurations"),
+            json!({"metadata": {"name": "hooks"}, "webhooks": harmful}),
+        )
+        .await;
+    let (code, reason, message) = refused.failure();
+    assert_eq!((code, reason.as_str()), (422, "Invalid"), "{message}");
+    assert!(
+        message.contains(
+            r#"webhooks[0].sideEffects: Unsupported value: "Some": supported values: "None", "NoneOnDryRun""#
+        ),
+        "{message}"
+    );
+    set(&c, "validating", json!([hook("judge.test.io", webhook.config("/judge"), json!({}))])).await;
+    c.post(&format!("{MAPS}?dryRun=All"), json!({"metadata": {"name": "dry"}})).await.ok();
+    c.post(MAPS, json!({"metadata": {"name": "wet"}})).await.ok();
+    let dry: Vec<Value> = asked.lock().iter().map(|r| r["dryRun"].clone()).collect();
+    assert_eq!(dry, [json!(true), json!(false)], "it is told");
+    assert_eq!(asked.lock()[1]["options"]["kind"], "CreateOptions");
+
+    // It takes connections, and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("https://{}/x", silent.local_addr().expect("an address"));
+    set(&c, "validating", json!([hook("slow.test.io", json!({"url": url}), json!({}))])).await;
+    let since = Instant::now();
+    c.post(MAPS, json!({"metadata": {"name": "late"}})).await.fails(
+        500,
+        "InternalError",
+        &format!(r#"Internal error occurred: failed calling webhook "slow.test.io": failed to call webhook: Post "{url}?timeout=1s": context deadline exceeded"#),
+    );
+    assert!(since.elapsed() < Duration::from_secs(8), "{:?}", since.elapsed());
+    assert_eq!(c.get(&format!("{MAPS}/late")).await.code, 404);
+    let patient = json!({"failurePolicy": "Ignore"});
+    set(&c, "validating", json!([hook("slow.test.io", json!({"url": url}), patient)])).await;
+    c.post(MAPS, json!({"metadata": {"name": "late"}})).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn webhooks_see_what_they_asked_for() {
+    let Some((c, webhook, asked)) = start().await else { return };
+    let taken = || std::mem::take(&mut *asked.lock());
+    let rule = json!([{"apiGroups": ["autoscaling"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["horizontalpodautoscalers"]}]);
+    let hooks = json!([
+        hook("equivalent.test.io", webhook.config("/equivalent"), json!({"rules": rule, "matchPolicy": "Equivalent"})),
+        hook("exact.test.io", webhook.config("/exact"), json!({"rules": rule, "matchPolicy": "Exact"})),
+    ]);
+    set(&c, "validating", hooks).await;
+    let scaler = |name: &str| json!({"metadata": {"name": name}, "spec": {"maxReplicas": 3, "scaleTargetRef": {"kind": "Deployment", "name": "d", "apiVersion": "apps/v1"}}});
+    c.post("/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers", scaler("new")).await.ok();
+    let seen = taken();
+    assert_eq!(seen.iter().map(|r| r["path"].as_str().unwrap_or("")).collect::<Vec<_>>(), ["/equivalent"]);
+    assert_eq!((&seen[0]["kind"]["version"], &seen[0]["requestKind"]["version"]), (&json!("v1"), &json!("v2")));
+    assert_eq!(seen[0]["object"]["apiVersion"], "autoscaling/v1", "in the version that it knows");
+    c.post("/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers", scaler("old")).await.ok();
+    assert_eq!(taken().len(), 2);
+
+    let selector = json!({"matchLabels": {"watched": "yes"}});
+    let condition = |expression: &str| json!([{"name": "c", "expression": expression}]);
+    set(
+        &c,
+        "validating",
+        json!([
+            hook("selected.test.io", webhook.config("/selected"), json!({"objectSelector": selector})),
+            hook("elsewhere.test.io", webhook.config("/elsewhere"), json!({"namespaceSelector": selector})),
+            hook(
+                "met.test.io",
+                webhook.config("/met"),
+                json!({"matchConditions": condition("request.userInfo.username == 'admin'")})
+            ),
+            hook(
+                "unmet.test.io",
+                webhook.config("/unmet"),
+                json!({"matchConditions": condition("object.metadata.name == 'other'")})
+            ),
+        ]),
+    )
+    .await;
+    c.post(MAPS, json!({"metadata": {"name": "selected", "labels": {"watched": "yes"}}})).await.ok();
+    let mut paths: Vec<String> = taken().iter().map(|r| r["path"].as_str().unwrap_or("").to_owned()).collect();
+    paths.sort();
+    assert_eq!(paths, ["/met", "/selected"]);
+    // A condition that cannot be told: the failure policy decides, and nobody is asked.
+    for (policy, code) in [("Fail", 403), ("Ignore", 201)] {
+        let unclear = json!({"failurePolicy": policy, "matchConditions": condition("object.data.missing == 'x'")});
+        set(&c, "validating", json!([hook("unclear.test.io", webhook.config("/unclear"), unclear)])).await;
+        let made = c.post(MAPS, json!({"metadata": {"name": format!("unclear-{}", policy.to_lowercase())}})).await;
+        assert_eq!(made.code, code, "{policy}: {}", made.text());
+        assert!(taken().is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn second_thoughts_are_asked_for() {
+    let Some((c, webhook, asked)) = start().await else { return };
+    let again = |policy: &str| json!({"reinvocationPolicy": policy});
+    set(
+        &c,
+        "mutating",
+        json!([
+            hook("first.test.io", webhook.config("/first"), again("IfNeeded")),
+            hook("once.test.io", webhook.config("/once"), again("Never")),
+            hook("label.test.io", webhook.config("/label"), again("IfNeeded")),
+        ]),
+    )
+    .await;
+    c.post(MAPS, json!({"metadata": {"name": "again"}})).await.ok();
+    let paths: Vec<String> = asked.lock().iter().map(|r| r["path"].as_str().unwrap_or("").to_owned()).collect();
+    assert_eq!(paths, ["/first", "/once", "/label", "/first"], "who changed it last has seen it");
+    let last = asked.lock().last().cloned().unwrap_or_default();
+    assert_eq!(last["object"]["data"], json!({"k": "v"}), "{last}");
+}
