@@ -56,11 +56,11 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let config = config::load(&flags)?;
     check_machine(&config)?;
     flags.warn_unread();
-    let client = crate::certs::client(&config, &shutdown).await?;
+    let tasks = TaskGroup::new();
+    let client = crate::certs::client(&config, &tasks, &shutdown).await?;
     if client.is_none() {
         tracing::info!("Standalone mode, no API client");
     }
-    let tasks = TaskGroup::new();
     let mut kubelet = Kubelet::build(config, client, &tasks, &shutdown).await?;
     let result = kubelet.start(&tasks, &shutdown).await;
     if result.is_ok() {
@@ -379,8 +379,8 @@ impl Kubelet {
             let listener = bind(&kubelet.address, kubelet.read_only_port).await?;
             tasks.spawn("read-only", Arc::clone(&server).plain(listener, Port::ReadOnly, token.clone()));
         }
-        let names = (self.config.node_name(), self.manager.context().node.load().facts.host_ips.clone());
-        let key = crate::certs::serving_key(&self.config, &names.0, &names.1)?;
+        let addresses = self.manager.context().node.load().facts.host_ips.clone();
+        let key = crate::certs::serving_key(&self.config, &addresses, self.client.as_ref(), tasks, shutdown)?;
         let tls = shared::cert::server_config(key, true)?;
         let listener = bind(&kubelet.address, kubelet.port).await?;
         tasks.spawn("server", server.secure(listener, tls, token.clone()));

@@ -174,7 +174,10 @@ async fn plugins_without_a_configuration() {
     let made = c.post("/api/v1/namespaces/made/configmaps", json!({"metadata": {"name": "m"}})).await.ok();
     assert_eq!(made["metadata"]["namespace"], "made");
     assert_eq!(c.get("/api/v1/namespaces/made").await.code, 200, "it was made for it");
-    c.delete("/api/v1/namespaces/absent/configmaps/m").await.fails(404, "NotFound", r#"namespaces "absent" not found"#);
+    // A dry run makes nothing, so there is nothing to be in.
+    let dry = c.post("/api/v1/namespaces/absent/configmaps?dryRun=All", json!({"metadata": {"name": "m"}})).await;
+    dry.fails(404, "NotFound", r#"namespaces "absent" not found"#);
+    assert_eq!(c.get("/api/v1/namespaces/absent").await.code, 404);
     let ns = namespace(&c, "strict", json!({})).await;
     let pods = format!("{ns}/pods");
     let apart = |key: &str| {

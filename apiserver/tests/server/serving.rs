@@ -175,6 +175,10 @@ async fn servers_of_a_cluster_share_its_service() {
     assert!(c.stored("/registry/masterleases/192.0.2.11").await.is_none());
 
     // Somebody else's business: what is there stays.
-    c.restart_with(vec!["--endpoint-reconciler-type=none".to_owned(), "--advertise-address=192.0.2.13".to_owned()]).await;
-    assert!(!addresses(&c.get("/api/v1/namespaces/default/endpoints/kubernetes").await.ok()).contains(&"192.0.2.13".to_owned()));
+    c.restart_with(vec!["--endpoint-reconciler-type=none".to_owned(), "--advertise-address=192.0.2.13".to_owned()])
+        .await;
+    assert!(
+        !addresses(&c.get("/api/v1/namespaces/default/endpoints/kubernetes").await.ok())
+            .contains(&"192.0.2.13".to_owned())
+    );
 }

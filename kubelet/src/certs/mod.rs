@@ -1,38 +1,64 @@
-//! The kubelet's own certificates: the client certificate that a bootstrap credential is exchanged for and that is
-//! renewed before it ends, and the serving pair.
+//! The kubelet's own certificates: the client certificate that a bootstrap credential is exchanged for and the serving
+//! pair, both renewed before they end.
 
 mod bootstrap;
+mod request;
+mod rotation;
+mod store;
+#[cfg(test)]
+mod tests;
 
 use crate::config::Config;
 use anyhow::Context;
+use arc_swap::ArcSwapOption;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
 use shared::authn::X509;
 use shared::cert::ReloadingKey;
-use shared::run::Shutdown;
+use shared::run::{Shutdown, TaskGroup};
 use std::net::IpAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use store::Store;
 use tokio_util::sync::CancellationToken;
 
 /// How often the client CA file is looked at.
 const CA_PERIOD: Duration = Duration::from_secs(60);
 
-/// A client for the API server, if the kubelet is to have one.
+/// A client for the API server, if the kubelet is to have one. Its certificate is renewed where that is wanted and the
+/// kubeconfig leads to it; the client takes it over by itself.
 ///
 /// # Errors
 /// The kubeconfig is not usable.
-pub async fn client(config: &Config, shutdown: &Shutdown) -> anyhow::Result<Option<kube::Client>> {
+pub async fn client(config: &Config, tasks: &TaskGroup, shutdown: &Shutdown) -> anyhow::Result<Option<kube::Client>> {
     let flags = &config.command_line;
     if flags.kubeconfig.is_empty() {
         return Ok(None);
     }
+    let store = Store::new(&flags.cert_dir, "kubelet-client");
     if !flags.bootstrap_kubeconfig.is_empty() {
-        bootstrap::ensure(config, shutdown).await?;
+        bootstrap::ensure(config, &store, shutdown).await?;
     }
-    if !Path::new(&flags.kubeconfig).exists() {
-        anyhow::bail!("invalid kubeconfig: stat {}: no such file or directory", flags.kubeconfig);
+    let text = std::fs::read_to_string(&flags.kubeconfig);
+    let text =
+        text.map_err(|_| anyhow::anyhow!("invalid kubeconfig: stat {}: no such file or directory", flags.kubeconfig))?;
+    let client = connect(config, &flags.kubeconfig).await.context("invalid kubeconfig")?;
+    let own = text.contains(&store.current().display().to_string());
+    if config.kubelet.rotate_certificates && own {
+        tracing::info!("Client rotation is on, will bootstrap in background");
+        let wanted = request::Wanted::client(&config.node_name());
+        tasks.spawn(
+            "client-certificate",
+            rotation::keep(store, wanted, client.clone(), || {}, shutdown.token().clone()),
+        );
+    } else if config.kubelet.rotate_certificates {
+        tracing::warn!(
+            kubeconfig = flags.kubeconfig,
+            certificate = %store.current().display(),
+            "The kubeconfig names another client certificate, which is not rotated"
+        );
     }
-    Ok(Some(connect(config, &flags.kubeconfig).await.context("invalid kubeconfig")?))
+    Ok(Some(client))
 }
 
 async fn connect(config: &Config, kubeconfig: &str) -> anyhow::Result<kube::Client> {
@@ -48,12 +74,66 @@ async fn connect(config: &Config, kubeconfig: &str) -> anyhow::Result<kube::Clie
     shared::client::new(&options).await
 }
 
-/// The serving pair: the configured files, or a self-signed one that is kept in `--cert-dir`.
+/// A serving pair that there may not be yet; nobody is served until there is.
+#[derive(Debug, Default)]
+struct Issued(ArcSwapOption<CertifiedKey>);
+
+impl Issued {
+    fn load(&self, store: &Store) {
+        let Ok(pem) = std::fs::read(store.current()) else { return };
+        match shared::cert::certified_key(&pem, &pem) {
+            Ok(key) => self.0.store(Some(Arc::new(key))),
+            Err(error) => {
+                tracing::warn!(%error, file = %store.current().display(), "The serving certificate is not usable")
+            }
+        }
+    }
+}
+
+impl ResolvesServerCert for Issued {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let key = self.0.load_full();
+        if key.is_none() {
+            tracing::warn!("No serving certificate available for the kubelet");
+        }
+        key
+    }
+}
+
+/// What the secure port shows: the configured files, a pair that the cluster issued (`serverTLSBootstrap`), or a
+/// self-signed one that is kept in `--cert-dir`.
 ///
 /// # Errors
 /// Files cannot be read or written.
-pub fn serving_key(config: &Config, name: &str, addresses: &[String]) -> anyhow::Result<Arc<ReloadingKey>> {
-    let kubelet = &config.kubelet;
+pub fn serving_key(
+    config: &Config,
+    addresses: &[String],
+    client: Option<&kube::Client>,
+    tasks: &TaskGroup,
+    shutdown: &Shutdown,
+) -> anyhow::Result<Arc<dyn ResolvesServerCert>> {
+    let (kubelet, name) = (&config.kubelet, config.node_name());
+    let name = name.as_str();
+    let given = !kubelet.tls_cert_file.is_empty() && !kubelet.tls_private_key_file.is_empty();
+    if kubelet.server_tls_bootstrap
+        && !given
+        && let Some(client) = client
+    {
+        let store = Store::new(&config.command_line.cert_dir, "kubelet-server");
+        let issued = Arc::new(Issued::default());
+        issued.load(&store);
+        let addresses: Vec<IpAddr> = addresses.iter().filter_map(|text| text.parse().ok()).collect();
+        match request::Wanted::serving(name, name, &addresses) {
+            Some(wanted) => {
+                let (seen, pairs) = (Arc::clone(&issued), store.clone());
+                let renewed = move || seen.load(&pairs);
+                let keep = rotation::keep(store, wanted, client.clone(), renewed, shutdown.token().clone());
+                tasks.spawn("serving-certificate", keep);
+            }
+            None => tracing::error!("The node has no address, so no serving certificate is asked for"),
+        }
+        return Ok(issued);
+    }
     if !kubelet.tls_cert_file.is_empty() && !kubelet.tls_private_key_file.is_empty() {
         return Ok(Arc::new(ReloadingKey::from_files(&kubelet.tls_cert_file, &kubelet.tls_private_key_file)?));
     }
@@ -63,7 +143,7 @@ pub fn serving_key(config: &Config, name: &str, addresses: &[String]) -> anyhow:
         std::fs::create_dir_all(folder).with_context(|| format!("failed to create {}", folder.display()))?;
         let addresses: Vec<IpAddr> = addresses.iter().filter_map(|text| text.parse().ok()).collect();
         let pair = shared::cert::self_signed(name, &addresses, &[])?;
-        bootstrap::write_private(&key, &pair.key)?;
+        store::write_private(&key, &pair.key)?;
         std::fs::write(&certificate, &pair.certificate)
             .with_context(|| format!("failed to write {}", certificate.display()))?;
     }

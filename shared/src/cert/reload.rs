@@ -57,6 +57,12 @@ impl ReloadingKey {
         Ok(())
     }
 
+    /// The pair as it is now; another one after a change.
+    pub fn current(&self) -> Arc<CertifiedKey> {
+        self.look();
+        self.current.load_full()
+    }
+
     fn look(&self) {
         let Some(files) = &self.files else { return };
         let Some(mut files) = files.try_lock() else { return };
@@ -88,15 +94,13 @@ impl Files {
 
 impl ResolvesServerCert for ReloadingKey {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.look();
-        Some(self.current.load_full())
+        Some(self.current())
     }
 }
 
 impl ResolvesClientCert for ReloadingKey {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        self.look();
-        Some(self.current.load_full())
+        Some(self.current())
     }
 
     fn has_certs(&self) -> bool {

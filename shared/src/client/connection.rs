@@ -13,9 +13,11 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ConfigExt as _};
 use kube::{Client, Config};
 use parking_lot::Mutex;
+use rustls::sign::CertifiedKey;
 use tower::{ServiceBuilder, service_fn};
 
 use super::{Throttle, credentials};
+use crate::cert::ReloadingKey;
 
 /// A peer that does not answer pings for so long is gone, as client-go has it.
 const PING: Duration = Duration::from_secs(30);
@@ -49,6 +51,26 @@ fn pick<H: Clone>(lanes: &mut Vec<Lane<H>>, open: impl FnOnce() -> H) -> (H, Arc
     (lanes[at].http.clone(), lanes[at].token.clone())
 }
 
+/// The lanes there are. Those of a client certificate that has been replaced take nothing more.
+struct Lanes<H> {
+    open: Vec<Lane<H>>,
+    pair: Option<(Arc<ReloadingKey>, Arc<CertifiedKey>)>,
+}
+
+impl<H: Clone> Lanes<H> {
+    fn pick(&mut self, open: impl FnOnce() -> H) -> (H, Arc<()>) {
+        if let Some((files, seen)) = &mut self.pair {
+            let now = files.current();
+            if !Arc::ptr_eq(&now, seen) {
+                tracing::info!("Certificate rotation detected, using new connections");
+                *seen = now;
+                self.open.clear();
+            }
+        }
+        pick(&mut self.open, open)
+    }
+}
+
 /// A client for the server that `config` names. Servers without HTTP/2 are spoken to in HTTP/1.1.
 ///
 /// # Errors
@@ -58,7 +80,7 @@ pub fn connect(config: &Config, throttle: &Throttle) -> anyhow::Result<Client> {
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-    let (credentials, tls) = credentials::resolve(config)?;
+    let (credentials, tls, pair) = credentials::resolve(config)?;
     let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
     let https = match config.tls_server_name.clone().map(rustls_pki_types::ServerName::try_from) {
         Some(Ok(name)) => https.with_server_name_resolver(FixedServerNameResolver::new(name)),
@@ -73,9 +95,10 @@ pub fn connect(config: &Config, throttle: &Throttle) -> anyhow::Result<Client> {
             .http2_keep_alive_while_idle(true)
             .build(https.clone())
     };
-    let lanes = Arc::new(Mutex::new(Vec::new()));
+    let pair = pair.map(|files| (Arc::clone(&files), files.current()));
+    let lanes = Arc::new(Mutex::new(Lanes { open: Vec::new(), pair }));
     let http = service_fn(move |request| {
-        let (http, token) = pick(&mut lanes.lock(), &open);
+        let (http, token) = lanes.lock().pick(&open);
         async move {
             let response = http.request(request).await?;
             Ok::<_, hyper_util::client::legacy::Error>(response.map(|body| {

@@ -41,11 +41,11 @@ enum Source {
     Plugin(Arc<Plugin>),
 }
 
-/// The credentials of `config`, and the TLS configuration that goes with them.
+/// The credentials of `config`, the TLS configuration that goes with them, and the client certificate in it.
 ///
 /// # Errors
 /// Files that cannot be read, values that are no certificates or no header, a plugin that fails.
-pub fn resolve(config: &Config) -> anyhow::Result<(Credentials, rustls::ClientConfig)> {
+pub fn resolve(config: &Config) -> anyhow::Result<(Credentials, rustls::ClientConfig, Option<Arc<ReloadingKey>>)> {
     let user = &config.auth_info;
     let mut pair = certificate(user)?;
     let source = if let Some(path) = user.token_file.as_deref().filter(|path| !path.is_empty()) {
@@ -64,7 +64,7 @@ pub fn resolve(config: &Config) -> anyhow::Result<(Credentials, rustls::ClientCo
     } else {
         Source::Connection
     };
-    Ok((Credentials(source), tls(config, pair)?))
+    Ok((Credentials(source), tls(config, pair.clone())?, pair))
 }
 
 fn tls(config: &Config, pair: Option<Arc<ReloadingKey>>) -> anyhow::Result<rustls::ClientConfig> {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     async fn header(user: AuthInfo) -> Option<String> {
-        let (credentials, _) = resolve(&config(user)).expect("good credentials");
+        let (credentials, ..) = resolve(&config(user)).expect("good credentials");
         let value = credentials.0.header().await.expect("a header");
         value.map(|value| value.to_str().expect("text").to_owned())
     }

@@ -1,0 +1,83 @@
+//! Keeps a certificate from ending: it is asked for anew when most of its life is over.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+use super::request::Wanted;
+use super::store::{Leaf, Store};
+
+/// The pause after a failure, and its largest; it doubles.
+const PAUSE: Duration = Duration::from_secs(2);
+const LONGEST_PAUSE: Duration = Duration::from_secs(32);
+
+/// When to ask for a new certificate: after seven to nine tenths of this one's life, as `dice` (0 to 1) says, so that
+/// the nodes of a cluster do not all ask at once. At once, when the names are not those wanted.
+fn due(leaf: Option<&Leaf>, wanted: &Wanted, dice: f64) -> i64 {
+    let Some(leaf) = leaf.filter(|leaf| wanted.is_met_by(leaf)) else { return 0 };
+    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+    let used = ((leaf.not_after - leaf.not_before) as f64 * (0.7 + 0.2 * dice)) as i64;
+    leaf.not_before + used
+}
+
+/// Renews the certificate in `store` until shutdown; `renewed` is told of each new one.
+pub(super) async fn keep(
+    store: Store,
+    wanted: Wanted,
+    client: kube::Client,
+    renewed: impl Fn() + Send,
+    shutdown: CancellationToken,
+) {
+    let mut pause = PAUSE;
+    loop {
+        let due = due(store.load().as_ref(), &wanted, rand::random());
+        let wait = Duration::from_secs(u64::try_from(due - Timestamp::now().as_second()).unwrap_or(0));
+        tracing::debug!(file = %store.current().display(), seconds = wait.as_secs(), "Waiting for the certificate rotation");
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(wait) => {}
+        }
+        tracing::info!(file = %store.current().display(), "Rotating certificates");
+        let obtained = tokio::select! {
+            () = shutdown.cancelled() => return,
+            obtained = wanted.obtain(&client) => obtained,
+        };
+        let stored = obtained.and_then(|(certificate, key)| store.update(&certificate, &key, Timestamp::now()));
+        match stored {
+            Ok(()) => {
+                pause = PAUSE;
+                renewed();
+            }
+            Err(error) => {
+                tracing::error!(
+                    error = format!("{error:#}"),
+                    "Failed while requesting a signed certificate from the control plane"
+                );
+                tokio::select! {
+                    () = shutdown.cancelled() => return,
+                    () = tokio::time::sleep(pause) => {}
+                }
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_are_renewed_in_time() {
+        let wanted = Wanted::client("n");
+        let leaf = Leaf { not_before: 1000, not_after: 2000, ..Leaf::default() };
+        for (leaf, dice, want) in
+            [(Some(&leaf), 0.0, 1700), (Some(&leaf), 0.5, 1800), (Some(&leaf), 1.0, 1900), (None, 0.5, 0)]
+        {
+            assert_eq!(due(leaf, &wanted, dice), want, "{dice}");
+        }
+        let serving = Wanted::serving("n", "n", &["192.0.2.1".parse().expect("ip")]).expect("an address");
+        assert_eq!(due(Some(&leaf), &serving, 0.5), 0, "its names are others");
+    }
+}

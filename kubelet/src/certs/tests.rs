@@ -1,0 +1,129 @@
+//! TLS bootstrap against an API server that approves of everything and signs with an authority of its own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, Full};
+use parking_lot::Mutex;
+use rcgen::{BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, IsCa, Issuer, KeyPair};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::request::Wanted;
+use super::rotation;
+use super::store::Store;
+
+/// What was asked for: the object, as it came.
+#[derive(Default)]
+struct Asked {
+    requests: Vec<Value>,
+    signed: BTreeMap<String, Value>,
+}
+
+/// Signs for `life` from now.
+fn sign(pem: &str, life: Duration) -> String {
+    let key = KeyPair::generate().expect("a key");
+    let mut authority = CertificateParams::default();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    authority.distinguished_name.push(DnType::CommonName, "ca");
+    let mut request = CertificateSigningRequestParams::from_pem(pem).expect("a request");
+    request.params.not_before = std::time::SystemTime::now().into();
+    request.params.not_after = (std::time::SystemTime::now() + life).into();
+    request.signed_by(&Issuer::new(authority, key)).expect("signed").pem()
+}
+
+/// A client of that API server. Requests are signed for `life`; those whose number `refuse` names are denied.
+fn server(asked: Arc<Mutex<Asked>>, life: Duration, refuse: usize) -> kube::Client {
+    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+        let asked = Arc::clone(&asked);
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect().await.expect("a body").to_bytes();
+            let base64 = base64::engine::general_purpose::STANDARD;
+            let answer = if parts.method == http::Method::POST {
+                let mut csr: Value = serde_json::from_slice(&body).expect("an object");
+                let mut asked = asked.lock();
+                let name = format!("csr-{}", asked.requests.len());
+                csr["metadata"]["name"] = json!(name);
+                asked.requests.push(csr.clone());
+                let pem = base64.decode(csr["spec"]["request"].as_str().unwrap_or_default()).expect("base64");
+                let pem = String::from_utf8(pem).expect("PEM");
+                let refused = asked.requests.len() == refuse;
+                let condition = if refused { "Denied" } else { "Approved" };
+                let mut signed = csr.clone();
+                signed["status"] =
+                    json!({"conditions": [{"type": condition, "status": "True", "reason": "r", "message": "m"}]});
+                if !refused {
+                    signed["status"]["certificate"] = json!(base64.encode(sign(&pem, life)));
+                }
+                asked.signed.insert(name, signed);
+                csr.to_string()
+            } else {
+                // First as it was made, then as it was decided.
+                let query = parts.uri.query().unwrap_or_default();
+                let name = query.split("metadata.name%3D").nth(1).and_then(|q| q.split('&').next()).unwrap_or_default();
+                let signed = asked.lock().signed.get(name).cloned().unwrap_or_default();
+                let mut pending = signed.clone();
+                pending.as_object_mut().map(|csr| csr.remove("status"));
+                let event = |kind: &str, object: &Value| json!({"type": kind, "object": object}).to_string();
+                format!("{}\n{}\n", event("ADDED", &pending), event("MODIFIED", &signed))
+            };
+            Ok::<_, std::convert::Infallible>(Response::new(Full::new(bytes::Bytes::from(answer))))
+        }
+    });
+    kube::Client::new(service, "default")
+}
+
+fn folder() -> std::path::PathBuf {
+    std::env::temp_dir().join(format!("certificates-{}", uuid::Uuid::new_v4()))
+}
+
+#[tokio::test]
+async fn a_certificate_is_obtained() {
+    let (asked, folder) = (Arc::<Mutex<Asked>>::default(), folder());
+    let client = server(Arc::clone(&asked), Duration::from_secs(3600), 2);
+    let wanted = Wanted::serving("n1", "n1", &["192.0.2.1".parse().expect("ip")]).expect("an address");
+    let (certificate, key) = wanted.obtain(&client).await.expect("issued");
+    let store = Store::new(&folder, "kubelet-server");
+    store.update(&certificate, &key, jiff::Timestamp::now()).expect("a pair");
+    assert!(wanted.is_met_by(&store.load().expect("a certificate")));
+    let spec = asked.lock().requests[0]["spec"].clone();
+    assert_eq!(spec["signerName"], "kubernetes.io/kubelet-serving");
+    assert_eq!(spec["usages"], json!(["digital signature", "server auth"]));
+    assert_eq!(asked.lock().requests[0]["metadata"]["generateName"], "csr-");
+    let refused = Wanted::client("n1").obtain(&client).await.expect_err("denied").to_string();
+    assert_eq!(refused, "certificate signing request csr-1 is denied, reason: r, message: m");
+    std::fs::remove_dir_all(folder).expect("clean");
+}
+
+/// A certificate that lives for seconds is renewed while the kubelet runs; a refusal is not the end of it.
+#[tokio::test]
+async fn a_certificate_is_renewed_before_it_ends() {
+    let (asked, folder) = (Arc::<Mutex<Asked>>::default(), folder());
+    let client = server(Arc::clone(&asked), Duration::from_secs(4), 1);
+    let store = Store::new(&folder, "kubelet-client");
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let ended = CancellationToken::new();
+    let renewed = move || {
+        // The test may have seen enough.
+        tell.send(()).ok();
+    };
+    let keep = rotation::keep(store.clone(), Wanted::client("n1"), client, renewed, ended.clone());
+    let seen = async {
+        let mut leaves = Vec::new();
+        for _ in 0..2 {
+            told.recv().await.expect("it goes on");
+            leaves.push(store.load().expect("a certificate"));
+        }
+        ended.cancel();
+        leaves
+    };
+    let (leaves, ()) = tokio::join!(seen, keep);
+    assert!(leaves[1].not_before > leaves[0].not_before, "{leaves:?}");
+    assert!(leaves[1].not_before < leaves[0].not_after, "in time: {leaves:?}");
+    assert_eq!(asked.lock().requests.len(), 3, "one was refused");
+    std::fs::remove_dir_all(folder).expect("clean");
+}
