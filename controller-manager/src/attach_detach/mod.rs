@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use kube::Resource;
 use parking_lot::Mutex;
@@ -23,6 +23,7 @@ use shared::workqueue::Queue;
 
 use self::plan::{Attachment, Decision, Snapshot, Wanted};
 use self::volume::Attachable;
+use crate::engine::pod::Pod;
 use crate::engine::action::{Action, PatchKind};
 use crate::engine::clock;
 use crate::engine::context::{BY_NODE, Context};

@@ -6,9 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{AttachedVolume, Node, Pod};
+use k8s_openapi::api::core::v1::{AttachedVolume, Node};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 
+use crate::engine::pod::Pod;
 use super::volume::{Attachable, CSI_PREFIX};
 use crate::engine::{nodes, object, pods};
 

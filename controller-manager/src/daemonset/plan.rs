@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, DaemonSetStatus};
-use k8s_openapi::api::core::v1::{
-    Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Toleration,
-};
+use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod as NewPod, PodSpec, Toleration};
 use k8s_openapi::jiff::Timestamp;
 
+use crate::engine::pod::Pod;
 use crate::deployment::strategy::scaled;
 use crate::engine::action::Action;
 use crate::engine::{history, nodes, object, pods};
@@ -320,7 +319,7 @@ impl<'a> Placement<'a> {
     }
 
     /// The template made to land on one node: the scheduler binds it, by affinity to the node's name.
-    fn pod_for(&self, node: &str) -> Pod {
+    fn pod_for(&self, node: &str) -> NewPod {
         let ds = &self.s.set;
         let owner = object::controller_ref::<DaemonSet>(&ds.metadata);
         let template = ds.spec.as_ref().map(|s| s.template.clone()).unwrap_or_default();

@@ -44,7 +44,10 @@ fn shape(s: &Snapshot) -> Vec<String> {
     plan(s, now())
         .iter()
         .filter_map(|a| match a {
-            Action::CreatePod { pod, .. } => Some(format!("create on {}", target_node(pod).unwrap_or_default())),
+            Action::CreatePod { pod, .. } => {
+                let seen: Pod = serde_json::from_value(serde_json::to_value(pod).expect("json")).expect("pod");
+                Some(format!("create on {}", target_node(&seen).unwrap_or_default()))
+            }
             Action::DeletePod { name, .. } => Some(format!("delete {name}")),
             Action::Event { message, .. } => Some(message.clone()),
             _ => None,

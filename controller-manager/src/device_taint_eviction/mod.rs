@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use k8s_openapi::api::resource::v1alpha3::DeviceTaintRule;
 use k8s_openapi::jiff::Timestamp;
@@ -16,6 +15,7 @@ use shared::informer::{Event, Store};
 use shared::metrics;
 use shared::workqueue::Queue;
 
+use crate::engine::pod::Pod;
 use crate::engine::action::Action;
 use crate::engine::clock;
 use crate::engine::context::Context;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use parking_lot::Mutex;
 use shared::informer::{Event, Store};
@@ -18,6 +18,7 @@ use shared::workqueue::Queue;
 use self::plan::{CONTROLLER, MANAGED_BY, SERVICE_NAME, Snapshot};
 use self::topology::Zones;
 use self::tracker::Tracker;
+use crate::engine::pod::Pod;
 use crate::engine::action::Action;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;

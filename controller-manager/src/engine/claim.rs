@@ -69,7 +69,7 @@ fn release<K: Resource<DynamicType = ()>>(meta: &ObjectMeta, owner_uid: &str) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::api::core::v1::Pod;
+    use crate::engine::pod::Pod;
 
     fn pod(name: &str, app: &str, owner: Option<&str>, deleting: bool) -> Arc<Pod> {
         let mut v = json!({"metadata": {"name": name, "namespace": "ns", "uid": name, "labels": {"app": app}}});

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Client;
 use parking_lot::Mutex;
@@ -13,6 +13,7 @@ use shared::events::Recorder;
 use shared::informer::{Factory, Informer, Object, Scope};
 use shared::run::{Shutdown, TaskGroup};
 
+use super::pod::Pod;
 use super::events::Events;
 use super::executor::Executor;
 use super::rest::{Rest, RestError};
@@ -253,7 +254,7 @@ impl Context {
     pub fn pods(&self) -> Informer<Pod> {
         let informer = self.owned::<Pod>();
         if self.first("pods") {
-            informer.set_transform(slim::pod);
+            informer.set_transform(super::pod::slim);
             informer.add_index(BY_NODE, |pod: &Pod| {
                 let node = super::pods::node(pod);
                 if node.is_empty() { Vec::new() } else { vec![node.to_owned()] }

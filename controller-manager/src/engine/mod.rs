@@ -19,6 +19,7 @@ pub mod metrics;
 pub mod nodes;
 pub mod object;
 pub mod owned;
+pub mod pod;
 pub mod pods;
 pub mod registry;
 pub mod rest;

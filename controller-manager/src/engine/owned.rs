@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
 use shared::informer::{Event, Informer, Object, Store};
 use shared::workqueue::Queue;
 
+use super::pod::Pod;
 use super::action::object_path;
 use super::claim::claim;
 use super::context::{BY_CONTROLLER, orphans};

@@ -4,10 +4,11 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Pod, PodCondition, PodTemplateSpec};
+use k8s_openapi::api::core::v1::{Pod as NewPod, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::jiff::Timestamp;
 
+use super::pod::{Pod, PodCondition};
 use super::object::{annotation, created, deleting, name, uid};
 
 /// The annotation that makes a replica cheaper or dearer to delete.
@@ -137,9 +138,9 @@ pub fn deletion_order(a: &Pod, b: &Pod, on_node: &HashMap<String, usize>, now: T
 
 /// A pod from a template, owned by `owner`, named by the server from the owner's name.
 #[must_use]
-pub fn from_template(template: &PodTemplateSpec, namespace: &str, owner: &OwnerReference) -> Pod {
+pub fn from_template(template: &PodTemplateSpec, namespace: &str, owner: &OwnerReference) -> NewPod {
     let meta = template.metadata.clone().unwrap_or_default();
-    Pod {
+    NewPod {
         metadata: ObjectMeta {
             namespace: Some(namespace.to_owned()),
             generate_name: Some(name_prefix(&owner.name)),

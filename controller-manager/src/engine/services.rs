@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, ObjectReference, Pod, Service, ServicePort, ServiceSpec};
+use k8s_openapi::api::core::v1::{ObjectReference, Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use k8s_openapi::jiff::Timestamp;
 use shared::informer::{Event, Informer, Store};
 use shared::workqueue::Queue;
 
+use super::pod::{Container, Pod};
 use super::{object, pods};
 
 /// When the oldest change behind an endpoints object happened, for programming-latency measurements.
@@ -67,9 +68,9 @@ fn protocol(p: Option<&str>) -> &str {
 pub fn pod_ips(pod: &Pod) -> Vec<&str> {
     let Some(status) = pod.status.as_ref() else { return Vec::new() };
     let listed: Vec<&str> =
-        status.pod_ips.iter().flatten().map(|p| p.ip.as_str()).filter(|ip| !ip.is_empty()).collect();
+        status.pod_ips.iter().flatten().map(|p| &*p.ip).filter(|ip| !ip.is_empty()).collect();
     if listed.is_empty() {
-        status.pod_ip.iter().map(String::as_str).filter(|ip| !ip.is_empty()).collect()
+        status.pod_ip.iter().map(AsRef::as_ref).filter(|ip| !ip.is_empty()).collect()
     } else {
         listed
     }

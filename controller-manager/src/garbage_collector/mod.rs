@@ -10,10 +10,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::{CronJob, Job};
-use k8s_openapi::api::core::v1::{
-    Endpoints, Namespace, Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController,
-    ResourceQuota, Service, ServiceAccount,
-};
+use k8s_openapi::api::core::v1::{Endpoints, Namespace, Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, ReplicationController, ResourceQuota, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use parking_lot::Mutex;
@@ -22,6 +19,7 @@ use shared::workqueue::Queue;
 
 use self::graph::{Graph, Identity, Owner, Seen, Uid, Work};
 use self::plan::{OwnerState, Step, Subject};
+use crate::engine::pod::Pod;
 use crate::engine::action::PatchKind;
 use crate::engine::context::Context;
 use crate::engine::discovery::Served;

@@ -8,11 +8,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use proto::quantity::Quantity;
 
+use crate::engine::pod::{Container, Pod};
 use crate::engine::{object, pods};
 
 /// One pod's measured use.

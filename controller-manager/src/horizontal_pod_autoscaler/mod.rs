@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec};
-use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use proto::selector::label::Selector;
 use shared::informer::{Event, Store};
@@ -27,6 +26,7 @@ use self::behavior::History;
 use self::plan::{Decision, Measured, Scale, Snapshot};
 use self::source::measure;
 use self::target::{Found, Targets};
+use crate::engine::pod::Pod;
 use crate::engine::action::{Action, body};
 use crate::engine::clock;
 use crate::engine::context::Context;

@@ -9,10 +9,10 @@ use k8s_openapi::api::autoscaling::v2::{
     CrossVersionObjectReference, HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition,
     HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus, MetricIdentifier, MetricSpec, MetricStatus,
 };
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use proto::selector::label::Selector;
 
+use crate::engine::pod::Pod;
 use super::behavior::{self, History, Wish};
 use super::calculator::Samples;
 use super::metric::{Fault, one};

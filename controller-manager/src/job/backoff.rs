@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 
+use crate::engine::pod::Pod;
 use crate::engine::{object, pods};
 
 const FIRST: Duration = Duration::from_secs(10);

@@ -1,8 +1,8 @@
 //! What a failed pod means for its job, by the job's pod failure policy.
 
 use k8s_openapi::api::batch::v1::{Job, PodFailurePolicyRule};
-use k8s_openapi::api::core::v1::Pod;
 
+use crate::engine::pod::Pod;
 use crate::engine::object::Key;
 
 /// The verdict on one failed pod.
@@ -60,7 +60,7 @@ fn matches(rule: &PodFailurePolicyRule, pod: &Pod) -> Option<Match> {
             let listed = on.values.contains(&code);
             let hit = if on.operator == "NotIn" { !listed } else { listed };
             if code != 0 && hit {
-                return Some(Match::ExitCode { container: c.name.clone(), code });
+                return Some(Match::ExitCode { container: c.name.to_string(), code });
             }
         }
         return None;
@@ -69,8 +69,8 @@ fn matches(rule: &PodFailurePolicyRule, pod: &Pod) -> Option<Match> {
     let conditions = status.conditions.as_deref().unwrap_or_default();
     conditions
         .iter()
-        .find(|c| patterns.iter().any(|p| p.type_ == c.type_ && p.status.as_deref().unwrap_or("True") == c.status))
-        .map(|c| Match::Condition(c.type_.clone()))
+        .find(|c| patterns.iter().any(|p| p.type_ == c.type_ && p.status.as_deref().unwrap_or("True") == &*c.status))
+        .map(|c| Match::Condition(c.type_.to_string()))
 }
 
 #[cfg(test)]

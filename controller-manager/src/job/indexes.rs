@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::Pod;
 
+use crate::engine::pod::Pod;
 use crate::engine::object;
 
 /// The annotation and label with a pod's completion index.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
+use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod as NewPod};
 
+use crate::engine::pod::Pod;
 use super::plan::{Did, FINALIZER, Round, count, waits_for_the_end};
 use super::{indexes, per_index};
 use crate::engine::action::Action;
@@ -100,7 +101,7 @@ impl Round<'_> {
             finalizers.push(FINALIZER.into());
         }
         let missing = usize::try_from(missing).unwrap_or(0);
-        let pods: Vec<Pod> = if self.completed.is_some() {
+        let pods: Vec<NewPod> = if self.completed.is_some() {
             let name = object::name(&self.s.job.metadata);
             self.due(self.pending(missing, active)).into_iter().map(|i| self.with_index(&base, name, i)).collect()
         } else {
@@ -142,7 +143,7 @@ impl Round<'_> {
     }
 
     /// The pod of one completion index: it learns its index from a label, an annotation, its name and its environment.
-    fn with_index(&self, base: &Pod, job: &str, index: i32) -> Pod {
+    fn with_index(&self, base: &NewPod, job: &str, index: i32) -> NewPod {
         let mut pod = base.clone();
         let suffix = format!("-{index}-");
         let stem: String = job.chars().take(PREFIX.saturating_sub(suffix.len())).collect();

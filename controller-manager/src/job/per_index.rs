@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::Pod as NewPod;
 use k8s_openapi::jiff::Timestamp;
 
 use super::failure_policy::{Verdict, judge};
 use super::{backoff, indexes};
 use crate::engine::object;
+use crate::engine::pod::Pod;
 
 /// Failures of the index that count towards its limit.
 const FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
@@ -70,7 +71,7 @@ pub fn wait(failed: Option<&Arc<Pod>>, now: Timestamp) -> Duration {
 }
 
 /// Note on a new pod how often its index has failed, given the pod it replaces.
-pub fn count_on(new: &mut Pod, job: &Job, replaced: Option<&Arc<Pod>>) {
+pub fn count_on(new: &mut NewPod, job: &Job, replaced: Option<&Arc<Pod>>) {
     let (mut failures, mut ignored) = replaced.map_or((0, 0), |p| (number(p, FAILURES), number(p, IGNORED)));
     if let Some(pod) = replaced {
         let counter = if judge(job, pod) == Verdict::Ignored { &mut ignored } else { &mut failures };
@@ -109,11 +110,11 @@ mod tests {
         let ignoring = json!({"rules": [{"action": "Ignore", "onExitCodes": {"operator": "In", "values": [3]}}]});
         for (policy, want) in [(Value::Null, json!({FAILURES: "2"})), (ignoring, json!({FAILURES: "1", IGNORED: "1"}))]
         {
-            let mut new = Pod::default();
+            let mut new = NewPod::default();
             count_on(&mut new, &job(policy), Some(&old));
             assert_eq!(serde_json::to_value(&new.metadata.annotations).expect("json"), want);
         }
-        let mut first = Pod::default();
+        let mut first = NewPod::default();
         count_on(&mut first, &job(Value::Null), None);
         assert_eq!(serde_json::to_value(&first.metadata.annotations).expect("json"), json!({FAILURES: "0"}));
     }

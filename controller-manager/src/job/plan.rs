@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::batch::v1::{Job, JobCondition, JobSpec, JobStatus, UncountedTerminatedPods};
-use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
+use crate::engine::pod::Pod;
 use super::failure_policy::{Verdict, judge};
 use super::{indexes, per_index, success_policy};
 use crate::engine::action::{Action, PatchKind};

@@ -7,10 +7,11 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, NodeCondition, ObjectReference, Pod, Taint};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, ObjectReference, Taint};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
+use crate::engine::pod::Pod;
 use crate::engine::action::{Action, PatchKind, body};
 use crate::engine::{nodes, object, pods};
 

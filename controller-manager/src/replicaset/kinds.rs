@@ -1,11 +1,12 @@
 //! What differs between ReplicaSets and ReplicationControllers.
 
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetStatus};
-use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec, ReplicationController, ReplicationControllerStatus};
+use k8s_openapi::api::core::v1::{PodTemplateSpec, ReplicationController, ReplicationControllerStatus};
 use serde::Serialize;
 use serde_json::Value;
 use shared::informer::Object;
 
+use crate::engine::pod::Pod;
 use super::plan::Counts;
 use crate::engine::action::body;
 use crate::engine::object;

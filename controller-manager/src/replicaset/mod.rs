@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::apps::v1::ReplicaSet;
-use k8s_openapi::api::core::v1::{Pod, ReplicationController};
+use k8s_openapi::api::core::v1::ReplicationController;
 use k8s_openapi::jiff::Timestamp;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::kinds::{Set, Status};
 use self::plan::Snapshot;
+use crate::engine::pod::Pod;
 use crate::engine::action::Action;
 use crate::engine::clock;
 use crate::engine::context::{BY_CONTROLLER, Context};

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use k8s_openapi::api::core::v1::{Pod, PodResourceClaim};
+use k8s_openapi::api::core::v1::PodResourceClaim;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference, ResourceClaimTemplate};
 use serde_json::{Value, json};
 use shared::informer::{Event, Store};
@@ -15,6 +15,7 @@ use shared::metrics;
 use shared::workqueue::Queue;
 
 use self::plan::Named;
+use crate::engine::pod::Pod;
 use crate::engine::action::{Action, body, object_path};
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;

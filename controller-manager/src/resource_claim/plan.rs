@@ -3,10 +3,11 @@
 //! In: a pod or a claim and what belongs to it. Out: claims to make, reservations that stay, whether a claim goes. No
 //! I/O here.
 
-use k8s_openapi::api::core::v1::{Pod, PodResourceClaim};
+use k8s_openapi::api::core::v1::PodResourceClaim;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference, ResourceClaimTemplate};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use crate::engine::pod::Pod;
 use crate::engine::{object, pods};
 
 /// On generated claims: which of its pod's claims it is.

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{
-    Container, PersistentVolumeClaim, Pod, PodSpec, ResourceQuotaSpec, ScopedResourceSelectorRequirement, Service,
-};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, ResourceQuotaSpec, ScopedResourceSelectorRequirement, Service};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;
 use k8s_openapi::jiff::Timestamp;
 use proto::quantity::{Format, Quantity};
 
+use crate::engine::pod::{Container, Pod, PodSpec};
 use crate::engine::pods;
 
 /// Amounts by resource name.
@@ -67,7 +66,7 @@ fn of_pod(spec: &PodSpec, limits: bool) -> Usage {
     for (name, amount) in read(whole.and_then(|r| if limits { r.limits.as_ref() } else { r.requests.as_ref() })) {
         sum.insert(name, amount);
     }
-    let overhead = read(spec.overhead.as_ref());
+    let overhead = read(spec.overhead.as_deref());
     for (name, amount) in overhead {
         if !limits || sum.contains_key(&name) {
             sum.entry(name).or_default().add(&amount);

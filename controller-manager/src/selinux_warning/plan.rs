@@ -6,7 +6,6 @@
 use k8s_openapi::api::core::v1::{Container, Pod, SELinuxOptions};
 
 use crate::engine::object::Key;
-use crate::engine::pods;
 
 /// How a pod wants a volume labelled.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +57,8 @@ impl Conflict {
 /// How a pod wants a volume labelled; None when its containers do not agree, or it has ended.
 #[must_use]
 pub fn user(pod: &Pod, volume: &str) -> Option<User> {
-    if pods::finished(pod) {
+    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+    if matches!(phase, Some("Succeeded" | "Failed")) {
         return None;
     }
     let spec = pod.spec.as_ref()?;

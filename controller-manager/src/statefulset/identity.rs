@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{
-    PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, PodTemplateSpec, Volume,
+    PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod as NewPod, PodTemplateSpec, Volume,
 };
 
+use crate::engine::pod::Pod;
 use crate::engine::{history, object, pods};
 
 /// The label with the pod's name.
@@ -74,7 +75,7 @@ pub fn claims(set: &StatefulSet, ordinal: i32) -> Vec<PersistentVolumeClaim> {
 
 /// The pod with this ordinal from a template of this revision.
 #[must_use]
-pub fn pod(set: &StatefulSet, template: &PodTemplateSpec, revision: &str, ordinal: i32) -> Pod {
+pub fn pod(set: &StatefulSet, template: &PodTemplateSpec, revision: &str, ordinal: i32) -> NewPod {
     let owner = object::controller_ref::<StatefulSet>(&set.metadata);
     let mut pod = pods::from_template(template, object::namespace(&set.metadata), &owner);
     let name = pod_name(set, ordinal);

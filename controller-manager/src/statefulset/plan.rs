@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
-use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, Pod, PodTemplateSpec};
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, PodTemplateSpec};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
+use crate::engine::pod::Pod;
 use super::identity::{self, claims, ordinal, pod_name, replicas, revision, start};
 use super::retention;
 use crate::deployment::strategy::scaled;

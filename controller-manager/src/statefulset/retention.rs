@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
+use crate::engine::pod::Pod;
 use super::identity::{claims, ordinal, replicas, start};
 use crate::engine::action::Action;
 use crate::engine::object;

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Pod, Taint};
+use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
+use crate::engine::pod::Pod;
 use crate::engine::action::{Action, PatchKind};
 use crate::engine::{nodes, object, pods};
 
@@ -25,7 +26,7 @@ pub fn fate(pod: &Pod, taints: &[Taint]) -> Fate {
     if no_execute.is_empty() {
         return Fate::Stays;
     }
-    let tolerations = pod.spec.as_ref().and_then(|s| s.tolerations.as_deref()).unwrap_or_default();
+    let tolerations = pod.spec.as_ref().and_then(|s| s.tolerations.as_ref()).map_or(&[][..], |t| t.as_slice());
     let mut shortest: Option<Duration> = None;
     for taint in no_execute {
         let Some(t) = tolerations.iter().find(|t| nodes::tolerates(t, taint)) else {

@@ -5,6 +5,7 @@
 //! Objects are shared as `Arc`s and must never be copied into other caches. Handlers run on the watch task: they
 //! enqueue keys and return, they never block and never call the API.
 
+mod intern;
 mod reflector;
 mod store;
 #[cfg(test)]
@@ -25,6 +26,7 @@ use tokio::sync::watch;
 
 use crate::run::{Shutdown, TaskGroup};
 
+pub use intern::{Interned, Text};
 use reflector::{Cache, Put, Reflector};
 use store::Key;
 pub use store::Store;

@@ -1,0 +1,231 @@
+//! A pod as controllers see it: the fields that one of them reads, under their API names, and nothing else.
+//!
+//! What is not named here is skipped while a pod is decoded, and what replicas have in common is held once for all of
+//! them, so that tens of thousands of pods fit in little memory. A field that a controller comes to need is added here.
+//! These pods are never written back whole; controllers create pods of the API's own type.
+
+use std::borrow::Cow;
+
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::Resource;
+use serde::{Deserialize, Serialize};
+use shared::informer::{Interned, Text};
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Pod {
+    /// All of it but managed fields and [`slim`]'s annotations.
+    pub metadata: ObjectMeta,
+    /// What is asked for.
+    pub spec: Option<PodSpec>,
+    /// What is.
+    pub status: Option<PodStatus>,
+}
+
+/// What controllers read of a pod's specification.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the API's names")]
+pub struct PodSpec {
+    pub node_name: Option<Text>,
+    pub hostname: Option<Box<str>>,
+    pub subdomain: Option<Text>,
+    pub priority_class_name: Option<Text>,
+    pub active_deadline_seconds: Option<i64>,
+    #[serde(deserialize_with = "or_none")]
+    pub containers: Interned<Vec<Container>>,
+    pub init_containers: Option<Interned<Vec<Container>>>,
+    pub tolerations: Option<Interned<Vec<core::Toleration>>>,
+    pub affinity: Option<Interned<core::Affinity>>,
+    pub resources: Option<Interned<core::ResourceRequirements>>,
+    pub overhead: Option<Interned<Overhead>>,
+    pub scheduling_gates: Option<Interned<Vec<core::PodSchedulingGate>>>,
+    pub resource_claims: Option<Box<[core::PodResourceClaim]>>,
+    #[serde(deserialize_with = "claims")]
+    pub volumes: Option<Box<[Volume]>>,
+}
+
+/// Of what the pod itself takes, besides its containers.
+pub type Overhead = std::collections::BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>;
+
+/// What controllers read of a container.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the API's names")]
+pub struct Container {
+    pub name: String,
+    pub ports: Option<Vec<core::ContainerPort>>,
+    pub resources: Option<core::ResourceRequirements>,
+    pub restart_policy: Option<String>,
+}
+
+/// A volume that is a claim; others are of no interest.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the API's names")]
+pub struct Volume {
+    pub name: String,
+    pub persistent_volume_claim: Option<core::PersistentVolumeClaimVolumeSource>,
+    pub ephemeral: Option<Box<core::EphemeralVolumeSource>>,
+}
+
+/// Go writes an empty list as null.
+fn or_none<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Interned<Vec<Container>>, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+fn claims<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Box<[Volume]>>, D::Error> {
+    let mut all = Option::<Vec<Volume>>::deserialize(deserializer)?.unwrap_or_default();
+    all.retain(|v| v.persistent_volume_claim.is_some() || v.ephemeral.is_some());
+    Ok((!all.is_empty()).then(|| all.into_boxed_slice()))
+}
+
+/// What controllers read of a pod's status.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the API's names")]
+pub struct PodStatus {
+    pub phase: Option<Text>,
+    pub reason: Option<Text>,
+    pub start_time: Option<Time>,
+    #[serde(rename = "podIP")]
+    pub pod_ip: Option<Box<str>>,
+    #[serde(rename = "podIPs")]
+    pub pod_ips: Option<Box<[PodIp]>>,
+    pub conditions: Option<Box<[PodCondition]>>,
+    pub container_statuses: Option<Box<[ContainerStatus]>>,
+    pub init_container_statuses: Option<Box<[ContainerStatus]>>,
+    pub resource_claim_statuses: Option<Box<[core::PodResourceClaimStatus]>>,
+}
+
+/// One address.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the API's names")]
+pub struct PodIp {
+    pub ip: Box<str>,
+}
+
+/// A condition without its words.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the API's names")]
+pub struct PodCondition {
+    #[serde(rename = "type")]
+    pub type_: Text,
+    pub status: Text,
+    #[serde(default)]
+    pub last_transition_time: Option<Time>,
+}
+
+/// What controllers read of a container's status.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the API's names")]
+pub struct ContainerStatus {
+    pub name: Text,
+    #[serde(default)]
+    pub ready: bool,
+    #[serde(default)]
+    pub restart_count: i32,
+    #[serde(default)]
+    pub state: Option<ContainerState>,
+}
+
+/// What a container does.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the API's names")]
+pub struct ContainerState {
+    pub waiting: Option<Waiting>,
+    pub terminated: Option<Box<Terminated>>,
+}
+
+/// It is not started yet, or again.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct Waiting {}
+
+/// It has ended.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the API's names")]
+pub struct Terminated {
+    pub exit_code: i32,
+    pub finished_at: Option<Time>,
+}
+
+/// Pods are found where the API has them.
+impl Resource for Pod {
+    type DynamicType = ();
+    type Scope = <core::Pod as Resource>::Scope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        core::Pod::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        core::Pod::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        core::Pod::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        core::Pod::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// Leaves out the annotations that no controller reads: those of tools.
+pub fn slim(pod: &mut Pod) {
+    let meta = &mut pod.metadata;
+    meta.generate_name = None;
+    if let Some(annotations) = meta.annotations.as_mut() {
+        annotations.retain(|key, _| key.contains("kubernetes.io/") && !key.starts_with("kubectl.kubernetes.io/"));
+        if annotations.is_empty() {
+            meta.annotations = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn keeps_what_controllers_read() {
+        let mut pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "p", "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}",
+                "controller.kubernetes.io/pod-deletion-cost": "5", "tool.example.com/x": "y"}},
+            "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i", "env": [{"name": "A", "value": "b"}],
+                "ports": [{"containerPort": 80}], "resources": {"requests": {"cpu": "1"}}}],
+                "volumes": [{"name": "e", "emptyDir": {}}, {"name": "d", "persistentVolumeClaim": {"claimName": "d"}}]},
+            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True", "message": "m"}],
+                "containerStatuses": [{"name": "c", "image": "i", "imageID": "x", "ready": true, "restartCount": 2}]}}))
+        .expect("pod");
+        slim(&mut pod);
+        assert_eq!(pod.metadata.annotations.as_ref().map(|a| a.len()), Some(1));
+        let spec = pod.spec.expect("spec");
+        assert_eq!(spec.volumes.iter().flatten().map(|v| v.name.as_str()).collect::<Vec<_>>(), ["d"]);
+        assert_eq!(spec.containers.iter().filter(|c| c.ports.is_some() && c.resources.is_some()).count(), 1);
+        let status = pod.status.expect("status");
+        assert_eq!(status.phase.as_deref(), Some("Running"));
+        assert_eq!(status.container_statuses.iter().flatten().map(|c| c.restart_count).sum::<i32>(), 2);
+    }
+
+    #[test]
+    fn is_small() {
+        assert!(size_of::<Pod>() <= 800, "{}", size_of::<Pod>());
+    }
+}
