@@ -85,7 +85,7 @@ impl Policies {
             "status": {"observedGeneration": policy.metadata.generation, "typeChecking": checking}});
         let path = object_path::<ValidatingAdmissionPolicy>(&policy.metadata);
         let path = format!("{path}/status?fieldManager={OWNER}&force=true");
-        match self.rest.send("PATCH", &path, "application/apply-patch+yaml", Some(&apply)).await {
+        match self.rest.apply(&path, &apply).await {
             Err(e) if e.not_found() => Ok(None),
             other => other.map(|_| None),
         }

@@ -23,13 +23,13 @@ use shared::workqueue::Queue;
 
 use self::plan::{Attachment, Decision, Snapshot, Wanted};
 use self::volume::Attachable;
-use crate::engine::pod::Pod;
 use crate::engine::action::{Action, PatchKind};
 use crate::engine::clock;
 use crate::engine::context::{BY_NODE, Context};
 use crate::engine::executor::Executor;
 use crate::engine::nodes;
 use crate::engine::object;
+use crate::engine::pod::Pod;
 use crate::engine::pods;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;

@@ -9,8 +9,8 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{AttachedVolume, Node};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 
-use crate::engine::pod::Pod;
 use super::volume::{Attachable, CSI_PREFIX};
+use crate::engine::pod::Pod;
 use crate::engine::{nodes, object, pods};
 
 /// On nodes whose volumes this controller attaches.

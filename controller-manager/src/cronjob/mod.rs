@@ -40,7 +40,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             jobs: jobs.store(),
         });
         owned::watch(&crons, &queue);
-        owned::watch_children(&jobs, crons.store(), queue.clone(), |_: &CronJob, _: &Job| false);
+        owned::watch_children(&jobs, cx.selectors(), queue.clone(), |_: &CronJob, _: &Job| false);
         worker::run(cx, "cronjob", cx.settings().workers.cron_job, &queue, &this, |s, key| async move {
             s.sync(&key).await
         });
@@ -101,6 +101,6 @@ impl CronJobs {
 
     async fn create(&self, job: &Job) -> Result<Job, RestError> {
         let Action::Create { path, body } = Action::create(job) else { return Err(RestError::other("not a creation")) };
-        serde_json::from_value(self.executor.rest.post(&path, &body).await?).map_err(RestError::other)
+        serde_json::from_value(self.executor.rest.post_whole(&path, &body).await?).map_err(RestError::other)
     }
 }

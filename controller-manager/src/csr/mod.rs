@@ -133,7 +133,7 @@ impl Approver {
             },
             ..SubjectAccessReview::default()
         };
-        let answer = self.executor.rest.post(&SubjectAccessReview::url_path(&(), None), &body(&review)).await?;
+        let answer = self.executor.rest.post_whole(&SubjectAccessReview::url_path(&(), None), &body(&review)).await?;
         Ok(answer["status"]["allowed"] == true)
     }
 }

@@ -14,7 +14,6 @@ use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::Snapshot;
-use crate::engine::pod::Pod;
 use crate::engine::action::Action;
 use crate::engine::backoff::Backoff;
 use crate::engine::clock;
@@ -23,6 +22,7 @@ use crate::engine::executor::Executor;
 use crate::engine::expect::Expectations;
 use crate::engine::object::{self, Key};
 use crate::engine::owned::{self, PodWatch};
+use crate::engine::pod::Pod;
 use crate::engine::pods;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
@@ -61,11 +61,11 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             failures: Mutex::new(Backoff::new(Duration::from_secs(1), Duration::from_mins(15))),
         });
         owned::watch(&sets, &queue);
-        owned::watch_children(&revisions, sets.store(), queue.clone(), |s: &DaemonSet, r: &ControllerRevision| {
+        owned::watch_children(&revisions, cx.selectors(), queue.clone(), |s: &DaemonSet, r: &ControllerRevision| {
             selects(s, r.metadata.labels.as_ref())
         });
         let wake = PodWatch {
-            store: sets.store(),
+            sets: cx.selectors(),
             queue: queue.clone(),
             expectations,
             selects: |s: &DaemonSet, p: &Pod| selects(s, p.metadata.labels.as_ref()),

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, DaemonSetStatus};
-use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod as NewPod, PodSpec, Toleration};
+use k8s_openapi::api::core::v1::{
+    Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod as NewPod, PodSpec, Toleration,
+};
 use k8s_openapi::jiff::Timestamp;
 
-use crate::engine::pod::Pod;
 use crate::deployment::strategy::scaled;
 use crate::engine::action::Action;
+use crate::engine::pod::Pod;
 use crate::engine::{history, nodes, object, pods};
 
 /// No more than this many creations or deletions in one go.
@@ -305,7 +307,7 @@ impl<'a> Placement<'a> {
         let parent = object::reference::<DaemonSet>(&self.s.set.metadata);
         let mut actions = todo.events;
         for node in todo.create_on.iter().take(BURST) {
-            actions.push(Action::CreatePod { pod: Box::new(self.pod_for(node)), parent: parent.clone() });
+            actions.push(Action::CreatePod { pod: Arc::new(self.pod_for(node)), parent: parent.clone() });
         }
         for pod in todo.delete.iter().take(BURST) {
             actions.push(Action::DeletePod {

@@ -15,13 +15,13 @@ use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::Snapshot;
-use crate::engine::pod::Pod;
 use crate::engine::action::Action;
 use crate::engine::clock;
 use crate::engine::context::{BY_CONTROLLER, Context};
 use crate::engine::executor::Executor;
 use crate::engine::object::{self, Key};
 use crate::engine::owned;
+use crate::engine::pod::Pod;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
@@ -51,7 +51,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             pods: pods.store(),
         });
         owned::watch(&deployments, &queue);
-        owned::watch_children(&sets, deployments.store(), queue.clone(), selects);
+        owned::watch_children(&sets, cx.selectors(), queue.clone(), selects);
         let (wake, watcher) = (queue.clone(), Arc::clone(&this));
         pods.add_handler(move |event: &Event<Pod>| {
             // Recreate waits for the last old pod to be gone.

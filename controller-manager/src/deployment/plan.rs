@@ -11,13 +11,13 @@ use k8s_openapi::api::core::v1::{ObjectReference, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
 
-use crate::engine::pod::Pod;
 use super::annotations;
 use super::status::{self, PROGRESSING, TIMED_OUT, condition, new_condition, set_condition};
 use super::strategy::{
     available, is_rolling, max_surge, max_unavailable, new_set_size, proportion, replicas, size, status_replicas,
 };
 use crate::engine::action::Action;
+use crate::engine::pod::Pod;
 use crate::engine::{hash, object};
 
 /// The label that tells the sets of a deployment apart.

@@ -16,7 +16,6 @@ use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::{Scale, Snapshot};
-use crate::engine::pod::Pod;
 use crate::engine::action::{Action, PatchKind};
 use crate::engine::clock;
 use crate::engine::context::Context;
@@ -24,9 +23,11 @@ use crate::engine::discovery::{Catalogue, discover};
 use crate::engine::executor::Executor;
 use crate::engine::object::{self, Key};
 use crate::engine::owned;
+use crate::engine::pod::Pod;
 use crate::engine::pods;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
+use crate::engine::selectors::{self, Selecting as _};
 use crate::engine::worker::{self, Synced};
 
 /// A pod marked for disruption that is still there after this long was not disrupted.
@@ -59,14 +60,16 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         });
         let wake = queue.clone();
         budgets.add_handler(move |event: &Event<PodDisruptionBudget>| wake.add(Key::of(&event.object().metadata)));
-        let (wake, all, look) = (queue.clone(), budgets.store(), stale.clone());
+        let (wake, all, look) = (queue.clone(), cx.selectors::<PodDisruptionBudget>(), stale.clone());
         pods.add_handler(move |event: &Event<Pod>| {
             let pod = event.object();
-            for budget in all.list_namespace(object::namespace(&pod.metadata)) {
-                let before = matches!(event, Event::Updated { old, .. } if plan::selects(&budget, old));
-                if before || plan::selects(&budget, pod) {
-                    wake.add(Key::of(&budget.metadata));
-                }
+            let before = match event {
+                Event::Updated { old, .. } if old.metadata.labels != pod.metadata.labels => Some(old),
+                _ => None,
+            };
+            for pod in before.into_iter().chain([pod]) {
+                let found = all.candidates(object::namespace(&pod.metadata), pod.metadata.labels.as_ref());
+                found.iter().filter(|b| plan::selects(b, pod)).for_each(|b| wake.add(Key::of(&b.metadata)));
             }
             if marked(pod) && !matches!(event, Event::Deleted(_)) {
                 look.add_after(Key::of(&pod.metadata), STALE);
@@ -87,7 +90,10 @@ fn marked(pod: &Pod) -> bool {
 impl Budgets {
     async fn sync(&self, key: &Key) -> Synced {
         let Some(budget) = self.budgets.get(&key.namespace, &key.name) else { return Ok(None) };
-        let mut found = self.pods.list_namespace(&key.namespace);
+        let mut found = match budget.required() {
+            Some(required) => selectors::candidates(&self.pods, &key.namespace, required),
+            None => Vec::new(),
+        };
         found.retain(|p| plan::selects(&budget, p));
         let about = object::reference::<PodDisruptionBudget>(&budget.metadata);
         if found.is_empty() {

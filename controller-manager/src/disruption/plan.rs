@@ -9,8 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::engine::pod::Pod;
 use crate::deployment::strategy::scaled;
+use crate::engine::pod::Pod;
 use crate::engine::{object, pods};
 
 /// An eviction that was granted must be seen within this time, or it did not happen.

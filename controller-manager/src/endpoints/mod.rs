@@ -12,12 +12,12 @@ use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::Snapshot;
-use crate::engine::pod::Pod;
 use crate::engine::action::Action;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::object::{self, Key};
 use crate::engine::owned;
+use crate::engine::pod::Pod;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::services::{self, Triggers};
@@ -44,7 +44,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             triggers: Mutex::default(),
         });
         owned::watch(&services, &queue);
-        services::watch_pods(&pods, services.store(), queue.clone(), cx.settings().endpoints_batch);
+        services::watch_pods(&pods, cx.selectors(), queue.clone(), cx.settings().endpoints_batch);
         let wake = queue.clone();
         endpoints.add_handler(move |event: &Event<Endpoints>| {
             // Somebody deleted it, or it was left over from before: have a look.

@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::engine::pod::Pod;
 use crate::engine::action::Action;
+use crate::engine::pod::Pod;
 use crate::engine::services::{self, HEADLESS, TRIGGER};
 use crate::engine::{object, pods};
 

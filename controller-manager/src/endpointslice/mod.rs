@@ -18,16 +18,17 @@ use shared::workqueue::Queue;
 use self::plan::{CONTROLLER, MANAGED_BY, SERVICE_NAME, Snapshot};
 use self::topology::Zones;
 use self::tracker::Tracker;
-use crate::engine::pod::Pod;
 use crate::engine::action::Action;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::metrics;
 use crate::engine::object::{self, Key};
 use crate::engine::owned;
+use crate::engine::pod::Pod;
 use crate::engine::pods;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
+use crate::engine::selectors::Selectors;
 use crate::engine::services::{self, Triggers};
 use crate::engine::worker::{self, Synced};
 
@@ -39,6 +40,7 @@ const STALE_RETRY: Duration = Duration::from_secs(1);
 struct Slices {
     executor: Executor,
     services: Store<Service>,
+    selectors: Arc<Selectors<Service>>,
     pods: Store<Pod>,
     nodes: Store<Node>,
     slices: Store<EndpointSlice>,
@@ -59,6 +61,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let this = Arc::new(Slices {
             executor: cx.executor("endpointslice-controller", "endpoint-slice-controller"),
             services: services.store(),
+            selectors: cx.selectors(),
             pods: pods.store(),
             nodes: nodes.store(),
             slices: slices.store(),
@@ -68,7 +71,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             zones: Mutex::default(),
         });
         owned::watch(&services, &queue);
-        services::watch_pods(&pods, services.store(), queue.clone(), cx.settings().endpointslice_batch);
+        services::watch_pods(&pods, cx.selectors(), queue.clone(), cx.settings().endpointslice_batch);
         let (wake, watcher) = (queue.clone(), Arc::clone(&this));
         slices.add_handler(move |event: &Event<EndpointSlice>| {
             let slice = event.object();
@@ -120,10 +123,9 @@ impl Slices {
         let mut keys: Vec<Key> = pods
             .iter()
             .flat_map(|p| {
-                let mut found = self.services.list_namespace(object::namespace(&p.metadata));
-                found.retain(|s| {
-                    object::matches_map(s.spec.as_ref().and_then(|x| x.selector.as_ref()), p.metadata.labels.as_ref())
-                });
+                let labels = p.metadata.labels.as_ref();
+                let mut found = self.selectors.candidates(object::namespace(&p.metadata), labels);
+                found.retain(|s| object::matches_map(s.spec.as_ref().and_then(|x| x.selector.as_ref()), labels));
                 found.into_iter().map(|s| Key::of(&s.metadata))
             })
             .collect();
@@ -199,8 +201,8 @@ pub async fn write_slices(
 ) -> Result<(), RestError> {
     for action in actions {
         match action {
-            Action::Create { path, body } => tracker.wrote(key, &executor.rest.post(&path, &body).await?),
-            Action::Update { path, body } => tracker.wrote(key, &executor.rest.put(&path, &body).await?),
+            Action::Create { path, body } => tracker.wrote(key, executor.rest.post(&path, &body).await?),
+            Action::Update { path, body } => tracker.wrote(key, executor.rest.put(&path, &body).await?),
             Action::Delete { path, options } => {
                 let name = path.rsplit('/').next().unwrap_or_default().to_owned();
                 match executor.rest.delete(&path, &options).await {

@@ -11,9 +11,9 @@ use k8s_openapi::api::discovery::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::engine::pod::Pod;
 use super::topology::{self, Zones};
 use crate::engine::action::Action;
+use crate::engine::pod::Pod;
 use crate::engine::services::{self, HEADLESS, TRIGGER};
 use crate::engine::{hash, object, pods};
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use parking_lot::Mutex;
-use serde_json::Value;
 
 use crate::engine::object::{self, Key};
+use crate::engine::rest::Written as Answer;
 
 /// uid → (generation, deleted).
 type Written = HashMap<String, (i64, bool)>;
@@ -20,10 +20,8 @@ pub struct Tracker {
 
 impl Tracker {
     /// A slice was created or updated; `answer` is what the server stored.
-    pub fn wrote(&self, key: &Key, answer: &Value) {
-        let uid = answer["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-        let generation = answer["metadata"]["generation"].as_i64().unwrap_or(0);
-        self.written.lock().entry(key.clone()).or_default().insert(uid, (generation, false));
+    pub fn wrote(&self, key: &Key, answer: Answer) {
+        self.written.lock().entry(key.clone()).or_default().insert(answer.uid, (answer.generation, false));
     }
 
     /// A slice was deleted.
@@ -73,14 +71,14 @@ mod tests {
             )
         };
         assert!(!t.stale(&key, &[]));
-        t.wrote(&key, &json!({"metadata": {"uid": "u", "generation": 2}}));
+        t.wrote(&key, Answer { uid: "u".into(), generation: 2, ..Answer::default() });
         assert!(t.stale(&key, &[]));
         assert!(t.stale(&key, &[slice(1)]));
         assert!(!t.stale(&key, &[slice(2)]));
         t.deleted(&key, "u");
         assert!(t.stale(&key, &[slice(2)]));
         assert!(!t.stale(&key, &[]));
-        t.wrote(&key, &json!({"metadata": {"uid": "v", "generation": 1}}));
+        t.wrote(&key, Answer { uid: "v".into(), generation: 1, ..Answer::default() });
         t.gone(&key, "v");
         assert!(!t.stale(&key, &[]), "deleted by somebody else before we saw it");
     }

@@ -3,6 +3,7 @@
 //! A plan never talks to the server; it returns [`Action`]s, compared by value in table tests and carried out by
 //! [`super::executor::Executor`].
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
@@ -46,7 +47,7 @@ pub enum Action {
     /// DELETE the object at `path`; `options` is a DeleteOptions body.
     Delete { path: String, options: Value },
     /// Create a pod on behalf of `parent`, with the events and expectations that go with it.
-    CreatePod { pod: Box<Pod>, parent: ObjectReference },
+    CreatePod { pod: Arc<Pod>, parent: ObjectReference },
     /// Delete a pod on behalf of `parent`, with the events and expectations that go with it.
     DeletePod { namespace: String, name: String, uid: String, parent: ObjectReference },
     /// Tell the user.

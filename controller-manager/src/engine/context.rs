@@ -1,5 +1,6 @@
 //! What a controller is given when it starts: caches, an identity, a place for its tasks.
 
+use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
@@ -13,10 +14,11 @@ use shared::events::Recorder;
 use shared::informer::{Factory, Informer, Object, Scope};
 use shared::run::{Shutdown, TaskGroup};
 
-use super::pod::Pod;
 use super::events::Events;
 use super::executor::Executor;
+use super::pod::Pod;
 use super::rest::{Rest, RestError};
+use super::selectors::{BY_LABEL, Selecting, Selectors};
 use super::settings::Settings;
 use super::{discovery, metadata, slim};
 
@@ -48,6 +50,8 @@ struct Inner {
     host: String,
     /// Which informers have been given their transform and indexes.
     prepared: Mutex<HashMap<&'static str, ()>>,
+    /// The selectors of each kind.
+    selectors: Mutex<HashMap<TypeId, Box<dyn Any + Send + Sync>>>,
 }
 
 /// Shared by all controllers; cheap to clone.
@@ -85,6 +89,7 @@ impl Context {
             settings,
             host,
             prepared: Mutex::new(HashMap::new()),
+            selectors: Mutex::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -249,12 +254,26 @@ impl Context {
         informer
     }
 
-    /// Pods: without what no controller reads, indexed by controller and by node.
+    /// The selectors of a kind, to ask which of them pick an object.
+    #[must_use]
+    pub fn selectors<K: Selecting>(&self) -> Arc<Selectors<K>> {
+        let mut all = self.inner.selectors.lock();
+        let known = all.get(&TypeId::of::<K>()).and_then(|any| any.downcast_ref::<Arc<Selectors<K>>>());
+        if let Some(known) = known {
+            return Arc::clone(known);
+        }
+        let made = Selectors::follow(&self.informer::<K>());
+        all.insert(TypeId::of::<K>(), Box::new(Arc::clone(&made)));
+        made
+    }
+
+    /// Pods: without what no controller reads, indexed by controller, by node and by their labels.
     #[must_use]
     pub fn pods(&self) -> Informer<Pod> {
         let informer = self.owned::<Pod>();
         if self.first("pods") {
             informer.set_transform(super::pod::slim);
+            informer.add_index(BY_LABEL, |pod: &Pod| super::selectors::entries(&pod.metadata));
             informer.add_index(BY_NODE, |pod: &Pod| {
                 let node = super::pods::node(pod);
                 if node.is_empty() { Vec::new() } else { vec![node.to_owned()] }

@@ -4,6 +4,7 @@
 //! succeed, so that a quota or an admission error costs one request and not hundreds. Every pod write is announced in
 //! the expectations first and taken back when it fails.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -11,7 +12,7 @@ use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use kube::Resource;
 use serde_json::{Value, json};
 
-use super::action::{Action, body, join};
+use super::action::{Action, join};
 use super::clock;
 use super::events::Events;
 use super::expect::Expectations;
@@ -58,7 +59,7 @@ impl Executor {
         let (mut creates, mut deletes, mut rest) = (Vec::new(), Vec::new(), Vec::new());
         for action in actions {
             match action {
-                Action::CreatePod { pod, parent } => creates.push((*pod, parent)),
+                Action::CreatePod { pod, parent } => creates.push((pod, parent)),
                 Action::DeletePod { namespace, name, uid, parent } => {
                     deletes.push((Key::new(namespace, name), uid, parent))
                 }
@@ -129,14 +130,16 @@ impl Executor {
         &self,
         key: &Key,
         expectations: Option<&Expectations>,
-        pods: Vec<(Pod, ObjectReference)>,
+        pods: Vec<(Arc<Pod>, ObjectReference)>,
     ) -> (Option<Failure>, usize) {
         let mut left = pods.into_iter();
         let mut batch = INITIAL_BATCH;
         let (mut failure, mut uncreated) = (None, 0);
+        let mut text = PodText::default();
         while left.len() > 0 && failure.is_none() {
-            let now: Vec<_> = left.by_ref().take(batch).collect();
-            let results = join_all(now.iter().map(|(pod, parent)| self.create_pod(pod, parent))).await;
+            let now: Vec<_> = left.by_ref().take(batch).map(|(pod, parent)| (text.of(&pod), pod, parent)).collect();
+            let requests = now.iter().map(|(text, pod, parent)| self.create_pod(pod, text, parent));
+            let results = join_all(requests).await;
             for error in results.into_iter().filter_map(Result::err) {
                 uncreated += 1;
                 if let Some(e) = expectations {
@@ -155,12 +158,11 @@ impl Executor {
         (failure, uncreated)
     }
 
-    async fn create_pod(&self, pod: &Pod, parent: &ObjectReference) -> Result<(), RestError> {
+    async fn create_pod(&self, pod: &Pod, text: &[u8], parent: &ObjectReference) -> Result<(), RestError> {
         let path = Pod::url_path(&(), pod.metadata.namespace.as_deref());
-        match self.rest.post(&path, &body(pod)).await {
+        match self.rest.write("POST", &path, "application/json", text.to_vec()).await {
             Ok(made) => {
-                let name =
-                    made.pointer("/metadata/name").and_then(|v| v.as_str()).unwrap_or_else(|| name(&pod.metadata));
+                let name = if made.name.is_empty() { name(&pod.metadata) } else { &made.name };
                 self.events.say(parent, false, "SuccessfulCreate", format!("Created pod: {name}"));
                 Ok(())
             }
@@ -210,6 +212,24 @@ impl Executor {
                 Err(e)
             }
         }
+    }
+}
+
+/// The request body of the last pod: replicas are the same pod many times.
+#[derive(Default)]
+struct PodText(Option<(Arc<Pod>, Arc<[u8]>)>);
+
+impl PodText {
+    fn of(&mut self, pod: &Arc<Pod>) -> Arc<[u8]> {
+        if let Some((last, text)) = &self.0
+            && Arc::ptr_eq(last, pod)
+        {
+            return Arc::clone(text);
+        }
+        // Typed objects always serialise: their keys are strings.
+        let text: Arc<[u8]> = serde_json::to_vec(&**pod).unwrap_or_default().into();
+        self.0 = Some((Arc::clone(pod), Arc::clone(&text)));
+        text
     }
 }
 

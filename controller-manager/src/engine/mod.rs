@@ -23,6 +23,7 @@ pub mod pod;
 pub mod pods;
 pub mod registry;
 pub mod rest;
+pub mod selectors;
 pub mod services;
 pub mod settings;
 pub mod slim;

@@ -7,14 +7,15 @@ use kube::Resource;
 use shared::informer::{Event, Informer, Object, Store};
 use shared::workqueue::Queue;
 
-use super::pod::Pod;
 use super::action::object_path;
 use super::claim::claim;
 use super::context::{BY_CONTROLLER, orphans};
 use super::expect::Expectations;
 use super::object::{self, Key};
+use super::pod::Pod;
 use super::pods;
 use super::rest::{Rest, RestError};
+use super::selectors::{Selecting, Selectors};
 
 /// Wake the key of every object of a kind that changes.
 pub fn watch<K: Object>(informer: &Informer<K>, queue: &Queue<Key>) {
@@ -31,9 +32,9 @@ pub fn resolve<K: Object>(store: &Store<K>, namespace: &str, reference: &OwnerRe
 }
 
 /// Wakes the sets of one kind when their pods change.
-pub struct PodWatch<K: Object> {
+pub struct PodWatch<K: Selecting> {
     /// The sets.
-    pub store: Store<K>,
+    pub sets: Arc<Selectors<K>>,
     /// Their queue.
     pub queue: Queue<Key>,
     /// What they wrote and have not seen yet.
@@ -42,7 +43,7 @@ pub struct PodWatch<K: Object> {
     pub selects: fn(&K, &Pod) -> bool,
 }
 
-impl<K: Object> PodWatch<K> {
+impl<K: Selecting> PodWatch<K> {
     /// Listen to the pods.
     pub fn listen(self, pods: &Informer<Pod>) {
         pods.add_handler(move |event| self.on(event));
@@ -80,7 +81,7 @@ impl<K: Object> PodWatch<K> {
     }
 
     fn owner(&self, pod: &Pod) -> Option<Arc<K>> {
-        resolve(&self.store, object::namespace(&pod.metadata), object::controller_of(&pod.metadata)?)
+        resolve(self.sets.store(), object::namespace(&pod.metadata), object::controller_of(&pod.metadata)?)
     }
 
     fn wake_owner(&self, pod: &Pod) {
@@ -98,7 +99,7 @@ impl<K: Object> PodWatch<K> {
     }
 
     fn wake_takers(&self, pod: &Pod) {
-        for set in self.store.list_namespace(object::namespace(&pod.metadata)) {
+        for set in self.sets.candidates(object::namespace(&pod.metadata), pod.metadata.labels.as_ref()) {
             if (self.selects)(&set, pod) {
                 self.queue.add(Key::of(set.meta()));
             }
@@ -107,9 +108,9 @@ impl<K: Object> PodWatch<K> {
 }
 
 /// Wake the sets of kind `P` when owned objects of kind `C` change, and those that might adopt an orphan.
-pub fn watch_children<P: Object, C: Object>(
+pub fn watch_children<P: Selecting, C: Object>(
     children: &Informer<C>,
-    store: Store<P>,
+    parents: Arc<Selectors<P>>,
     queue: Queue<Key>,
     selects: fn(&P, &C) -> bool,
 ) {
@@ -118,12 +119,12 @@ pub fn watch_children<P: Object, C: Object>(
             let meta = child.meta();
             match object::controller_of(meta) {
                 Some(r) => {
-                    if let Some(parent) = resolve(&store, object::namespace(meta), r) {
+                    if let Some(parent) = resolve(parents.store(), object::namespace(meta), r) {
                         queue.add(Key::of(parent.meta()));
                     }
                 }
                 None if orphans_too && !object::deleting(meta) => {
-                    for parent in store.list_namespace(object::namespace(meta)) {
+                    for parent in parents.candidates(object::namespace(meta), meta.labels.as_ref()) {
                         if selects(&parent, child) {
                             queue.add(Key::of(parent.meta()));
                         }

@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::{Pod as NewPod, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::jiff::Timestamp;
 
-use super::pod::{Pod, PodCondition};
 use super::object::{annotation, created, deleting, name, uid};
+use super::pod::{Pod, PodCondition};
 
 /// The annotation that makes a replica cheaper or dearer to delete.
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";

@@ -7,6 +7,7 @@ use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client};
+use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Mutex;
 
@@ -17,6 +18,27 @@ use super::clock;
 const TOKEN_SECONDS: i64 = 3600;
 /// Where controllers' service accounts live.
 const NAMESPACE: &str = "kube-system";
+
+const JSON: &str = "application/json";
+/// What was written comes back without most of it.
+const BRIEF: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+
+/// What the server says of an object that was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Written {
+    /// Its name, which may be the server's choice.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// Its generation, for kinds that have one.
+    pub generation: i64,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    metadata: Written,
+}
 
 /// Why a request did not succeed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -153,57 +175,33 @@ impl Rest {
         Self { main, anonymous: Some((anonymous, Arc::new(Bearer { account, token: Mutex::new(None) }))) }
     }
 
-    /// One request with an optional JSON body; the answer as JSON.
-    pub async fn send(
+    /// One request with a body; of the answer only what [`Written`] says is asked for.
+    pub async fn write(
         &self,
         method: &str,
         path: &str,
         content_type: &str,
-        body: Option<&Value>,
-    ) -> Result<Value, RestError> {
-        self.request(method, path, "application/json", Some(content_type), body).await
+        body: Vec<u8>,
+    ) -> Result<Written, RestError> {
+        let answer = self.request((method, path, BRIEF, Some(content_type)), body).await?;
+        // Deletions are answered with other things than objects.
+        Ok(serde_json::from_str::<Answer>(&answer).map(|a| a.metadata).unwrap_or_default())
     }
 
-    async fn request(
-        &self,
-        method: &str,
-        path: &str,
-        accept: &str,
-        content_type: Option<&str>,
-        body: Option<&Value>,
-    ) -> Result<Value, RestError> {
+    async fn request(&self, asked: Asked<'_>, body: Vec<u8>) -> Result<String, RestError> {
         let Some((client, bearer)) = &self.anonymous else {
-            return self.once(&self.main, None, (method, path, accept, content_type), body).await;
+            return once(&self.main, None, asked, body).await;
         };
         let token = self.token(bearer).await?;
-        match self.once(client, Some(&token), (method, path, accept, content_type), body).await {
+        match once(client, Some(&token), asked, body.clone()).await {
             Err(e) if e.unauthorized() => {
                 // The account was deleted and made again, or the signing key changed.
                 *bearer.token.lock().await = None;
                 let token = self.token(bearer).await?;
-                self.once(client, Some(&token), (method, path, accept, content_type), body).await
+                once(client, Some(&token), asked, body).await
             }
             other => other,
         }
-    }
-
-    async fn once(
-        &self,
-        client: &Client,
-        token: Option<&str>,
-        (method, path, accept, content_type): (&str, &str, &str, Option<&str>),
-        body: Option<&Value>,
-    ) -> Result<Value, RestError> {
-        let bytes = body.map(serde_json::to_vec).transpose().map_err(RestError::other)?;
-        let mut request = http::Request::builder().method(method).uri(path).header(http::header::ACCEPT, accept);
-        if let Some(content_type) = content_type {
-            request = request.header(http::header::CONTENT_TYPE, content_type);
-        }
-        if let Some(token) = token {
-            request = request.header(http::header::AUTHORIZATION, format!("Bearer {token}"));
-        }
-        let request = request.body(bytes.unwrap_or_default()).map_err(RestError::other)?;
-        Ok(client.request::<Value>(request).await?)
     }
 
     /// The account's token; makes the account when it does not exist.
@@ -247,31 +245,73 @@ impl Rest {
 
     /// GET with an explicit Accept header.
     pub async fn get_as(&self, path: &str, accept: &str) -> Result<Value, RestError> {
-        self.request("GET", path, accept, None, None).await
+        read(&self.request(("GET", path, accept, None), Vec::new()).await?)
     }
 
     /// GET.
     pub async fn get(&self, path: &str) -> Result<Value, RestError> {
-        self.get_as(path, "application/json").await
+        self.get_as(path, JSON).await
     }
 
     /// POST.
-    pub async fn post(&self, path: &str, body: &Value) -> Result<Value, RestError> {
-        self.send("POST", path, "application/json", Some(body)).await
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Written, RestError> {
+        self.write("POST", path, JSON, bytes(body)?).await
     }
 
     /// PUT.
-    pub async fn put(&self, path: &str, body: &Value) -> Result<Value, RestError> {
-        self.send("PUT", path, "application/json", Some(body)).await
+    pub async fn put(&self, path: &str, body: &Value) -> Result<Written, RestError> {
+        self.write("PUT", path, JSON, bytes(body)?).await
+    }
+
+    /// POST; the whole answer.
+    pub async fn post_whole(&self, path: &str, body: &Value) -> Result<Value, RestError> {
+        read(&self.request(("POST", path, JSON, Some(JSON)), bytes(body)?).await?)
+    }
+
+    /// PUT; the whole answer.
+    pub async fn put_whole(&self, path: &str, body: &Value) -> Result<Value, RestError> {
+        read(&self.request(("PUT", path, JSON, Some(JSON)), bytes(body)?).await?)
     }
 
     /// PATCH.
-    pub async fn patch(&self, path: &str, kind: PatchKind, body: &Value) -> Result<Value, RestError> {
-        self.send("PATCH", path, kind.content_type(), Some(body)).await
+    pub async fn patch(&self, path: &str, kind: PatchKind, body: &Value) -> Result<Written, RestError> {
+        self.write("PATCH", path, kind.content_type(), bytes(body)?).await
+    }
+
+    /// Server-side apply.
+    pub async fn apply(&self, path: &str, body: &Value) -> Result<Written, RestError> {
+        self.write("PATCH", path, "application/apply-patch+yaml", bytes(body)?).await
     }
 
     /// DELETE.
-    pub async fn delete(&self, path: &str, options: &Value) -> Result<Value, RestError> {
-        self.send("DELETE", path, "application/json", Some(options)).await
+    pub async fn delete(&self, path: &str, options: &Value) -> Result<Written, RestError> {
+        self.write("DELETE", path, JSON, bytes(options)?).await
     }
+}
+
+/// Method, path, Accept and Content-Type.
+type Asked<'a> = (&'a str, &'a str, &'a str, Option<&'a str>);
+
+async fn once(
+    client: &Client,
+    token: Option<&str>,
+    (method, path, accept, content_type): Asked<'_>,
+    body: Vec<u8>,
+) -> Result<String, RestError> {
+    let mut request = http::Request::builder().method(method).uri(path).header(http::header::ACCEPT, accept);
+    if let Some(content_type) = content_type {
+        request = request.header(http::header::CONTENT_TYPE, content_type);
+    }
+    if let Some(token) = token {
+        request = request.header(http::header::AUTHORIZATION, format!("Bearer {token}"));
+    }
+    Ok(client.request_text(request.body(body).map_err(RestError::other)?).await?)
+}
+
+fn bytes(body: &Value) -> Result<Vec<u8>, RestError> {
+    serde_json::to_vec(body).map_err(RestError::other)
+}
+
+fn read(answer: &str) -> Result<Value, RestError> {
+    serde_json::from_str(answer).map_err(RestError::other)
 }

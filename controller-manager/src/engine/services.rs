@@ -11,6 +11,7 @@ use shared::informer::{Event, Informer, Store};
 use shared::workqueue::Queue;
 
 use super::pod::{Container, Pod};
+use super::selectors::{self, Selecting as _, Selectors};
 use super::{object, pods};
 
 /// When the oldest change behind an endpoints object happened, for programming-latency measurements.
@@ -67,8 +68,7 @@ fn protocol(p: Option<&str>) -> &str {
 #[must_use]
 pub fn pod_ips(pod: &Pod) -> Vec<&str> {
     let Some(status) = pod.status.as_ref() else { return Vec::new() };
-    let listed: Vec<&str> =
-        status.pod_ips.iter().flatten().map(|p| &*p.ip).filter(|ip| !ip.is_empty()).collect();
+    let listed: Vec<&str> = status.pod_ips.iter().flatten().map(|p| &*p.ip).filter(|ip| !ip.is_empty()).collect();
     if listed.is_empty() {
         status.pod_ip.iter().map(AsRef::as_ref).filter(|ip| !ip.is_empty()).collect()
     } else {
@@ -105,17 +105,17 @@ pub fn pod_reference(pod: &Pod) -> ObjectReference {
 /// The pods a service selects.
 #[must_use]
 pub fn behind(pods: &Store<Pod>, service: &Service) -> Vec<Arc<Pod>> {
-    let selector = service.spec.as_ref().and_then(|s| s.selector.as_ref());
-    let mut found = pods.list_namespace(object::namespace(&service.metadata));
-    found.retain(|p| object::matches_map(selector, p.metadata.labels.as_ref()));
+    let Some(selector) = service.required() else { return Vec::new() };
+    let mut found = selectors::candidates(pods, object::namespace(&service.metadata), selector);
+    found.retain(|p| object::matches_map(Some(selector), p.metadata.labels.as_ref()));
     pods::sort_by_name(&mut found);
     found
 }
 
 /// Wake the services that select a pod when something about the pod changes that endpoints show.
-pub fn watch_pods(pods: &Informer<Pod>, services: Store<Service>, queue: Queue<object::Key>, batch: Duration) {
+pub fn watch_pods(pods: &Informer<Pod>, services: Arc<Selectors<Service>>, queue: Queue<object::Key>, batch: Duration) {
     let wake = move |pod: &Pod| {
-        for service in services.list_namespace(object::namespace(&pod.metadata)) {
+        for service in services.candidates(object::namespace(&pod.metadata), pod.metadata.labels.as_ref()) {
             let selector = service.spec.as_ref().and_then(|s| s.selector.as_ref());
             if object::matches_map(selector, pod.metadata.labels.as_ref()) {
                 let key = object::Key::of(&service.metadata);

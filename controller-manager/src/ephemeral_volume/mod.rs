@@ -8,12 +8,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
-use crate::engine::pod::Pod;
 use crate::engine::action::Action;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::metrics;
 use crate::engine::object::{self, Key};
+use crate::engine::pod::Pod;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};

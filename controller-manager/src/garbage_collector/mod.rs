@@ -10,7 +10,10 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::{CronJob, Job};
-use k8s_openapi::api::core::v1::{Endpoints, Namespace, Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, ReplicationController, ResourceQuota, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{
+    Endpoints, Namespace, Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, ReplicationController,
+    ResourceQuota, Service, ServiceAccount,
+};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use parking_lot::Mutex;
@@ -19,12 +22,12 @@ use shared::workqueue::Queue;
 
 use self::graph::{Graph, Identity, Owner, Seen, Uid, Work};
 use self::plan::{OwnerState, Step, Subject};
-use crate::engine::pod::Pod;
 use crate::engine::action::PatchKind;
 use crate::engine::context::Context;
 use crate::engine::discovery::Served;
 use crate::engine::events::Events;
 use crate::engine::metadata::{Change, Hub, Meta};
+use crate::engine::pod::Pod;
 use crate::engine::registry::Started;
 use crate::engine::rest::{Rest, RestError};
 use crate::engine::worker::{self, Synced};

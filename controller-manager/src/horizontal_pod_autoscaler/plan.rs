@@ -12,11 +12,11 @@ use k8s_openapi::api::autoscaling::v2::{
 use k8s_openapi::jiff::Timestamp;
 use proto::selector::label::Selector;
 
-use crate::engine::pod::Pod;
 use super::behavior::{self, History, Wish};
 use super::calculator::Samples;
 use super::metric::{Fault, one};
 use crate::engine::object::{Key, seconds};
+use crate::engine::pod::Pod;
 use crate::engine::settings::Hpa;
 
 /// A measurement that a metric of the spec needs.

@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::batch::v1::{Job, PodFailurePolicyRule};
 
-use crate::engine::pod::Pod;
 use crate::engine::object::Key;
+use crate::engine::pod::Pod;
 
 /// The verdict on one failed pod.
 #[derive(Clone, Debug, PartialEq, Eq)]

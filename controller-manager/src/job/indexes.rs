@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::batch::v1::Job;
 
-use crate::engine::pod::Pod;
 use crate::engine::object;
+use crate::engine::pod::Pod;
 
 /// The annotation and label with a pod's completion index.
 pub const INDEX: &str = "batch.kubernetes.io/job-completion-index";

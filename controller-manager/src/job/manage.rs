@@ -7,10 +7,10 @@ use std::time::Duration;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod as NewPod};
 
-use crate::engine::pod::Pod;
 use super::plan::{Did, FINALIZER, Round, count, waits_for_the_end};
 use super::{indexes, per_index};
 use crate::engine::action::Action;
+use crate::engine::pod::Pod;
 use crate::engine::{object, pods};
 
 /// No more than this many creations or deletions in one go.
@@ -101,18 +101,18 @@ impl Round<'_> {
             finalizers.push(FINALIZER.into());
         }
         let missing = usize::try_from(missing).unwrap_or(0);
-        let pods: Vec<NewPod> = if self.completed.is_some() {
+        let pods: Vec<Arc<NewPod>> = if self.completed.is_some() {
             let name = object::name(&self.s.job.metadata);
-            self.due(self.pending(missing, active)).into_iter().map(|i| self.with_index(&base, name, i)).collect()
+            self.due(self.pending(missing, active)).into_iter().map(|i| Arc::new(self.with_index(&base, name, i))).collect()
         } else {
-            vec![base; missing]
+            vec![Arc::new(base); missing]
         };
         if !pods.is_empty() {
             self.out.did = Did::PodsCreated;
         }
         let made = count(pods.len());
         let parent = &self.about;
-        let creations = pods.into_iter().map(|pod| Action::CreatePod { pod: Box::new(pod), parent: parent.clone() });
+        let creations = pods.into_iter().map(|pod| Action::CreatePod { pod, parent: parent.clone() });
         self.out.actions.extend(creations);
         made
     }

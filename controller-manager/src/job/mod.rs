@@ -20,7 +20,6 @@ use shared::workqueue::Queue;
 
 use self::backoff::Record;
 use self::plan::Snapshot;
-use crate::engine::pod::Pod;
 use crate::engine::action::Action;
 use crate::engine::clock;
 use crate::engine::context::Context;
@@ -28,6 +27,7 @@ use crate::engine::executor::Executor;
 use crate::engine::expect::Expectations;
 use crate::engine::object::{self, Key};
 use crate::engine::owned::{self, PodWatch};
+use crate::engine::pod::Pod;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
@@ -88,7 +88,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 lost.add(Key::of(&pod.metadata));
             }
         });
-        PodWatch { store: jobs.store(), queue: queue.clone(), expectations, selects }.listen(&pods);
+        PodWatch { sets: cx.selectors(), queue: queue.clone(), expectations, selects }.listen(&pods);
         worker::run(cx, "job", cx.settings().workers.job, &queue, &this, |s, key| async move { s.sync(&key).await });
         worker::run(cx, "job", 1, &orphans, &this, |s, key| async move { s.sync_orphan(&key).await });
         Ok(Started::Yes)

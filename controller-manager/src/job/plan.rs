@@ -13,10 +13,10 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
-use crate::engine::pod::Pod;
 use super::failure_policy::{Verdict, judge};
 use super::{indexes, per_index, success_policy};
 use crate::engine::action::{Action, PatchKind};
+use crate::engine::pod::Pod;
 use crate::engine::{object, pods};
 
 /// Keeps a pod until its end is counted.

@@ -97,7 +97,7 @@ impl Namespaces {
 
     async fn write_status(&self, ns: &Namespace) -> Result<Namespace, RestError> {
         let Action::Update { path, body } = Action::update_status(ns) else { return Ok(ns.clone()) };
-        serde_json::from_value(self.rest.put(&path, &body).await?).map_err(RestError::other)
+        serde_json::from_value(self.rest.put_whole(&path, &body).await?).map_err(RestError::other)
     }
 
     /// Delete all content; what is left and how long it may take.

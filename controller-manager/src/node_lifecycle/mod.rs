@@ -12,12 +12,12 @@ use shared::informer::{Event, Scope, Store};
 use tokio::sync::Notify;
 
 use self::plan::{Monitor, World};
-use crate::engine::pod::Pod;
 use crate::engine::action::Action;
 use crate::engine::clock;
 use crate::engine::context::{BY_NODE, Context};
 use crate::engine::executor::Executor;
 use crate::engine::nodes;
+use crate::engine::pod::Pod;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 

@@ -11,8 +11,8 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition, ObjectReference, Taint};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
-use crate::engine::pod::Pod;
 use crate::engine::action::{Action, PatchKind, body};
+use crate::engine::pod::Pod;
 use crate::engine::{nodes, object, pods};
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";

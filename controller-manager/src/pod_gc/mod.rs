@@ -11,12 +11,12 @@ use k8s_openapi::api::core::v1::Node;
 use shared::informer::Store;
 
 use self::plan::{QUARANTINE, Snapshot};
-use crate::engine::pod::Pod;
 use crate::engine::action::Action;
 use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::object;
+use crate::engine::pod::Pod;
 use crate::engine::pods;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;

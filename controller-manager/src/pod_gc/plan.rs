@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
-use crate::engine::pod::Pod;
 use crate::engine::action::Action;
+use crate::engine::pod::Pod;
 use crate::engine::{nodes, object, pods};
 use crate::taint_eviction::plan::disruption;
 

@@ -10,12 +10,12 @@ use serde::Serialize;
 use shared::informer::{Event, Object, Store};
 use shared::workqueue::Queue;
 
-use crate::engine::pod::Pod;
 use crate::engine::action::Action;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::object::{self, Key};
 use crate::engine::owned;
+use crate::engine::pod::Pod;
 use crate::engine::pods;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;

@@ -4,12 +4,12 @@ use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetStatus};
 use k8s_openapi::api::core::v1::{PodTemplateSpec, ReplicationController, ReplicationControllerStatus};
 use serde::Serialize;
 use serde_json::Value;
-use shared::informer::Object;
 
-use crate::engine::pod::Pod;
 use super::plan::Counts;
 use crate::engine::action::body;
 use crate::engine::object;
+use crate::engine::pod::Pod;
+use crate::engine::selectors::Selecting;
 
 /// A status, independent of the kind. Conditions are plain JSON, as the two kinds have types of their own.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -23,7 +23,7 @@ pub struct Status {
 }
 
 /// A kind whose objects keep a number of pods.
-pub trait Set: Object + Serialize {
+pub trait Set: Selecting + Serialize {
     /// The service account its controller writes as.
     const ACCOUNT: &'static str;
     /// The source of its events.

@@ -15,7 +15,6 @@ use shared::workqueue::Queue;
 
 use self::kinds::{Set, Status};
 use self::plan::Snapshot;
-use crate::engine::pod::Pod;
 use crate::engine::action::Action;
 use crate::engine::clock;
 use crate::engine::context::{BY_CONTROLLER, Context};
@@ -23,6 +22,7 @@ use crate::engine::executor::Executor;
 use crate::engine::expect::Expectations;
 use crate::engine::object::{self, Key};
 use crate::engine::owned::{self, PodWatch};
+use crate::engine::pod::Pod;
 use crate::engine::pods;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
@@ -74,7 +74,7 @@ fn wire<K: Set>(cx: &Context, name: &'static str, workers: usize) {
         }
         wake.add(key);
     });
-    PodWatch { store: sets.store(), queue: queue.clone(), expectations, selects: K::selects_pod }.listen(&pods);
+    PodWatch { sets: cx.selectors(), queue: queue.clone(), expectations, selects: K::selects_pod }.listen(&pods);
     worker::run(cx, name, workers, &queue, &this, |s, key| async move { s.sync(&key).await });
 }
 

@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::{ObjectReference, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::engine::pod::Pod;
 use crate::engine::action::Action;
+use crate::engine::pod::Pod;
 use crate::engine::{object, pods};
 
 /// No more than this many creations or deletions in one go.
@@ -62,9 +62,9 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
     }
     if active.len() < want {
         let missing = (want - active.len()).min(BURST);
-        let pod = pods::from_template(&s.template, &s.namespace, &s.owner);
+        let pod = Arc::new(pods::from_template(&s.template, &s.namespace, &s.owner));
         actions
-            .extend((0..missing).map(|_| Action::CreatePod { pod: Box::new(pod.clone()), parent: s.parent.clone() }));
+            .extend((0..missing).map(|_| Action::CreatePod { pod: Arc::clone(&pod), parent: s.parent.clone() }));
     } else if active.len() > want {
         let surplus = (active.len() - want).min(BURST);
         let crowding = pods::crowding(s.related.iter().map(AsRef::as_ref));

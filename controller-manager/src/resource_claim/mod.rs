@@ -15,11 +15,11 @@ use shared::metrics;
 use shared::workqueue::Queue;
 
 use self::plan::Named;
-use crate::engine::pod::Pod;
 use crate::engine::action::{Action, body, object_path};
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::object::{self, Key};
+use crate::engine::pod::Pod;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
@@ -208,7 +208,7 @@ impl Claims {
         .with_label_values(&[status, &plan::admin_access(&claim).to_string()])
         .inc();
         let made = result.map_err(|e| RestError::other(format!("create ResourceClaim : {e}")))?;
-        Ok(made["metadata"]["name"].as_str().map(str::to_owned))
+        Ok(Some(made.name))
     }
 
     /// Tell the pod which claims are its own.
@@ -222,7 +222,7 @@ impl Claims {
         let apply = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
             "status": {"resourceClaimStatuses": statuses.into_values().collect::<Vec<_>>()}});
         let path = format!("{}/status?fieldManager={OWNER}&force=true", object_path::<Pod>(meta));
-        self.executor.rest.send("PATCH", &path, "application/apply-patch+yaml", Some(&apply)).await.map(drop)
+        self.executor.rest.apply(&path, &apply).await.map(drop)
     }
 
     /// A pod that was bound without the scheduler has its claims reserved here, once they are allocated.
@@ -274,7 +274,7 @@ impl Claims {
     /// Not through the executor: a lost race means that everything is looked at anew.
     async fn put(&self, action: Action) -> Result<Value, RestError> {
         let Action::Update { path, body } = action else { return Ok(Value::Null) };
-        self.executor.rest.put(&path, &body).await
+        self.executor.rest.put_whole(&path, &body).await
     }
 
     /// Whether a consumer still has a use for the claim. What the cache does not know is asked of the server: a

@@ -13,7 +13,6 @@ use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::usage::Usage;
-use crate::engine::pod::Pod;
 use crate::engine::action::Action;
 use crate::engine::clock;
 use crate::engine::context::Context;
@@ -21,6 +20,7 @@ use crate::engine::discovery::Served;
 use crate::engine::executor::Executor;
 use crate::engine::metadata::{Change, Hub};
 use crate::engine::object::{self, Key};
+use crate::engine::pod::Pod;
 use crate::engine::pods;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;

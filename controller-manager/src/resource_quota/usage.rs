@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, ResourceQuotaSpec, ScopedResourceSelectorRequirement, Service};
+use k8s_openapi::api::core::v1::{
+    PersistentVolumeClaim, ResourceQuotaSpec, ScopedResourceSelectorRequirement, Service,
+};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;
 use k8s_openapi::jiff::Timestamp;
 use proto::quantity::{Format, Quantity};

@@ -13,7 +13,6 @@ use shared::informer::Store;
 use shared::workqueue::Queue;
 
 use self::plan::Snapshot;
-use crate::engine::pod::Pod;
 use crate::engine::action::Action;
 use crate::engine::clock;
 use crate::engine::context::Context;
@@ -21,6 +20,7 @@ use crate::engine::executor::Executor;
 use crate::engine::expect::Expectations;
 use crate::engine::object::{self, Key};
 use crate::engine::owned::{self, PodWatch};
+use crate::engine::pod::Pod;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
@@ -59,12 +59,12 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             revisions: revisions.store(),
         });
         owned::watch(&sets, &queue);
-        owned::watch_children(&revisions, sets.store(), queue.clone(), |s: &StatefulSet, r: &ControllerRevision| {
+        owned::watch_children(&revisions, cx.selectors(), queue.clone(), |s: &StatefulSet, r: &ControllerRevision| {
             selects(s, r.metadata.labels.as_ref())
         });
         // Names are fixed, so that a stale cache cannot make a pod twice: no expectations are needed.
         let expectations = Arc::new(Expectations::default());
-        PodWatch { store: sets.store(), queue: queue.clone(), expectations, selects: selects_pod }.listen(&pods);
+        PodWatch { sets: cx.selectors(), queue: queue.clone(), expectations, selects: selects_pod }.listen(&pods);
         worker::run(cx, "statefulset", cx.settings().workers.statefulset, &queue, &this, |s, key| async move {
             s.sync(&key).await
         });

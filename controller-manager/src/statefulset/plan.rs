@@ -9,11 +9,11 @@ use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, PodTemp
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
-use crate::engine::pod::Pod;
 use super::identity::{self, claims, ordinal, pod_name, replicas, revision, start};
 use super::retention;
 use crate::deployment::strategy::scaled;
 use crate::engine::action::{Action, PatchKind};
+use crate::engine::pod::Pod;
 use crate::engine::{history, object, pods};
 
 /// What the decision rests on.

@@ -6,10 +6,10 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-use crate::engine::pod::Pod;
 use super::identity::{claims, ordinal, replicas, start};
 use crate::engine::action::Action;
 use crate::engine::object;
+use crate::engine::pod::Pod;
 
 fn policy(set: &StatefulSet) -> (bool, bool) {
     let p = set.spec.as_ref().and_then(|s| s.persistent_volume_claim_retention_policy.as_ref());

@@ -13,12 +13,12 @@ use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::Fate;
-use crate::engine::pod::Pod;
 use crate::engine::clock;
 use crate::engine::context::{BY_NODE, Context};
 use crate::engine::executor::Executor;
 use crate::engine::metrics;
 use crate::engine::object::{self, Key};
+use crate::engine::pod::Pod;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};

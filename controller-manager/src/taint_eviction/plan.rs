@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
-use crate::engine::pod::Pod;
 use crate::engine::action::{Action, PatchKind};
+use crate::engine::pod::Pod;
 use crate::engine::{nodes, object, pods};
 
 /// What becomes of a pod on a node with these taints.

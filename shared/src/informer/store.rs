@@ -1,6 +1,7 @@
 //! The objects of one kind by namespace and name, with indexes. One writer (the reflector), many cheap readers.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -14,7 +15,13 @@ pub(super) type Key = (String, String);
 
 struct Index<K> {
     keys: IndexKeys<K>,
-    entries: HashMap<Box<str>, HashMap<Address, Arc<K>>>,
+    entries: HashMap<Box<str>, Bucket<K>>,
+}
+
+/// The objects under one value. Very many values have one object only.
+enum Bucket<K> {
+    One(Arc<K>),
+    Many(HashMap<Address, Arc<K>>),
 }
 
 /// Where an object is in memory: tells apart what is in the store at one moment, in a fraction of a key's size.
@@ -22,6 +29,43 @@ type Address = usize;
 
 fn address<K>(object: &Arc<K>) -> Address {
     Arc::as_ptr(object).addr()
+}
+
+impl<K> Bucket<K> {
+    fn len(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Many(all) => all.len(),
+        }
+    }
+
+    fn list(&self) -> Vec<Arc<K>> {
+        match self {
+            Self::One(object) => vec![Arc::clone(object)],
+            Self::Many(all) => all.values().cloned().collect(),
+        }
+    }
+
+    fn insert(&mut self, object: &Arc<K>) {
+        match self {
+            Self::One(first) => {
+                let all = [&*first, object].map(|o| (address(o), Arc::clone(o)));
+                *self = Self::Many(HashMap::from(all));
+            }
+            Self::Many(all) => drop(all.insert(address(object), Arc::clone(object))),
+        }
+    }
+
+    /// True when nothing is left.
+    fn remove(&mut self, object: &Arc<K>) -> bool {
+        match self {
+            Self::One(only) => Arc::ptr_eq(only, object),
+            Self::Many(all) => {
+                all.remove(&address(object));
+                all.is_empty()
+            }
+        }
+    }
 }
 
 struct State<K> {
@@ -71,7 +115,16 @@ impl<K: Cached> Store<K> {
     pub fn by_index(&self, index: &str, value: &str) -> Vec<Arc<K>> {
         let state = self.0.read();
         let found = state.indexes.get(index).and_then(|index| index.entries.get(value));
-        found.map(|objects| objects.values().cloned().collect()).unwrap_or_default()
+        found.map(Bucket::list).unwrap_or_default()
+    }
+
+    /// The objects under whichever of `values` fewest are filed under: those that are under all values are among them.
+    pub fn by_rarest(&self, index: &str, values: &[String]) -> Vec<Arc<K>> {
+        let state = self.0.read();
+        let Some(index) = state.indexes.get(index) else { return Vec::new() };
+        let buckets = values.iter().map(|value| index.entries.get(value.as_str()));
+        let rarest = buckets.min_by_key(|bucket| bucket.map_or(0, Bucket::len)).flatten();
+        rarest.map(Bucket::list).unwrap_or_default()
     }
 
     /// Number of objects.
@@ -154,17 +207,17 @@ impl<K: Cached> Store<K> {
 impl<K: Cached> Index<K> {
     fn insert(&mut self, object: &Arc<K>) {
         for value in (self.keys)(object) {
-            self.entries.entry(value.into_boxed_str()).or_default().insert(address(object), Arc::clone(object));
+            match self.entries.entry(value.into_boxed_str()) {
+                Entry::Vacant(free) => drop(free.insert(Bucket::One(Arc::clone(object)))),
+                Entry::Occupied(mut taken) => taken.get_mut().insert(object),
+            }
         }
     }
 
     fn remove(&mut self, object: &Arc<K>) {
         for value in (self.keys)(object) {
-            if let Some(objects) = self.entries.get_mut(value.as_str()) {
-                objects.remove(&address(object));
-                if objects.is_empty() {
-                    self.entries.remove(value.as_str());
-                }
+            if self.entries.get_mut(value.as_str()).is_some_and(|bucket| bucket.remove(object)) {
+                self.entries.remove(value.as_str());
             }
         }
     }
