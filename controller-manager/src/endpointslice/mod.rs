@@ -1,6 +1,7 @@
 //! EndpointSlices of services with a selector.
 
 pub mod plan;
+pub mod report;
 pub mod topology;
 pub mod tracker;
 
@@ -16,6 +17,7 @@ use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::{CONTROLLER, MANAGED_BY, SERVICE_NAME, Snapshot};
+use self::report::Report;
 use self::topology::Zones;
 use self::tracker::Tracker;
 use crate::engine::action::Action;
@@ -46,6 +48,7 @@ struct Slices {
     slices: Store<EndpointSlice>,
     tracker: Tracker,
     triggers: Mutex<Triggers>,
+    report: Mutex<Report>,
     max_per_slice: usize,
     /// The zones as last looked at; taken away when a node changes.
     zones: Mutex<Option<Zones>>,
@@ -67,6 +70,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             slices: slices.store(),
             tracker: Tracker::default(),
             triggers: Mutex::default(),
+            report: Mutex::default(),
             max_per_slice: cx.settings().max_endpoints_per_slice,
             zones: Mutex::default(),
         });
@@ -139,6 +143,7 @@ impl Slices {
             // The slices go by garbage collection.
             self.triggers.lock().forget(key);
             self.tracker.forget(key);
+            self.report.lock().forget(key);
             return Ok(None);
         };
         if services::selecting(&service).is_none() {
@@ -159,12 +164,17 @@ impl Slices {
             let mut zones = self.zones.lock();
             zones.get_or_insert_with(|| Zones::of(&self.nodes.list())).clone()
         });
+        let topology = zones.is_some();
         let snapshot = Snapshot { service, pods, nodes, slices, max_per_slice: self.max_per_slice, trigger, zones };
         let actions = plan::plan(&snapshot);
         count_changes("endpoint_slice_controller_changes", &actions);
+        let sync = report::read(&snapshot.service, &snapshot.slices, &actions, self.max_per_slice);
         let written = write_slices(&self.executor, &self.tracker, key, &snapshot.slices, actions).await;
         let result = if written.is_ok() { "success" } else { "error" };
         metrics::count("endpoint_slice_controller_syncs", &[result]);
+        if written.is_ok() {
+            self.report.lock().synced(key, topology, sync);
+        }
         written.or_else(|e| {
             if e.namespace_terminating() {
                 return Ok(());

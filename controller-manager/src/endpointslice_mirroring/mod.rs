@@ -14,9 +14,11 @@ use shared::workqueue::Queue;
 use self::plan::CONTROLLER;
 use crate::endpointslice::plan::{MANAGED_BY, SERVICE_NAME};
 use crate::endpointslice::tracker::Tracker;
-use crate::endpointslice::{BY_SERVICE, write_slices};
+use crate::endpointslice::{BY_SERVICE, count_changes, write_slices};
+use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
+use crate::engine::metrics;
 use crate::engine::object::{self, Key};
 use crate::engine::owned;
 use crate::engine::registry::Started;
@@ -92,8 +94,12 @@ impl Mirror {
         if self.tracker.stale(key, &slices) {
             return Ok(Some(STALE_RETRY));
         }
-        let actions = plan::plan(endpoints.as_deref(), &slices, self.limit);
-        match write_slices(&self.executor, &self.tracker, key, &slices, actions).await {
+        let (actions, began) = (plan::plan(endpoints.as_deref(), &slices, self.limit), clock::instant());
+        count_changes("endpoint_slice_mirroring_controller_changes", &actions);
+        let written = write_slices(&self.executor, &self.tracker, key, &slices, actions).await;
+        let took = clock::instant().saturating_duration_since(began);
+        metrics::observe("endpoint_slice_mirroring_controller_endpoints_sync_duration", &[], took.as_secs_f64());
+        match written {
             Err(e) if e.namespace_terminating() => Ok(None),
             other => other.map(|()| None),
         }

@@ -183,6 +183,7 @@ impl Hub {
         let hub = self.clone();
         informer.add_handler(move |event: &Event<K>| {
             let change = match event {
+                Event::Updated { old, new } if same(old.meta(), new.meta()) => return,
                 Event::Deleted(o) => Change::Deleted(Meta::from(o.meta())),
                 other => Change::Applied(Meta::from(other.object().meta())),
             };
@@ -215,6 +216,7 @@ impl Hub {
                     *self.shared.catalogue.write() = Arc::new(catalogue);
                 }
                 Err(error) => {
+                    super::metrics::count("garbagecollector_controller_resources_sync_error_total", &[]);
                     tracing::warn!(%error, "discovery failed");
                     tokio::select! {
                         () = tokio::time::sleep(RETRY) => continue,
@@ -349,6 +351,14 @@ impl Hub {
             }
         }
     }
+}
+
+/// Whether a change left alone all that anybody wants to know of an object: heartbeats and progress do.
+fn same(old: &ObjectMeta, new: &ObjectMeta) -> bool {
+    old.uid == new.uid
+        && old.owner_references == new.owner_references
+        && old.finalizers == new.finalizers
+        && old.deletion_timestamp == new.deletion_timestamp
 }
 
 fn request(uri: &str, accept: &str) -> Result<http::Request<Vec<u8>>, RestError> {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::{CronJob, Job};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
     Endpoints, Namespace, Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, ReplicationController,
     ResourceQuota, Service, ServiceAccount,
@@ -98,6 +99,7 @@ fn feed_from_caches(cx: &Context) {
         Endpoints,
         EndpointSlice,
         Node,
+        Lease,
         Namespace,
         ServiceAccount,
         PersistentVolume,

@@ -18,6 +18,13 @@ pub enum Verdict {
     FailsJob(String),
 }
 
+/// Whether any rule is about this pod.
+#[must_use]
+pub fn matched(job: &Job, pod: &Pod) -> bool {
+    let policy = job.spec.as_ref().and_then(|s| s.pod_failure_policy.as_ref());
+    policy.is_some_and(|p| p.rules.iter().any(|rule| matches(rule, pod).is_some()))
+}
+
 /// Apply the first rule that matches.
 #[must_use]
 pub fn judge(job: &Job, pod: &Pod) -> Verdict {

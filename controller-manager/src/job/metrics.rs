@@ -1,14 +1,18 @@
 //! What the job controller counts.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Instant;
 
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 
-use super::plan::Did;
+use super::failure_policy::{Verdict, judge, matched};
+use super::plan::{Did, tracked};
 use super::{indexes, per_index};
 use crate::engine::clock;
 use crate::engine::metrics::{add, count, observe};
+use crate::engine::pod::Pod;
+use crate::engine::pods;
 
 fn mode(job: &Job) -> &'static str {
     if indexes::indexed(job) { "Indexed" } else { "NonIndexed" }
@@ -39,6 +43,33 @@ pub(super) fn created(job: &Job, made: usize, failed: usize) {
     };
     add("job_controller_job_pods_creation_total", &[reason, "succeeded"], made);
     add("job_controller_job_pods_creation_total", &[reason, "failed"], failed);
+}
+
+/// Failed pods were counted, or not, as the job's policy has it.
+pub(super) fn judged(job: &Job, ended: &[Arc<Pod>]) {
+    let policy = job.spec.as_ref().and_then(|s| s.pod_failure_policy.as_ref());
+    for pod in ended.iter().filter(|p| policy.is_some() && pods::phase(p) == "Failed") {
+        let action = match judge(job, pod) {
+            Verdict::Counts if !matched(job, pod) => continue,
+            Verdict::Counts => "Count",
+            Verdict::Ignored => "Ignore",
+            Verdict::FailsIndex => "FailIndex",
+            Verdict::FailsJob(_) => "FailJob",
+        };
+        count("job_controller_pod_failures_handled_by_failure_policy_total", &[action]);
+    }
+}
+
+/// A pod with the job's finalizer ended, or lost the finalizer after that.
+pub(super) fn tracking(old: Option<&Pod>, new: &Pod) {
+    let ended = |p: &Pod| pods::finished(p) && tracked(p);
+    let name = "job_controller_terminated_pods_tracking_finalizer_total";
+    match old {
+        None if ended(new) => count(name, &["add"]),
+        Some(old) if !ended(old) && ended(new) => count(name, &["add"]),
+        Some(old) if ended(old) && !tracked(new) => count(name, &["delete"]),
+        _ => {}
+    }
 }
 
 /// A status is about to replace the job's.

@@ -82,6 +82,11 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let (watcher, lost) = (Arc::clone(&this), orphans.clone());
         pods.add_handler(move |event: &Event<Pod>| {
             let pod = event.object();
+            match event {
+                Event::Added(new) => metrics::tracking(None, new),
+                Event::Updated { old, new } => metrics::tracking(Some(old), new),
+                Event::Deleted(_) => {}
+            }
             if matches!(event, Event::Deleted(_)) || !plan::tracked(pod) {
                 watcher.released.lock().remove(object::uid(&pod.metadata));
             } else if watcher.unowned(pod) {
@@ -183,6 +188,7 @@ impl Jobs {
                 status.active = status.active.map(|n| n - plan::count(outcome.uncreated)).filter(|n| *n > 0);
             }
             metrics::stored(job, &status);
+            metrics::judged(job, &decision.finished);
             let mut copy = job.clone();
             copy.status = Some(status);
             // Counters must build on what is stored: on a conflict everything is decided anew.

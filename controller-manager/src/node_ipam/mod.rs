@@ -15,6 +15,7 @@ use self::plan::CidrSet;
 use crate::engine::action::Action;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
+use crate::engine::metrics;
 use crate::engine::object::Key;
 use crate::engine::owned;
 use crate::engine::registry::Started;
@@ -79,7 +80,9 @@ impl Allocator {
     fn release(&self, cidrs: &[IpNet]) {
         let mut ranges = self.ranges.lock();
         for (cidr, set) in cidrs.iter().zip(ranges.sets.iter_mut()) {
+            let before = set.in_use();
             set.release(cidr);
+            count(set, "node_ipam_controller_cidrset_cidrs_releases_total", before.saturating_sub(set.in_use()));
         }
     }
 
@@ -96,7 +99,14 @@ impl Allocator {
                 }
                 ranges.primed = true;
             }
-            plan::plan(&node, &mut ranges.sets)
+            let before: Vec<usize> = ranges.sets.iter().map(CidrSet::in_use).collect();
+            let actions = plan::plan(&node, &mut ranges.sets);
+            if matches!(actions.first(), Some(Action::Patch { .. })) {
+                ranges.sets.iter().for_each(|set| count(set, "node_ipam_controller_cidrset_cidrs_allocations_total", 1));
+            } else if before != ranges.sets.iter().map(CidrSet::in_use).collect::<Vec<_>>() {
+                ranges.sets.iter().for_each(show);
+            }
+            actions
         };
         for action in actions {
             let taken: Vec<IpNet> = match &action {
@@ -115,4 +125,22 @@ impl Allocator {
         }
         Ok(None)
     }
+}
+
+/// Blocks of a range were given out or came back.
+fn count(set: &CidrSet, metric: &str, blocks: usize) {
+    let range = set.range().to_string();
+    metrics::add(metric, &[&range], blocks);
+    if metric.ends_with("allocations_total") {
+        metrics::observe("node_ipam_controller_cidrset_allocation_tries_per_request", &[&range], set.tries());
+    }
+    show(set);
+}
+
+/// How much of a range is in use.
+#[allow(clippy::cast_precision_loss, reason = "at most 65,536 blocks")]
+fn show(set: &CidrSet) {
+    let range = set.range().to_string();
+    metrics::set("node_ipam_controller_cidrset_usage_cidrs", &[&range], set.in_use() as f64 / set.capacity() as f64);
+    metrics::set("node_ipam_controller_cirdset_max_cidrs", &[&range], set.capacity() as f64);
 }

@@ -16,6 +16,7 @@ pub struct CidrSet {
     mask: u8,
     used: Vec<bool>,
     next: usize,
+    tries: usize,
 }
 
 /// Why a set cannot be made.
@@ -31,7 +32,7 @@ impl CidrSet {
     pub fn new(range: IpNet, mask: u8) -> Result<Self, CidrError> {
         let bits = mask.checked_sub(range.prefix_len()).filter(|b| *b <= 16 && mask <= range.max_prefix_len());
         let bits = bits.ok_or(CidrError::TooBig)?;
-        Ok(Self { range: range.trunc(), mask, used: vec![false; 1 << bits], next: 0 })
+        Ok(Self { range: range.trunc(), mask, used: vec![false; 1 << bits], next: 0, tries: 0 })
     }
 
     /// How many blocks there are.
@@ -44,6 +45,13 @@ impl CidrSet {
     #[must_use]
     pub fn in_use(&self) -> usize {
         self.used.iter().filter(|u| **u).count()
+    }
+
+    /// How many blocks in use the last allocation came across.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss, reason = "at most 65,536 blocks")]
+    pub fn tries(&self) -> f64 {
+        self.tries as f64
     }
 
     /// The range the blocks are cut from.
@@ -72,7 +80,9 @@ impl CidrSet {
     /// Take the next free block, going round.
     pub fn allocate(&mut self) -> Option<IpNet> {
         let n = self.used.len();
-        let found = (0..n).map(|i| (self.next + i) % n).find(|i| !self.used[*i])?;
+        let looked = (0..n).find(|i| !self.used[(self.next + i) % n])?;
+        let found = (self.next + looked) % n;
+        self.tries = looked;
         self.used[found] = true;
         self.next = (found + 1) % n;
         self.block(found)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
-use shared::informer::{Event, Scope, Store};
+use shared::informer::{Event, Store};
 use tokio::sync::Notify;
 
 use self::plan::{Monitor, World};
@@ -16,6 +16,7 @@ use crate::engine::action::Action;
 use crate::engine::clock;
 use crate::engine::context::{BY_NODE, Context};
 use crate::engine::executor::Executor;
+use crate::engine::metrics;
 use crate::engine::nodes;
 use crate::engine::pod::Pod;
 use crate::engine::registry::Started;
@@ -35,7 +36,7 @@ struct Watcher {
 pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     Box::pin(async move {
         let (nodes, pods) = (cx.informer::<Node>(), cx.pods());
-        let leases = cx.informer_in::<Lease>(Scope { namespace: Some(LEASES.into()), ..Scope::default() });
+        let leases = cx.informer::<Lease>();
         let watcher = Watcher {
             executor: cx.executor("node-controller", "node-controller"),
             nodes: nodes.store(),
@@ -96,7 +97,12 @@ impl Watcher {
             },
             pods_on: &|name| self.pods.by_index(BY_NODE, name),
         };
-        monitor.tick(&world, clock::now())
+        let began = clock::instant();
+        let actions = monitor.tick(&world, clock::now());
+        let took = clock::instant().saturating_duration_since(began);
+        metrics::observe("node_collector_update_all_nodes_health_duration_seconds", &[], took.as_secs_f64());
+        report(&nodes, &actions);
+        actions
     }
 
     async fn look(&self, monitor: &mut Monitor) {
@@ -106,5 +112,19 @@ impl Watcher {
                 tracing::debug!(%error, "node update failed");
             }
         }
+    }
+}
+
+/// How the zones fare.
+#[allow(clippy::cast_precision_loss, reason = "node counts are small")]
+fn report(nodes: &[Arc<Node>], actions: &[Action]) {
+    for (zone, (all, ready)) in Monitor::census(nodes) {
+        let healthy = 100.0 * ready as f64 / all as f64;
+        metrics::set("node_collector_zone_size", &[&zone], all as f64);
+        metrics::set("node_collector_zone_health", &[&zone], healthy);
+        metrics::set("node_collector_unhealthy_nodes_in_zone", &[&zone], (all - ready) as f64);
+    }
+    for zone in Monitor::evicted(nodes, actions) {
+        metrics::count("node_collector_evictions_total", &[&zone]);
     }
 }

@@ -3,7 +3,7 @@
 //! The monitor is a pure state machine: the driver calls [`Monitor::tick`] with what it sees and the time.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,6 +88,39 @@ impl Monitor {
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self { config, health: HashMap::new(), zones: HashMap::new() }
+    }
+
+    /// Zones with the state of their nodes: how many there are, and how many of them are ready.
+    #[must_use]
+    pub fn census(nodes: &[Arc<Node>]) -> BTreeMap<String, (usize, usize)> {
+        let mut zones = BTreeMap::new();
+        for node in nodes {
+            let (all, ready): &mut (usize, usize) = zones.entry(zone_of(node)).or_default();
+            *all += 1;
+            *ready += usize::from(nodes::ready(node));
+        }
+        zones
+    }
+
+    /// The zone of each node that a tick's actions begin to empty.
+    #[must_use]
+    pub fn evicted(nodes: &[Arc<Node>], actions: &[Action]) -> Vec<String> {
+        let starts = |a: &Action| match a {
+            Action::Patch { path, body, .. } => {
+                let taints = body.pointer("/spec/taints").and_then(|t| t.as_array())?;
+                let evicts = taints.iter().any(|t| {
+                    t["effect"] == "NoExecute" && (t["key"] == NOT_READY || t["key"] == UNREACHABLE)
+                });
+                evicts.then(|| path.rsplit('/').next().unwrap_or_default().to_owned())
+            }
+            _ => None,
+        };
+        let names: HashSet<String> = actions.iter().filter_map(starts).collect();
+        let had = |n: &Node| {
+            nodes::taints(n).iter().any(|t| t.effect == "NoExecute" && (t.key == NOT_READY || t.key == UNREACHABLE))
+        };
+        let new = nodes.iter().filter(|n| names.contains(object::name(&n.metadata)) && !had(n));
+        new.map(|n| zone_of(n)).collect()
     }
 
     /// Look at every node once.

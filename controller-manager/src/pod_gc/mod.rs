@@ -15,6 +15,7 @@ use crate::engine::action::Action;
 use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
+use crate::engine::metrics;
 use crate::engine::object;
 use crate::engine::pod::Pod;
 use crate::engine::pods;
@@ -67,7 +68,15 @@ impl Collector {
             if skip.as_ref() == Some(&pod) {
                 continue;
             }
-            if let Err(error) = self.executor.one(action).await {
+            let why = plan::reason(&snapshot, &pod).filter(|_| matches!(action, Action::Delete { .. }));
+            let done = self.executor.one(action).await;
+            if let Some((namespace, reason)) = why {
+                metrics::count("pod_gc_collector_force_delete_pods_total", &[&namespace, reason]);
+                if done.is_err() {
+                    metrics::count("pod_gc_collector_force_delete_pod_errors_total", &[&namespace, reason]);
+                }
+            }
+            if let Err(error) = done {
                 // Without the note in its status the pod stays for the next round.
                 if !error.not_found() {
                     tracing::warn!(%pod, %error, "pod not collected");

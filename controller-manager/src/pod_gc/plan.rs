@@ -65,6 +65,26 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
     actions
 }
 
+/// The namespace of a pod that is deleted, and the word for why, by the path of the deletion.
+#[must_use]
+pub fn reason(s: &Snapshot, path: &str) -> Option<(String, &'static str)> {
+    let (rest, name) = path.rsplit_once('/')?;
+    let namespace = rest.strip_suffix("/pods")?.rsplit('/').next()?;
+    let is = |p: &&Arc<Pod>| object::name(&p.metadata) == name && object::namespace(&p.metadata) == namespace;
+    let pod = s.pods.iter().find(is)?;
+    let node = pods::node(pod);
+    let reason = if s.gone.contains(node) {
+        "orphaned"
+    } else if !object::deleting(&pod.metadata) {
+        "terminated"
+    } else if node.is_empty() {
+        "unscheduled"
+    } else {
+        "out-of-service"
+    };
+    Some((namespace.to_owned(), reason))
+}
+
 fn out_of_service(node: &Node) -> bool {
     !nodes::ready(node) && nodes::taints(node).iter().any(|t| t.key == "node.kubernetes.io/out-of-service")
 }

@@ -20,6 +20,7 @@ use crate::engine::clock;
 use crate::engine::context::{BY_CONTROLLER, Context};
 use crate::engine::executor::Executor;
 use crate::engine::expect::Expectations;
+use crate::engine::metrics;
 use crate::engine::object::{self, Key};
 use crate::engine::owned::{self, PodWatch};
 use crate::engine::pod::Pod;
@@ -103,6 +104,9 @@ impl<K: Set> Replicas<K> {
             pods,
         };
         let actions = if settled { plan::plan(&snapshot, now) } else { Vec::new() };
+        for ratio in plan::age_ratios(&snapshot, &actions, now) {
+            metrics::observe("replicaset_controller_sorting_deletion_age_ratio", &[], ratio);
+        }
         let outcome = self.executor.run(key, Some(&self.expectations), actions).await;
         self.report(&set, &snapshot, outcome.failure.as_ref().map(|f| (f.reason.to_owned(), f.error.to_string())), now)
             .await?;

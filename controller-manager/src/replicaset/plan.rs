@@ -1,5 +1,6 @@
 //! Keep exactly as many pods as asked for. The same rules serve ReplicaSets and ReplicationControllers.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ObjectReference, PodTemplateSpec};
@@ -81,6 +82,18 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
         active.iter().filter_map(|p| pods::available_in(p, s.min_ready_seconds, now)).filter(|d| !d.is_zero()).min();
     actions.extend(soonest.map(Action::RequeueAfter));
     actions
+}
+
+/// How old the pods that are deleted are in proportion to the youngest ready one.
+#[must_use]
+#[allow(clippy::cast_precision_loss, reason = "a ratio of seconds")]
+pub fn age_ratios(s: &Snapshot, actions: &[Action], now: Timestamp) -> Vec<f64> {
+    let age = |p: &Arc<Pod>| pods::ready_since(p).map(|t| (now.as_second() - t.as_second()).max(1));
+    let Some(youngest) = s.pods.iter().filter(|p| pods::active(p)).filter_map(age).min() else { return Vec::new() };
+    let gone = actions.iter().filter_map(|a| if let Action::DeletePod { uid, .. } = a { Some(uid.as_str()) } else { None });
+    let gone: HashSet<&str> = gone.collect();
+    let deleted = s.pods.iter().filter(|p| gone.contains(object::uid(&p.metadata)));
+    deleted.filter_map(|p| Some(age(p)? as f64 / youngest as f64)).collect()
 }
 
 /// Count the pods for the status.

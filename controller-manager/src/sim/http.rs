@@ -1,5 +1,6 @@
 //! The simulated server's front: requests in, answers and watch streams out, with faults on the way.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,6 +18,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::faults::{Fate, Fault, of_write};
+use super::measured;
 use super::store::{Change, Name, Store, key};
 use super::verbs::{self, Refusal, refuse};
 
@@ -33,6 +35,8 @@ pub(super) struct Server {
     watches: Mutex<CancellationToken>,
     /// POSTs of this resource are refused with this message.
     pub(super) refusing: Mutex<Option<(String, String)>>,
+    /// What metrics servers say, by path.
+    pub(super) measured: Mutex<BTreeMap<String, Value>>,
     /// Every write of the controllers, as `VERB path`.
     pub(super) log: Mutex<Vec<String>>,
 }
@@ -87,7 +91,10 @@ fn query<'a>(request: &'a Request<Body>, name: &str) -> Option<&'a str> {
 fn discovery(core: bool) -> Bytes {
     static SERVED: LazyLock<[Bytes; 2]> = LazyLock::new(|| {
         let groups = proto::discovery::groups(resources::all());
-        [false, true].map(|core| Bytes::from(proto::discovery::aggregated(&groups, core, "v2").to_string()))
+        [false, true].map(|core| {
+            let served = proto::discovery::aggregated(&groups, core, "v2");
+            Bytes::from(if core { served } else { measured::with_custom(served) }.to_string())
+        })
     });
     SERVED[usize::from(core)].clone()
 }
@@ -135,6 +142,7 @@ impl Server {
             down: AtomicBool::new(false),
             watches: Mutex::default(),
             refusing: Mutex::default(),
+            measured: Mutex::default(),
             log: Mutex::default(),
         })
     }
@@ -180,6 +188,13 @@ impl Server {
         }
         if let Some(list) = group_version(&path).filter(|_| request.method() == http::Method::GET) {
             return Ok(whole(200, &list));
+        }
+        if measured::answers(&path) {
+            let selector = query(&request, "labelSelector").unwrap_or_default();
+            let said = measured::answer(&self.store.lock(), &self.measured.lock(), &path, selector);
+            let missing = json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound",
+                "message": "the server could not find the metric"});
+            return Ok(said.map_or_else(|| whole(404, &missing), |list| whole(200, &list)));
         }
         let Some(target) = target(&path) else {
             return Ok(whole(
@@ -235,6 +250,10 @@ impl Server {
         match (verb, &t.name) {
             ("POST", None) => verbs::create(&mut store, t.row, &t.namespace, body),
             ("POST", Some(_)) if t.sub == "eviction" => verbs::delete(&mut store, t.row, &name, &body["deleteOptions"]),
+            ("PUT", Some(_)) if t.sub == "scale" => {
+                let with = json!({"spec": {"replicas": body["spec"]["replicas"]}});
+                verbs::patch(&mut store, t.row, &name, "", "application/merge-patch+json", with)
+            }
             ("PUT", Some(_)) => verbs::update(&mut store, t.row, &name, &t.sub, body),
             ("PATCH", Some(_)) => verbs::patch(&mut store, t.row, &name, &t.sub, content_type, body),
             ("DELETE", Some(_)) => verbs::delete(&mut store, t.row, &name, &body),
@@ -266,6 +285,7 @@ impl Server {
             let store = self.store.lock();
             let name = (t.namespace.clone(), name.clone());
             return match store.get(&key(t.row), &name) {
+                Some(object) if t.sub == "scale" => whole(200, &measured::scale(object)),
                 Some(object) if only_meta => whole(200, &partial(object)),
                 Some(object) => whole(200, object),
                 None => verbs::not_found::<Value>(t.row, &name).map_or_else(|r| refusal(&r), |v| whole(200, &v)),

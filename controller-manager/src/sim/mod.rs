@@ -9,6 +9,7 @@ mod faults;
 mod http;
 mod kubelet;
 mod manager;
+mod measured;
 mod scenario;
 mod store;
 mod strategy;

@@ -81,6 +81,11 @@ pub(super) enum Step {
         of: String,
         message: String,
     },
+    /// What a metrics server says at a path of custom or external metrics.
+    Measure {
+        at: String,
+        items: Value,
+    },
     /// A check in the middle.
     Check(Vec<Check>),
 }
@@ -246,6 +251,10 @@ impl Run {
             Step::Refuse { of, message } => {
                 let entry = (!message.is_empty()).then(|| (of.clone(), message.clone()));
                 *self.server.refusing.lock() = entry;
+                return;
+            }
+            Step::Measure { at, items } => {
+                self.server.measured.lock().insert(at.clone(), items.clone());
                 return;
             }
             Step::Check(checks) => {

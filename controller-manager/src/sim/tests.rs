@@ -20,6 +20,7 @@ const FILES: &[(&str, &str)] = &[
     ("volumes", include_str!("../../testdata/scenarios/volumes.yaml")),
     ("accounts", include_str!("../../testdata/scenarios/accounts.yaml")),
     ("lifecycle", include_str!("../../testdata/scenarios/lifecycle.yaml")),
+    ("autoscaling", include_str!("../../testdata/scenarios/autoscaling.yaml")),
     ("storage", include_str!("../../testdata/scenarios/storage.yaml")),
 ];
 

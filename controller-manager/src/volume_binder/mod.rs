@@ -15,6 +15,7 @@ use self::plan::World;
 use crate::engine::action::Action;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
+use crate::engine::metrics;
 use crate::engine::object::{self, Key};
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
@@ -89,10 +90,28 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 }
 
 impl Binder {
+    /// Whether a write gives the claim of `key` the class that it was made without.
+    fn gives_class(&self, key: &Key, path: &str, body: &serde_json::Value) -> bool {
+        let claim = self.claims.get(&key.namespace, &key.name);
+        let without = |c: &PersistentVolumeClaim| c.spec.as_ref().is_some_and(|s| s.storage_class_name.is_none());
+        !path.ends_with("/status")
+            && body["spec"]["storageClassName"].is_string()
+            && body["kind"] == "PersistentVolumeClaim"
+            && claim.is_some_and(|c| without(&c))
+    }
+
     async fn sync(&self, key: &Key) -> Synced {
         let actions = if key.namespace.is_empty() { self.volume(key).await? } else { self.claim(key).await };
         for action in actions {
-            match self.executor.one(action).await {
+            let late = matches!(&action, Action::Update { path, body } if self.gives_class(key, path, body));
+            let done = self.executor.one(action).await;
+            if late {
+                metrics::count("retroactive_storageclass_total", &[]);
+                if done.is_err() {
+                    metrics::count("retroactive_storageclass_errors_total", &[]);
+                }
+            }
+            match done {
                 Err(e) if e.not_found() => return Ok(None),
                 other => other?,
             }
