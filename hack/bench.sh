@@ -14,5 +14,6 @@ example() {
   "$bin/examples/$2" "${@:3}"
 }
 example e2e apiserver "$bin/kube-apiserver"
+example e2e controllers "$bin/kube-apiserver" "$bin/kube-controller-manager"
 example scheduler throughput all
 cargo run --release --locked --quiet -p ironclad-apiserver --example decisions

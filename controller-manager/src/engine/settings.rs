@@ -3,9 +3,11 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::PodTemplate;
 use shared::flags::{FeatureGates, FlagSet};
 
 use super::registry::Selection;
+use crate::volume_binder::recycle::Recycler;
 
 /// A certificate and its key, as file names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -143,6 +145,8 @@ pub struct Settings {
     pub hpa: Hpa,
     /// `--pvclaimbinder-sync-period`
     pub volume_period: Duration,
+    /// `--pv-recycler-*`
+    pub recyclers: Recyclers,
     /// `--enable-hostpath-provisioner`
     pub hostpath_provisioner: bool,
     /// `--enable-dynamic-provisioning`
@@ -151,6 +155,50 @@ pub struct Settings {
     pub attach: Attach,
     /// The cloud loops' flags.
     pub cloud: Cloud,
+}
+
+/// How volumes with the policy Recycle are emptied.
+#[derive(Clone, Debug, Default)]
+pub struct Recyclers {
+    /// Directories of hosts.
+    pub host_path: Recycler,
+    /// NFS shares.
+    pub nfs: Recycler,
+}
+
+impl Recyclers {
+    fn of(flags: &FlagSet) -> Self {
+        let one = |minimum: &str, per_gib: &str, template: &str| Recycler {
+            minimum: flags.integer(minimum),
+            per_gib: flags.integer(per_gib),
+            template: template_of(&flags.string(template)),
+        };
+        Self {
+            host_path: one(
+                "pv-recycler-minimum-timeout-hostpath",
+                "pv-recycler-timeout-increment-hostpath",
+                "pv-recycler-pod-template-filepath-hostpath",
+            ),
+            nfs: one(
+                "pv-recycler-minimum-timeout-nfs",
+                "pv-recycler-increment-timeout-nfs",
+                "pv-recycler-pod-template-filepath-nfs",
+            ),
+        }
+    }
+}
+
+/// The pod in a file, as a template. A file that cannot be read is complained of, and the standard pod serves.
+fn template_of(path: &str) -> Option<Box<PodTemplate>> {
+    if path.is_empty() {
+        return None;
+    }
+    let read = || -> anyhow::Result<PodTemplate> {
+        let text = std::fs::read(path)?;
+        let pod = proto::yaml::decode_any(&text).map_err(|e| anyhow::anyhow!("{e:?}"))?;
+        Ok(serde_json::from_value(serde_json::json!({"template": pod}))?)
+    };
+    read().inspect_err(|error| tracing::error!(path, %error, "the recycler's pod cannot be read")).ok().map(Box::new)
 }
 
 /// How volumes are attached.
@@ -270,6 +318,7 @@ impl Settings {
                 initial_readiness: flags.duration("horizontal-pod-autoscaler-initial-readiness-delay"),
             },
             volume_period: flags.duration("pvclaimbinder-sync-period"),
+            recyclers: Recyclers::of(flags),
             hostpath_provisioner: flags.boolean("enable-hostpath-provisioner"),
             dynamic_provisioning: flags.boolean("enable-dynamic-provisioning"),
             attach: Attach {

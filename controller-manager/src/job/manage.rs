@@ -103,7 +103,10 @@ impl Round<'_> {
         let missing = usize::try_from(missing).unwrap_or(0);
         let pods: Vec<Arc<NewPod>> = if self.completed.is_some() {
             let name = object::name(&self.s.job.metadata);
-            self.due(self.pending(missing, active)).into_iter().map(|i| Arc::new(self.with_index(&base, name, i))).collect()
+            self.due(self.pending(missing, active))
+                .into_iter()
+                .map(|i| Arc::new(self.with_index(&base, name, i)))
+                .collect()
         } else {
             vec![Arc::new(base); missing]
         };

@@ -102,7 +102,10 @@ impl Allocator {
             let before: Vec<usize> = ranges.sets.iter().map(CidrSet::in_use).collect();
             let actions = plan::plan(&node, &mut ranges.sets);
             if matches!(actions.first(), Some(Action::Patch { .. })) {
-                ranges.sets.iter().for_each(|set| count(set, "node_ipam_controller_cidrset_cidrs_allocations_total", 1));
+                ranges
+                    .sets
+                    .iter()
+                    .for_each(|set| count(set, "node_ipam_controller_cidrset_cidrs_allocations_total", 1));
             } else if before != ranges.sets.iter().map(CidrSet::in_use).collect::<Vec<_>>() {
                 ranges.sets.iter().for_each(show);
             }

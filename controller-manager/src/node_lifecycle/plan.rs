@@ -108,9 +108,9 @@ impl Monitor {
         let starts = |a: &Action| match a {
             Action::Patch { path, body, .. } => {
                 let taints = body.pointer("/spec/taints").and_then(|t| t.as_array())?;
-                let evicts = taints.iter().any(|t| {
-                    t["effect"] == "NoExecute" && (t["key"] == NOT_READY || t["key"] == UNREACHABLE)
-                });
+                let evicts = taints
+                    .iter()
+                    .any(|t| t["effect"] == "NoExecute" && (t["key"] == NOT_READY || t["key"] == UNREACHABLE));
                 evicts.then(|| path.rsplit('/').next().unwrap_or_default().to_owned())
             }
             _ => None,

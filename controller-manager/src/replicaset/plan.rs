@@ -64,8 +64,7 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
     if active.len() < want {
         let missing = (want - active.len()).min(BURST);
         let pod = Arc::new(pods::from_template(&s.template, &s.namespace, &s.owner));
-        actions
-            .extend((0..missing).map(|_| Action::CreatePod { pod: Arc::clone(&pod), parent: s.parent.clone() }));
+        actions.extend((0..missing).map(|_| Action::CreatePod { pod: Arc::clone(&pod), parent: s.parent.clone() }));
     } else if active.len() > want {
         let surplus = (active.len() - want).min(BURST);
         let crowding = pods::crowding(s.related.iter().map(AsRef::as_ref));
@@ -90,7 +89,8 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
 pub fn age_ratios(s: &Snapshot, actions: &[Action], now: Timestamp) -> Vec<f64> {
     let age = |p: &Arc<Pod>| pods::ready_since(p).map(|t| (now.as_second() - t.as_second()).max(1));
     let Some(youngest) = s.pods.iter().filter(|p| pods::active(p)).filter_map(age).min() else { return Vec::new() };
-    let gone = actions.iter().filter_map(|a| if let Action::DeletePod { uid, .. } = a { Some(uid.as_str()) } else { None });
+    let gone =
+        actions.iter().filter_map(|a| if let Action::DeletePod { uid, .. } = a { Some(uid.as_str()) } else { None });
     let gone: HashSet<&str> = gone.collect();
     let deleted = s.pods.iter().filter(|p| gone.contains(object::uid(&p.metadata)));
     deleted.filter_map(|p| Some(age(p)? as f64 / youngest as f64)).collect()

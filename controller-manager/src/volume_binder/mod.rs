@@ -2,6 +2,7 @@
 
 pub mod matching;
 pub mod plan;
+pub mod recycle;
 
 use std::sync::Arc;
 
@@ -17,8 +18,11 @@ use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::metrics;
 use crate::engine::object::{self, Key};
+use crate::engine::pod::Pod;
+use crate::engine::pods;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
+use crate::engine::settings::Recyclers;
 use crate::engine::worker::{self, Synced};
 
 struct Binder {
@@ -29,6 +33,8 @@ struct Binder {
     dynamic: bool,
     /// `--enable-hostpath-provisioner`
     host_path: bool,
+    pods: Store<Pod>,
+    recyclers: Recyclers,
 }
 
 /// Where volumes on this host are made; nothing else on it is ever deleted.
@@ -38,6 +44,7 @@ const HOST_ROOT: &str = "/tmp/";
 pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     Box::pin(async move {
         let (volumes, claims) = (cx.informer::<PersistentVolume>(), cx.informer::<PersistentVolumeClaim>());
+        let pods = cx.pods();
         // An item with a namespace is a claim, one without is a volume.
         let queue: Queue<Key> = Queue::new("volumes");
         let this = Arc::new(Binder {
@@ -47,6 +54,8 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             classes: cx.informer::<StorageClass>().store(),
             dynamic: cx.settings().dynamic_provisioning,
             host_path: cx.settings().hostpath_provisioner,
+            pods: pods.store(),
+            recyclers: cx.settings().recyclers.clone(),
         });
         let (wake, watcher) = (queue.clone(), Arc::clone(&this));
         volumes.add_handler(move |event: &Event<PersistentVolume>| {
@@ -73,6 +82,12 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             wake.add(Key::of(&claim.metadata));
             if let Some(name) = claim.spec.as_ref().and_then(|s| s.volume_name.as_ref()) {
                 wake.add(Key::new("", name));
+            }
+        });
+        let wake = queue.clone();
+        pods.add_handler(move |event: &Event<Pod>| {
+            if let Some(volume) = recycle::volume_of(event.object()) {
+                wake.add(Key::new("", volume));
             }
         });
         worker::run(cx, "persistentvolume-binder", 1, &queue, &this, |s, key| async move { s.sync(&key).await });
@@ -204,6 +219,32 @@ impl Binder {
         {
             return Ok(Self::delete_on_host(&volume, path).await);
         }
+        if claim.is_none() && recycle::due(&volume) {
+            return Ok(self.recycle(&volume));
+        }
         Ok(plan::volume(&volume, claim.as_deref()))
+    }
+
+    fn recycle(&self, volume: &PersistentVolume) -> Vec<Action> {
+        let name = recycle::pod_name(object::name(&volume.metadata));
+        let pod = self.pods.get(recycle::NAMESPACE, &name);
+        let spec = volume.spec.as_ref();
+        let recycler =
+            if spec.is_some_and(|s| s.nfs.is_some()) { &self.recyclers.nfs } else { &self.recyclers.host_path };
+        recycle::plan(volume, pod.as_deref(), &self.users(volume), recycler)
+    }
+
+    /// The running pods that use the claim a volume was bound to.
+    fn users(&self, volume: &PersistentVolume) -> Vec<String> {
+        let Some(claim) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else { return Vec::new() };
+        let uses = |p: &Pod| {
+            let volumes = p.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+            volumes
+                .filter_map(|v| v.persistent_volume_claim.as_ref())
+                .any(|c| Some(&c.claim_name) == claim.name.as_ref())
+        };
+        let all = self.pods.list_namespace(claim.namespace.as_deref().unwrap_or_default());
+        let running = all.iter().filter(|p| uses(p) && !pods::finished(p));
+        running.map(|p| Key::of(&p.metadata).to_string()).collect()
     }
 }

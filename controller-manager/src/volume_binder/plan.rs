@@ -13,7 +13,7 @@ use crate::engine::action::Action;
 use crate::engine::object;
 
 const COMPLETED: &str = "pv.kubernetes.io/bind-completed";
-const BY_US: &str = "pv.kubernetes.io/bound-by-controller";
+pub(super) const BY_US: &str = "pv.kubernetes.io/bound-by-controller";
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 /// Who is asked to make the volume of a claim.
 pub const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
@@ -242,6 +242,7 @@ fn reclaim(volume: &PersistentVolume) -> Vec<Action> {
                 object::name(&volume.metadata)
             ),
         ),
+        "Recycle" if super::recycle::due(volume) => Vec::new(),
         "Recycle" => {
             let text = "no volume plugin matched".to_owned();
             vec![Action::warning(&about, "VolumeFailedRecycle", text.clone()), phase(volume, "Failed", Some(text))]
@@ -291,6 +292,11 @@ pub fn host_path_volume(claim: &PersistentVolumeClaim, class: &StorageClass, pat
         }),
         status: None,
     }
+}
+
+/// The volume could not be made free again.
+pub(super) fn failed_phase(volume: &PersistentVolume, why: String) -> Action {
+    phase(volume, "Failed", Some(why))
 }
 
 fn phase(volume: &PersistentVolume, phase: &str, message: Option<String>) -> Action {

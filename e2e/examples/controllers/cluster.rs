@@ -146,7 +146,8 @@ pub fn pod_spec(workload: usize) -> Value {
 pub fn running_pod(namespace: &str, number: usize, workload: usize, node: usize, owner: Option<Value>) -> Value {
     let ip = format!("10.{}.{}.{}", 64 + number / 65536, number / 256 % 256, number % 256);
     let since = "2026-01-01T00:00:10Z";
-    let condition = |kind: &str| json!({"type": kind, "status": "True", "lastProbeTime": null, "lastTransitionTime": since});
+    let condition =
+        |kind: &str| json!({"type": kind, "status": "True", "lastProbeTime": null, "lastTransitionTime": since});
     let status = |name: &str| {
         json!({"name": name, "ready": true, "started": true, "restartCount": 0,
             "image": format!("registry.example.com/team/{name}:v1.2.{}", workload % 10),

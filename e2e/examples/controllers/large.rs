@@ -72,8 +72,10 @@ fn node(n: usize) -> (String, Value) {
             "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"})
     };
     let images: Vec<Value> = (0..20)
-        .map(|i| json!({"names": [format!("registry.example.com/team/image-{i}@sha256:{n:064x}"),
-            format!("registry.example.com/team/image-{i}:v1")], "sizeBytes": 50_000_000}))
+        .map(|i| {
+            json!({"names": [format!("registry.example.com/team/image-{i}@sha256:{n:064x}"),
+            format!("registry.example.com/team/image-{i}:v1")], "sizeBytes": 50_000_000})
+        })
         .collect();
     let amounts = json!({"cpu": "16", "memory": "64Gi", "pods": "110", "ephemeral-storage": "200Gi"});
     let name = format!("node-{n}");

@@ -25,7 +25,10 @@ use serde_json::json;
 /// Prints one figure.
 pub fn figure(name: &str, value: f64, unit: &str, limit: Option<f64>) {
     let value = (value * 1000.0).round() / 1000.0;
-    println!("{}", json!({"name": format!("kube-controller-manager: {name}"), "value": value, "unit": unit, "limit": limit}));
+    println!(
+        "{}",
+        json!({"name": format!("kube-controller-manager: {name}"), "value": value, "unit": unit, "limit": limit})
+    );
 }
 
 /// A count as a number to divide by.

@@ -25,7 +25,12 @@ pub async fn all(server: &str, binary: &str) -> anyhow::Result<()> {
     let mut manager = Manager::start(&world, binary)?;
     wait_for(&mut client, "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", SERVICES).await?;
     wait_for(&mut client, "/api/v1/namespaces/default/endpoints", SERVICES).await?;
-    figure("10,000 Services with 100,000 endpoints: start to all slices", manager.since.elapsed().as_secs_f64(), "s", None);
+    figure(
+        "10,000 Services with 100,000 endpoints: start to all slices",
+        manager.since.elapsed().as_secs_f64(),
+        "s",
+        None,
+    );
     manager.at_rest().await?;
     figure("RSS, 10,000 Services with 100,000 endpoints", manager.rss_mb(), "MB", None);
 
@@ -40,7 +45,8 @@ pub async fn all(server: &str, binary: &str) -> anyhow::Result<()> {
     };
     let (cpu, _) = manager.cpu_of(work).await?;
     figure("one pod of a Service changes: CPU", cpu / number(CHANGES), "ms", Some(0.2));
-    let path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?labelSelector=kubernetes.io/service-name=web-0000";
+    let path =
+        "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?labelSelector=kubernetes.io/service-name=web-0000";
     let slices: Value = serde_json::from_slice(&client.get(path, "application/json").await?)?;
     let ready = |e: &&Value| e["conditions"]["ready"] == json!(true);
     let left = slices["items"][0]["endpoints"].as_array().map_or(0, |all| all.iter().filter(ready).count());
