@@ -11,9 +11,12 @@ use shared::serve::{Configz, DelegatedOptions, Health, Probe, SecureOptions, Ser
 
 use crate::controllers::TABLE;
 use crate::engine::context::{Clients, Context};
+use crate::engine::metrics;
 use crate::engine::registry::{Selection, Started, known};
 use crate::engine::settings::Settings;
 
+/// By then controllers have looked at everything for the first time, and what that took is free.
+const FIRST_LOOK: Duration = Duration::from_secs(30);
 /// How long controllers may take to finish what they are at.
 const DRAIN: Duration = Duration::from_secs(5);
 
@@ -97,6 +100,7 @@ async fn lead(clients: Clients, tasks: TaskGroup, term: Shutdown, settings: Sett
         match (controller.start)(&cx).await {
             Ok(Started::Yes) => {
                 health.add(&[Probe::Healthz], controller.name, || Ok(()));
+                metrics::set("running_managed_controllers", &["kube-controller-manager", controller.name], 1.0);
                 tracing::info!(controller = controller.name, "Started controller");
             }
             Ok(Started::Skipped) => tracing::warn!(controller = controller.name, "Skipping controller"),
@@ -107,8 +111,13 @@ async fn lead(clients: Clients, tasks: TaskGroup, term: Shutdown, settings: Sett
     cx.hub().start(&cx);
     let settled = cx.clone();
     cx.spawn("after-start", async move {
-        if settled.factory().wait_synced().await {
-            shared::run::release_memory();
+        if !settled.factory().wait_synced().await {
+            return;
+        }
+        shared::run::release_memory();
+        tokio::select! {
+            () = tokio::time::sleep(FIRST_LOOK) => shared::run::release_memory(),
+            () = settled.shutdown().wait() => {}
         }
     });
     term.wait().await;

@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::WatchEvent;
 use parking_lot::{Mutex, RwLock};
 use serde::Deserialize;
-use shared::informer::{Event, Informer, Object};
+use shared::informer::{Event, Informer, Object, Text};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -57,10 +57,11 @@ pub struct Meta {
 impl From<&ObjectMeta> for Meta {
     fn from(m: &ObjectMeta) -> Self {
         let owners = m.owner_references.iter().flatten().map(|r| Owner {
-            api_version: r.api_version.as_str().into(),
-            kind: r.kind.as_str().into(),
-            name: r.name.as_str().into(),
-            uid: r.uid.as_str().into(),
+            // All dependents of an owner hold these once.
+            api_version: Text::from(r.api_version.as_str()).into(),
+            kind: Text::from(r.kind.as_str()).into(),
+            name: Text::from(r.name.as_str()).into(),
+            uid: Text::from(r.uid.as_str()).into(),
             block_owner_deletion: r.block_owner_deletion,
         });
         Self {

