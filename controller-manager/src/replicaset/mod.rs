@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::apps::v1::ReplicaSet;
-use k8s_openapi::api::core::v1::ReplicationController;
+use k8s_openapi::api::core::v1::{Namespace, ReplicationController};
 use k8s_openapi::jiff::Timestamp;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
@@ -33,6 +33,7 @@ struct Replicas<K: Set> {
     executor: Executor,
     sets: Store<K>,
     pods: Store<Pod>,
+    namespaces: Store<Namespace>,
     expectations: Arc<Expectations>,
 }
 
@@ -60,6 +61,7 @@ fn wire<K: Set>(cx: &Context, name: &'static str, workers: usize) {
         executor: cx.executor(K::ACCOUNT, K::COMPONENT),
         sets: sets.store(),
         pods: pods.store(),
+        namespaces: cx.informer::<Namespace>().store(),
         expectations: Arc::clone(&expectations),
     });
     let wake = queue.clone();
@@ -103,7 +105,9 @@ impl<K: Set> Replicas<K> {
             related: self.related(&set, &pods),
             pods,
         };
-        let actions = if settled { plan::plan(&snapshot, now) } else { Vec::new() };
+        // Each pod that goes with its namespace would otherwise bring a try that is bound to fail.
+        let ends = self.namespaces.get("", &key.namespace).is_some_and(|n| object::deleting(&n.metadata));
+        let actions = if settled && !ends { plan::plan(&snapshot, now) } else { Vec::new() };
         for ratio in plan::age_ratios(&snapshot, &actions, now) {
             metrics::observe("replicaset_controller_sorting_deletion_age_ratio", &[], ratio);
         }
