@@ -27,70 +27,66 @@ const SETTLE: Duration = Duration::from_millis(20);
 const WRITES: usize = 6;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Makes the level timings part of the metrics.
+/// A family of timings: its name, what it says, and how its rows are made.
+type Shown = (&'static str, &'static str, fn(&FlowControl, &mut Rows));
+
+const SHOWN: [Shown; 4] = [
+    (
+        "apiserver_flowcontrol_priority_level_request_utilization",
+        "Observations, at the end of every nanosecond, of number of requests (as a fraction of the relevant limit) waiting or in any stage of execution (but only initial stage for WATCHes)",
+        |flow, rows| flow.of_levels(rows, |what| matches!(what, "waiting" | "executing").then_some(Some(what))),
+    ),
+    (
+        "apiserver_flowcontrol_priority_level_seat_utilization",
+        "Observations, at the end of every nanosecond, of utilization of seats for any stage of execution (but only initial stage for WATCHes)",
+        |flow, rows| flow.of_levels(rows, |what| (what == "seats").then_some(Some("executing"))),
+    ),
+    (
+        "apiserver_flowcontrol_demand_seats",
+        "Observations, at the end of every nanosecond, of (the number of seats each priority level could use) / (nominal number of seats for that level)",
+        |flow, rows| flow.of_levels(rows, |what| (what == "demand").then_some(None)),
+    ),
+    (
+        "apiserver_flowcontrol_read_vs_write_current_requests",
+        "Observations, at the end of every nanosecond, of the number of requests (as a fraction of the relevant limit) waiting or in regular stage of execution",
+        FlowControl::of_kinds,
+    ),
+];
+
+/// Makes the timings part of the metrics.
 pub(super) fn register(flow: &Arc<FlowControl>) {
-    let family = |name, help, fill: fn(&FlowControl, &mut Rows)| {
+    for (name, help, fill) in SHOWN {
         let flow: Weak<FlowControl> = Arc::downgrade(flow);
-        let timings = move |rows: &mut Rows| {
+        let rows = move |rows: &mut Rows| {
             if let Some(flow) = flow.upgrade() {
                 fill(&flow, rows);
             }
         };
-        shared::metrics::register(Family::new(name, help, Box::new(timings)));
-    };
-    family(
-        "apiserver_flowcontrol_priority_level_request_utilization",
-        "Observations, at the end of every nanosecond, of number of requests (as a fraction of the relevant limit) waiting or in any stage of execution (but only initial stage for WATCHes)",
-        |flow, rows| {
-            flow.each_timing(|level, what, timing| {
-                if matches!(what, "waiting" | "executing") {
-                    rows.add(timing, &[("phase", what), ("priority_level", level)]);
-                }
-            });
-        },
-    );
-    family(
-        "apiserver_flowcontrol_priority_level_seat_utilization",
-        "Observations, at the end of every nanosecond, of utilization of seats for any stage of execution (but only initial stage for WATCHes)",
-        |flow, rows| {
-            flow.each_timing(|level, what, timing| {
-                if what == "seats" {
-                    rows.add(timing, &[("phase", "executing"), ("priority_level", level)]);
-                }
-            });
-        },
-    );
-    family(
-        "apiserver_flowcontrol_demand_seats",
-        "Observations, at the end of every nanosecond, of (the number of seats each priority level could use) / (nominal number of seats for that level)",
-        |flow, rows| {
-            flow.each_timing(|level, what, timing| {
-                if what == "demand" {
-                    rows.add(timing, &[("priority_level", level)]);
-                }
-            });
-        },
-    );
-    family(
-        "apiserver_flowcontrol_read_vs_write_current_requests",
-        "Observations, at the end of every nanosecond, of the number of requests (as a fraction of the relevant limit) waiting or in regular stage of execution",
-        |flow, rows| {
-            let mut all = flow.mix.0.lock();
-            for (i, (count, timing)) in all.iter_mut().enumerate() {
-                timing.set(flow.clock.now(), *count, f64::from(flow.total));
-                let phase = if i < 2 { "waiting" } else { "executing" };
-                let kind = if i % 2 == 0 { "readOnly" } else { "mutating" };
-                rows.add(timing, &[("phase", phase), ("request_kind", kind)]);
-            }
-        },
-    );
+        shared::metrics::register(Family::new(name, help, Box::new(rows)));
+    }
 }
 
 impl FlowControl {
-    fn each_timing(&self, mut show: impl FnMut(&str, &'static str, &super::Timing)) {
+    /// Rows of the levels' timings: `phase` says which are shown, and as what where that is told.
+    fn of_levels(&self, rows: &mut Rows, phase: fn(&'static str) -> Option<Option<&'static str>>) {
         let state = self.state.read().clone();
         for level in state.levels.values() {
-            level.timings(&mut show);
+            level.timings(&mut |level: &str, what, timing: &super::Timing| match phase(what) {
+                Some(Some(phase)) => rows.add(timing, &[("phase", phase), ("priority_level", level)]),
+                Some(None) => rows.add(timing, &[("priority_level", level)]),
+                None => {}
+            });
+        }
+    }
+
+    /// Rows of reading and writing requests, whatever their level.
+    fn of_kinds(&self, rows: &mut Rows) {
+        let mut all = self.mix.0.lock();
+        for (i, (count, timing)) in all.iter_mut().enumerate() {
+            timing.set(self.clock.now(), *count, f64::from(self.total));
+            let phase = if i < 2 { "waiting" } else { "executing" };
+            let kind = if i % 2 == 0 { "readOnly" } else { "mutating" };
+            rows.add(timing, &[("phase", phase), ("request_kind", kind)]);
         }
     }
 

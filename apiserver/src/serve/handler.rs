@@ -251,7 +251,10 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
     let mut trail = None;
     let asked = Asked { req: &req, info: &info, query: &query, since };
     let response = match enter(&server, &asked, &mut shape, &mut trail).await {
-        Ok(pass) => in_time(&server, &asked, payload, pass, &shape, &mut trail).await,
+        Ok(pass) => {
+            let admitted = Admitted { server: &server, asked: &asked, pass, shape: &shape, trail: &mut trail };
+            admitted.in_time(payload).await
+        }
         Err(refused) => refused,
     };
     let mut response = match trail {
@@ -262,36 +265,8 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
     response
 }
 
-/// The answer, or that it took too long; what the client may take as long over as it likes is not hurried.
-async fn in_time(
-    server: &web::Data<Server>,
-    asked: &Asked<'_>,
-    payload: web::Payload,
-    pass: Option<Pass>,
-    shape: &Shape,
-    trail: &mut Option<Trail>,
-) -> HttpResponse {
-    if is_long_running(asked.info) {
-        return answer(server, asked, payload, pass, shape, trail).await;
-    }
-    let late = match server.conduct.deadline(asked.query) {
-        Err(status) => status,
-        Ok(deadline) if deadline.is_zero() => return answer(server, asked, payload, pass, shape, trail).await,
-        Ok(deadline) => {
-            match tokio::time::timeout(deadline, answer(server, asked, payload, pass, shape, trail)).await {
-                Ok(response) => return response,
-                Err(_) => Status::timeout("request did not complete within the allotted timeout", 0),
-            }
-        }
-    };
-    server.count(asked.info, false, late.code, asked.since);
-    if let Some(trail) = trail {
-        trail.failed(&late);
-    }
-    answer::failure(&late, shape)
-}
-
 /// A request and what its first line says.
+#[derive(Clone, Copy)]
 struct Asked<'a> {
     req: &'a HttpRequest,
     info: &'a RequestInfo,
@@ -407,42 +382,77 @@ async fn enter(
     })
 }
 
-/// The answer to who may ask.
-async fn answer(
-    server: &web::Data<Server>,
-    asked: &Asked<'_>,
-    payload: web::Payload,
+/// A request whose sender may ask, on its way to an answer.
+struct Admitted<'a> {
+    server: &'a web::Data<Server>,
+    asked: &'a Asked<'a>,
     pass: Option<Pass>,
-    shape: &Shape,
-    trail: &mut Option<Trail>,
-) -> HttpResponse {
-    let Asked { req, info, query, since } = asked;
-    let (info, query, since) = (*info, *query, *since);
-    let header = |name: &str| req.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or("");
-    if !info.is_resource {
-        return paths::serve(server, info, req.method().as_str(), query, shape).await;
+    shape: &'a Shape,
+    trail: &'a mut Option<Trail>,
+}
+
+impl Admitted<'_> {
+    /// The answer, or that it took too long; what the client may take as long over as it likes is not hurried.
+    async fn in_time(mut self, payload: web::Payload) -> HttpResponse {
+        if is_long_running(self.asked.info) {
+            return self.answer(payload).await;
+        }
+        let late = match self.server.conduct.deadline(self.asked.query) {
+            Err(status) => status,
+            Ok(deadline) if deadline.is_zero() => return self.answer(payload).await,
+            Ok(deadline) => match tokio::time::timeout(deadline, self.answer(payload)).await {
+                Ok(response) => return response,
+                Err(_) => Status::timeout("request did not complete within the allotted timeout", 0),
+            },
+        };
+        self.failed(&late, false)
     }
-    let served = if info.api_prefix == "api" {
-        info.api_version == "v1"
-    } else {
-        server.engine.rows.group_exists(&info.api_group)
-    };
-    if !served {
-        return answer::not_found(shape);
+
+    /// Counts and writes down a failure, and says it.
+    fn failed(&mut self, status: &Status, dry_run: bool) -> HttpResponse {
+        self.server.count(self.asked.info, dry_run, status.code, self.asked.since);
+        if let Some(trail) = self.trail {
+            trail.failed(status);
+        }
+        answer::failure(status, self.shape)
     }
-    let user = match &pass {
-        Some(pass) => pass.user.clone(),
-        None => UserInfo {
-            name: "admin".to_owned(),
-            groups: vec!["system:masters".to_owned(), "system:authenticated".to_owned()],
-            ..UserInfo::default()
-        },
-    };
-    if Connect::takes(info) {
+
+    fn header(&self, name: &str) -> &str {
+        self.asked.req.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or("")
+    }
+
+    async fn answer(&mut self, payload: web::Payload) -> HttpResponse {
+        let Asked { req, info, query, .. } = *self.asked;
+        if !info.is_resource {
+            return paths::serve(self.server, info, req.method().as_str(), query, self.shape).await;
+        }
+        let served = match info.api_prefix.as_str() {
+            "api" => info.api_version == "v1",
+            _ => self.server.engine.rows.group_exists(&info.api_group),
+        };
+        if !served {
+            return answer::not_found(self.shape);
+        }
+        let user = match &self.pass {
+            Some(pass) => pass.user.clone(),
+            None => UserInfo {
+                name: "admin".to_owned(),
+                groups: vec!["system:masters".to_owned(), "system:authenticated".to_owned()],
+                ..UserInfo::default()
+            },
+        };
+        if Connect::takes(info) { self.connection(payload, &user).await } else { self.object(payload, user).await }
+    }
+
+    /// Logs, exec, port-forward, proxies: bytes from elsewhere.
+    async fn connection(&mut self, payload: web::Payload, user: &UserInfo) -> HttpResponse {
+        let (server, Asked { req, info, since, .. }) = (self.server, *self.asked);
         let allowed = async {
             verbs::route(&server.engine.rows, info, req.method().as_str())?;
             match &server.access {
-                Some(access) if opens_by_get(info, header("upgrade")) => access.demand(&as_create(info, &user)).await,
+                Some(access) if opens_by_get(info, self.header("upgrade")) => {
+                    access.demand(&as_create(info, user)).await
+                }
                 _ => Ok(()),
             }
         };
@@ -450,71 +460,66 @@ async fn answer(
             Ok(()) => server.connect.handle(req, payload, info).await,
             Err(status) => Err(status),
         };
-        let code = response.as_ref().map_or_else(|s| s.code, |r| r.status().as_u16());
-        server.count(info, false, code, since);
-        return response.unwrap_or_else(|status| {
-            if let Some(trail) = trail {
-                trail.failed(&status);
+        match response {
+            Ok(response) => {
+                server.count(info, false, response.status().as_u16(), since);
+                response
             }
-            answer::failure(&status, shape)
-        });
+            Err(status) => self.failed(&status, false),
+        }
     }
-    let noted = verbs::Noted::default();
-    let messages = connect::wants_messages(req, info);
-    let mut payload = Some(payload);
-    let outcome = async {
-        let body = if matches!(req.method().as_str(), "POST" | "PUT" | "PATCH" | "DELETE") {
-            match payload.take() {
+
+    /// Objects: the verbs' answer.
+    async fn object(&mut self, payload: web::Payload, user: UserInfo) -> HttpResponse {
+        let (server, Asked { req, info, query, since }) = (self.server, *self.asked);
+        let noted = verbs::Noted::default();
+        let messages = connect::wants_messages(req, info);
+        let mut payload = Some(payload);
+        let outcome = async {
+            let writes = matches!(req.method().as_str(), "POST" | "PUT" | "PATCH" | "DELETE");
+            let body = match payload.take_if(|_| writes) {
                 Some(payload) => read_body(payload).await?,
                 None => Bytes::new(),
+            };
+            let content_type = self.header("content-type").to_owned();
+            if let Some(trail) = self.trail {
+                trail.request(&content_type, &body);
             }
-        } else {
-            Bytes::new()
-        };
-        if let Some(trail) = trail {
-            trail.request(header("content-type"), &body);
+            let request = Request {
+                info: info.clone(),
+                method: req.method().as_str().to_owned(),
+                query: query.clone(),
+                content_type,
+                accept: self.shape.accept.clone(),
+                user_agent: self.header("user-agent").to_owned(),
+                gzip: self.shape.gzip,
+                messages,
+                body,
+                user,
+                noted: noted.clone(),
+            };
+            verbs::dispatch(&server.engine, request).await
         }
-        let request = Request {
-            info: info.clone(),
-            method: req.method().as_str().to_owned(),
-            query: query.clone(),
-            content_type: header("content-type").to_owned(),
-            accept: shape.accept.clone(),
-            user_agent: header("user-agent").to_owned(),
-            gzip: shape.gzip,
-            messages,
-            body,
-            user,
-            noted: noted.clone(),
-        };
-        verbs::dispatch(&server.engine, request).await
-    }
-    .await;
-    if let Some(trail) = trail {
-        trail.annotate(noted.annotations());
-    }
-    let dry_run = query.get("dryRun").is_some();
-    match outcome {
-        Ok(r) => {
-            server.count(info, dry_run, r.code, since);
-            if let (Some(trail), Body::Full(body)) = (trail, &r.body) {
-                trail.response(&r.content_type, body);
-            }
-            let watching = server.access.as_ref().and_then(|a| a.gate().watching(info));
-            let r = held(r, pass.and_then(|p| p.permit), watching);
-            match payload {
-                Some(payload) if messages => {
-                    connect::watch(req, payload, r).unwrap_or_else(|status| answer::failure(&status, shape))
-                }
-                _ => answer::reply(r, shape),
-            }
+        .await;
+        if let Some(trail) = self.trail {
+            trail.annotate(noted.annotations());
         }
-        Err(status) => {
-            server.count(info, dry_run, status.code, since);
-            if let Some(trail) = trail {
-                trail.failed(&status);
+        let dry_run = query.get("dryRun").is_some();
+        let reply = match outcome {
+            Ok(reply) => reply,
+            Err(status) => return answer::warned(self.failed(&status, dry_run), &noted.take()),
+        };
+        server.count(info, dry_run, reply.code, since);
+        if let (Some(trail), Body::Full(body)) = (self.trail.as_mut(), &reply.body) {
+            trail.response(&reply.content_type, body);
+        }
+        let watching = server.access.as_ref().and_then(|a| a.gate().watching(info));
+        let reply = held(reply, self.pass.take().and_then(|p| p.permit), watching);
+        match payload {
+            Some(payload) if messages => {
+                connect::watch(req, payload, reply).unwrap_or_else(|status| answer::failure(&status, self.shape))
             }
-            answer::warned(answer::failure(&status, shape), &noted.take())
+            _ => answer::reply(reply, self.shape),
         }
     }
 }

@@ -2,13 +2,14 @@
 //!
 //! `cargo run --release -p ironclad-e2e --example apiserver -- BINARY [PODS [PART…]]` starts an etcd and BINARY (ours or
 //! upstream's: both take the same flags), creates PODS pods (10,000) of 4 KB and measures. PART: `lists`, `objects`,
-//! `watches`, `slow` (all by default).
+//! `watches`, `slow`, `flood` (all by default).
 
 #[path = "../../../apiserver/tests/harness/pki.rs"]
 #[allow(dead_code)]
 mod pki;
 
 mod client;
+mod flood;
 mod lists;
 mod objects;
 mod pods;
@@ -56,6 +57,9 @@ async fn main() -> anyhow::Result<()> {
     }
     if wanted("slow") {
         lists::slow_readers(&world, 200).await?;
+    }
+    if wanted("flood") {
+        flood::all(&world).await?;
     }
     figure("RSS at the end", world.rss_mb(), "MB", None);
     Ok(())

@@ -117,6 +117,12 @@ impl World {
         Ok(path("admin.conf"))
     }
 
+    /// A connection of its own, as nobody.
+    #[allow(dead_code, reason = "one of two benchmarks has tenants")]
+    pub async fn anonymous(&self) -> anyhow::Result<Client> {
+        Client::connect(self.port, &self.pki, &Identity::Anonymous).await
+    }
+
     /// A client of the etcd below.
     pub async fn etcd(&self) -> anyhow::Result<etcd_client::Client> {
         Ok(etcd_client::Client::connect([format!("127.0.0.1:{}", self.etcd_port)], None).await?)
