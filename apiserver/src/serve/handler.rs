@@ -248,16 +248,17 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
         server.conduct.dress(&mut response, req.version(), origin);
         return response;
     }
-    let mut trail = None;
+    let mut kept = Kept(None);
+    let trail = &mut kept.0;
     let asked = Asked { req: &req, info: &info, query: &query, since };
-    let response = match enter(&server, &asked, &mut shape, &mut trail).await {
+    let response = match enter(&server, &asked, &mut shape, trail).await {
         Ok(pass) => {
-            let admitted = Admitted { server: &server, asked: &asked, pass, shape: &shape, trail: &mut trail };
+            let admitted = Admitted { server: &server, asked: &asked, pass, shape: &shape, trail };
             admitted.in_time(payload).await
         }
         Err(refused) => refused,
     };
-    let mut response = match trail {
+    let mut response = match kept.0.take() {
         None => response,
         Some(trail) => written_down(trail, response).await,
     };
@@ -272,6 +273,17 @@ struct Asked<'a> {
     info: &'a RequestInfo,
     query: &'a Query,
     since: Instant,
+}
+
+/// What is to be written down of a request, also when its client goes away before there is an answer.
+struct Kept(Option<Trail>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(trail) = self.0.take() {
+            trail.complete_later();
+        }
+    }
 }
 
 /// Writes down how a request ended; for one that goes on, that it began, and how it ends when it does.

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
 
-use crate::harness::{Client, Cluster, Webhook, etcd_is_missing};
+use crate::harness::{Client, Cluster, Webhook, etcd_is_missing, eventually};
 
 const REGISTRATION: &str = "/apis/admissionregistration.k8s.io/v1";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -244,4 +245,29 @@ async fn second_thoughts_are_asked_for() {
     assert_eq!(paths, ["/first", "/once", "/label", "/first"], "who changed it last has seen it");
     let last = asked.lock().last().cloned().unwrap_or_default();
     assert_eq!(last["object"]["data"], json!({"k": "v"}), "{last}");
+}
+
+/// A client that does not wait for its answer leaves its trace all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_goes_away_is_written_down() {
+    let Some((c, _, _)) = start().await else { return };
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("https://{}/x", silent.local_addr().expect("an address"));
+    set(&c, "validating", json!([hook("slow.test.io", json!({"url": url}), json!({"timeoutSeconds": 10}))])).await;
+    let mut connection = c.connection().await;
+    let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "gone"}}).to_string();
+    let head = format!(
+        "POST {MAPS} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    connection.write_all(head.as_bytes()).await.expect("sent");
+    connection.flush().await.expect("sent");
+    let _asked = silent.accept().await.expect("the webhook is asked");
+    drop(connection);
+    let event = eventually("the event of who went away", async || {
+        Some(written_down(&c, "gone")).filter(|event| !event.is_null())
+    })
+    .await;
+    assert_eq!((&event["verb"], &event["stage"]), (&json!("create"), &json!("ResponseComplete")));
+    assert_eq!(c.get(&format!("{MAPS}/gone")).await.code, 404);
 }
