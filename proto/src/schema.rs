@@ -60,13 +60,14 @@ pub struct Message {
 #[derive(Debug, Clone, Default)]
 pub struct Derived {
     shown_unset: OnceLock<Box<[u16]>>,
+    defaulted: OnceLock<Box<[u16]>>,
 }
 
 impl Derived {
     /// Nothing found out yet.
     #[must_use]
     pub const fn new() -> Self {
-        Self { shown_unset: OnceLock::new() }
+        Self { shown_unset: OnceLock::new(), defaulted: OnceLock::new() }
     }
 }
 
@@ -266,6 +267,15 @@ impl Message {
             let shown = self.fields.iter().enumerate().filter(|(_, f)| !matches!(zero::of(f), Zero::Omitted));
             shown.filter_map(|(i, _)| u16::try_from(i).ok()).collect()
         })
+    }
+
+    /// The fields that have a constant default.
+    pub(crate) fn defaulted(&self) -> impl Iterator<Item = &Field> {
+        let found = self.derived.defaulted.get_or_init(|| {
+            let defaulted = self.fields.iter().enumerate().filter(|(_, f)| f.default.is_some());
+            defaulted.filter_map(|(i, _)| u16::try_from(i).ok()).collect()
+        });
+        found.iter().filter_map(|i| self.fields.get(usize::from(*i)))
     }
 
     /// Go struct name as it stands in error texts (`PodSpec`).

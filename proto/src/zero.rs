@@ -104,17 +104,30 @@ pub(crate) fn is_omitted(field: &Field, value: &Value) -> bool {
 /// Brings one object (not its children) to canonical form: unset fields that Go writes are added, set fields that
 /// Go leaves out are removed.
 pub(crate) fn fill(message: &Message, map: &mut Map<String, Value>) {
-    let omitted = |name: &str, value: &Value| message.field(name).is_some_and(|field| is_omitted(field, value));
+    let omitted = |name: &str, value: &Value| {
+        looks_unset(value) && message.field(name).is_some_and(|field| is_omitted(field, value))
+    };
     if map.iter().any(|(name, value)| omitted(name, value)) {
         map.retain(|name, value| !omitted(name, value));
     }
-    for field in message.fields.iter() {
-        let unset = of(field);
-        if matches!(unset, Zero::Omitted) || map.get(field.json.as_ref()).is_some_and(|v| !v.is_null()) {
+    for field in message.shown_unset().iter().filter_map(|i| message.fields.get(usize::from(*i))) {
+        if map.get(field.json.as_ref()).is_some_and(|v| !v.is_null()) {
             continue;
         }
-        if let Some(zero) = value(&unset) {
+        if let Some(zero) = value(&of(field)) {
             map.insert(field.json.to_string(), zero);
         }
+    }
+}
+
+/// Whether a value can be one that Go leaves out, whatever its field: most are not, and that is seen at once.
+fn looks_unset(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(b) => !b,
+        Value::Number(n) => n.as_f64() == Some(0.0),
+        Value::String(s) => s.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
     }
 }

@@ -24,6 +24,11 @@ impl Budget {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// False when it is all but used up: then nothing is encoded for later.
+    pub fn has_room(&self) -> bool {
+        self.used() < self.limit - self.limit / 16
+    }
+
     fn take(self: &Arc<Self>, bytes: usize) -> Option<Share> {
         let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.limit);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
@@ -47,7 +52,31 @@ impl Drop for Share {
 #[derive(Debug)]
 struct Kept {
     bytes: Bytes,
+    /// Where the value that stands first in it ends.
+    first: u32,
     _share: Share,
+}
+
+/// What an element of a list begins with.
+const METADATA: &[u8] = br#"{"metadata":"#;
+
+/// The end of the object that begins at `start` of some JSON text; 0 when there is none.
+fn object_end(json: &[u8], start: usize) -> u32 {
+    let (mut depth, mut text, mut at) = (0_usize, false, start);
+    while let Some(b) = json.get(at) {
+        match (b, text) {
+            (b'\\', true) => at += 1,
+            (b'"', _) => text = !text,
+            (b'{', false) => depth += 1,
+            (b'}', false) => depth -= 1,
+            _ => {}
+        }
+        at += 1;
+        if depth == 0 {
+            break;
+        }
+    }
+    u32::try_from(at.min(json.len())).unwrap_or(0)
 }
 
 /// One encoding.
@@ -65,9 +94,16 @@ impl Slot {
         if self.0.get().is_none()
             && let Some(share) = budget.take(bytes.len())
         {
+            let first = if bytes.starts_with(METADATA) { object_end(bytes, METADATA.len()) } else { 0 };
             // Somebody else may have been first; theirs is the same.
-            let _ = self.0.set(Box::new(Kept { bytes: Bytes::copy_from_slice(bytes), _share: share }));
+            let _ = self.0.set(Box::new(Kept { bytes: Bytes::copy_from_slice(bytes), first, _share: share }));
         }
+    }
+
+    /// The JSON of the metadata that what is kept begins with.
+    pub fn metadata(&self) -> Option<&[u8]> {
+        let kept = self.0.get()?;
+        kept.bytes.get(METADATA.len()..kept.first as usize)
     }
 }
 
@@ -83,6 +119,20 @@ pub struct Encoded {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn metadata_is_found_in_what_is_kept() {
+        let budget = Budget::new(1000);
+        for (json, metadata) in [
+            (r#"{"metadata":{"name":"a\"}","x":{"y":{}}},"spec":{}}"#, Some(r#"{"name":"a\"}","x":{"y":{}}}"#)),
+            (r#"{"metadata":{}}"#, Some("{}")),
+            (r#"{"spec":{}}"#, None),
+        ] {
+            let slot = Slot::default();
+            slot.keep(&budget, json.as_bytes());
+            assert_eq!(slot.metadata(), metadata.map(str::as_bytes), "{json}");
+        }
+    }
 
     #[test]
     fn the_budget_holds_and_is_returned() {

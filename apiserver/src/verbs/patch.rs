@@ -143,9 +143,13 @@ impl Patch {
             validation
         };
         let whole = Value::Object(serde_json::Map::new());
-        let touched = if let Self::Merge(p) = self { p } else { &whole };
-        check_kind(named, schema, &new, touched)?;
-        let decoded = decode_patched(named, schema, &new, touched, lenient)?;
+        let shown = if let Self::Merge(p) = self { p } else { &whole };
+        check_kind(named, schema, &new, shown)?;
+        let touched = match self {
+            Self::Merge(p) | Self::Strategic(p) => Some(p),
+            Self::Json(_) | Self::Apply(_) => None,
+        };
+        let decoded = decode_patched(named, schema, new, touched, shown, lenient)?;
         warnings.extend(decoded.warnings);
         Ok((decoded.object, warnings))
     }

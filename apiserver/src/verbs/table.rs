@@ -98,11 +98,29 @@ pub fn json_item(engine: &Engine, row: &Row, entry: &Entry, out: &mut Vec<u8>) -
     made
 }
 
+/// The JSON of an object's metadata out of what is kept of it. Where nothing is kept yet and there is room, the whole
+/// object is encoded: tables and lists are asked for again and again.
+fn kept_metadata<'e>(engine: &Engine, row: &Row, entry: &'e Entry) -> Option<&'e [u8]> {
+    if row.custom.is_some() || !row.is_storage() {
+        return None;
+    }
+    let json = &entry.encoded.json;
+    if json.get().is_none() && matches!(entry.raw, Raw::Proto(_)) && engine.hub.budget().has_room() {
+        json_item(engine, row, entry, &mut Vec::with_capacity(entry.raw.size() * 2));
+    }
+    json.metadata()
+}
+
 /// Appends an element of a JSON list of metadata.
 pub fn metadata_item(engine: &Engine, row: &Row, version: &str, entry: &Entry, out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(br#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/"#);
     out.extend_from_slice(version.as_bytes());
     out.extend_from_slice(br#"","metadata":"#);
+    if let Some(metadata) = kept_metadata(engine, row, entry) {
+        out.extend_from_slice(metadata);
+        out.push(b'}');
+        return true;
+    }
     let Some(schema) = proto::schema::message("k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta") else { return false };
     let written = match &entry.raw {
         // Conversions leave metadata alone.

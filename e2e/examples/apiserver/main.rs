@@ -2,15 +2,17 @@
 //!
 //! `cargo run --release -p ironclad-e2e --example apiserver -- BINARY [PODS [PART…]]` starts an etcd and BINARY (ours or
 //! upstream's: both take the same flags), creates PODS pods (10,000) of 4 KB and measures. PART: `lists`, `objects`,
-//! `watches`, `slow`, `flood` (all by default).
+//! `watches`, `slow`, `flood`, `idle`, `definitions`, `more` (all by default).
 
 #[path = "../../../apiserver/tests/harness/pki.rs"]
 #[allow(dead_code)]
 mod pki;
 
 mod client;
+mod definitions;
 mod flood;
 mod lists;
+mod memory;
 mod objects;
 mod pods;
 mod watches;
@@ -60,6 +62,15 @@ async fn main() -> anyhow::Result<()> {
     }
     if wanted("flood") {
         flood::all(&world).await?;
+    }
+    if wanted("idle") {
+        memory::idle_watches(&world, 10_000).await?;
+    }
+    if wanted("definitions") {
+        definitions::all(&world, 2_000).await?;
+    }
+    if wanted("more") {
+        memory::more_pods(&world, count, 10 * count).await?;
     }
     figure("RSS at the end", world.rss_mb(), "MB", None);
     Ok(())

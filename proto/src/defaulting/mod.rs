@@ -110,29 +110,34 @@ fn object(schema: &Message, map: &mut Object, depth: usize) {
     if let Some(rule) = rule(schema) {
         rule(map);
     }
-    for field in schema.fields.iter() {
-        let name = field.json.as_ref();
-        if let Some(default) = &field.default {
-            let unset = match map.get(name) {
-                None => true,
-                Some(Value::Null) => !field.nullable,
-                Some(Value::String(s)) => s.is_empty() && !field.pointer,
-                Some(_) => false,
-            };
-            if unset {
-                match serde_json::from_str(default) {
-                    // A zero that is not written anyway.
-                    Ok(zero) if !field.pointer && zero::is_omitted(field, &zero) => {}
-                    Ok(default) => {
-                        map.insert(name.to_owned(), default);
-                    }
-                    Err(_) => {}
-                }
-            }
-        }
-        if let Some(value) = map.get_mut(name) {
+    for field in schema.defaulted() {
+        constant(field, map);
+    }
+    for (name, value) in map.iter_mut().filter(|(_, v)| v.is_object() || v.is_array()) {
+        if let Some(field) = schema.field(name) {
             children(field, value, depth + 1);
         }
+    }
+}
+
+fn constant(field: &Field, map: &mut Object) {
+    let name = field.json.as_ref();
+    let unset = match map.get(name) {
+        None => true,
+        Some(Value::Null) => !field.nullable,
+        Some(Value::String(s)) => s.is_empty() && !field.pointer,
+        Some(_) => false,
+    };
+    if !unset {
+        return;
+    }
+    match field.default.as_deref().map(serde_json::from_str) {
+        // A zero that is not written anyway.
+        Some(Ok(zero)) if !field.pointer && zero::is_omitted(field, &zero) => {}
+        Some(Ok(default)) => {
+            map.insert(name.to_owned(), default);
+        }
+        _ => {}
     }
 }
 

@@ -141,9 +141,11 @@ fn record(
     release(&mut managed, &changes, None);
     let mut set = changes.added;
     set.extend(&changes.modified);
-    let set = set.difference(&unowned());
+    set.subtract(unowned());
     if !set.is_empty() {
-        let set = managed.find(owner).map_or_else(|| set.clone(), |old| old.set.union(&set));
+        if let Some(old) = managed.find(owner) {
+            set.extend(&old.set);
+        }
         managed.put(Entry { owner: owner.clone(), set, time: Some(write.now.to_owned()) });
     }
     managed
@@ -244,7 +246,8 @@ fn attempt(
     let mut managed = managed.clone();
     let merged = typed::merge(kind, live, config);
     let last = managed.find(&owner).cloned();
-    let set = typed::to_set(kind, config).recursive_difference(write.reset);
+    let mut set = typed::to_set(kind, config);
+    set.prune(write.reset);
     let time = last.as_ref().and_then(|e| e.time.clone());
     managed.put(Entry { owner: owner.clone(), set, time });
     let last = last.map(|e| e.set.recursive_difference(write.reset)).unwrap_or_default();
@@ -268,7 +271,7 @@ fn attempt(
     release(&mut managed, &changes, Some(&owner));
     let changed = !changes.is_same();
     if let Some(entry) = managed.0.iter_mut().find(|e| e.owner == owner) {
-        entry.set = entry.set.difference(&unowned());
+        entry.set.subtract(unowned());
         if changed {
             entry.time = Some(write.now.to_owned());
         }

@@ -146,9 +146,35 @@ impl Set {
         match path {
             [] => {}
             [last] => {
-                self.members.insert(last.clone());
+                if !self.members.contains(last) {
+                    self.members.insert(last.clone());
+                }
             }
-            [head, rest @ ..] => self.children.entry(head.clone()).or_default().insert(rest),
+            [head, rest @ ..] => match self.children.get_mut(head) {
+                Some(child) => child.insert(rest),
+                None => {
+                    let mut child = Self::new();
+                    child.insert(rest);
+                    self.children.insert(head.clone(), child);
+                }
+            },
+        }
+    }
+
+    /// Adds an element, with what is below it, to a set that does not have it yet.
+    pub(super) fn attach(&mut self, element: Element, member: bool, below: Self) {
+        match (member, below.is_empty()) {
+            (true, true) => {
+                self.members.insert(element);
+            }
+            (true, false) => {
+                self.members.insert(element.clone());
+                self.children.insert(element, below);
+            }
+            (false, false) => {
+                self.children.insert(element, below);
+            }
+            (false, true) => {}
         }
     }
 
@@ -214,6 +240,22 @@ impl Set {
         for (element, gone) in &other.children {
             if let Some(child) = self.children.get_mut(element) {
                 child.subtract(gone);
+                if child.is_empty() {
+                    self.children.remove(element);
+                }
+            }
+        }
+    }
+
+    /// Takes out what is in `other` or below one of its members.
+    pub fn prune(&mut self, other: &Self) {
+        for element in &other.members {
+            self.members.remove(element);
+            self.children.remove(element);
+        }
+        for (element, gone) in &other.children {
+            if let Some(child) = self.children.get_mut(element) {
+                child.prune(gone);
                 if child.is_empty() {
                     self.children.remove(element);
                 }

@@ -1,5 +1,7 @@
 //! `metadata.managedFields`: who owns which fields.
 
+use std::sync::LazyLock;
+
 use serde_json::{Map, Value, json};
 
 use super::fieldset::Set;
@@ -277,24 +279,28 @@ pub(super) fn gvk(object: &Value) -> String {
 }
 
 /// The fields of metadata that nobody owns.
-pub(super) fn unowned() -> Set {
-    let meta = [
-        "name",
-        "namespace",
-        "creationTimestamp",
-        "selfLink",
-        "uid",
-        "clusterName",
-        "generation",
-        "managedFields",
-        "resourceVersion",
-    ];
-    let mut set = Set::of_fields(&[&["apiVersion"], &["kind"], &["metadata"]]);
-    for name in meta {
-        set.extend(&Set::of_fields(&[&["metadata", name]]));
-    }
-    set
+pub(super) fn unowned() -> &'static Set {
+    static UNOWNED: LazyLock<Set> = LazyLock::new(|| {
+        let mut set = Set::of_fields(&[&["apiVersion"], &["kind"], &["metadata"]]);
+        for name in NOBODYS {
+            set.extend(&Set::of_fields(&[&["metadata", name]]));
+        }
+        set
+    });
+    &UNOWNED
 }
+
+const NOBODYS: [&str; 9] = [
+    "name",
+    "namespace",
+    "creationTimestamp",
+    "selfLink",
+    "uid",
+    "clusterName",
+    "generation",
+    "managedFields",
+    "resourceVersion",
+];
 
 /// Fields that a write through a resource or subresource cannot change, and therefore does not own.
 #[must_use]

@@ -83,38 +83,41 @@ fn check_at(kind: Type<'_>, value: &Value, path: &mut Vec<Element>, errors: &mut
 
 /// The fields a configuration sets.
 pub(super) fn to_set(kind: Type<'_>, value: &Value) -> Set {
-    let mut set = Set::new();
-    collect(kind, value, &mut Vec::new(), &mut set);
-    set
+    collect(kind, value).1
 }
 
-fn collect(kind: Type<'_>, value: &Value, path: &mut Vec<Element>, set: &mut Set) {
+/// Whether a place is a leaf, and what is set below it.
+fn collect(kind: Type<'_>, value: &Value) -> (bool, Set) {
+    let mut set = Set::new();
     match shape(kind, Some(value), None) {
-        Shape::Scalar(_) | Shape::Any => set.insert(path),
-        Shape::List(List { relation: Relation::Atomic, .. }) | Shape::Map(MapShape { atomic: true, .. }) => {
-            set.insert(path);
-        }
+        Shape::Scalar(_)
+        | Shape::Any
+        | Shape::List(List { relation: Relation::Atomic, .. })
+        | Shape::Map(MapShape { atomic: true, .. }) => return (true, set),
         Shape::List(list) => {
             for (i, item) in value.as_array().into_iter().flatten().enumerate() {
                 let Ok(element) = list.identify(i, item) else { continue };
-                path.push(element);
-                collect(list.element, item, path, set);
-                set.insert(path);
-                path.pop();
+                let (_, below) = collect(list.element, item);
+                // Of several equal ones all count.
+                if set.members.contains(&element) {
+                    let mut one = Set::new();
+                    one.attach(element, true, below);
+                    set.extend(&one);
+                } else {
+                    set.attach(element, true, below);
+                }
             }
         }
         Shape::Map(map) => {
             for (key, item) in value.as_object().into_iter().flatten() {
-                path.push(Element::field(key));
-                collect(map.child(key).unwrap_or(Type::Any), item, path, set);
+                let (leaf, below) = collect(map.child(key).unwrap_or(Type::Any), item);
                 let empty_map = item.as_object().is_some_and(Map::is_empty);
-                if item.is_null() || empty_map || !map.declares(key) {
-                    set.insert(path);
-                }
-                path.pop();
+                let member = leaf || item.is_null() || empty_map || !map.declares(key);
+                set.attach(Element::field(key), member, below);
             }
         }
     }
+    (false, set)
 }
 
 /// What changed between two trees.
@@ -131,20 +134,48 @@ impl Comparison {
     }
 
     /// Leaves out paths under the members of `ignored`.
-    pub(super) fn without(self, ignored: &Set) -> Self {
-        Self {
-            added: self.added.recursive_difference(ignored),
-            modified: self.modified.recursive_difference(ignored),
-            removed: self.removed.recursive_difference(ignored),
+    pub(super) fn without(mut self, ignored: &Set) -> Self {
+        for set in [&mut self.added, &mut self.modified, &mut self.removed] {
+            set.prune(ignored);
+        }
+        self
+    }
+
+    /// Takes in what changed at and below an element.
+    fn attach(&mut self, element: impl FnOnce() -> Element, own: Option<Own>, below: Self) {
+        if own.is_none() && below.is_same() {
+            return;
+        }
+        let element = element();
+        self.modified.attach(element.clone(), own == Some(Own::Modified), below.modified);
+        self.removed.attach(element.clone(), own == Some(Own::Removed), below.removed);
+        self.added.attach(element, own == Some(Own::Added), below.added);
+    }
+}
+
+/// How a place itself changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Own {
+    Added,
+    Modified,
+    Removed,
+}
+
+impl Own {
+    fn leaf(old: Option<&Value>, new: Option<&Value>) -> Option<Self> {
+        match (old, new) {
+            (None, _) => Some(Self::Added),
+            (_, None) => Some(Self::Removed),
+            (Some(a), Some(b)) if !equal(a, b) => Some(Self::Modified),
+            _ => None,
         }
     }
 
-    fn leaf(&mut self, old: Option<&Value>, new: Option<&Value>, path: &[Element]) {
+    fn place(old: Option<&Value>, new: Option<&Value>) -> Option<Self> {
         match (old, new) {
-            (None, _) => self.added.insert(path),
-            (_, None) => self.removed.insert(path),
-            (Some(a), Some(b)) if !equal(a, b) => self.modified.insert(path),
-            _ => {}
+            (None, Some(_)) => Some(Self::Added),
+            (Some(_), None) => Some(Self::Removed),
+            _ => None,
         }
     }
 }
@@ -164,43 +195,42 @@ fn equal(a: &Value, b: &Value) -> bool {
 /// Compares two trees of one type.
 pub(super) fn compare(kind: Type<'_>, old: &Value, new: &Value) -> Comparison {
     let mut out = Comparison::default();
-    compare_at(kind, Some(old), Some(new), &mut Vec::new(), &mut out);
+    compare_at(kind, Some(old), Some(new), &mut out);
     out
 }
 
-fn compare_at(kind: Type<'_>, old: Option<&Value>, new: Option<&Value>, path: &mut Vec<Element>, out: &mut Comparison) {
+/// What changed below a place; how the place itself changed is returned. What is equal costs no more than to see that.
+fn compare_at(kind: Type<'_>, old: Option<&Value>, new: Option<&Value>, out: &mut Comparison) -> Option<Own> {
+    if old.is_some() && old == new {
+        return None;
+    }
     let both_empty = is_empty(old) && is_empty(new);
     match shape(kind, old, new) {
         Shape::List(list) if !both_empty && !matches!(list.relation, Relation::Atomic) => {
-            compare_list(list, old, new, path, out);
+            compare_list(list, old, new, out);
         }
         Shape::Map(map) if !both_empty && !map.atomic => {
             // A place of unknown type may change its form; then it is a leaf.
-            if old.is_some_and(|v| !v.is_object() && !v.is_null())
-                || new.is_some_and(|v| !v.is_object() && !v.is_null())
-            {
-                out.leaf(old, new, path);
-                return;
+            let other = |v: &Value| !v.is_object() && !v.is_null();
+            if old.is_some_and(other) || new.is_some_and(other) {
+                return Own::leaf(old, new);
             }
             let (a, b) = (old.and_then(Value::as_object), new.and_then(Value::as_object));
-            let keys: BTreeSet<&String> = a.into_iter().chain(b).flat_map(Map::keys).collect();
-            for key in keys {
-                path.push(Element::field(key));
-                let child = map.child(key).unwrap_or(Type::Any);
-                compare_at(child, a.and_then(|m| m.get(key)), b.and_then(|m| m.get(key)), path, out);
-                path.pop();
+            let mut one = |key: &str, old: Option<&Value>, new: Option<&Value>| {
+                let mut below = Comparison::default();
+                let own = compare_at(map.child(key).unwrap_or(Type::Any), old, new, &mut below);
+                out.attach(|| Element::field(key), own, below);
+            };
+            for (key, value) in a.into_iter().flatten() {
+                one(key, Some(value), b.and_then(|m| m.get(key)));
+            }
+            for (key, value) in b.into_iter().flatten().filter(|(k, _)| a.is_none_or(|m| !m.contains_key(*k))) {
+                one(key, None, Some(value));
             }
         }
-        _ => {
-            out.leaf(old, new, path);
-            return;
-        }
+        _ => return Own::leaf(old, new),
     }
-    match (old, new) {
-        (None, Some(_)) => out.added.insert(path),
-        (Some(_), None) => out.removed.insert(path),
-        _ => {}
-    }
+    Own::place(old, new)
 }
 
 type Indexed<'v> = (Vec<Element>, BTreeMap<Element, Vec<&'v Value>>);
@@ -220,29 +250,24 @@ fn index<'v>(list: List<'_>, value: Option<&'v Value>) -> Indexed<'v> {
     (order, found)
 }
 
-fn compare_list(
-    list: List<'_>,
-    old: Option<&Value>,
-    new: Option<&Value>,
-    path: &mut Vec<Element>,
-    out: &mut Comparison,
-) {
+fn compare_list(list: List<'_>, old: Option<&Value>, new: Option<&Value>, out: &mut Comparison) {
     let ((_, a), (_, b)) = (index(list, old), index(list, new));
     let elements: BTreeSet<&Element> = a.keys().chain(b.keys()).collect();
     for element in elements {
         let none = Vec::new();
         let (l, r) = (a.get(element).unwrap_or(&none), b.get(element).unwrap_or(&none));
-        path.push(element.clone());
-        if l.len() <= 1 && r.len() <= 1 {
-            compare_at(list.element, l.first().copied(), r.first().copied(), path, out);
+        let mut below = Comparison::default();
+        let own = if l.len() <= 1 && r.len() <= 1 {
+            compare_at(list.element, l.first().copied(), r.first().copied(), &mut below)
         } else if l.is_empty() {
-            out.added.insert(path);
+            Some(Own::Added)
         } else if r.is_empty() {
-            out.removed.insert(path);
-        } else if l.len() != r.len() || !l.iter().zip(r).all(|(l, r)| equal(l, r)) {
-            out.modified.insert(path);
-        }
-        path.pop();
+            Some(Own::Removed)
+        } else {
+            let same = l.len() == r.len() && l.iter().zip(r).all(|(l, r)| equal(l, r));
+            (!same).then_some(Own::Modified)
+        };
+        out.attach(|| element.clone(), own, below);
     }
 }
 

@@ -22,19 +22,26 @@ impl Path {
     /// `self.name`.
     #[must_use]
     pub fn child(&self, name: &str) -> Self {
-        if self.0.is_empty() { Self(name.to_owned()) } else { Self(format!("{}.{name}", self.0)) }
+        if self.0.is_empty() { Self(name.to_owned()) } else { self.with(&[".", name]) }
     }
 
     /// `self[i]`.
     #[must_use]
     pub fn index(&self, i: usize) -> Self {
-        Self(format!("{}[{i}]", self.0))
+        self.with(&["[", &i.to_string(), "]"])
     }
 
     /// `self[key]`.
     #[must_use]
     pub fn key(&self, key: &str) -> Self {
-        Self(format!("{}[{key}]", self.0))
+        self.with(&["[", key, "]"])
+    }
+
+    fn with(&self, more: &[&str]) -> Self {
+        let mut text = String::with_capacity(self.0.len() + more.iter().map(|part| part.len()).sum::<usize>());
+        text.push_str(&self.0);
+        more.iter().for_each(|part| text.push_str(part));
+        Self(text)
     }
 
     /// The text.
