@@ -4,7 +4,6 @@ use proto::json::{self, Strictness};
 use proto::resources::Resource;
 use proto::schema::{self, Message};
 use proto::{Value, protobuf, yaml};
-use serde_json::Map;
 use shared::status::{Status, go_quote};
 
 use super::BODY_TYPES;
@@ -263,73 +262,14 @@ pub fn decode_patched(
     shown: &Value,
     validation: FieldValidation,
 ) -> Result<Decoded, Status> {
-    let part = match (&tree, touched) {
-        (Value::Object(map), Some(Value::Object(touched))) => changed_part(schema, map, touched),
-        _ => None,
-    };
-    let decoded = decode_tree(schema, part.as_ref().unwrap_or(&tree), validation)
+    let touched = touched.unwrap_or(&Value::Null);
+    let warnings = json::decode_touched(schema, &mut tree, touched, validation.into())
         .map_err(|e| unpatched(schema, &tree, shown, &e.to_string()))?;
-    let mut object = match (part, decoded.value, touched) {
-        (Some(_), Value::Object(canonical), Some(Value::Object(touched))) => {
-            if let Some(map) = tree.as_object_mut() {
-                put_back(schema, map, canonical, touched);
-            }
-            tree
-        }
-        (_, whole, _) => whole,
-    };
-    if let Some(map) = object.as_object_mut() {
+    if let Some(map) = tree.as_object_mut() {
         map.insert("apiVersion".to_owned(), Value::from(named.0));
         map.insert("kind".to_owned(), Value::from(named.1));
     }
-    Ok(Decoded { object, warnings: decoded.warnings })
-}
-
-/// The struct below a member that a patch may have changed in parts.
-fn struct_below<'m>(schema: &'m Message, name: &str) -> Option<&'m Message> {
-    let field = schema.field(name).filter(|f| f.card == schema::Card::Single)?;
-    field.message()
-}
-
-/// What of an object a patch names. None when it says so with directives.
-fn changed_part(schema: &Message, map: &Map<String, Value>, touched: &Map<String, Value>) -> Option<Value> {
-    let mut part = Map::new();
-    for (name, below) in touched {
-        if name.starts_with('$') {
-            return None;
-        }
-        let Some(value) = map.get(name) else { continue };
-        let inner = match (struct_below(schema, name), value, below) {
-            (Some(inner), Value::Object(map), Value::Object(touched)) => changed_part(inner, map, touched),
-            _ => None,
-        };
-        part.insert(name.clone(), inner.unwrap_or_else(|| value.clone()));
-    }
-    Some(Value::Object(part))
-}
-
-/// Puts the canonical form of [`changed_part`] in its place.
-fn put_back(
-    schema: &Message,
-    map: &mut Map<String, Value>,
-    mut canonical: Map<String, Value>,
-    touched: &Map<String, Value>,
-) {
-    for (name, below) in touched {
-        match (canonical.remove(name), struct_below(schema, name), map.get_mut(name), below) {
-            (Some(Value::Object(canonical)), Some(inner), Some(Value::Object(map)), Value::Object(touched))
-                if !touched.keys().any(|k| k.starts_with('$')) =>
-            {
-                put_back(inner, map, canonical, touched);
-            }
-            (Some(value), ..) => {
-                map.insert(name.clone(), value);
-            }
-            (None, ..) => {
-                map.remove(name);
-            }
-        }
-    }
+    Ok(Decoded { object: tree, warnings })
 }
 
 /// The answer to a patch whose outcome is no object of the kind; it shows the outcome.
@@ -401,31 +341,6 @@ mod tests {
             .expect_err("proto");
         assert!(e.message.ends_with("expected prefix [107 56 115 0] (6e6f7065)"), "{}", e.message);
         assert!(too_deep("[".repeat(10_001).as_bytes()) && !too_deep("[]".repeat(20_000).as_bytes()));
-    }
-
-    #[test]
-    fn only_what_a_patch_touches_is_read_again() {
-        let schema = proto::schema::kind("", "v1", "Pod").expect("kind");
-        let old = serde_json::json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {"a": "b"}},
-            "spec": {"containers": [{"name": "c", "image": "i", "resources": {}}], "restartPolicy": "Always"}});
-        let old = decode_tree(schema, &old, FieldValidation::Ignore).expect("a pod").value;
-        for patch in [
-            serde_json::json!({"metadata": {"labels": {"a": null, "c": "d"}, "creationTimestamp": null, "nope": 1}}),
-            serde_json::json!({"spec": {"containers": null, "nodeSelector": {}, "hostNetwork": false}, "nope": {}}),
-            serde_json::json!({"spec": null, "status": null}),
-            serde_json::json!({"metadata": null}),
-            serde_json::json!({"status": {"conditions": [], "phase": "", "startTime": "2026-01-01T00:00:00.5Z"}}),
-            serde_json::json!({"spec": {"containers": [{"name": "c", "resources": {"limits": {"cpu": "1000m"}}}]}}),
-        ] {
-            let mut new = old.clone();
-            proto::merge::merge_patch::apply(&mut new, patch.clone());
-            let read = |touched| {
-                decode_patched(("v1", "Pod"), schema, new.clone(), touched, &patch, FieldValidation::Warn)
-                    .map(|d| (d.object, d.warnings))
-                    .map_err(|s| s.message)
-            };
-            assert_eq!(read(Some(&patch)), read(None), "{patch}");
-        }
     }
 
     #[test]

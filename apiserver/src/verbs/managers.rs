@@ -60,8 +60,7 @@ pub fn applied(
     if old.is_none() {
         meta::set_text(&mut config, "resourceVersion", "");
     }
-    let live = old.cloned().unwrap_or_default();
-    let outcome = apply::apply(schema, &live, &config, &write, options.force).map_err(|e| match e {
+    let outcome = apply::apply(schema, old.unwrap_or(&Value::Null), &config, &write, options.force).map_err(|e| match e {
         Error::BadRequest(text) => Status::bad_request(&text),
         Error::Unknown(text) => Status::unknown(&text),
         Error::Conflicts(conflicts) => {

@@ -7,6 +7,7 @@
 mod cursor;
 mod decode;
 mod encode;
+mod part;
 mod scan;
 mod text;
 
@@ -21,6 +22,7 @@ pub(crate) use encode::{
     scalar as encode_scalar, text as encode_text, zero_value as encode_zero,
 };
 pub use encode::{encode, encode_any, encode_field, encode_pretty, indent};
+pub use part::decode_touched;
 pub use text::canonicalize;
 pub(crate) use text::{schema_props, time_value};
 

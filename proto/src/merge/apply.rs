@@ -190,17 +190,18 @@ pub fn apply(schema: &Message, live: &Value, config: &Value, write: &Write<'_>, 
         let first = Owner { manager: BEFORE_FIRST_APPLY.to_owned(), ..write.owner(false) };
         managed = record(schema, &Value::Null, live, managed, write, &first);
     }
-    let outcome = match attempt(schema, live, config, &managed, write, force) {
-        Err(Failure::Conflicts(found)) if write.manager == KUBECTL && !force => {
+    let again = (write.manager == KUBECTL && !force).then(|| managed.clone());
+    let outcome = match (attempt(schema, live, config, managed, write, force), again) {
+        (Err(Failure::Conflicts(found)), Some(managed)) => {
             let allowed = taken_over(schema, live);
             let rest: Vec<Owned> = found.into_iter().filter(|o| !allowed.has(&o.path)).collect();
             if rest.is_empty() {
-                attempt(schema, live, config, &managed, write, true)
+                attempt(schema, live, config, managed, write, true)
             } else {
                 Err(Failure::Conflicts(rest))
             }
         }
-        other => other,
+        (other, _) => other,
     };
     let mut applied = outcome.map_err(|failure| match failure {
         Failure::Unknown(text) => Error::Unknown(text),
@@ -237,21 +238,23 @@ fn attempt(
     schema: &Message,
     live: &Value,
     config: &Value,
-    managed: &Managed,
+    mut managed: Managed,
     write: &Write<'_>,
     force: bool,
 ) -> Result<Applied, Failure> {
     let kind = Type::Message(schema);
     let owner = write.owner(true);
-    let mut managed = managed.clone();
     let merged = typed::merge(kind, live, config);
     let last = managed.find(&owner).cloned();
     let mut set = typed::to_set(kind, config);
     set.prune(write.reset);
     let time = last.as_ref().and_then(|e| e.time.clone());
+    let mut last = last.map(|e| e.set).unwrap_or_default();
+    last.prune(write.reset);
+    // Who sets everything again gives nothing up.
+    let keeps = last.difference(&set).is_empty();
     managed.put(Entry { owner: owner.clone(), set, time });
-    let last = last.map(|e| e.set.recursive_difference(write.reset)).unwrap_or_default();
-    let mut pruned = prune(kind, merged, &managed, &last);
+    let mut pruned = if keeps { merged } else { prune(kind, merged, &managed, &last) };
 
     let changes = typed::compare(kind, live, &pruned).without(write.reset);
     let mut gained = changes.modified.clone();
@@ -279,8 +282,10 @@ fn attempt(
     managed.drop_empty();
     let mut object = if changed {
         strip(&mut pruned);
-        let text = serde_json::to_vec(&pruned).map_err(|e| Failure::Unknown(e.to_string()))?;
-        json::decode(schema, &text, Strictness::Ignore).map_err(|e| Failure::Unknown(e.to_string()))?.value
+        let touched = if keeps { config } else { &Value::Null };
+        json::decode_touched(schema, &mut pruned, touched, Strictness::Ignore)
+            .map_err(|e| Failure::Unknown(e.to_string()))?;
+        pruned
     } else {
         live.clone()
     };

@@ -48,6 +48,9 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
     if out.len() > start {
         return;
     }
+    if spec == before {
+        return;
+    }
     let masked = masked(spec, before);
     if !same(&masked, before) {
         out.push(Error::forbidden(&path, &format!("{ONLY}{}", internal::pod_diff(before, &masked))));
