@@ -60,18 +60,19 @@ pub fn applied(
     if old.is_none() {
         meta::set_text(&mut config, "resourceVersion", "");
     }
-    let outcome = apply::apply(schema, old.unwrap_or(&Value::Null), &config, &write, options.force).map_err(|e| match e {
-        Error::BadRequest(text) => Status::bad_request(&text),
-        Error::Unknown(text) => Status::unknown(&text),
-        Error::Conflicts(conflicts) => {
-            let message = Error::Conflicts(conflicts.clone()).to_string();
-            let pairs: Vec<(String, String)> =
-                conflicts.into_iter().map(|c| (format!("conflict with {}", c.owner), c.field)).collect();
-            let mut status = Status::apply_conflict(&pairs);
-            status.message = message;
-            status
-        }
-    })?;
+    let outcome =
+        apply::apply(schema, old.unwrap_or(&Value::Null), &config, &write, options.force).map_err(|e| match e {
+            Error::BadRequest(text) => Status::bad_request(&text),
+            Error::Unknown(text) => Status::unknown(&text),
+            Error::Conflicts(conflicts) => {
+                let message = Error::Conflicts(conflicts.clone()).to_string();
+                let pairs: Vec<(String, String)> =
+                    conflicts.into_iter().map(|c| (format!("conflict with {}", c.owner), c.field)).collect();
+                let mut status = Status::apply_conflict(&pairs);
+                status.message = message;
+                status
+            }
+        })?;
     let warnings = unknown_fields(schema, applied, options.field_validation)?;
     Ok((outcome.object, warnings))
 }

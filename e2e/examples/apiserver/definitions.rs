@@ -45,7 +45,8 @@ fn definition(number: usize) -> Value {
 /// Reads what a client that has just made a definition reads, until the definition shows in it.
 async fn read_back(client: &mut Client, number: usize) -> anyhow::Result<()> {
     let kind = format!("Thing{number}\"");
-    let (discovery, openapi) = (format!("/apis/{}/v1", group(number)), format!("/openapi/v3/apis/{}/v1", group(number)));
+    let (discovery, openapi) =
+        (format!("/apis/{}/v1", group(number)), format!("/openapi/v3/apis/{}/v1", group(number)));
     let give_up = Instant::now() + Duration::from_secs(10);
     for (path, accept) in [(discovery.as_str(), JSON), ("/apis", AGGREGATED), ("/openapi/v3", JSON), (&openapi, JSON)] {
         let listed = path != "/openapi/v3";

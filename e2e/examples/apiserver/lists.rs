@@ -34,8 +34,20 @@ const FULL: [Case; 5] = [
 ];
 
 const FEW: [Case; 2] = [
-    case("list a node's pods, protobuf", "/api/v1/pods?fieldSelector=spec.nodeName%3Dnode-7", PROTOBUF, false, 0.5),
-    case("list by a label that none has", "/api/v1/pods?labelSelector=app%3Dnobody", JSON, false, 0.5),
+    case(
+        "list a node's pods, protobuf, from cache",
+        "/api/v1/pods?resourceVersion=0&fieldSelector=spec.nodeName%3Dnode-7",
+        PROTOBUF,
+        false,
+        0.5,
+    ),
+    case(
+        "list by a label that none has, from cache",
+        "/api/v1/pods?resourceVersion=0&labelSelector=app%3Dnobody",
+        JSON,
+        false,
+        0.5,
+    ),
 ];
 
 fn headers(case: &Case) -> Vec<(&'static str, &'static str)> {

@@ -71,7 +71,12 @@ pub async fn idle_watches(world: &World, count: usize) -> anyhow::Result<()> {
         }
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
-    figure(&format!("{count} idle watches: memory of each"), (world.rss_mb() - before) * 1e3 / count as f64, "KB", None);
+    figure(
+        &format!("{count} idle watches: memory of each"),
+        (world.rss_mb() - before) * 1e3 / count as f64,
+        "KB",
+        None,
+    );
     let from = world.cpu();
     tokio::time::sleep(Duration::from_secs(SECONDS)).await;
     let cpu = (world.cpu() - from).as_secs_f64() * 1e3 / SECONDS as f64;

@@ -1,4 +1,4 @@
-//! Pods as large clusters have them: two containers, some environment, labels that many share and one that is unique.
+//! Pods as large clusters have them, of 4 KB in protobuf and less than 6 KB in JSON as they are stored: two containers, some environment, labels that many share and one that is unique.
 
 use bytes::Bytes;
 use proto::{protobuf, schema};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 pub const PER_NODE: usize = 100;
 
 fn container(name: &str, number: usize) -> Value {
-    let env: Vec<Value> = (0..4)
+    let env: Vec<Value> = (0..3)
         .map(|i| json!({"name": format!("SETTING_{i}_OF_{}", name.to_uppercase()), "value": format!("value-{i}-{number}")}))
         .collect();
     json!({
@@ -37,8 +37,7 @@ pub fn pod(number: usize) -> Value {
             "namespace": "default",
             "labels": {"app": format!("app-{}", number % 50), "pod-template-hash": format!("{:08x}", number % 500),
                 "tier": "backend", "instance": format!("i-{number}")},
-            "annotations": {"example.com/config-hash": format!("{number:064x}"),
-                "example.com/owner": "platform team, floor three, please call before changing anything about this workload"}
+            "annotations": {"example.com/config-hash": format!("{number:064x}")}
         },
         "spec": {
             "nodeName": format!("node-{}", number / PER_NODE),
