@@ -62,6 +62,9 @@ const METADATA: &[u8] = br#"{"metadata":"#;
 
 /// The end of the object that begins at `start` of some JSON text; 0 when there is none.
 fn object_end(json: &[u8], start: usize) -> u32 {
+    if json.get(start) != Some(&b'{') {
+        return 0;
+    }
     let (mut depth, mut text, mut at) = (0_usize, false, start);
     while let Some(b) = json.get(at) {
         match (b, text) {

@@ -147,9 +147,16 @@ impl Comparison {
             return;
         }
         let element = element();
-        self.modified.attach(element.clone(), own == Some(Own::Modified), below.modified);
-        self.removed.attach(element.clone(), own == Some(Own::Removed), below.removed);
-        self.added.attach(element, own == Some(Own::Added), below.added);
+        let parts = [
+            (&mut self.modified, Own::Modified, below.modified),
+            (&mut self.removed, Own::Removed, below.removed),
+            (&mut self.added, Own::Added, below.added),
+        ];
+        for (set, how, below) in parts {
+            if own == Some(how) || !below.is_empty() {
+                set.attach(element.clone(), own == Some(how), below);
+            }
+        }
     }
 }
 
