@@ -1,4 +1,5 @@
-//! Pods as large clusters have them, of 4 KB in protobuf and less than 6 KB in JSON as they are stored: two containers, some environment, labels that many share and one that is unique.
+//! Pods as large clusters have them, of 4 KB in protobuf and less than 6 KB in JSON as they are stored: two containers,
+//! some environment, labels that many share and one that is unique.
 
 use bytes::Bytes;
 use proto::{protobuf, schema};
