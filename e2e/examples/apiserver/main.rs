@@ -67,7 +67,7 @@ async fn main() -> anyhow::Result<()> {
         memory::idle_watches(&world, 10_000).await?;
     }
     if wanted("definitions") {
-        definitions::all(&world, 2_000).await?;
+        definitions::all(&world, 500).await?;
     }
     if wanted("more") {
         memory::more_pods(&world, count, 10 * count).await?;
