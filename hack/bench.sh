@@ -16,4 +16,5 @@ example() {
 example e2e apiserver "$bin/kube-apiserver"
 example e2e controllers "$bin/kube-apiserver" "$bin/kube-controller-manager"
 example scheduler throughput all
+example e2e scheduler "$bin/kube-apiserver" "$bin/kube-scheduler"
 cargo run --release --locked --quiet -p ironclad-apiserver --example decisions

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use scheduler::framework::{Profile, ProfileConfig};
 use scheduler::model::PodInfo;
-use scheduler::testing::simulation::{Attempt, Simulation};
+use scheduler::simulation::{Attempt, Simulation};
 use scheduler::testing::{PodBuilder, node, pod};
 use serde_json::{Value, json};
 
@@ -30,10 +30,14 @@ const SHAPES: &[(&str, Option<f64>)] = &[
     ("mixed", Some(2_000.0)),
     ("daemonset", Some(5_000.0)),
     ("gated", Some(20_000.0)),
+    ("dra", None),
 ];
 /// Sizes of the scheduler_perf cluster.
 const NODES: usize = 5_000;
 const PODS: usize = 10_000;
+/// Of the shape `dra`: nodes, and devices on each.
+const DEVICE_NODES: usize = 500;
+const DEVICES: usize = 10;
 /// How much dearer a pod may be with ten times the nodes.
 const GROWTH_LIMIT: f64 = 2.0;
 
@@ -84,8 +88,30 @@ fn shaped(shape: &str, i: usize, nodes: usize) -> PodBuilder {
                 json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": name}]}}}),
             )
         }
+        "dra" => with("resourceClaims", json!([{"name": "gpu", "resourceClaimName": format!("claim-{i}")}])),
         _ => p,
     }
+}
+
+/// Devices on every node, and a claim for every pod.
+fn devices(sim: &mut Simulation, nodes: usize, pods: usize) -> Result<(), Failed> {
+    let class = json!({"metadata": {"name": "gpu"}, "spec": {"selectors": [{"cel": {"expression": "device.driver == 'gpu.example.com'"}}]}});
+    sim.listers.device_classes.insert("gpu".into(), Arc::new(serde_json::from_value(class)?));
+    for n in 0..nodes {
+        let devices: Vec<Value> =
+            (0..DEVICES).map(|d| json!({"name": format!("gpu-{d}"), "attributes": {"numa": {"int": d % 2}}})).collect();
+        let slice = json!({"metadata": {"name": format!("slice-{n}")}, "spec": {"driver": "gpu.example.com", "nodeName": format!("n{n}"),
+            "pool": {"name": format!("n{n}"), "generation": 1, "resourceSliceCount": 1}, "devices": devices}});
+        sim.listers.slices.push(Arc::new(serde_json::from_value(slice)?));
+    }
+    for i in 0..pods {
+        let request =
+            json!({"name": "it", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}});
+        let claim = json!({"metadata": {"name": format!("claim-{i}"), "namespace": "default", "uid": format!("claim-{i}"), "resourceVersion": "1"},
+            "spec": {"devices": {"requests": [request]}}});
+        sim.listers.add_resource_claim(serde_json::from_value(claim)?);
+    }
+    Ok(())
 }
 
 fn is_gated(shape: &str, i: usize) -> bool {
@@ -95,6 +121,9 @@ fn is_gated(shape: &str, i: usize) -> bool {
 /// A cluster of the shape, and the pods to place in it.
 fn world(shape: &str, nodes: usize, pods: usize) -> Result<(Simulation, Vec<Arc<PodInfo>>), Failed> {
     let mut sim = Simulation::new(Profile::build(&ProfileConfig::default())?, 1);
+    if shape == "dra" {
+        devices(&mut sim, nodes, pods)?;
+    }
     for i in 0..nodes {
         let big = if shape == "preemption" { "4" } else { "32" };
         let zone = format!("zone-{}", i % 3);
@@ -138,8 +167,12 @@ fn cpu() -> Duration {
 
 #[allow(clippy::cast_precision_loss)]
 fn run(shape: &str, nodes: usize, pods: usize, limit: Option<f64>) -> Result<Figures, Failed> {
-    // Each node has room for one pod that pushes others out.
-    let pods = if shape == "preemption" { pods.min(nodes) } else { pods };
+    let (nodes, pods) = match shape {
+        // Each node has room for one pod that pushes others out.
+        "preemption" => (nodes, pods.min(nodes)),
+        "dra" => (nodes.min(DEVICE_NODES), pods.min(DEVICE_NODES * DEVICES / 2)),
+        _ => (nodes, pods),
+    };
     let (mut sim, made) = world(shape, nodes, pods)?;
     sim.snapshot();
     made.into_iter().for_each(|p| sim.add_pod(p));

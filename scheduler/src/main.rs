@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    if let Some(code) = scheduler::explain::run(std::env::args_os().skip(1)) {
+    let arguments = || std::env::args_os().skip(1);
+    if let Some(code) = scheduler::explain::run(arguments()).or_else(|| scheduler::replay::run(arguments())) {
         return code;
     }
     shared::run::main("kube-scheduler", scheduler::run)

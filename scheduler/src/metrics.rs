@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use prometheus::{Counter, CounterVec, GaugeVec, Histogram, HistogramVec};
 use shared::metrics::{counter, exponential, gauge, histogram};
 
-use crate::framework::{Failure, Status};
+use crate::framework::{Failure, Hint, Status};
 
 /// Extension points that are timed as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -203,6 +203,36 @@ static EVICTIONS: LazyLock<CounterVec> = LazyLock::new(|| {
     counter("scheduler_preemption_goroutines_execution_total", "Number of preemption goroutines executed.", &["result"])
 });
 
+static HINT_SECONDS: LazyLock<HistogramVec> = LazyLock::new(|| {
+    histogram(
+        "scheduler_queueing_hint_execution_duration_seconds",
+        "Scheduler latency for calling queueing hint functions.",
+        &["plugin", "event", "hint"],
+        exponential(0.00001, 1.5, 20),
+    )
+});
+
+static PLUGIN_SECONDS: LazyLock<HistogramVec> = LazyLock::new(|| {
+    histogram(
+        "scheduler_plugin_execution_duration_seconds",
+        "Duration for running a plugin at a specific extension point.",
+        &["plugin", "extension_point", "status"],
+        exponential(0.00001, 1.5, 20),
+    )
+});
+
+static EVALUATIONS: LazyLock<CounterVec> = LazyLock::new(|| {
+    counter(
+        "scheduler_plugin_evaluation_total",
+        "Number of attempts to schedule pods by each plugin and the extension point (available only in PreFilter, Filter, PreScore, and Score).",
+        &["plugin", "extension_point", "profile"],
+    )
+});
+
+static IN_FLIGHT: LazyLock<GaugeVec> = LazyLock::new(|| {
+    gauge("scheduler_inflight_events", "Number of events kept for pods that are being scheduled.", &["event"])
+});
+
 static RUNNING: LazyLock<GaugeVec> = LazyLock::new(|| {
     gauge(
         "scheduler_goroutines",
@@ -217,6 +247,43 @@ pub fn handled<T>(event: &'static str, handle: impl FnOnce() -> T) -> T {
     let out = handle();
     EVENT_SECONDS.with_label_values(&[event]).observe(begun.elapsed().as_secs_f64());
     out
+}
+
+/// Asks a plugin whether an event may help a pod, and notes how long that took.
+pub fn hinted(plugin: &str, event: &str, ask: impl FnOnce() -> Hint) -> Hint {
+    let begun = Instant::now();
+    let hint = ask();
+    let label = if hint == Hint::Queue { "Queue" } else { "QueueSkip" };
+    HINT_SECONDS.with_label_values(&[plugin, event, label]).observe(begun.elapsed().as_secs_f64());
+    hint
+}
+
+/// Runs a plugin, and notes how long that took in the cycles whose plugins are timed one by one.
+pub fn plugin<T: Outcome>(sampled: bool, point: Point, name: &str, run: impl FnOnce() -> T) -> T {
+    if !sampled {
+        return run();
+    }
+    let begun = Instant::now();
+    let out = run();
+    plugin_took(sampled, point, name, &out, begun.elapsed());
+    out
+}
+
+/// As [`plugin`], for one that has run.
+pub fn plugin_took(sampled: bool, point: Point, name: &str, out: &impl Outcome, took: Duration) {
+    if sampled {
+        PLUGIN_SECONDS.with_label_values(&[name, point.name(), out.label()]).observe(took.as_secs_f64());
+    }
+}
+
+/// What counts how often a plugin is asked.
+pub fn evaluations(plugin: &str, point: Point, profile: &str) -> Counter {
+    EVALUATIONS.with_label_values(&[plugin, point.name(), profile])
+}
+
+/// Notes an event that is kept for pods being scheduled (or one that no longer is).
+pub fn in_flight(event: &str, by: f64) {
+    IN_FLIGHT.with_label_values(&[event]).add(by);
 }
 
 /// Notes that victims were sent away, or that it failed.

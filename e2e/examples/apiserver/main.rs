@@ -15,6 +15,7 @@ mod lists;
 mod memory;
 mod objects;
 mod pods;
+mod process;
 mod watches;
 mod world;
 

@@ -3,19 +3,20 @@
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
 use crate::client::Client;
 use crate::pki::{Identity, Pki};
+use crate::process::Process;
 
 /// See the module. Everything ends with it.
 pub struct World {
     dir: PathBuf,
-    etcd: Child,
-    server: Child,
+    etcd: Process,
+    server: Process,
     etcd_port: u16,
     port: u16,
     pki: Pki,
@@ -28,12 +29,7 @@ fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-fn quiet(command: &mut Command, log: &Path) -> anyhow::Result<Child> {
-    let log = fs::File::create(log)?;
-    Ok(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?)
-}
-
-fn start_etcd(dir: &Path, port: u16, peer: u16) -> anyhow::Result<Child> {
+fn start_etcd(dir: &Path, port: u16, peer: u16) -> anyhow::Result<Process> {
     let (c, p) = (format!("http://127.0.0.1:{port}"), format!("http://127.0.0.1:{peer}"));
     let mut command = Command::new("etcd");
     command
@@ -42,7 +38,7 @@ fn start_etcd(dir: &Path, port: u16, peer: u16) -> anyhow::Result<Child> {
         .args(["--quota-backend-bytes", "8589934592", "--unsafe-no-fsync"])
         .arg("--data-dir")
         .arg(dir.join("etcd"));
-    quiet(&mut command, &dir.join("etcd.log")).context("etcd does not start")
+    Process::start(&mut command, &dir.join("etcd.log")).context("etcd does not start")
 }
 
 impl World {
@@ -71,7 +67,7 @@ impl World {
             format!("--service-account-signing-key-file={}", file("sa.key")),
         ]);
         let began = Instant::now();
-        let server = quiet(&mut command, &dir.join("server.log")).context("the server does not start")?;
+        let server = Process::start(&mut command, &dir.join("server.log")).context("the server does not start")?;
         let mut world = Self { dir, etcd, server, etcd_port, port, pki, start: (0.0, 0.0) };
         world.ready().await?;
         world.start = (began.elapsed().as_secs_f64() * 1e3, world.cpu().as_secs_f64() * 1e3);
@@ -128,23 +124,20 @@ impl World {
         Ok(etcd_client::Client::connect([format!("127.0.0.1:{}", self.etcd_port)], None).await?)
     }
 
-    /// CPU time that the server has used, of all its threads that live.
+    /// CPU time that the server has used.
     pub fn cpu(&self) -> Duration {
-        let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", self.server.id())) else { return Duration::ZERO };
-        let of =
-            |path: PathBuf| fs::read_to_string(path.join("schedstat")).ok()?.split(' ').next()?.parse::<u64>().ok();
-        Duration::from_nanos(tasks.flatten().filter_map(|t| of(t.path())).sum())
-    }
-
-    fn status_mb(&self, key: &str) -> f64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.server.id())).unwrap_or_default();
-        let line = status.lines().find_map(|l| l.strip_prefix(key)).unwrap_or("");
-        line.trim().trim_end_matches(" kB").trim().parse::<f64>().unwrap_or(f64::NAN) * 1024.0 / 1e6
+        self.server.cpu()
     }
 
     /// Memory of the server that is resident now.
     pub fn rss_mb(&self) -> f64 {
-        self.status_mb("VmRSS:")
+        self.server.rss_mb()
+    }
+
+    /// Where files of other programs may lie.
+    #[allow(dead_code, reason = "not every benchmark starts another program")]
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// Milliseconds of the server's CPU that `work` takes.
@@ -159,9 +152,8 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        for child in [&mut self.server, &mut self.etcd] {
-            child.kill().and_then(|()| child.wait()).ok();
-        }
+        self.server.stop();
+        self.etcd.stop();
         fs::remove_dir_all(&self.dir).ok();
     }
 }

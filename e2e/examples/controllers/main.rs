@@ -14,6 +14,9 @@ mod manager;
 #[path = "../../../apiserver/tests/harness/pki.rs"]
 #[allow(dead_code, reason = "shared with the tests of the server")]
 mod pki;
+#[path = "../apiserver/process.rs"]
+#[allow(dead_code, reason = "shared with the benchmark of the server")]
+mod process;
 mod replicas;
 mod services;
 #[path = "../apiserver/world.rs"]

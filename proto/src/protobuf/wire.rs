@@ -52,10 +52,14 @@ pub(crate) fn nested(number: u32, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec
 
 /// One value as found on the wire.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Wire<'a> {
+pub enum Wire<'a> {
+    /// Whole numbers, booleans, enums.
     Varint(u64),
+    /// Eight bytes, of a double say.
     Fixed64(u64),
+    /// Four bytes, which no type of the API uses.
     Fixed32,
+    /// Texts, bytes and messages.
     Bytes(&'a [u8]),
 }
 
@@ -77,23 +81,47 @@ impl<'a> Wire<'a> {
         Err(Error::WrongWireType(self.wire_type(), name))
     }
 
-    pub(crate) fn bytes(self, field: &str) -> Result<&'a [u8], Error> {
+    /// Texts and messages.
+    ///
+    /// # Errors
+    /// [`Error::WrongWireType`] for anything else; `field` names it there.
+    pub fn bytes(self, field: &str) -> Result<&'a [u8], Error> {
         match self {
             Self::Bytes(b) => Ok(b),
             other => other.wrong(field),
         }
     }
 
-    pub(crate) fn text(self, field: &str) -> Result<String, Error> {
+    /// Text; what is not UTF-8 is replaced.
+    ///
+    /// # Errors
+    /// As [`Wire::bytes`].
+    pub fn text(self, field: &str) -> Result<String, Error> {
         Ok(String::from_utf8_lossy(self.bytes(field)?).into_owned())
     }
 
-    pub(crate) fn int(self, field: &str) -> Result<i64, Error> {
+    /// A whole number.
+    ///
+    /// # Errors
+    /// As [`Wire::bytes`].
+    pub fn int(self, field: &str) -> Result<i64, Error> {
         match self {
             Self::Varint(v) => Ok(v.cast_signed()),
             other => other.wrong(field),
         }
     }
+}
+
+/// The fields of one message in the order of its bytes, for those who look for a few of them. Ends with the first error.
+pub fn fields(data: &[u8]) -> impl Iterator<Item = Result<(u32, Wire<'_>), Error>> {
+    let mut reader = Some(Reader::new(data));
+    std::iter::from_fn(move || {
+        let next = reader.as_mut()?.next();
+        if next.is_err() {
+            reader = None;
+        }
+        next.transpose()
+    })
 }
 
 pub(crate) struct Reader<'a> {

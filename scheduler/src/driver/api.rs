@@ -6,8 +6,11 @@ use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::Request;
+use serde::Serialize;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
-use shared::informer::Store;
+use shared::informer::{Cached, Store};
 
 use crate::framework::api::{Api, ApiError};
 use crate::model::PodInfo;
@@ -34,6 +37,29 @@ impl KubeApi {
     }
 }
 
+/// HOT: written once per pod, so without a tree.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Binding<'a> {
+    api_version: &'a str,
+    kind: &'a str,
+    metadata: Target<'a>,
+    target: Chosen<'a>,
+}
+
+#[derive(Serialize)]
+struct Target<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    uid: &'a str,
+}
+
+#[derive(Serialize)]
+struct Chosen<'a> {
+    kind: &'a str,
+    name: &'a str,
+}
+
 fn failed(error: kube::Error) -> ApiError {
     match error {
         kube::Error::Api(status) => ApiError { code: status.code, message: status.message.clone() },
@@ -44,15 +70,25 @@ fn failed(error: kube::Error) -> ApiError {
 #[async_trait]
 impl Api for KubeApi {
     async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), ApiError> {
-        let binding = json!({
-            "apiVersion": "v1",
-            "kind": "Binding",
-            "metadata": {"namespace": &*pod.namespace, "name": &*pod.name, "uid": &*pod.uid},
-            "target": {"kind": "Node", "name": node},
-        });
-        let done: Result<Value, _> =
-            self.pods(pod).create_subresource("binding", &pod.name, &PostParams::default(), &binding).await;
-        done.map(drop).map_err(failed)
+        let binding = Binding {
+            api_version: "v1",
+            kind: "Binding",
+            metadata: Target { namespace: &pod.namespace, name: &pod.name, uid: &pod.uid },
+            target: Chosen { kind: "Node", name: node },
+        };
+        let body = serde_json::to_vec(&binding).map_err(|e| ApiError { code: 0, message: e.to_string() })?;
+        let pods = Request::new(<Pod as Cached>::collection_path(Some(&pod.namespace)));
+        let request = pods.create_subresource("binding", &pod.name, &PostParams::default(), body);
+        let request = request.map_err(|e| ApiError { code: 400, message: e.to_string() })?;
+        self.client.request::<IgnoredAny>(request).await.map(drop).map_err(failed)
+    }
+
+    async fn node_of(&self, pod: &PodInfo) -> Result<Option<String>, ApiError> {
+        let found = self.pods(pod).get(&pod.name).await.map_err(failed)?;
+        if found.metadata.uid.as_deref() != Some(&*pod.uid) {
+            return Err(ApiError { code: 404, message: format!("pods \"{}\" not found", pod.name) });
+        }
+        Ok(found.spec.and_then(|spec| spec.node_name).filter(|node| !node.is_empty()))
     }
 
     async fn patch_status(&self, pod: &PodInfo, mut patch: Value) -> Result<(), ApiError> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::core::v1::Service;
 use parking_lot::Mutex;
 use shared::informer::{Event, Informer, Object};
 use tokio::sync::{Notify, oneshot};
@@ -110,8 +110,8 @@ impl Core {
         }
     }
 
-    pub(super) fn node_seen(&self, node: &Node) {
-        let base = NodeBase::from_api(node);
+    pub(super) fn node_seen(&self, base: impl Into<Arc<NodeBase>>) {
+        let base: Arc<NodeBase> = base.into();
         let mut cache = self.cache.lock();
         let old = cache.node(&base.name).map(|n| Arc::clone(&n.base));
         let Some(new) = cache.set_node(base).map(|n| Arc::clone(&n.base)) else { return };
@@ -119,8 +119,8 @@ impl Core {
         self.happened(&ClusterEvent::Node { old, new });
     }
 
-    pub(super) fn node_gone(&self, node: &Node) {
-        self.cache.lock().remove_node(node.metadata.name.as_deref().unwrap_or_default());
+    pub(super) fn node_gone(&self, name: &str) {
+        self.cache.lock().remove_node(name);
         self.happened(&ClusterEvent::NodeGone);
     }
 
@@ -158,8 +158,8 @@ impl Core {
     pub(super) fn listen(self: &Arc<Self>, informers: &Informers) {
         let core = Arc::clone(self);
         informers.nodes.add_handler(move |event| match event {
-            Event::Added(node) | Event::Updated { new: node, .. } => core.node_seen(node),
-            Event::Deleted(node) => core.node_gone(node),
+            Event::Added(node) | Event::Updated { new: node, .. } => core.node_seen(Arc::clone(&node.base)),
+            Event::Deleted(node) => core.node_gone(&node.base.name),
         });
         let core = Arc::clone(self);
         informers.pods.add_handler(move |event| match event {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rand::Rng as _;
 use serde_json::json;
 use shared::events::Kind;
 use shared::run::TaskGroup;
@@ -19,6 +20,8 @@ use crate::queue::QueuedPod;
 
 /// How often at least the clock is looked at.
 const TICK: Duration = Duration::from_secs(1);
+/// In so many of a hundred cycles plugins are timed one by one, as upstream has it.
+const SAMPLED: u32 = 10;
 
 /// The one task that decides.
 pub(super) struct Cycle {
@@ -86,7 +89,7 @@ impl Cycle {
         }
         self.core.cache.lock().refresh(&mut self.snapshot);
         let nominated = self.core.queue.lock().nominated();
-        let mut state = CycleState::default();
+        let mut state = CycleState::new(rand::rng().random_range(0..100) < SAMPLED);
         let cx = Context {
             snapshot: &self.snapshot,
             listers: &self.core.stores,
@@ -137,6 +140,8 @@ impl Cycle {
                     metrics::preemption(found.as_ref().filter(|r| r.nominate.is_some()).map(|r| r.victims.len()));
                     rescue = found;
                 }
+                // Whoever changes promises must not have to copy them for this cycle.
+                drop(nominated);
                 metrics::attempt(&profile.name, Attempt::Unschedulable, started.elapsed());
                 self.make_room(&profile, &pod, rescue.as_ref());
                 self.reporter.failed(&profile, queued, Failure::Unfit(diagnosis), rescue);
@@ -273,7 +278,9 @@ impl Binding {
         let begun = Instant::now();
         for (name, plugin) in self.profile.pre_binders() {
             if plugin.applies(&self.state, pod) {
+                let began = Instant::now();
                 let status = plugin.pre_bind(api, &self.state, pod, node).await;
+                metrics::plugin_took(self.state.sampled, Point::PreBind, name, &status, began.elapsed());
                 if !status.is_success() {
                     metrics::observe_point(Point::PreBind, &self.profile.name, status.code().name(), begun.elapsed());
                     return said("PreBind", name, &status);
@@ -289,7 +296,9 @@ impl Binding {
         }
         let mut status = Status::SKIP;
         for (name, plugin) in self.profile.binders() {
+            let began = Instant::now();
             status = plugin.bind(api, &self.state, pod, node).await;
+            metrics::plugin_took(self.state.sampled, Point::Bind, name, &status, began.elapsed());
             if status.is_skip() {
                 continue;
             }

@@ -109,3 +109,73 @@ pub(super) fn explain(core: &Core, mut info: PodInfo) -> Result<Explanation, Str
     explanation.bound_to = bound_to.map(|n| n.to_string());
     Ok(explanation)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::time::Duration;
+
+    use shared::authn::Anonymous;
+    use shared::authz::{AlwaysAllow, Authorizer, PathAllowList};
+    use shared::run::{Shutdown, TaskGroup};
+    use shared::serve::{Health, Server};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+
+    use super::*;
+    use crate::driver::tests::World;
+    use crate::testing::{node, pod};
+
+    async fn ask(address: SocketAddr, method: &str, target: &str, body: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(address).await.expect("connects");
+        let length = body.len();
+        let text = format!(
+            "{method} {target} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        );
+        stream.write_all(text.as_bytes()).await.expect("sends");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("answers");
+        let code = answer.split(' ').nth(1).and_then(|code| code.parse().ok());
+        (code.unwrap_or_default(), answer)
+    }
+
+    fn serve(core: Arc<Core>, authorizer: Arc<dyn Authorizer>, tasks: &TaskGroup, stop: &Shutdown) -> SocketAddr {
+        let source = Arc::new(Source::default());
+        assert!(source.core.set(core).is_ok());
+        Server::plain("test", "127.0.0.1:0".parse().expect("address"))
+            .access(Arc::new(Anonymous), authorizer)
+            .health(&Health::with_ping())
+            .routes(move |config| routes(config, Arc::clone(&source)))
+            .start(tasks, stop)
+            .expect("starts")
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn only_those_who_may_are_told() {
+        let world = World::start(0);
+        world.core.node_seen(node("n").base());
+        world.add(&pod("large").cpu("9"));
+        let (tasks, stop) = (TaskGroup::new(), Shutdown::new());
+        let only_health: Arc<dyn Authorizer> = Arc::new(PathAllowList::new(&["/healthz".into()]));
+        let closed = serve(Arc::clone(&world.core), only_health, &tasks, &stop);
+        let open = serve(Arc::clone(&world.core), Arc::new(AlwaysAllow), &tasks, &stop);
+        let (get, manifest) =
+            ("/explain?pod=large", r#"{"kind": "Pod", "spec": {"containers": [{"name": "c", "image": "i"}]}}"#);
+
+        assert_eq!(ask(closed, "GET", "/healthz", "").await.0, 200);
+        for (method, target, verb) in [("GET", get, "get"), ("POST", PATH, "post")] {
+            let (code, answer) = ask(closed, method, target, manifest).await;
+            assert_eq!(code, 403, "{answer}");
+            let why = format!(r#"forbidden: User \"system:anonymous\" cannot {verb} path \"/explain\""#);
+            assert!(answer.contains(&why), "{answer}");
+        }
+        let (code, answer) = ask(open, "GET", get, "").await;
+        assert!(code == 200 && answer.contains("0/1 nodes are available: 1 Insufficient cpu."), "{answer}");
+        let (code, answer) = ask(open, "POST", PATH, manifest).await;
+        assert!(code == 200 && answer.contains("1/1 nodes are available"), "{answer}");
+        assert_eq!(ask(open, "GET", "/explain?pod=nobody", "").await.0, 404);
+        assert_eq!(ask(open, "POST", PATH, "kind: Service").await.0, 400);
+        stop.trigger();
+        assert!(tasks.drain(Duration::from_secs(20)).await);
+    }
+}

@@ -77,7 +77,8 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let stores = informers.stores();
     let pods = informers.pods.store();
     let whole_pods = informers.whole_pods.as_ref().map(|i| i.store()).unwrap_or_default();
-    let objects = Objects { pods: whole_pods, nodes: informers.nodes.store() };
+    let whole_nodes = informers.whole_nodes.as_ref().map(|i| i.store()).unwrap_or_default();
+    let objects = Objects { pods: whole_pods, nodes: whole_nodes };
     let extenders = extender::extenders(&settings.0, &objects)?;
     let profiles: Profiles = profiles
         .into_iter()
@@ -201,5 +202,7 @@ async fn serve(
     Ok(())
 }
 
+#[cfg(test)]
+mod chaos;
 #[cfg(test)]
 mod tests;

@@ -12,13 +12,14 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use parking_lot::Mutex;
+use serde::{Deserialize, Deserializer};
 use shared::informer::{Cached, Event, Factory, Informer, Scope, Store};
 
 use crate::framework::lister::combined_selector;
 use crate::framework::{Ledger, Listers};
-use crate::model::demand::Interner;
+use crate::model::protobuf::PodReader;
 use crate::model::selector::Labels;
-use crate::model::{Demand, Inventory, PodInfo, Selector};
+use crate::model::{Demand, Inventory, NodeBase, PodInfo, Selector};
 
 const BY_CLASS: &str = "class";
 const BY_NODE: &str = "node";
@@ -27,7 +28,9 @@ const BY_NODE: &str = "node";
 pub(super) struct Informers {
     pub(super) pods: Informer<PodInfo>,
     pub(super) whole_pods: Option<Informer<Pod>>,
-    pub(super) nodes: Informer<Node>,
+    pub(super) nodes: Informer<SeenNode>,
+    /// Nodes as they are, for extenders.
+    pub(super) whole_nodes: Option<Informer<Node>>,
     pub(super) volumes: Informer<PersistentVolume>,
     pub(super) claims: Informer<PersistentVolumeClaim>,
     pub(super) classes: Informer<StorageClass>,
@@ -57,6 +60,7 @@ impl Informers {
             pods: factory.informer_in(pods()),
             whole_pods: whole.then(|| factory.informer_in(pods())),
             nodes: factory.informer(),
+            whole_nodes: whole.then(|| factory.informer()),
             volumes: factory.informer(),
             claims: factory.informer(),
             classes: factory.informer(),
@@ -76,11 +80,15 @@ impl Informers {
             replica_sets: factory.informer(),
             stateful_sets: factory.informer(),
         };
-        let interner = Mutex::new(Interner::default());
-        it.pods.set_transform(move |pod| pod.intern(&mut interner.lock()));
-        if !whole {
-            it.nodes.set_transform(strip_node);
-        }
+        let reader = Arc::new(Mutex::new(PodReader::default()));
+        let (interning, sharing) = (Arc::clone(&reader), Arc::clone(&reader));
+        it.pods.read_protobuf(move |raw| reader.lock().read(raw));
+        it.pods.set_transform(move |pod| pod.intern(&mut interning.lock().interner));
+        it.nodes.set_transform(move |node| {
+            if let Some(base) = Arc::get_mut(&mut node.base) {
+                base.intern(&mut sharing.lock().interner);
+            }
+        });
         it.volumes.add_index(BY_CLASS, |v| vec![class_of(v)]);
         it.capacities.add_index(BY_CLASS, |c| vec![c.storage_class_name.clone()]);
         it.attachments.add_index(BY_NODE, |a| vec![a.spec.node_name.clone()]);
@@ -163,13 +171,36 @@ impl Cached for PodInfo {
     }
 }
 
-fn strip_node(node: &mut Node) {
-    node.metadata.annotations = None;
-    if let Some(status) = &mut node.status {
-        status.conditions = None;
-        status.node_info = None;
-        status.volumes_attached = None;
-        status.volumes_in_use = None;
+/// A node, in the form in which it is decided upon.
+#[derive(Debug, Clone)]
+pub(super) struct SeenNode {
+    pub(super) base: Arc<NodeBase>,
+    version: Box<str>,
+}
+
+impl<'de> Deserialize<'de> for SeenNode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let node = Node::deserialize(deserializer)?;
+        let version = node.metadata.resource_version.as_deref().unwrap_or_default().into();
+        Ok(Self { base: Arc::new(NodeBase::from_api(&node)), version })
+    }
+}
+
+impl Cached for SeenNode {
+    fn kind_name() -> Cow<'static, str> {
+        "Node".into()
+    }
+
+    fn collection_path(_: Option<&str>) -> String {
+        <Node as Cached>::collection_path(None)
+    }
+
+    fn cache_key(&self) -> (&str, &str) {
+        ("", &self.base.name)
+    }
+
+    fn cache_version(&self) -> Option<&str> {
+        Some(&*self.version).filter(|v| !v.is_empty())
     }
 }
 

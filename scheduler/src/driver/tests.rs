@@ -44,6 +44,10 @@ impl Api for Recording {
         if bad.is_ok() { Err(ApiError { code: 500, message: "no".into() }) } else { Ok(()) }
     }
 
+    async fn node_of(&self, _: &PodInfo) -> Result<Option<String>, ApiError> {
+        Ok(None)
+    }
+
     async fn patch_status(&self, pod: &PodInfo, patch: Value) -> Result<(), ApiError> {
         let status = &patch["status"];
         let what = status["conditions"][0]["reason"].as_str().unwrap_or("-");
@@ -79,8 +83,8 @@ impl Api for Recording {
     }
 }
 
-struct World {
-    core: Arc<Core>,
+pub(super) struct World {
+    pub(super) core: Arc<Core>,
     pods: Arc<Mutex<HashMap<String, Arc<PodInfo>>>>,
     calls: UnboundedReceiver<String>,
     stop: Shutdown,
@@ -88,7 +92,7 @@ struct World {
 
 impl World {
     /// A running scheduler without nodes and pods.
-    fn start(bad_bindings: usize) -> Self {
+    pub(super) fn start(bad_bindings: usize) -> Self {
         let profile = Profile::build(&ProfileConfig::default()).expect("profile");
         let profiles: Profiles = [(Arc::clone(&profile.name), Arc::new(profile))].into();
         let profiles = Arc::new(profiles);
@@ -119,7 +123,7 @@ impl World {
         Self { core, pods, calls, stop }
     }
 
-    fn add(&self, p: &PodBuilder) {
+    pub(super) fn add(&self, p: &PodBuilder) {
         let info = Arc::new(p.info());
         self.pods.lock().insert(info.name.to_string(), Arc::clone(&info));
         self.core.pod_seen(&info);
@@ -150,15 +154,15 @@ async fn a_pod_waits_for_a_node_that_fits() {
     let mut world = World::start(0);
     world.add(&pod("p").cpu("6"));
     assert_eq!(world.next().await, "patch p Unschedulable -");
-    world.core.node_seen(&node("small").api());
-    world.core.node_seen(&node("large").has("cpu", "8").api());
+    world.core.node_seen(node("small").base());
+    world.core.node_seen(node("large").has("cpu", "8").base());
     assert_eq!(world.next().await, "bind p large");
 }
 
 #[tokio::test]
 async fn the_room_of_a_bound_pod_is_taken_before_it_is_seen_bound() {
     let mut world = World::start(0);
-    world.core.node_seen(&node("n").api());
+    world.core.node_seen(node("n").base());
     world.add(&pod("a").cpu("3"));
     world.add(&pod("b").cpu("3"));
     let first = world.next().await;
@@ -170,7 +174,7 @@ async fn the_room_of_a_bound_pod_is_taken_before_it_is_seen_bound() {
 #[tokio::test]
 async fn a_failed_binding_is_tried_again() {
     let mut world = World::start(1);
-    world.core.node_seen(&node("n").api());
+    world.core.node_seen(node("n").base());
     world.add(&pod("p").cpu("3"));
     let mut calls = Vec::new();
     while calls.iter().filter(|c: &&String| c.as_str() == "bind p n").count() < 2 && calls.len() < 5 {
@@ -183,7 +187,7 @@ async fn a_failed_binding_is_tried_again() {
 #[tokio::test]
 async fn victims_are_marked_then_deleted_and_their_room_is_kept() {
     let mut world = World::start(0);
-    world.core.node_seen(&node("n").api());
+    world.core.node_seen(node("n").base());
     world.add(&pod("victim").cpu("3").priority(1).on("n"));
     world.add(&pod("p").cpu("3").priority(100));
     let mut calls = vec![world.next().await, world.next().await, world.next().await];
@@ -203,7 +207,7 @@ async fn victims_are_marked_then_deleted_and_their_room_is_kept() {
 #[tokio::test]
 async fn other_schedulers_pods_are_left_alone() {
     let mut world = World::start(0);
-    world.core.node_seen(&node("n").api());
+    world.core.node_seen(node("n").base());
     world.add(&pod("other").set("/spec", "schedulerName", json!("other")));
     world.add(&pod("mine"));
     assert_eq!(world.next().await, "bind mine n");

@@ -21,46 +21,70 @@ use crate::settings;
 
 pub use print::table;
 pub use target::{Priorities, from_manifest, with_priority};
-pub use world::{Dump, World, priorities};
+pub use world::{Dump, World, documents, listers, priorities};
 
 const NAME: &str = "explain";
 
 fn command() -> Command {
-    let path = |name: &'static str, help: &'static str| {
-        Arg::new(name).long(name).help(help).value_name("FILE").value_parser(value_parser!(PathBuf))
-    };
     Command::new("kube-scheduler explain")
         .about("Tells, node by node, why a pod fits or not, and how the nodes that fit score. Changes nothing.")
         .arg(Arg::new("pod").value_name("POD").help("Name of a pod that exists"))
         .arg(Arg::new("namespace").short('n').long("namespace").value_name("NAMESPACE").default_value("default"))
         .arg(
-            path(
+            path_arg(
                 "filename",
                 "YAML or JSON of a pod, or of what makes pods, that does not exist yet (- for standard input)",
             )
             .short('f')
             .conflicts_with("pod"),
         )
-        .arg(path("kubeconfig", "Credentials for a live cluster"))
-        .arg(
-            path("from-dump", "Objects from a file, or a folder of files, as kubectl get -o json or yaml writes them")
-                .conflicts_with("kubeconfig"),
-        )
-        .arg(path("config", "KubeSchedulerConfiguration with the profiles to ask"))
-        .arg(
-            Arg::new("output")
-                .short('o')
-                .long("output")
-                .value_parser(["table", "json"])
-                .default_value("table")
-                .action(ArgAction::Set),
-        )
+        .args(common_args())
+}
+
+pub(crate) fn path_arg(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).help(help).value_name("FILE").value_parser(value_parser!(PathBuf))
+}
+
+/// Where the cluster is, which profiles to ask, and how to print.
+pub(crate) fn common_args() -> [Arg; 4] {
+    [
+        path_arg("kubeconfig", "Credentials for a live cluster"),
+        path_arg("from-dump", "Objects from a file, or a folder of files, as kubectl get -o json or yaml writes them")
+            .conflicts_with("kubeconfig"),
+        path_arg("config", "KubeSchedulerConfiguration with the profiles to ask"),
+        Arg::new("output")
+            .short('o')
+            .long("output")
+            .value_parser(["table", "json"])
+            .default_value("table")
+            .action(ArgAction::Set),
+    ]
+}
+
+/// The cluster and the profiles that the arguments name.
+pub(crate) async fn cluster(matches: &ArgMatches) -> anyhow::Result<(Dump, Vec<Profile>)> {
+    let path = |name: &str| matches.get_one::<PathBuf>(name).map(PathBuf::as_path);
+    let dump = match path("from-dump") {
+        Some(path) => Dump::load(path)?,
+        None => Dump::read(&connect(path("kubeconfig")).await?).await?,
+    };
+    Ok((dump, profiles(path("config"))?))
 }
 
 /// Runs the command if the arguments (without the program's name) ask for it.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
+    run_command(NAME, command, tell, args)
+}
+
+/// Runs a command that prints one text, if the arguments ask for it by name.
+pub(crate) fn run_command(
+    name: &str,
+    command: fn() -> Command,
+    tell: impl AsyncFnOnce(&ArgMatches) -> anyhow::Result<String>,
+    args: impl IntoIterator<Item = OsString>,
+) -> Option<ExitCode> {
     let mut args = args.into_iter().peekable();
-    if args.peek().is_none_or(|first| first != NAME) {
+    if args.peek().is_none_or(|first| first != name) {
         return None;
     }
     let matches = match command().try_get_matches_from(args) {
@@ -87,14 +111,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
 }
 
 async fn tell(matches: &ArgMatches) -> anyhow::Result<String> {
-    let path = |name: &str| matches.get_one::<PathBuf>(name).map(PathBuf::as_path);
     let text = |name: &str| matches.get_one::<String>(name).cloned().unwrap_or_default();
-    let dump = match path("from-dump") {
-        Some(path) => Dump::load(path)?,
-        None => Dump::read(&connect(path("kubeconfig")).await?).await?,
-    };
-    let profiles = profiles(path("config"))?;
-    let explanation = match path("filename") {
+    let (dump, profiles) = cluster(matches).await?;
+    let explanation = match matches.get_one::<PathBuf>("filename") {
         Some(file) => {
             let pod = from_manifest(&manifest(file)?, &text("namespace"))?;
             let pod = with_priority(pod, &dump.priorities());
@@ -130,7 +149,7 @@ async fn connect(kubeconfig: Option<&Path>) -> anyhow::Result<kube::Client> {
     .await
 }
 
-fn profiles(config: Option<&Path>) -> anyhow::Result<Vec<Profile>> {
+pub(crate) fn profiles(config: Option<&Path>) -> anyhow::Result<Vec<Profile>> {
     const KIND: &str = "KubeSchedulerConfiguration";
     let tree: Value = match config {
         Some(path) => shared::config::load(&path.to_string_lossy(), KIND)?,

@@ -122,38 +122,39 @@ impl Dump {
     /// Files that cannot be read.
     pub fn load(path: &Path) -> anyhow::Result<Self> {
         let mut out = Self::default();
-        out.load_from(path)?;
+        documents(path, &mut |document| out.add(document))?;
         Ok(out)
-    }
-
-    fn load_from(&mut self, path: &Path) -> anyhow::Result<()> {
-        let reading = || format!("reading {}", path.display());
-        if path.is_dir() {
-            let entries = std::fs::read_dir(path).with_context(reading)?;
-            let mut inside = entries.map(|e| e.map(|e| e.path())).collect::<Result<Vec<_>, _>>()?;
-            inside.sort();
-            let readable =
-                |p: &Path| p.is_dir() || p.extension().is_some_and(|e| ["json", "yaml", "yml"].iter().any(|x| e == *x));
-            return inside.iter().filter(|p| readable(p)).try_for_each(|p| self.load_from(p));
-        }
-        let text = std::fs::read_to_string(path).with_context(reading)?;
-        // JSON is read as such: it is YAML too, but that takes far longer.
-        if text.trim_start().starts_with('{') {
-            for value in serde_json::Deserializer::from_str(&text).into_iter::<Value>() {
-                self.add(value.with_context(reading)?)?;
-            }
-            return Ok(());
-        }
-        for document in serde_norway::Deserializer::from_str(&text) {
-            self.add(Value::deserialize(document).with_context(reading)?)?;
-        }
-        Ok(())
     }
 
     /// What priority classes say.
     pub fn priorities(&self) -> Priorities {
         priorities(&self.priority_classes)
     }
+}
+
+/// Calls `take` for every object (or list of objects) in a file, or in all files of a folder, in turn.
+///
+/// # Errors
+/// Files that cannot be read, and those of `take`.
+pub fn documents(path: &Path, take: &mut dyn FnMut(Value) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let reading = || format!("reading {}", path.display());
+    if path.is_dir() {
+        let entries = std::fs::read_dir(path).with_context(reading)?;
+        let mut inside = entries.map(|e| e.map(|e| e.path())).collect::<Result<Vec<_>, _>>()?;
+        inside.sort();
+        let readable =
+            |p: &Path| p.is_dir() || p.extension().is_some_and(|e| ["json", "yaml", "yml"].iter().any(|x| e == *x));
+        return inside.iter().filter(|p| readable(p)).try_for_each(|p| documents(p, take));
+    }
+    let text = std::fs::read_to_string(path).with_context(reading)?;
+    // JSON is read as such: it is YAML too, but that takes far longer.
+    if text.trim_start().starts_with('{') {
+        return serde_json::Deserializer::from_str(&text)
+            .into_iter::<Value>()
+            .try_for_each(|value| take(value.with_context(reading)?));
+    }
+    serde_norway::Deserializer::from_str(&text)
+        .try_for_each(|document| take(Value::deserialize(document).with_context(reading)?))
 }
 
 /// What priority classes say.
@@ -234,7 +235,8 @@ impl World {
     }
 }
 
-fn listers(dump: &Dump) -> Fixed {
+/// What plugins look up.
+pub fn listers(dump: &Dump) -> Fixed {
     let mut out = Fixed::default();
     macro_rules! by_name {
         ($($to:ident <- $from:ident by $key:ident),* $(,)?) => {

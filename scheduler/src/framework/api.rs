@@ -23,6 +23,8 @@ pub struct ApiError {
 pub trait Api: Send + Sync {
     /// Creates the Binding.
     async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), ApiError>;
+    /// The node that the server has a pod on, if any; 404 when it is not the one with that uid any more.
+    async fn node_of(&self, pod: &PodInfo) -> Result<Option<String>, ApiError>;
     /// Merges into a pod's status.
     async fn patch_status(&self, pod: &PodInfo, patch: serde_json::Value) -> Result<(), ApiError>;
     /// Deletes a pod, if it still is the one with that uid.

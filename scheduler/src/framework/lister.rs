@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Servic
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
+use parking_lot::Mutex;
 
 use super::ledger::Ledger;
 use crate::model::selector::Labels;
@@ -90,6 +91,8 @@ pub struct Fixed {
     pub resource_claims: HashMap<(String, String), Arc<ResourceClaim>>,
     /// Resource slices.
     pub slices: Vec<Arc<ResourceSlice>>,
+    /// What was last read from the slices, and from which.
+    inventory: Mutex<(Vec<Arc<ResourceSlice>>, Arc<Inventory>)>,
     /// The books.
     pub ledger: Arc<Ledger>,
     /// Labels of namespaces.
@@ -161,7 +164,12 @@ impl Listers for Fixed {
     }
 
     fn inventory(&self) -> Arc<Inventory> {
-        Arc::new(Inventory::of(&self.slices))
+        let mut known = self.inventory.lock();
+        let same = |(a, b): (&Arc<ResourceSlice>, &Arc<ResourceSlice>)| Arc::ptr_eq(a, b);
+        if known.0.len() != self.slices.len() || !known.0.iter().zip(&self.slices).all(same) {
+            *known = (self.slices.clone(), Arc::new(Inventory::of(&self.slices)));
+        }
+        Arc::clone(&known.1)
     }
 
     fn ledger(&self) -> &Arc<Ledger> {

@@ -4,6 +4,7 @@
 
 pub mod api;
 pub mod config;
+mod counted;
 pub mod diagnosis;
 pub mod domains;
 pub mod event;

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use super::config::{Plugins, ProfileConfig};
+use super::counted;
 use super::diagnosis::{NO_NODES, Rejected};
 use super::event::{ClusterEvent, Hint};
 use super::extender::Extenders;
@@ -16,7 +17,7 @@ use super::registry;
 use super::state::CycleState;
 use super::status::{Code, Reason, Status};
 use super::table::{Layout, invalid_score};
-use crate::metrics::{Point, timed};
+use crate::metrics::{self, Point, timed};
 use crate::model::{NodeInfo, PodInfo};
 
 /// Why a configuration cannot be used.
@@ -111,10 +112,11 @@ impl Profile {
         if bind.is_empty() {
             return Err(ConfigError::Bind(name));
         }
-        let pre_filter = plain(collect!(pre_filter, "PreFilter"));
-        let filter = plain(collect!(filter, "Filter"));
-        let pre_score = plain(collect!(pre_score, "PreScore"));
-        let score: Vec<_> = collect!(score, "Score").into_iter().map(|(it, w): (_, i64)| (it, w.max(1))).collect();
+        let pre_filter = counted::pre_filters(plain(collect!(pre_filter, "PreFilter")), &name);
+        let filter = counted::filters(plain(collect!(filter, "Filter")), &name);
+        let pre_score = counted::pre_scores(plain(collect!(pre_score, "PreScore")), &name);
+        let score = collect!(score, "Score").into_iter().map(|(it, w): (_, i64)| (it, w.max(1))).collect();
+        let score = counted::scores(score, &name);
         Ok(Self {
             layout: Layout::of(&built, &pre_filter, &filter, &pre_score, &score),
             percentage: config.percentage_of_nodes_to_score,
@@ -169,7 +171,8 @@ impl Profile {
                 continue;
             }
             match self.requeue.iter().find(|(name, _)| *name == rejector) {
-                Some((_, Some(requeue))) if requeue.hint(pod, event) == Hint::Skip => {}
+                Some((name, Some(requeue)))
+                    if metrics::hinted(name, event.label(), || requeue.hint(pod, event)) == Hint::Skip => {}
                 _ => return Hint::Queue,
             }
         }
@@ -180,7 +183,8 @@ impl Profile {
     pub fn pre_filter(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo) -> Result<Option<Limit>, Status> {
         let mut limit: Option<Limit> = None;
         for (name, plugin) in &self.pre_filter {
-            match plugin.pre_filter(cx, state, pod) {
+            let said = metrics::plugin(state.sampled, Point::PreFilter, name, || plugin.pre_filter(cx, state, pod));
+            match said {
                 Ok(PreFiltered::All) => {}
                 Ok(PreFiltered::Nodes(names)) => {
                     let mut now = limit.take().unwrap_or(Limit { plugins: Vec::new(), names: None });
@@ -275,7 +279,9 @@ impl Profile {
         let mut rescue = None;
         let mut code = Code::UnschedulableAndUnresolvable;
         for (name, plugin) in &self.post_filter {
-            let (found, status) = plugin.post_filter(cx, self, state, pod, rejected);
+            let (found, status) = metrics::plugin(state.sampled, Point::PostFilter, name, || {
+                plugin.post_filter(cx, self, state, pod, rejected)
+            });
             match status.code() {
                 Code::Success => return (found, status.by(name)),
                 Code::Unschedulable => code = Code::Unschedulable,
@@ -320,7 +326,8 @@ impl Profile {
     ) -> Result<Vec<PluginScores>, Status> {
         timed(Point::PreScore, &self.name, || {
             for (name, plugin) in &self.pre_score {
-                let status = plugin.pre_score(cx, state, pod, nodes);
+                let status =
+                    metrics::plugin(state.sampled, Point::PreScore, name, || plugin.pre_score(cx, state, pod, nodes));
                 if status.is_skip() {
                     state.skip_score.push(name);
                 } else if !status.is_success() {
@@ -349,7 +356,7 @@ impl Profile {
     /// Runs Reserve; undoes it all when one says no.
     pub fn reserve(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo, node: &Arc<NodeInfo>) -> Status {
         for (name, plugin) in &self.reserve {
-            let status = plugin.reserve(cx, state, pod, node);
+            let status = metrics::plugin(state.sampled, Point::Reserve, name, || plugin.reserve(cx, state, pod, node));
             if !status.is_success() {
                 self.unreserve(state, pod, node.name());
                 return status.by(name);
@@ -418,7 +425,7 @@ fn run_filters(
     node: &NodeInfo,
 ) -> Status {
     for (name, plugin) in filters {
-        let status = plugin.filter(cx, state, pod, node);
+        let status = metrics::plugin(state.sampled, Point::Filter, name, || plugin.filter(cx, state, pod, node));
         if !status.is_success() {
             return status.by(name);
         }

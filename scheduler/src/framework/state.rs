@@ -35,11 +35,18 @@ pub struct CycleState {
     pub skip_filter: Vec<&'static str>,
     /// Plugins whose Score is skipped.
     pub skip_score: Vec<&'static str>,
+    /// Plugins are timed one by one in this cycle.
+    pub sampled: bool,
     /// Every filter that is left looks at the pod's demand and the node alone, so that its answers may be kept.
     pub node_only: bool,
 }
 
 impl CycleState {
+    /// Nothing noted yet.
+    pub fn new(sampled: bool) -> Self {
+        Self { sampled, ..Self::default() }
+    }
+
     /// Reads a note.
     pub fn get<T: Note>(&self) -> Option<&T> {
         self.notes.iter().find_map(|n| (**n).any().downcast_ref())
@@ -65,6 +72,7 @@ impl Clone for CycleState {
             notes: self.notes.iter().map(|n| (**n).copy()).collect(),
             skip_filter: self.skip_filter.clone(),
             skip_score: self.skip_score.clone(),
+            sampled: self.sampled,
             node_only: self.node_only,
         }
     }

@@ -21,6 +21,8 @@ struct Entry {
     dirty: bool,
     /// Holds newer forms of the same pods since then.
     renewed: bool,
+    /// Where the snapshot had it.
+    slot: usize,
 }
 
 #[derive(Debug)]
@@ -67,7 +69,13 @@ impl Cache {
         self.generation += 1;
         if !self.nodes.contains_key(name) {
             let base = NodeBase { name: Arc::clone(name), ..NodeBase::default() };
-            let entry = Entry { info: Arc::new(NodeInfo::new(base)), present: false, dirty: false, renewed: false };
+            let entry = Entry {
+                info: Arc::new(NodeInfo::new(base)),
+                present: false,
+                dirty: false,
+                renewed: false,
+                slot: usize::MAX,
+            };
             self.nodes.insert(Arc::clone(name), entry);
         }
         let entry = self.nodes.get_mut(name).expect("made above");
@@ -81,10 +89,11 @@ impl Cache {
     }
 
     /// Adds a node or takes over its new form; `None` when nothing that matters has changed.
-    pub fn set_node(&mut self, base: NodeBase) -> Option<Arc<NodeInfo>> {
+    pub fn set_node(&mut self, base: impl Into<Arc<NodeBase>>) -> Option<Arc<NodeInfo>> {
+        let base: Arc<NodeBase> = base.into();
         let name = Arc::clone(&base.name);
         let old = self.nodes.get(&name).filter(|e| e.present).map(|e| Arc::clone(&e.info.base));
-        if old.as_deref() == Some(&base) {
+        if old.as_ref() == Some(&base) {
             return None;
         }
         let old_images = old.as_ref().map(|o| &o.images);
@@ -96,7 +105,7 @@ impl Cache {
             }
         }
         self.present += usize::from(old.is_none());
-        self.touch(&name).base = Arc::new(base);
+        self.touch(&name).base = base;
         let entry = self.nodes.get_mut(&name)?;
         entry.present = true;
         Some(Arc::clone(&entry.info))
@@ -229,9 +238,9 @@ impl Cache {
                     let changed = std::mem::take(&mut entry.dirty) || !entry.renewed;
                     entry.renewed = false;
                     if entry.present && !changed {
-                        snapshot.renew(&entry.info);
+                        entry.slot = snapshot.renew(&entry.info, entry.slot);
                     } else if entry.present {
-                        snapshot.set(&entry.info);
+                        entry.slot = snapshot.set(&entry.info, entry.slot);
                     } else {
                         snapshot.drop_node(&name);
                     }

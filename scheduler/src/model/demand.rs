@@ -320,15 +320,27 @@ impl Interner {
 
     /// The shared form of a name, of a node say.
     pub fn name(&mut self, name: &Arc<str>) -> Arc<str> {
-        if let Some(known) = self.names.get(name) {
-            return Arc::clone(known);
+        match self.names.get(name) {
+            Some(known) => Arc::clone(known),
+            None => self.add_name(Arc::clone(name)),
         }
+    }
+
+    /// As [`Interner::name`], of a text.
+    pub fn text(&mut self, name: &str) -> Arc<str> {
+        match self.names.get(name) {
+            Some(known) => Arc::clone(known),
+            None => self.add_name(name.into()),
+        }
+    }
+
+    fn add_name(&mut self, name: Arc<str>) -> Arc<str> {
         if self.names.len() >= self.sweep_names_at.max(64) {
             self.names.retain(|n| Arc::strong_count(n) > 1);
             self.sweep_names_at = self.names.len() * 2;
         }
-        self.names.insert(Arc::clone(name));
-        Arc::clone(name)
+        self.names.insert(Arc::clone(&name));
+        name
     }
 
     /// The shared form of a demand: this one, if there was none yet.

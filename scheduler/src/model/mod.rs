@@ -9,6 +9,7 @@ pub mod demand;
 pub mod devices;
 pub mod node;
 pub mod pod;
+pub mod protobuf;
 pub mod requests;
 pub mod resource;
 pub mod selector;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
 
-use super::demand::HostPort;
+use super::demand::{HostPort, Interner};
 use super::pod::PodInfo;
 use super::resource::Resource;
 use super::selector::{Effect, Labels, Taint};
@@ -53,6 +53,12 @@ impl NodeBase {
             zone: zone_of(&labels),
             labels,
         }
+    }
+
+    /// Shares with other nodes what they have in common: the names of images, of which every node has dozens.
+    pub fn intern(&mut self, interner: &mut Interner) {
+        self.images = self.images.drain().map(|(name, size)| (interner.name(&name), size)).collect();
+        self.zone = interner.name(&self.zone);
     }
 
     /// Taints that keep pods away.

@@ -40,15 +40,21 @@ impl Snapshot {
         }
         let mut out = Self { images: Arc::new(images), ..Self::default() };
         for node in &nodes {
-            out.set(node);
+            out.set(node, usize::MAX);
         }
         out
     }
 
-    /// Adds a node or takes over its new state.
-    pub(super) fn set(&mut self, node: &Arc<NodeInfo>) {
-        let slot = match self.index.get(node.name()) {
-            Some(&slot) => {
+    /// The slot of a node, which probably still is `hint`.
+    fn slot(&self, node: &NodeInfo, hint: usize) -> Option<usize> {
+        let there = self.nodes.get(hint).is_some_and(|n| Arc::ptr_eq(n.name(), node.name()));
+        if there { Some(hint) } else { self.index.get(node.name()).copied() }
+    }
+
+    /// Adds a node or takes over its new state; its slot, which may be given next time.
+    pub(super) fn set(&mut self, node: &Arc<NodeInfo>, hint: usize) -> usize {
+        let slot = match self.slot(node, hint) {
+            Some(slot) => {
                 if self.nodes[slot].base.zone != node.base.zone {
                     self.order.take();
                 }
@@ -65,14 +71,14 @@ impl Snapshot {
         };
         self.classify(slot);
         self.note(slot);
+        slot
     }
 
     /// Takes over newer forms of the same pods, which is no change to anybody's chances.
-    pub(super) fn renew(&mut self, node: &Arc<NodeInfo>) {
-        match self.index.get(node.name()) {
-            Some(&slot) => self.nodes[slot] = Arc::clone(node),
-            None => self.set(node),
-        }
+    pub(super) fn renew(&mut self, node: &Arc<NodeInfo>, hint: usize) -> usize {
+        let Some(slot) = self.slot(node, hint) else { return self.set(node, hint) };
+        self.nodes[slot] = Arc::clone(node);
+        slot
     }
 
     /// Drops a node; the last one takes its slot.

@@ -250,9 +250,15 @@ impl Queue {
             }
         }
         let oldest = self.taken_at.keys().next().copied().unwrap_or(u64::MAX);
-        while self.first_event < oldest && self.events.pop_front().is_some() {
-            self.first_event += 1;
-        }
+        while self.first_event < oldest && self.forget_event() {}
+    }
+
+    /// Forgets the oldest event that is kept, if any.
+    fn forget_event(&mut self) -> bool {
+        let Some(event) = self.events.pop_front() else { return false };
+        metrics::in_flight(event.label(), -1.0);
+        self.first_event += 1;
+        true
     }
 
     /// A pod found no place (`rejectors` in it say why) or its attempt broke (no rejectors).
@@ -281,10 +287,10 @@ impl Queue {
     /// Something happened: brings back the pods it may help.
     pub fn happened(&mut self, event: &ClusterEvent, now: Instant) -> bool {
         if !self.in_flight.is_empty() {
+            metrics::in_flight(event.label(), 1.0);
             self.events.push_back(event.clone());
             if self.events.len() > MAX_EVENTS {
-                self.events.pop_front();
-                self.first_event += 1;
+                self.forget_event();
             }
         }
         let mut any = false;

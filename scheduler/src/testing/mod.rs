@@ -1,7 +1,6 @@
 //! Builders for pods and nodes in tests and benches.
 
 pub mod check;
-pub mod simulation;
 
 use std::sync::Arc;
 

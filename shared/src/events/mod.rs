@@ -15,14 +15,18 @@ use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::core::Request;
+use serde::Serialize;
+use serde::de::IgnoredAny;
 use tokio::sync::mpsc;
 
+use crate::informer::Cached;
 use crate::run::{Shutdown, TaskGroup};
 pub use crate::types::object_reference as reference;
 use correlate::{Correlator, Verdict};
 
 /// Events that may wait for the server; more are dropped.
-const PENDING: usize = 1000;
+const PENDING: usize = 4096;
 const ATTEMPTS: u32 = 3;
 const RETRY: Duration = Duration::from_secs(2);
 /// Longest message the API accepts.
@@ -216,7 +220,7 @@ impl Writer {
                 type_: Some(record.kind.as_str().to_owned()),
                 ..Event::default()
             };
-            Api::<Event>::namespaced(self.client.clone(), &namespace).create(&PostParams::default(), &event).await?;
+            self.post(&event, &namespace).await?;
             return Ok(name);
         }
         let event = CoreEvent {
@@ -233,8 +237,15 @@ impl Writer {
             type_: Some(record.kind.as_str().to_owned()),
             ..CoreEvent::default()
         };
-        Api::<CoreEvent>::namespaced(self.client.clone(), &namespace).create(&PostParams::default(), &event).await?;
+        self.post(&event, &namespace).await?;
         Ok(name)
+    }
+
+    /// Creates without looking at what comes back.
+    async fn post<K: Cached + Serialize>(&self, event: &K, namespace: &str) -> Result<(), kube::Error> {
+        let body = serde_json::to_vec(event).map_err(kube::Error::SerdeError)?;
+        let request = Request::new(K::collection_path(Some(namespace))).create(&PostParams::default(), body);
+        self.client.request::<IgnoredAny>(request.map_err(kube::Error::BuildRequest)?).await.map(drop)
     }
 
     async fn count(&self, record: &Record, name: &str, count: u32, message: &str) -> Result<(), kube::Error> {

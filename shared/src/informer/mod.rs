@@ -5,6 +5,7 @@
 //! Objects are shared as `Arc`s and must never be copied into other caches. Handlers run on the watch task: they
 //! enqueue keys and return, they never block and never call the API.
 
+mod frames;
 mod intern;
 mod reflector;
 mod store;
@@ -15,8 +16,8 @@ use std::any::{Any, TypeId};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use kube::Client;
 use kube::core::Request;
@@ -26,6 +27,7 @@ use tokio::sync::watch;
 
 use crate::run::{Shutdown, TaskGroup};
 
+use frames::{Broken, Raw};
 pub use intern::{Interned, Text};
 use reflector::{Cache, Put, Reflector};
 use store::Key;
@@ -111,6 +113,7 @@ pub struct Scope {
 
 type Handler<K> = Box<dyn Fn(&Event<K>) + Send + Sync>;
 type Transform<K> = Box<dyn Fn(&mut K) + Send + Sync>;
+type FromProtobuf<K> = Box<dyn Fn(&[u8]) -> Result<K, String> + Send + Sync>;
 
 struct Inner<K> {
     store: Store<K>,
@@ -118,6 +121,7 @@ struct Inner<K> {
     /// Held while events are delivered, so that a handler added late sees each object exactly once.
     handlers: Mutex<Vec<Handler<K>>>,
     transform: Mutex<Option<Transform<K>>>,
+    from_protobuf: OnceLock<FromProtobuf<K>>,
     started: AtomicBool,
     synced: watch::Sender<bool>,
 }
@@ -138,6 +142,7 @@ impl<K: Cached> Informer<K> {
             scope,
             handlers: Mutex::new(Vec::new()),
             transform: Mutex::new(None),
+            from_protobuf: OnceLock::new(),
             started: AtomicBool::new(false),
             synced: watch::Sender::new(false),
         }))
@@ -167,6 +172,13 @@ impl<K: Cached> Informer<K> {
     /// transforms the last set counts, so only the component's start-up code sets them.
     pub fn set_transform(&self, transform: impl Fn(&mut K) + Send + Sync + 'static) {
         *self.0.transform.lock() = Some(Box::new(transform));
+    }
+
+    /// Watches in protobuf, and has `read` make objects from it (without its envelope); what it makes is stored as it is,
+    /// without a transform. For kinds of which there are very many. Lists in pages stay JSON.
+    pub fn read_protobuf(&self, read: impl Fn(&[u8]) -> Result<K, String> + Send + Sync + 'static) {
+        // The first counts: it may be in use already.
+        let _ = self.0.from_protobuf.set(Box::new(read));
     }
 
     /// True once the initial list is in the store and was delivered.
@@ -199,13 +211,17 @@ impl<K: Cached> Cache for Informer<K> {
         self.0.store.resource_version()
     }
 
-    fn put(&self, object: &str) -> serde_json::Result<Put> {
-        let mut object: K = serde_json::from_str(object)?;
-        object.forget_managers();
+    fn reads_protobuf(&self) -> bool {
+        self.0.from_protobuf.get().is_some()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.store.is_empty()
+    }
+
+    fn put(&self, object: Raw<'_>) -> Result<Put, Broken> {
+        let object = self.read(object)?;
         let put = Put { key: store::key(&object), revision: object.cache_version().map(str::to_owned) };
-        if let Some(transform) = &*self.0.transform.lock() {
-            transform(&mut object);
-        }
         let handlers = self.0.handlers.lock();
         if let Some(event) = self.0.store.put(object) {
             handlers.iter().for_each(|handler| handler(&event));
@@ -213,17 +229,19 @@ impl<K: Cached> Cache for Informer<K> {
         Ok(put)
     }
 
-    fn remove(&self, object: &str) -> serde_json::Result<Put> {
-        let object: K = serde_json::from_str(object)?;
+    fn remove(&self, object: Raw<'_>) -> Result<Put, Broken> {
+        let object = self.read(object)?;
         let put = Put { key: store::key(&object), revision: object.cache_version().map(str::to_owned) };
         self.drop_object(&put.key, Some(object));
         Ok(put)
     }
 
-    fn finish_list(&self, seen: &HashSet<Key>, revision: String) {
-        for key in self.0.store.keys() {
-            if !seen.contains(&key) {
-                self.drop_object(&key, None);
+    fn finish_list(&self, seen: Option<&HashSet<Key>>, revision: String) {
+        if let Some(seen) = seen {
+            for key in self.0.store.keys() {
+                if !seen.contains(&key) {
+                    self.drop_object(&key, None);
+                }
             }
         }
         self.advance(revision);
@@ -246,6 +264,19 @@ impl<K: Cached> Cache for Informer<K> {
 }
 
 impl<K: Cached> Informer<K> {
+    fn read(&self, object: Raw<'_>) -> Result<K, Broken> {
+        let mut object: K = match (object, self.0.from_protobuf.get()) {
+            (Raw::Protobuf(raw), Some(read)) => return read(raw),
+            (Raw::Protobuf(_), None) => return Err("protobuf was not asked for".to_owned()),
+            (Raw::Json(text), _) => serde_json::from_str(text).map_err(|error| error.to_string())?,
+        };
+        object.forget_managers();
+        if let Some(transform) = &*self.0.transform.lock() {
+            transform(&mut object);
+        }
+        Ok(object)
+    }
+
     fn drop_object(&self, key: &Key, last: Option<K>) {
         let handlers = self.0.handlers.lock();
         if let Some(event) = self.0.store.remove(key, last) {

@@ -2,35 +2,28 @@
 //! ends, and a fresh list when that revision is gone. Answers for client-go's reflector.
 
 use std::collections::HashSet;
-use std::error::Error;
-use std::io;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{AsyncBufReadExt as _, Stream, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::Client;
 use kube::api::{ListParams, WatchParams};
-use kube::core::watch::Bookmark;
-use kube::core::{Request, Status};
+use kube::core::Request;
 use rand::Rng;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 
 use super::Scope;
+use super::frames::{Broken, Change, Frames, Raw, Refusal};
 use super::store::Key;
 use crate::run::Shutdown;
 
 /// The server ends a watch after this long, spread so that clients do not all come back at once.
 const WATCH_SECONDS: std::ops::Range<u32> = 200..290;
-/// A stream that is silent for longer than its own timeout is dead.
-const SILENCE: Duration = Duration::from_secs(320);
 const PAGE: u32 = 500;
 const FIRST_DELAY: Duration = Duration::from_millis(200);
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
-const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 /// What was put or removed.
 pub(super) struct Put {
@@ -39,17 +32,20 @@ pub(super) struct Put {
 }
 
 /// What a reflector knows of an informer: all that depends on the kind is behind it, so that the code that talks to
-/// the server exists once. Objects are passed as the JSON text they came in.
+/// the server exists once. Objects are passed as the text they came in.
 pub(super) trait Cache: Send + Sync {
     fn request(&self) -> Request;
     fn kind(&self) -> String;
     fn scope(&self) -> &Scope;
     /// Up to which revision the store is complete.
     fn revision(&self) -> String;
-    fn put(&self, object: &str) -> serde_json::Result<Put>;
-    fn remove(&self, object: &str) -> serde_json::Result<Put>;
-    /// Drops what the list did not name, and opens the latch.
-    fn finish_list(&self, seen: &HashSet<Key>, revision: String);
+    /// Whether watches shall speak protobuf.
+    fn reads_protobuf(&self) -> bool;
+    fn put(&self, object: Raw<'_>) -> Result<Put, Broken>;
+    fn remove(&self, object: Raw<'_>) -> Result<Put, Broken>;
+    fn is_empty(&self) -> bool;
+    /// Drops what the list did not name (if it may hold any such), and opens the latch.
+    fn finish_list(&self, seen: Option<&HashSet<Key>>, revision: String);
     fn advance(&self, revision: String);
     /// True on the first call.
     fn first_start(&self) -> bool;
@@ -148,84 +144,79 @@ impl Reflector {
             send_initial_events: initial.is_some(),
         };
         let version = if initial.is_some() { String::new() } else { self.cache.revision() };
+        let protobuf = self.cache.reads_protobuf();
         let request = match self.cache.request().watch(&params, &version) {
             Ok(request) => request,
             Err(error) => return End::Failed(error.to_string()),
         };
-        let stream = match self.client.request_stream(request).await {
-            Ok(stream) => stream.lines(),
-            Err(kube::Error::Api(status)) => return refusal(status.code, &status.message, initial.is_some()),
-            Err(error) => return End::Failed(error.to_string()),
+        let mut frames = match Frames::open(&self.client, request, protobuf).await {
+            Ok(frames) => frames,
+            Err(why) => return refusal(why, initial.is_some()),
         };
-        let mut stream = pin!(stream);
         if let Some(listed) = initial.take() {
-            if let Err(end) = self.receive_initial(&mut stream).await {
+            if let Err(end) = self.receive_initial(&mut frames).await {
                 return end;
             }
             *listed = true;
         }
-        self.follow(&mut stream).await
+        self.follow(&mut frames).await
     }
 
-    async fn receive_initial<S>(&mut self, stream: &mut S) -> Result<(), End>
-    where
-        S: Stream<Item = io::Result<String>> + Unpin,
-    {
+    async fn receive_initial(&mut self, frames: &mut Frames) -> Result<(), End> {
+        // Where nothing was before, nothing can be left over.
+        let fresh = self.cache.is_empty();
         let mut seen = HashSet::new();
         loop {
-            let Line { kind, object } = next(stream).await?;
-            match &*kind {
-                "ADDED" | "MODIFIED" => {
-                    seen.extend(self.put(&object).map(|put| put.key));
+            let frame = frames.next().await.map_err(|why| refusal(why, true))?;
+            match frame.change() {
+                Change::Put => {
+                    let put = self.put(frame.object());
+                    if !fresh {
+                        seen.extend(put.map(|put| put.key));
+                    }
                 }
-                "DELETED" => {
-                    seen.remove(&self.cache.remove(object.get()).map_err(undecodable)?.key);
+                Change::Remove => {
+                    seen.remove(&self.cache.remove(frame.object()).map_err(broken)?.key);
                 }
-                "BOOKMARK" => {
-                    let mark: Bookmark = serde_json::from_str(object.get()).map_err(undecodable)?;
-                    if mark.metadata.annotations.get(INITIAL_EVENTS_END).is_some_and(|v| v == "true") {
-                        self.cache.finish_list(&seen, mark.metadata.resource_version);
+                Change::Bookmark => {
+                    let (revision, end) = frame.bookmark().map_err(broken)?;
+                    if end {
+                        self.cache.finish_list((!fresh).then_some(&seen), revision);
                         self.failures = 0;
                         return Ok(());
                     }
                 }
-                _ => return Err(farewell(&object, true)),
+                Change::Error => return Err(refusal(frame.refusal(), true)),
             }
         }
     }
 
-    async fn follow<S>(&mut self, stream: &mut S) -> End
-    where
-        S: Stream<Item = io::Result<String>> + Unpin,
-    {
+    async fn follow(&mut self, frames: &mut Frames) -> End {
         loop {
-            let line = match next(stream).await {
-                Ok(line) => line,
-                Err(end) => return end,
+            let frame = match frames.next().await {
+                Ok(frame) => frame,
+                Err(why) => return refusal(why, false),
             };
             self.failures = 0;
-            if let Err(end) = self.apply(&line) {
-                return end;
-            }
+            let revision = match frame.change() {
+                Change::Put => self.put(frame.object()).and_then(|put| put.revision).unwrap_or_default(),
+                Change::Remove => match self.cache.remove(frame.object()) {
+                    Ok(put) => put.revision.unwrap_or_default(),
+                    Err(error) => return broken(error),
+                },
+                Change::Bookmark => match frame.bookmark() {
+                    Ok((revision, _)) => revision,
+                    Err(error) => return broken(error),
+                },
+                Change::Error => return refusal(frame.refusal(), false),
+            };
+            self.cache.advance(revision);
         }
-    }
-
-    fn apply(&self, Line { kind, object }: &Line) -> Result<(), End> {
-        let revision = match &**kind {
-            "ADDED" | "MODIFIED" => self.put(object).and_then(|put| put.revision).unwrap_or_default(),
-            "DELETED" => self.cache.remove(object.get()).map_err(undecodable)?.revision.unwrap_or_default(),
-            "BOOKMARK" => {
-                serde_json::from_str::<Bookmark>(object.get()).map_err(undecodable)?.metadata.resource_version
-            }
-            _ => return Err(farewell(object, false)),
-        };
-        self.cache.advance(revision);
-        Ok(())
     }
 
     /// An object that cannot be decoded is left out; it must not keep the others away.
-    fn put(&self, object: &RawValue) -> Option<Put> {
-        let put = self.cache.put(object.get());
+    fn put(&self, object: Raw<'_>) -> Option<Put> {
+        let put = self.cache.put(object);
         put.inspect_err(|error| tracing::warn!(kind = self.cache.kind(), %error, "Failed to decode an object")).ok()
     }
 
@@ -243,55 +234,24 @@ impl Reflector {
             let request = self.cache.request().list(&params).map_err(|error| End::Failed(error.to_string()))?;
             let page: Page = match self.client.request(request).await {
                 Ok(page) => page,
-                Err(kube::Error::Api(status)) => return Err(refusal(status.code, &status.message, false)),
+                Err(kube::Error::Api(status)) => {
+                    return Err(refusal(Refusal::Status(status.code, status.message), false));
+                }
                 Err(error) => return Err(End::Failed(error.to_string())),
             };
             for object in page.items {
-                seen.extend(self.put(&object).map(|put| put.key));
+                seen.extend(self.put(Raw::Json(object.get())).map(|put| put.key));
             }
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params.continue_token = Some(token),
                 None => {
-                    self.cache.finish_list(&seen, page.metadata.resource_version.unwrap_or_default());
+                    self.cache.finish_list(Some(&seen), page.metadata.resource_version.unwrap_or_default());
                     self.failures = 0;
                     return Ok(());
                 }
             }
         }
     }
-}
-
-async fn next<S>(stream: &mut S) -> Result<Line, End>
-where
-    S: Stream<Item = io::Result<String>> + Unpin,
-{
-    match tokio::time::timeout(SILENCE, stream.next()).await {
-        Err(_) => Err(End::Failed("the watch stream is silent".to_owned())),
-        Ok(None) => Err(End::Closed),
-        Ok(Some(Err(error))) if is_cut(&error) => Err(End::Closed),
-        Ok(Some(Err(error))) => Err(End::Failed(error.to_string())),
-        Ok(Some(Ok(line))) => parse(&line),
-    }
-}
-
-/// A stream that ended without a farewell, as a connection of a server that stops does.
-fn is_cut(error: &io::Error) -> bool {
-    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
-    while let Some(one) = cause {
-        if one.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::UnexpectedEof) {
-            return true;
-        }
-        cause = one.source();
-    }
-    error.to_string().contains("unexpected EOF")
-}
-
-/// One line of a watch. The object stays text until the cache decodes it.
-#[derive(Deserialize)]
-struct Line {
-    #[serde(rename = "type")]
-    kind: String,
-    object: Box<RawValue>,
 }
 
 /// A page of a list.
@@ -301,32 +261,16 @@ struct Page {
     items: Vec<Box<RawValue>>,
 }
 
-fn parse(line: &str) -> Result<Line, End> {
-    serde_json::from_str(line).map_err(|error| match serde_json::from_str::<Status>(line) {
-        // The last line of a connection that was cut.
-        _ if error.is_eof() => End::Closed,
-        Ok(status) if status.code != 0 => refusal(status.code, &status.message, false),
-        _ => End::Failed(error.to_string()),
-    })
+fn broken(error: Broken) -> End {
+    End::Failed(error)
 }
 
-fn undecodable(error: serde_json::Error) -> End {
-    End::Failed(error.to_string())
-}
-
-/// What an ERROR event says.
-fn farewell(object: &RawValue, streaming: bool) -> End {
-    match serde_json::from_str::<Status>(object.get()) {
-        Ok(status) => refusal(status.code, &status.message, streaming),
-        Err(error) => undecodable(error),
-    }
-}
-
-fn refusal(code: u16, message: &str, streaming: bool) -> End {
-    match code {
-        410 => End::Expired,
+fn refusal(why: Refusal, streaming: bool) -> End {
+    match why {
+        Refusal::Closed => End::Closed,
+        Refusal::Status(410, _) => End::Expired,
         // A server that does not know `sendInitialEvents`, or has it switched off, calls it invalid.
-        400 | 422 if streaming => End::Unsupported,
-        _ => End::Failed(message.to_owned()),
+        Refusal::Status(400 | 422, _) if streaming => End::Unsupported,
+        Refusal::Status(_, message) | Refusal::Failed(message) => End::Failed(message),
     }
 }

@@ -26,6 +26,11 @@ struct Server {
 type Answer = (u16, String);
 
 fn start(answers: Vec<Answer>) -> Server {
+    start_with(answers.into_iter().map(|(code, body)| (code, "application/json", body.into_bytes())).collect(), |_| {})
+}
+
+/// With the media type of each answer, and what is set before the informer runs.
+fn start_with(answers: Vec<(u16, &'static str, Vec<u8>)>, set: impl FnOnce(&Informer<ConfigMap>)) -> Server {
     let answers = Arc::new(Mutex::new(VecDeque::from(answers)));
     let requests = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&requests);
@@ -33,15 +38,17 @@ fn start(answers: Vec<Answer>) -> Server {
         seen.lock().push(request.uri().to_string());
         let answer = answers.lock().pop_front();
         async move {
-            let Some((status, body)) = answer else {
+            let Some((status, kind, body)) = answer else {
                 return std::future::pending::<Result<Response<Body>, Infallible>>().await;
             };
-            Ok(Response::builder().status(status).body(Body::from(body.into_bytes())).expect("a valid response"))
+            let response = Response::builder().status(status).header("content-type", kind);
+            Ok(response.body(Body::from(body)).expect("a valid response"))
         }
     });
     let shutdown = Shutdown::new();
     let factory = Factory::new(Client::new(service, "default"), TaskGroup::new(), shutdown.clone());
     let informer = factory.informer::<ConfigMap>();
+    set(&informer);
     let (sender, events) = mpsc::unbounded_channel();
     informer.add_index("color", |map| map.data.iter().flatten().map(|(_, v)| v.clone()).collect());
     informer.add_handler(move |event| {
@@ -147,4 +154,94 @@ async fn a_late_handler_hears_of_everything_once() {
     let log = Arc::clone(&heard);
     server.informer.add_handler(move |event| log.lock().push(event.object().metadata.name.clone()));
     assert_eq!(*heard.lock(), [Some("a".to_owned())]);
+}
+
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf;stream=watch";
+
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut out = vec![number << 3 | 2];
+    let mut length = bytes.len();
+    while length >= 0x80 {
+        out.push((length & 0x7f) as u8 | 0x80);
+        length >>= 7;
+    }
+    out.push(length as u8);
+    out.extend_from_slice(bytes);
+    out
+}
+
+/// A frame with its length in front; the object is in its envelope.
+fn framed(verb: &str, kind: &str, object: &Value) -> Vec<u8> {
+    let schema = proto::schema::kind("", "v1", kind).expect("schema");
+    let object = proto::protobuf::encode_envelope(schema, object);
+    let event = [field(1, verb.as_bytes()), field(2, &field(1, &object))].concat();
+    [u32::try_from(event.len()).expect("short").to_be_bytes().as_slice(), &event].concat()
+}
+
+fn from_protobuf(informer: &Informer<ConfigMap>) {
+    informer.read_protobuf(|raw| {
+        let schema = proto::schema::kind("", "v1", "ConfigMap").ok_or("no schema")?;
+        let value = proto::protobuf::decode(schema, raw).map_err(|e| e.to_string())?;
+        serde_json::from_value(value).map_err(|e| e.to_string())
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn protobuf_is_read_where_somebody_reads_it() {
+    let end = json!({"metadata": {"resourceVersion": "5", "annotations": {"k8s.io/initial-events-end": "true"}}});
+    let first = [
+        framed("ADDED", "ConfigMap", &map("a", 1, "red")),
+        framed("ADDED", "ConfigMap", &map("b", 2, &"blue".repeat(100))),
+        framed("BOOKMARK", "ConfigMap", &end),
+        framed("MODIFIED", "ConfigMap", &map("a", 6, "blue")),
+        framed("DELETED", "ConfigMap", &map("b", 7, "blue")),
+        framed("BOOKMARK", "ConfigMap", &json!({"metadata": {"resourceVersion": "9"}})),
+        // A frame that was cut is the end of the stream.
+        framed("ADDED", "ConfigMap", &map("c", 10, "red"))[..20].to_vec(),
+    ]
+    .concat();
+    let refused = line("ADDED", &map("d", 11, "red"));
+    let answers = vec![(200, PROTOBUF, first), (200, "application/json", refused.into_bytes())];
+    let mut server = start_with(answers, from_protobuf);
+    for expected in ["added a", "added b", "updated a", "deleted b", "added d"] {
+        assert_eq!(server.next().await, expected);
+    }
+    assert_eq!(server.informer.store().by_index("color", "blue").len(), 1);
+    let requests = server.requests.lock().clone();
+    assert!(requests[1].contains("resourceVersion=9"), "{}", requests[1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn protobuf_refusals_are_understood() {
+    let status = |code: u16| {
+        let schema = proto::schema::kind("", "v1", "Status").or_else(|| proto::schema::kind_of("v1", "Status"));
+        proto::protobuf::encode_envelope(schema.expect("schema"), &failure(code, "No"))
+    };
+    let frame = |object: &[u8]| {
+        let event = [field(1, b"ERROR"), field(2, &field(1, object))].concat();
+        [u32::try_from(event.len()).expect("short").to_be_bytes().as_slice(), &event].concat()
+    };
+    let end = json!({"metadata": {"resourceVersion": "5", "annotations": {"k8s.io/initial-events-end": "true"}}});
+    let whole = [framed("ADDED", "ConfigMap", &map("a", 1, "red")), framed("BOOKMARK", "ConfigMap", &end)].concat();
+    let again = framed("BOOKMARK", "ConfigMap", &end);
+    let answers = vec![
+        // Streaming is not known, but by then it is listed in pages, in JSON.
+        (422, "application/vnd.kubernetes.protobuf", status(422)),
+        (
+            200,
+            "application/json",
+            json!({"metadata": {"resourceVersion": "3"}, "items": [map("z", 1, "red")]}).to_string().into_bytes(),
+        ),
+        (200, PROTOBUF, [whole, frame(&status(410))].concat()),
+        (200, "application/json", json!({"metadata": {"resourceVersion": "8"}, "items": []}).to_string().into_bytes()),
+        (200, PROTOBUF, again),
+    ];
+    let mut server = start_with(answers, from_protobuf);
+    for expected in ["added z", "added a", "deleted z"] {
+        let got = server.next().await;
+        assert!(got == expected || got == "deleted a", "{got}");
+    }
+    let requests = server.requests.lock().clone();
+    assert!(requests.len() >= 4 && !requests[1].contains("watch=true"), "{requests:?}");
+    assert!(requests[3].contains("limit=500"), "listed again after 410: {requests:?}");
 }

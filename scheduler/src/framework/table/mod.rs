@@ -144,7 +144,7 @@ impl Profile {
         let answer = usable.then(|| self.ask(&mut table, layout, cx, state, pod, rng));
         tables.give(&pod.demand, table);
         if answer.is_none() {
-            *state = CycleState::default();
+            *state = CycleState::new(state.sampled);
         }
         answer
     }

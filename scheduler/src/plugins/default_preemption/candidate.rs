@@ -19,6 +19,48 @@ pub(super) struct Candidate {
     pub(super) violations: usize,
 }
 
+/// What candidates are compared by. Kept beside a candidate, so that comparing hundreds looks at no pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Rank {
+    violations: usize,
+    highest: i32,
+    /// Of priorities, each moved above zero.
+    sum: i64,
+    count: usize,
+    /// When the first of the most important victims started; one that has not yet counts as of now.
+    oldest: Option<Timestamp>,
+    unstarted: bool,
+}
+
+impl Rank {
+    /// Disrupts nothing that a budget protects.
+    pub(super) fn is_unprotected(&self) -> bool {
+        self.violations == 0
+    }
+
+    /// The least is best: fewest budgets violated, least important victims, fewest of them, youngest.
+    fn key(&self, now: Timestamp) -> impl Ord + use<> {
+        let oldest = self.oldest.map_or(now, |t| if self.unstarted { t.min(now) } else { t });
+        (self.violations, self.highest, self.sum, self.count, Reverse(oldest))
+    }
+}
+
+impl Candidate {
+    /// See [`Rank`].
+    pub(super) fn rank(&self) -> Rank {
+        let highest = self.victims.first().map_or(i32::MIN, |p| p.priority);
+        let important = || self.victims.iter().filter(|p| p.priority == highest);
+        Rank {
+            violations: self.violations,
+            highest,
+            sum: self.victims.iter().map(|p| i64::from(p.priority) + i64::from(i32::MAX) + 1).sum(),
+            count: self.victims.len(),
+            oldest: important().filter_map(|p| p.started).min(),
+            unstarted: important().any(|p| p.started.is_none()),
+        }
+    }
+}
+
 /// What stays the same for all nodes.
 pub(super) struct Search<'a> {
     cx: Context<'a>,
@@ -128,20 +170,10 @@ fn by_importance(a: &PodInfo, b: &PodInfo, now: Timestamp) -> Ordering {
     b.priority.cmp(&a.priority).then(a.start_or(now).cmp(&b.start_or(now)))
 }
 
-/// The best candidate: fewest budgets violated, least important victims, fewest of them, youngest.
-pub(super) fn pick<'a>(candidates: impl Iterator<Item = &'a Candidate>, now: Timestamp) -> Option<&'a Candidate> {
-    let key = |c: &Candidate| {
-        let highest = c.victims.first().map_or(i32::MIN, |p| p.priority);
-        let sum: i64 = c.victims.iter().map(|p| i64::from(p.priority) + i64::from(i32::MAX) + 1).sum();
-        let oldest = c.victims.iter().filter(|p| p.priority == highest).map(|p| p.start_or(now)).min();
-        (c.violations, highest, sum, c.victims.len(), Reverse(oldest))
-    };
-    let mut best: Option<(_, &Candidate)> = None;
-    for c in candidates {
-        let k = key(c);
-        if best.as_ref().is_none_or(|(b, _)| k < *b) {
-            best = Some((k, c));
-        }
-    }
-    best.map(|(_, c)| c)
+/// The best of some, the first of equals.
+pub(super) fn pick<T>(candidates: impl Iterator<Item = (Rank, T)>, now: Timestamp) -> Option<T> {
+    candidates
+        .map(|(rank, it)| (rank.key(now), it))
+        .reduce(|best, next| if next.0 < best.0 { next } else { best })
+        .map(|(_, it)| it)
 }

@@ -13,8 +13,8 @@ use rand::Rng;
 use serde::Deserialize;
 use serde_json::Value;
 
-use self::candidate::{Candidate, Search};
-use self::remembered::{Answer, Remembered};
+use self::candidate::{Candidate, Rank, Search};
+use self::remembered::{Asking, Remembered};
 use super::read_args;
 use crate::framework::extender::{self, Victims};
 use crate::framework::plugin::{Context, Plugin, PostFilter, Requeue, Rescue};
@@ -66,20 +66,43 @@ fn ineligible(cx: Context<'_>, pod: &PodInfo, rejected: &Rejected) -> Option<&'s
         .then_some("not eligible due to a terminating pod on the nominated node.")
 }
 
-/// What extenders leave of the candidates.
-fn agreed(profile: &Profile, pod: &PodInfo, candidates: Vec<Answer>) -> Result<Vec<Answer>, Status> {
+fn candidate_at(asking: &Asking<'_>, at: usize) -> Option<Candidate> {
+    (**asking.answer(at)?).as_ref().ok().cloned()
+}
+
+/// What extenders leave of the candidates; `None` when there are none to ask.
+fn agreed(
+    profile: &Profile,
+    pod: &PodInfo,
+    candidates: &[(Rank, usize)],
+    asking: &Asking<'_>,
+) -> Result<Option<Vec<Candidate>>, Status> {
     if profile.extenders.is_empty() || candidates.is_empty() {
-        return Ok(candidates);
+        return Ok(None);
     }
+    let all: Vec<Candidate> = candidates.iter().filter_map(|(_, at)| candidate_at(asking, *at)).collect();
     let named = |c: &Candidate| (c.node.to_string(), Victims { pods: c.victims.clone(), violations: c.violations });
-    let all = candidates.iter().filter_map(|c| (**c).as_ref().ok()).map(named).collect();
-    let mut left = extender::preempt(&profile.extenders, pod, all)?;
-    let keep = |c: &Answer| {
-        let node = Arc::clone(&(**c).as_ref().ok()?.node);
-        let Victims { pods, violations } = left.remove(&*node)?;
-        Some(Arc::new(Ok(Candidate { node, victims: pods, violations })))
+    let mut left = extender::preempt(&profile.extenders, pod, all.iter().map(named).collect())?;
+    let keep = |c: Candidate| {
+        let Victims { pods, violations } = left.remove(&*c.node)?;
+        Some(Candidate { node: c.node, victims: pods, violations })
     };
-    Ok(candidates.iter().filter_map(keep).collect())
+    Ok(Some(all.into_iter().filter_map(keep).collect()))
+}
+
+/// Why no node is a candidate.
+fn diagnosis(cx: Context<'_>, promising: &[usize], asking: &Asking<'_>) -> Diagnosis {
+    let mut diagnosis = Diagnosis {
+        nodes: cx.snapshot.nodes().len(),
+        others: Some(Status::unresolvable("Preemption is not helpful for scheduling")),
+        ..Diagnosis::default()
+    };
+    for at in promising {
+        if let Some(Err(status)) = asking.answer(*at).map(|answer| &**answer) {
+            diagnosis.reject(*at, status.clone());
+        }
+    }
+    diagnosis
 }
 
 struct Preemption {
@@ -108,43 +131,36 @@ impl PostFilter for Preemption {
         }
         let promising: Vec<usize> =
             rejected.iter().filter(|(_, s)| s.code() == Code::Unschedulable).map(|(slot, _)| slot).collect();
-        let mut diagnosis = Diagnosis {
-            nodes: cx.snapshot.nodes().len(),
-            others: Some(Status::unresolvable("Preemption is not helpful for scheduling")),
-            ..Diagnosis::default()
-        };
         let search = Search::new(cx, profile, state, pod);
         let wanted = self.args.wanted(promising.len());
         let offset = if promising.is_empty() { 0 } else { rand::rng().random_range(0..promising.len()) };
-        let mut candidates: Vec<Answer> = Vec::new();
+        let mut candidates: Vec<(Rank, usize)> = Vec::new();
         let mut unprotected = false;
         let mut remembered = self.remembered.lock();
-        let mut ask = remembered.ask(&search, cx, state, pod);
+        let mut asking = remembered.ask(search, cx, state, pod);
         for at in promising[offset..].iter().chain(&promising[..offset]) {
-            let answer = ask(*at);
-            match &*answer {
-                Ok(candidate) => {
-                    unprotected |= candidate.violations == 0;
-                    candidates.push(answer);
-                }
-                Err(status) => diagnosis.reject(*at, status.clone()),
+            if let Some(rank) = asking.rank(*at) {
+                unprotected |= rank.is_unprotected();
+                candidates.push((rank, *at));
             }
             if candidates.len() >= wanted && unprotected {
                 break;
             }
         }
-        let candidates = match agreed(profile, pod, candidates) {
-            Ok(candidates) => candidates,
+        let agreed = match agreed(profile, pod, &candidates, &asking) {
+            Ok(agreed) => agreed,
             Err(status) => return (None, status),
         };
-        let Some(best) = candidate::pick(candidates.iter().filter_map(|c| (**c).as_ref().ok()), cx.now) else {
+        let best = match agreed {
+            Some(agreed) => candidate::pick(agreed.into_iter().map(|c| (c.rank(), c)), cx.now),
+            None => candidate::pick(candidates.into_iter(), cx.now).and_then(|at| candidate_at(&asking, at)),
+        };
+        let Some(best) = best else {
+            let diagnosis = diagnosis(cx, &promising, &asking);
             return (Some(Rescue::default()), Status::unschedulable(format!("preemption: {diagnosis}")));
         };
         let demoted = cx.nominated.on(&best.node).iter().filter(|p| p.priority < pod.priority).cloned().collect();
-        (
-            Some(Rescue { nominate: Some(Arc::clone(&best.node)), victims: best.victims.clone(), demoted }),
-            Status::SUCCESS,
-        )
+        (Some(Rescue { nominate: Some(Arc::clone(&best.node)), victims: best.victims, demoted }), Status::SUCCESS)
     }
 }
 

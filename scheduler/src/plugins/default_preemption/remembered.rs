@@ -1,13 +1,13 @@
 //! Candidates that pods with equal demands share.
 //!
 //! HOT (held by `examples/throughput.rs`, shape `preemption`). What would have to leave a node depends on the pod's demand
-//! and the node alone as long as every filter does, nobody was promised the node and no budget has changed. Anything else
-//! is worked out anew.
+//! and the node (those it is promised to included) alone as long as every filter does and no budget has changed. Anything
+//! else is worked out anew.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::candidate::{Candidate, Search};
+use super::candidate::{Candidate, Rank, Search};
 use crate::framework::plugin::Context;
 use crate::framework::{CycleState, Status};
 use crate::model::{Demand, PodInfo};
@@ -18,11 +18,35 @@ const MAX_DEMANDS: usize = 16;
 /// A candidate, or why there is none.
 pub(super) type Answer = Arc<Result<Candidate, Status>>;
 
+#[derive(Clone)]
+struct Known {
+    /// The slot's change that was seen.
+    changed: u64,
+    rank: Option<Rank>,
+    answer: Answer,
+}
+
 struct Kept {
     demand: Arc<Demand>,
     budgets: u64,
-    /// By slot, with the slot's change that was seen.
-    answers: Vec<Option<(u64, Answer)>>,
+    /// As of this version of the promises.
+    promises: u64,
+    /// By slot.
+    answers: Vec<Option<Known>>,
+}
+
+impl Kept {
+    /// Forgets nodes whose promises have changed; `false` when that can no longer be told.
+    fn follow(&mut self, cx: Context<'_>) -> bool {
+        let Some(changed) = cx.nominated.changes_since(self.promises) else { return false };
+        for slot in changed.filter_map(|name| cx.snapshot.position(name)) {
+            if let Some(answer) = self.answers.get_mut(slot) {
+                *answer = None;
+            }
+        }
+        self.promises = cx.nominated.version();
+        true
+    }
 }
 
 /// See the module.
@@ -32,41 +56,75 @@ pub(super) struct Remembered(VecDeque<Kept>);
 impl Remembered {
     fn of(&mut self, cx: Context<'_>, pod: &PodInfo) -> &mut Kept {
         let budgets = cx.listers.budgets_version();
-        let kept =
-            match self.0.iter().position(|k| Arc::ptr_eq(&k.demand, &pod.demand)).and_then(|at| self.0.remove(at)) {
-                Some(kept) if kept.budgets == budgets => kept,
-                _ => Kept { demand: Arc::clone(&pod.demand), budgets, answers: Vec::new() },
-            };
+        let at = self.0.iter().position(|k| Arc::ptr_eq(&k.demand, &pod.demand));
+        let mut kept = at.and_then(|at| self.0.remove(at)).filter(|kept| kept.budgets == budgets);
+        if kept.as_mut().is_some_and(|kept| !kept.follow(cx)) {
+            kept = None;
+        }
+        let kept = kept.unwrap_or_else(|| Kept {
+            demand: Arc::clone(&pod.demand),
+            budgets,
+            promises: cx.nominated.version(),
+            answers: Vec::new(),
+        });
         self.0.push_front(kept);
         self.0.truncate(MAX_DEMANDS);
         &mut self.0[0]
     }
 
-    /// What would have to leave each node, asked for one by one.
+    /// Begins to ask what would have to leave nodes.
     pub(super) fn ask<'a>(
         &'a mut self,
-        search: &'a Search<'a>,
+        search: Search<'a>,
         cx: Context<'a>,
         state: &CycleState,
         pod: &PodInfo,
-    ) -> impl FnMut(usize) -> Answer + 'a {
-        let mut kept = state.node_only.then(|| self.of(cx, pod));
-        move |slot| {
-            let node = &cx.snapshot.nodes()[slot];
-            let kept = kept.as_mut().filter(|_| cx.nominated.on(node.name()).is_empty());
-            let Some(kept) = kept else { return Arc::new(search.victims(node)) };
-            if kept.answers.len() <= slot {
-                kept.answers.resize(slot + 1, None);
-            }
-            let changed = cx.snapshot.changed_at(slot);
-            match &kept.answers[slot] {
-                Some((seen, answer)) if *seen == changed => Arc::clone(answer),
-                _ => {
-                    let answer = Arc::new(search.victims(node));
-                    kept.answers[slot] = Some((changed, Arc::clone(&answer)));
-                    answer
-                }
+    ) -> Asking<'a> {
+        // A pod's own promise does not stand in its way, but in that of others like it.
+        let own = cx.nominated.node_of(&pod.uid).and_then(|name| cx.snapshot.position(name));
+        Asking { search, cx, kept: state.node_only.then(|| self.of(cx, pod)), own, anew: HashMap::new() }
+    }
+}
+
+/// What would have to leave the nodes, for one pod.
+pub(super) struct Asking<'a> {
+    search: Search<'a>,
+    cx: Context<'a>,
+    kept: Option<&'a mut Kept>,
+    /// The node that the pod itself was promised.
+    own: Option<usize>,
+    /// Answers that cannot be kept.
+    anew: HashMap<usize, Answer>,
+}
+
+impl Asking<'_> {
+    /// How good a candidate a node is; `None` when it is none.
+    pub(super) fn rank(&mut self, slot: usize) -> Option<Rank> {
+        let node = &self.cx.snapshot.nodes()[slot];
+        let Some(kept) = self.kept.as_mut().filter(|_| self.own != Some(slot)) else {
+            let answer = Arc::new(self.search.victims(node));
+            let rank = (*answer).as_ref().ok().map(Candidate::rank);
+            self.anew.insert(slot, answer);
+            return rank;
+        };
+        if kept.answers.len() <= slot {
+            kept.answers.resize(slot + 1, None);
+        }
+        let changed = self.cx.snapshot.changed_at(slot);
+        match &kept.answers[slot] {
+            Some(known) if known.changed == changed => known.rank,
+            _ => {
+                let answer = Arc::new(self.search.victims(node));
+                let rank = (*answer).as_ref().ok().map(Candidate::rank);
+                kept.answers[slot] = Some(Known { changed, rank, answer });
+                rank
             }
         }
+    }
+
+    /// What was found out of a node that was asked about.
+    pub(super) fn answer(&self, slot: usize) -> Option<&Answer> {
+        let kept = || Some(&self.kept.as_ref()?.answers.get(slot)?.as_ref()?.answer);
+        self.anew.get(&slot).or_else(kept)
     }
 }

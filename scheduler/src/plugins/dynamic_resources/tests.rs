@@ -485,6 +485,10 @@ impl Api for Server {
     async fn bind(&self, _: &PodInfo, _: &str) -> Result<(), ApiError> {
         Ok(())
     }
+    async fn node_of(&self, _: &PodInfo) -> Result<Option<String>, ApiError> {
+        Ok(None)
+    }
+
     async fn patch_status(&self, _: &PodInfo, _: Value) -> Result<(), ApiError> {
         Ok(())
     }

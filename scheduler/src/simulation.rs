@@ -21,7 +21,7 @@ pub struct Simulation {
     pub listers: Fixed,
     /// Demands that pods share.
     pub interner: Interner,
-    profile: Arc<Profile>,
+    profiles: Arc<Profiles>,
     cache: Cache,
     queue: Queue,
     snapshot: Snapshot,
@@ -36,21 +36,26 @@ pub struct Simulation {
 pub enum Attempt {
     /// It is on this node now.
     Bound(Arc<PodInfo>),
-    /// It waits; this is why.
-    Waits(Arc<PodInfo>, String),
+    /// It waits; this is why, and what was done for it.
+    Waits(Arc<PodInfo>, String, Rescue),
 }
 
 impl Simulation {
-    /// An empty cluster.
+    /// An empty cluster with a scheduler of one profile.
     pub fn new(profile: Profile, seed: u64) -> Self {
-        let profile = Arc::new(profile);
-        let profiles: Profiles = [(Arc::clone(&profile.name), Arc::clone(&profile))].into();
+        Self::of(vec![profile], seed)
+    }
+
+    /// An empty cluster.
+    pub fn of(profiles: Vec<Profile>, seed: u64) -> Self {
+        let by_name = |profile: Profile| (Arc::clone(&profile.name), Arc::new(profile));
+        let profiles: Arc<Profiles> = Arc::new(profiles.into_iter().map(by_name).collect());
         Self {
             listers: Fixed::default(),
             interner: Interner::default(),
-            profile,
             cache: Cache::new(None),
-            queue: Queue::new(Arc::new(profiles), Timing::default()),
+            queue: Queue::new(Arc::clone(&profiles), Timing::default()),
+            profiles,
             snapshot: Snapshot::default(),
             cursor: Cursor::default(),
             rng: StdRng::seed_from_u64(seed),
@@ -79,14 +84,14 @@ impl Simulation {
         self.queue.happened(&ClusterEvent::NodeGone, now);
     }
 
-    /// A pod comes: bound, or to be placed.
+    /// A pod comes: bound, or to be placed. Pods of other schedulers are not placed.
     pub fn add_pod(&mut self, pod: Arc<PodInfo>) {
         let now = self.now();
         if pod.node_name.is_some() {
             self.queue.delete(&pod.uid);
             self.cache.add_pod(Arc::clone(&pod));
             self.queue.happened(&ClusterEvent::AssignedPod { old: None, new: Some(pod) }, now);
-        } else {
+        } else if self.profiles.contains_key(&pod.scheduler_name) {
             self.queue.add(pod, now);
         }
     }
@@ -125,6 +130,7 @@ impl Simulation {
         let now = self.now();
         let mut queued = self.queue.pop(now)?;
         let pod = Arc::clone(&queued.pod);
+        let profile = Arc::clone(self.profiles.get(&pod.scheduler_name)?);
         self.cache.refresh(&mut self.snapshot);
         let nominated = self.queue.nominated();
         let mut state = CycleState::default();
@@ -134,10 +140,15 @@ impl Simulation {
             nominated: &nominated,
             now: jiff::Timestamp::UNIX_EPOCH,
         };
-        match self.profile.schedule(cx, &mut state, &pod, &mut self.cursor, &mut self.rng) {
+        match profile.schedule(cx, &mut state, &pod, &mut self.cursor, &mut self.rng) {
             Ok(placement) => {
-                drop(nominated);
                 let placed = Arc::new(pod.placed(placement.node.name()));
+                let status = profile.reserve(cx, &mut state, &placed, &placement.node);
+                drop(nominated);
+                if !status.is_success() {
+                    queued.rejectors = status.is_rejected().then_some(status.plugin).into_iter().collect();
+                    return Some(self.failed(queued, status.to_string(), None));
+                }
                 self.cache.assume(Arc::clone(&placed));
                 self.queue.nominate(&pod, None);
                 self.cache.finish_binding(&pod.uid, now);
@@ -146,7 +157,7 @@ impl Simulation {
                 Some(Attempt::Bound(placed))
             }
             Err(Failure::Unfit(mut diagnosis)) => {
-                let (rescue, status) = self.profile.post_filter(cx, &state, &pod, &diagnosis.rejected);
+                let (rescue, status) = profile.post_filter(cx, &state, &pod, &diagnosis.rejected);
                 drop(nominated);
                 diagnosis.post_filter = status.to_string();
                 queued.rejectors = diagnosis.plugins.union(&diagnosis.pending).copied().collect();
@@ -163,15 +174,15 @@ impl Simulation {
     fn failed(&mut self, queued: QueuedPod, why: String, rescue: Option<Rescue>) -> Attempt {
         let (pod, now) = (Arc::clone(&queued.pod), self.now());
         let rescue = rescue.unwrap_or_default();
-        if let Some(node) = rescue.nominate {
-            self.queue.nominate(&pod, Some(node));
+        if let Some(node) = &rescue.nominate {
+            self.queue.nominate(&pod, Some(Arc::clone(node)));
         }
         rescue.demoted.iter().for_each(|other| self.queue.nominate(other, None));
         self.queue.failed(queued, now);
-        for victim in rescue.victims {
+        for victim in &rescue.victims {
             self.remove_pod(&victim.uid);
         }
-        Attempt::Waits(pod, why)
+        Attempt::Waits(pod, why, rescue)
     }
 }
 

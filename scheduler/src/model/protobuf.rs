@@ -1,0 +1,416 @@
+//! A pod as it is read from protobuf, the form in which it comes from the API server.
+//!
+//! HOT: runs for every watch event of every pod (held by `e2e/examples/scheduler`). Pods of one template say the same of
+//! what they demand, byte for byte, so those bytes are only hashed: a [`Demand`] is made for the first pod of its kind, by
+//! way of JSON, and found again for the others. What is left are a few fields that every pod has for itself. Must not read
+//! anything that [`super::pod::PodInfo::from_api`] does not, nor less.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Weak};
+
+use jiff::Timestamp;
+use proto::protobuf::{self, Error, Wire, fields};
+use proto::schema;
+
+use super::demand::{Demand, Interner};
+use super::pod::PodInfo;
+
+/// Fields of `spec` that a demand is made of, besides containers and volumes: nodeSelector, affinity, schedulerName,
+/// tolerations, priority, preemptionPolicy, overhead, topologySpreadConstraints, schedulingGates, resources.
+const SPEC: [u32; 10] = [7, 18, 19, 22, 25, 31, 32, 33, 38, 40];
+/// Of a container: name, image, ports, resources, restartPolicy.
+const CONTAINER: [u32; 5] = [1, 2, 6, 8, 24];
+/// Of a container's status: name, allocatedResources, resources.
+const CONTAINER_STATUS: [u32; 3] = [1, 10, 11];
+/// Sources of volumes that matter: gcePersistentDisk, awsElasticBlockStore, iscsi, persistentVolumeClaim, rbd, ephemeral.
+const VOLUMES: [u32; 6] = [3, 4, 8, 10, 11, 29];
+const EPHEMERAL: u32 = 29;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct PodReader {
+    /// Demands that pods share, however they are read.
+    pub interner: Interner,
+    state: [RandomState; 2],
+    known: HashMap<[u64; 2], Weak<Demand>>,
+    sweep_at: usize,
+    signature: Vec<u8>,
+}
+
+/// What a pod has for itself.
+#[derive(Default)]
+struct Own<'a> {
+    name: &'a str,
+    uid: &'a str,
+    resource_version: &'a str,
+    generation: i64,
+    created: Option<Timestamp>,
+    terminating: bool,
+    node_name: &'a str,
+    nominated: &'a str,
+    phase: &'a str,
+    started: Option<Timestamp>,
+    preempted: Option<bool>,
+    unscheduled: Option<Option<Box<(String, String)>>>,
+}
+
+/// A signature is the parts in turn, each with its length and where it comes from.
+fn part(signature: &mut Vec<u8>, place: u32, bytes: &[u8]) {
+    signature.extend_from_slice(&place.to_le_bytes());
+    signature.extend_from_slice(&bytes.len().to_le_bytes());
+    signature.extend_from_slice(bytes);
+}
+
+fn parts(signature: &mut Vec<u8>, place: u32, message: &[u8], wanted: &[u32]) -> Result<(), Error> {
+    part(signature, place, b"");
+    for field in fields(message) {
+        let (number, value) = field?;
+        if wanted.contains(&number) {
+            whole(signature, number, value);
+        }
+    }
+    Ok(())
+}
+
+fn whole(signature: &mut Vec<u8>, place: u32, value: Wire<'_>) {
+    match value {
+        Wire::Bytes(bytes) => part(signature, place, bytes),
+        Wire::Varint(n) | Wire::Fixed64(n) => part(signature, place, &n.to_le_bytes()),
+        Wire::Fixed32 => {}
+    }
+}
+
+fn text<'a>(value: Wire<'a>, field: &str) -> Result<&'a str, Error> {
+    // Broken text names nothing that exists.
+    Ok(std::str::from_utf8(value.bytes(field)?).unwrap_or_default())
+}
+
+/// A time as JSON has it, in whole seconds.
+fn time(value: Wire<'_>, field: &str) -> Result<Option<Timestamp>, Error> {
+    let message = value.bytes(field)?;
+    if message.is_empty() {
+        return Ok(None);
+    }
+    let mut seconds = 0;
+    for field in fields(message) {
+        if let (1, value) = field? {
+            seconds = value.int("seconds")?;
+        }
+    }
+    Ok(Timestamp::from_second(seconds).ok())
+}
+
+impl PodReader {
+    /// Reads a pod without its envelope.
+    ///
+    /// # Errors
+    /// Bytes that are no pod.
+    pub fn read(&mut self, raw: &[u8]) -> Result<PodInfo, String> {
+        let mut signature = std::mem::take(&mut self.signature);
+        signature.clear();
+        let own = survey(raw, &mut signature).map_err(|error| error.to_string());
+        let key = [self.state[0].hash_one(&signature), self.state[1].hash_one(&signature)];
+        self.signature = signature;
+        let Some(own) = own? else { return self.read_fully(raw) };
+        let Some(demand) = self.known.get(&key).and_then(Weak::upgrade) else {
+            let pod = self.read_fully(raw)?;
+            self.remember(key, &pod.demand);
+            return Ok(pod);
+        };
+        Ok(self.assemble(&own, demand))
+    }
+
+    fn assemble(&mut self, own: &Own<'_>, demand: Arc<Demand>) -> PodInfo {
+        let interner = &mut self.interner;
+        let mut named = |name: &str| (!name.is_empty()).then(|| interner.text(name));
+        PodInfo {
+            name: own.name.into(),
+            uid: own.uid.into(),
+            resource_version: own.resource_version.into(),
+            generation: Some(own.generation).filter(|n| *n != 0),
+            node_name: named(own.node_name),
+            nominated: named(own.nominated),
+            created: own.created.unwrap_or(Timestamp::UNIX_EPOCH),
+            started: own.started,
+            terminating: own.terminating,
+            preempted: own.preempted.unwrap_or(false),
+            finished: matches!(own.phase, "Succeeded" | "Failed"),
+            unscheduled: own.unscheduled.clone().flatten(),
+            resource_claims: None,
+            demand,
+        }
+    }
+
+    /// By way of JSON.
+    fn read_fully(&mut self, raw: &[u8]) -> Result<PodInfo, String> {
+        let mut json = Vec::new();
+        protobuf::to_json(schema::POD, "v1", "Pod", raw, &mut json).map_err(|error| error.to_string())?;
+        let mut pod: PodInfo = serde_json::from_slice(&json).map_err(|error| error.to_string())?;
+        pod.intern(&mut self.interner);
+        Ok(pod)
+    }
+
+    fn remember(&mut self, key: [u64; 2], demand: &Arc<Demand>) {
+        if self.known.len() >= self.sweep_at.max(64) {
+            self.known.retain(|_, demand| demand.strong_count() > 0);
+            self.sweep_at = self.known.len() * 2;
+        }
+        self.known.insert(key, Arc::downgrade(demand));
+    }
+}
+
+/// What the pod has for itself, and the signature of what it demands; `None` for pods that have more for themselves.
+fn survey<'a>(raw: &'a [u8], signature: &mut Vec<u8>) -> Result<Option<Own<'a>>, Error> {
+    let mut own = Own::default();
+    for field in fields(raw) {
+        match field? {
+            (1, value) => metadata(value.bytes("metadata")?, &mut own, signature)?,
+            (2, value) => {
+                if !spec(value.bytes("spec")?, &mut own, signature)? {
+                    return Ok(None);
+                }
+            }
+            (3, value) => status(value.bytes("status")?, &mut own, signature)?,
+            _ => {}
+        }
+    }
+    Ok(Some(own))
+}
+
+fn metadata<'a>(message: &'a [u8], own: &mut Own<'a>, signature: &mut Vec<u8>) -> Result<(), Error> {
+    for field in fields(message) {
+        let (number, value) = field?;
+        match number {
+            1 => own.name = text(value, "name")?,
+            5 => own.uid = text(value, "uid")?,
+            6 => own.resource_version = text(value, "resourceVersion")?,
+            7 => own.generation = value.int("generation")?,
+            8 => own.created = time(value, "creationTimestamp")?,
+            9 => own.terminating = true,
+            // Namespace, labels and owner references.
+            3 | 11 | 13 => whole(signature, number, value),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// `false` when the pod has claims of its own.
+fn spec<'a>(message: &'a [u8], own: &mut Own<'a>, signature: &mut Vec<u8>) -> Result<bool, Error> {
+    const PLACE: u32 = 1 << 16;
+    for field in fields(message) {
+        let (number, value) = field?;
+        match number {
+            1 => volume(value.bytes("volumes")?, own, signature)?,
+            2 | 20 => parts(signature, PLACE + number, value.bytes("containers")?, &CONTAINER)?,
+            10 => own.node_name = text(value, "nodeName")?,
+            39 => return Ok(false),
+            number if SPEC.contains(&number) => whole(signature, PLACE + number, value),
+            _ => {}
+        }
+    }
+    Ok(true)
+}
+
+fn volume(message: &[u8], own: &Own<'_>, signature: &mut Vec<u8>) -> Result<(), Error> {
+    const PLACE: u32 = 2 << 16;
+    for field in fields(message) {
+        let (2, source) = field? else { continue };
+        for field in fields(source.bytes("volumeSource")?) {
+            let (number, value) = field?;
+            if number == EPHEMERAL {
+                // Its claim is named after the pod and the volume.
+                part(signature, PLACE, own.name.as_bytes());
+                part(signature, PLACE + EPHEMERAL, message);
+            } else if VOLUMES.contains(&number) {
+                whole(signature, PLACE + number, value);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn status<'a>(message: &'a [u8], own: &mut Own<'a>, signature: &mut Vec<u8>) -> Result<(), Error> {
+    const PLACE: u32 = 3 << 16;
+    for field in fields(message) {
+        let (number, value) = field?;
+        match number {
+            1 => own.phase = text(value, "phase")?,
+            2 => condition(value.bytes("conditions")?, own, signature)?,
+            7 => own.started = time(value, "startTime")?,
+            8 | 10 => container_status(value.bytes("containerStatuses")?, PLACE + number, signature)?,
+            11 => own.nominated = text(value, "nominatedNodeName")?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A status counts as soon as it names an amount.
+fn container_status(message: &[u8], place: u32, signature: &mut Vec<u8>) -> Result<(), Error> {
+    let before = signature.len();
+    parts(signature, place, message, &CONTAINER_STATUS)?;
+    let mut amounts = false;
+    for field in fields(message) {
+        amounts |= matches!(field?.0, 10 | 11);
+    }
+    if !amounts {
+        signature.truncate(before);
+    }
+    Ok(())
+}
+
+fn condition(message: &[u8], own: &mut Own<'_>, signature: &mut Vec<u8>) -> Result<(), Error> {
+    const PLACE: u32 = 4 << 16;
+    let (mut kind, mut status, mut reason, mut note) = ("", "", "", "");
+    for field in fields(message) {
+        match field? {
+            (1, value) => kind = text(value, "type")?,
+            (2, value) => status = text(value, "status")?,
+            (5, value) => reason = text(value, "reason")?,
+            (6, value) => note = text(value, "message")?,
+            _ => {}
+        }
+    }
+    match kind {
+        "DisruptionTarget" if own.preempted.is_none() => {
+            own.preempted = Some(status == "True" && reason == "PreemptionByScheduler");
+        }
+        "PodScheduled" if own.unscheduled.is_none() => {
+            own.unscheduled = Some((status == "False").then(|| Box::new((reason.to_owned(), note.to_owned()))));
+        }
+        "PodResizePending" => {
+            part(signature, PLACE, status.as_bytes());
+            part(signature, PLACE, reason.as_bytes());
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn full() -> Value {
+        json!({
+            "metadata": {"name": "p-1", "namespace": "ns", "uid": "u", "resourceVersion": "7", "generation": 2,
+                "labels": {"app": "a", "z": "1"}, "annotations": {"x": "y"}, "creationTimestamp": "2026-01-02T03:04:05Z",
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "o", "controller": true}]},
+            "spec": {"nodeName": "n", "priority": 5, "schedulerName": "s", "nodeSelector": {"a": "b"}, "preemptionPolicy": "Never",
+                "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+                    {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "a"}}}]}},
+                "tolerations": [{"key": "k", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}],
+                "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+                    "labelSelector": {"matchLabels": {"app": "a"}}}],
+                "overhead": {"cpu": "10m"}, "schedulingGates": [{"name": "g"}],
+                "volumes": [{"name": "kube-api-access-abcde", "projected": {"sources": []}},
+                    {"name": "data", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "e", "ephemeral": {}}],
+                "initContainers": [{"name": "i", "image": "i", "restartPolicy": "Always"}],
+                "containers": [{"name": "c", "image": "i:1", "env": [{"name": "A", "value": "1"}],
+                    "ports": [{"containerPort": 80, "hostPort": 80, "protocol": "TCP"}], "resources": {"requests": {"cpu": "1"}}}]},
+            "status": {"phase": "Running", "startTime": "2026-01-02T03:04:05Z", "nominatedNodeName": "m",
+                "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"},
+                    {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "why"}],
+                "containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
+                    "allocatedResources": {"cpu": "500m"}, "state": {"running": {}}}]},
+        })
+    }
+
+    fn with(pointer: &str, key: &str, value: Value) -> Value {
+        let mut pod = full();
+        pod.pointer_mut(pointer).expect("pointer")[key] = value;
+        pod
+    }
+
+    fn bytes(pod: &Value) -> Vec<u8> {
+        protobuf::encode(schema::POD, pod)
+    }
+
+    fn of_json(pod: &Value) -> PodInfo {
+        serde_json::from_value(pod.clone()).expect("pod")
+    }
+
+    #[test]
+    fn reads_what_json_says_also_when_the_demand_is_known() {
+        let mut reader = PodReader::default();
+        let bare = json!({"metadata": {"name": "bare", "namespace": "ns"}, "spec": {"containers": []}});
+        for pod in [full(), with("/metadata", "name", json!("p-2")), bare] {
+            for _ in 0..2 {
+                let read = reader.read(&bytes(&pod)).expect("pod");
+                assert_eq!(format!("{read:?}"), format!("{:?}", of_json(&pod)));
+            }
+        }
+    }
+
+    #[test]
+    fn pods_of_one_template_share_their_demand() {
+        let mut reader = PodReader::default();
+        let no_ephemeral = |name: &str, token: &str, node: &str| {
+            let mut pod = with("/metadata", "name", json!(name));
+            pod["metadata"]["uid"] = json!(name);
+            pod["spec"]["nodeName"] = json!(node);
+            pod["spec"]["volumes"] = json!([{"name": token, "projected": {"sources": []}}]);
+            pod["status"]["containerStatuses"][0]["restartCount"] = json!(name.len());
+            pod["spec"]["containers"][0]["env"][0]["value"] = json!(name);
+            pod
+        };
+        let a = reader.read(&bytes(&no_ephemeral("a", "t-1", "x"))).expect("pod");
+        let b = reader.read(&bytes(&no_ephemeral("bb", "t-2", "y"))).expect("pod");
+        assert!(Arc::ptr_eq(&a.demand, &b.demand));
+        assert_eq!((&*b.name, b.node_name.as_deref()), ("bb", Some("y")));
+    }
+
+    #[test]
+    fn whatever_changes_a_demand_is_seen() {
+        let changed = [
+            with("/metadata", "namespace", json!("other")),
+            with("/metadata/labels", "app", json!("b")),
+            with("/metadata/ownerReferences/0", "name", json!("other")),
+            with("/spec", "priority", json!(6)),
+            with("/spec", "schedulerName", json!("other")),
+            with("/spec", "nodeSelector", json!({"a": "c"})),
+            with("/spec", "preemptionPolicy", json!("PreemptLowerPriority")),
+            with("/spec", "affinity", json!({})),
+            with("/spec/tolerations/0", "key", json!("other")),
+            with("/spec/topologySpreadConstraints/0", "maxSkew", json!(2)),
+            with("/spec", "overhead", json!({"cpu": "20m"})),
+            with("/spec", "schedulingGates", json!([])),
+            with("/spec", "resources", json!({"requests": {"cpu": "9"}})),
+            with("/spec/volumes/1/persistentVolumeClaim", "claimName", json!("d")),
+            with("/spec/volumes/2", "name", json!("f")),
+            with("/metadata", "name", json!("p-2")),
+            with("/spec/initContainers/0", "restartPolicy", Value::Null),
+            with("/spec/containers/0", "image", json!("other")),
+            with("/spec/containers/0/ports/0", "hostPort", json!(81)),
+            with("/spec/containers/0/resources", "requests", json!({"cpu": "3"})),
+            with("/status/containerStatuses/0", "allocatedResources", json!({"cpu": "3"})),
+            with("/status/containerStatuses/0", "resources", json!({"requests": {"cpu": "4"}})),
+            with(
+                "/status",
+                "conditions",
+                json!([{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]),
+            ),
+        ];
+        let mut reader = PodReader::default();
+        let first = reader.read(&bytes(&full())).expect("pod");
+        for pod in changed {
+            let (read, want) = (reader.read(&bytes(&pod)).expect("pod"), of_json(&pod));
+            assert_eq!(read.demand, want.demand);
+            assert_ne!(read.demand, first.demand, "{pod}");
+        }
+    }
+
+    #[test]
+    fn claims_are_the_pods_own() {
+        let pod = with("/spec", "resourceClaims", json!([{"name": "gpu", "resourceClaimName": "claim"}]));
+        let mut reader = PodReader::default();
+        for _ in 0..2 {
+            let read = reader.read(&bytes(&pod)).expect("pod");
+            assert_eq!(read.resource_claims, of_json(&pod).resource_claims);
+        }
+        assert!(reader.read(&[0x0a, 0xff]).is_err());
+    }
+}
