@@ -358,6 +358,7 @@ async fn agrees(core: &Arc<Core>, cluster: &Arc<Cluster>, what: &str) {
 }
 
 #[tokio::test]
+#[ignore = "takes minutes"]
 async fn one_scheduler_among_faults() {
     for seed in 0..3 {
         let (cluster, stop) = (Cluster::new(seed, true), Shutdown::new());
@@ -370,6 +371,7 @@ async fn one_scheduler_among_faults() {
 }
 
 #[tokio::test]
+#[ignore = "takes minutes"]
 async fn two_schedulers_of_one_name() {
     for seed in 100..102 {
         let (cluster, stop) = (Cluster::new(seed, false), Shutdown::new());
