@@ -143,7 +143,8 @@ impl Cluster {
 #[async_trait]
 impl Api for Arc<Cluster> {
     async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), ApiError> {
-        let (chance, pause) = (self.rng.lock().random_range(0..20), self.rng.lock().random_range(0..5));
+        let chance = self.rng.lock().random_range(0..20);
+        let pause = self.rng.lock().random_range(0..5);
         tokio::time::sleep(Duration::from_millis(pause)).await;
         if self.state.lock().down {
             return Err(error(0, "connection refused"));
@@ -358,7 +359,7 @@ async fn agrees(core: &Arc<Core>, cluster: &Arc<Cluster>, what: &str) {
 }
 
 #[tokio::test]
-#[ignore = "takes minutes"]
+#[ignore = "not yet seen to pass"]
 async fn one_scheduler_among_faults() {
     for seed in 0..3 {
         let (cluster, stop) = (Cluster::new(seed, true), Shutdown::new());
@@ -371,7 +372,7 @@ async fn one_scheduler_among_faults() {
 }
 
 #[tokio::test]
-#[ignore = "takes minutes"]
+#[ignore = "not yet seen to pass"]
 async fn two_schedulers_of_one_name() {
     for seed in 100..102 {
         let (cluster, stop) = (Cluster::new(seed, false), Shutdown::new());
