@@ -5,13 +5,11 @@
 //! in-process [`Api`](crate::api::Api). A new one is a file and a line in [`plugins`].
 
 mod always;
-mod authorizer;
 mod certificates;
 mod chain;
 mod configuration;
 mod default_toleration_seconds;
 mod event_rate_limit;
-pub(crate) mod expressions;
 mod image_policy;
 mod ingress_class;
 mod limit_ranger;

@@ -21,7 +21,7 @@ use super::rbac::{self, Rbac, Rule};
 use super::webhook::{Options, Webhook};
 use super::{Authorization, Kind, Member, Mode};
 use crate::access::tree;
-use crate::admission::expressions;
+use crate::expressions::{self, Dialect, Wanted};
 use crate::api::Reader;
 
 /// Longest a webhook may take.
@@ -323,8 +323,8 @@ fn read_conditions(conditions: &[Value], path: &Path, errors: &mut Vec<Error>) -
             errors.push(Error::required(at, ""));
         } else if expressions.iter().any(|e| e == expression) {
             errors.push(Error::duplicate(at, expression));
-        } else if let Err(why) = expressions::check(expression) {
-            errors.push(Error::invalid(at, expression, &format!("compilation failed: {why}")));
+        } else if let Some(why) = expressions::problem(Dialect::Review, expression, Wanted::Bool) {
+            errors.push(Error::invalid(at, expression, &why));
         } else {
             expressions.push(expression.to_owned());
         }

@@ -18,6 +18,7 @@ pub mod openapi;
 mod prune;
 mod rules;
 mod schema;
+mod types;
 pub mod validate;
 
 pub use definition::{Scale, Served, changes_version, converts, served};

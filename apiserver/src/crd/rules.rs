@@ -6,17 +6,17 @@
 use std::sync::OnceLock;
 
 use proto::Value;
-use serde_json::Map;
+use shared::cel::{self, Budget, Program, Scope, Text};
 use shared::status::field::{Error, ErrorKind, Path};
 
 use super::check::{counterpart, same};
 use super::schema::{Additional, Schema};
-use crate::cel::{self, Program, Scope};
+use super::types::Decl;
+use super::validate::variables;
 
-/// Longest message an expression may make.
-const MESSAGE_BYTES: usize = 5 * 1024;
-/// Most rules run over one object.
-const MAX_RUNS: usize = 100_000;
+/// What is said when there is nothing left to spend.
+const EXHAUSTED: &str =
+    "validation failed due to running out of cost budget, no further validation rules will be run";
 
 /// One rule.
 #[derive(Debug)]
@@ -56,47 +56,83 @@ pub fn compile(list: Option<&Value>) -> Box<[Rule]> {
 }
 
 impl Rule {
-    fn program(&self) -> Result<&Program, String> {
-        self.program.get_or_init(|| Program::compile(&self.text)).as_ref().map_err(Clone::clone)
+    fn compile(&self, source: &str, schema: &Schema, root: bool) -> Result<Program, String> {
+        let Some(decl) = Decl::of(schema, root) else {
+            return Err("unable to convert structural schema to CEL declarations".to_owned());
+        };
+        Program::compile(source, &variables(&decl.of, self.optional_old)).map_err(|e| format!("compilation failed: {e}"))
     }
 
-    fn words(&self, scope: &Scope) -> String {
-        if !self.message_expression.is_empty()
-            && let Some(program) = self.message_program.get_or_init(|| Program::compile(&self.message_expression).ok())
-            && let Ok(Some(text)) = scope.text(program)
-            && !text.trim().is_empty()
-            && !text.contains('\n')
-            && text.len() <= MESSAGE_BYTES
-        {
-            return text.trim().to_owned();
+    fn program(&self, schema: &Schema, root: bool) -> Result<&Program, String> {
+        self.program.get_or_init(|| self.compile(&self.text, schema, root)).as_ref().map_err(Clone::clone)
+    }
+
+    /// As messages name it.
+    fn shown(&self) -> &str {
+        if self.message.is_empty() { self.text.trim() } else { self.message.trim() }
+    }
+
+    /// The text for a value that does not fit; the error ends it all.
+    fn words(
+        &self,
+        scope: &Scope<'_>,
+        schema: &Schema,
+        root: bool,
+        budget: &mut Budget,
+    ) -> Result<String, String> {
+        let plain = || {
+            if self.message.is_empty() {
+                format!("failed rule: {}", self.text.trim())
+            } else {
+                self.message.trim().to_owned()
+            }
+        };
+        let made = &self.message_expression;
+        if made.is_empty() {
+            return Ok(plain());
         }
-        if self.message.is_empty() {
-            format!("failed rule: {}", self.text.trim())
-        } else {
-            self.message.trim().to_owned()
+        let program = self.message_program.get_or_init(|| self.compile(made, schema, root).ok());
+        let Some(program) = program else { return Ok(plain()) };
+        let answer = program.evaluate(scope, budget);
+        if budget.is_exhausted() {
+            return Err("messageExpression evaluation failed due to running out of cost budget, no further validation rules will be run".to_owned());
+        }
+        match answer {
+            Err(cel::Error::Cancelled) => Err(format!(
+                "no further validation rules will be run due to call cost exceeds limit for messageExpression: {}",
+                shared::status::go_quote(made)
+            )),
+            Ok(cel::Value::String(text)) => {
+                let text = text.trim();
+                let fits = !text.is_empty() && !text.contains('\n') && text.len() <= cel::MAX_MESSAGE;
+                Ok(if fits { text.to_owned() } else { plain() })
+            }
+            _ => Ok(plain()),
         }
     }
 }
 
 /// What the rules find wrong with an object.
 pub fn check(schema: &Schema, object: &Value, old: Option<&Value>) -> Vec<Error> {
-    let mut run = Run { out: Vec::new(), left: MAX_RUNS };
+    let mut run = Run { out: Vec::new(), budget: Budget::new(cel::RUNTIME_BUDGET), ended: false };
     run.at(schema, object, old, true, &Path::default());
     run.out
 }
 
 struct Run {
     out: Vec<Error>,
-    left: usize,
+    budget: Budget,
+    /// Nothing more is looked at.
+    ended: bool,
 }
 
 impl Run {
     fn at(&mut self, schema: &Schema, value: &Value, old: Option<&Value>, root: bool, path: &Path) {
-        if value.is_null() || !schema.has_rules() || old.is_some_and(|o| same(o, value)) {
+        if self.ended || value.is_null() || !schema.has_rules() || old.is_some_and(|o| same(o, value)) {
             return;
         }
         if !schema.rules.is_empty() {
-            self.here(schema, value, old, root, path);
+            self.here(schema, value, old, root || schema.embedded, path);
         }
         match value {
             Value::Object(map) => {
@@ -119,49 +155,69 @@ impl Run {
         }
     }
 
+    fn refuse(&mut self, path: &Path, schema: &Schema, why: &str) {
+        self.out.push(Error::invalid(path, type_name(schema), why));
+    }
+
+    fn end(&mut self, path: &Path, schema: &Schema, why: &str) {
+        self.refuse(path, schema, why);
+        self.ended = true;
+    }
+
     fn here(&mut self, schema: &Schema, value: &Value, old: Option<&Value>, root: bool, path: &Path) {
+        if self.budget.left() == 0 {
+            return self.end(path, schema, EXHAUSTED);
+        }
         let old = old.filter(|o| !o.is_null());
-        let mut scope = Scope::bare();
+        let mut scope = Scope::default();
         scope.set("self", typed(value, Some(schema), root));
-        let mut before: Option<cel::Value> = None;
+        let mut before: Option<cel::Value<'_>> = None;
         for rule in &schema.rules {
-            let Some(left) = self.left.checked_sub(1) else { return };
-            self.left = left;
-            let program = match rule.program() {
+            let program = match rule.program(schema, root) {
                 Ok(p) => p,
                 Err(why) => {
-                    let text = format!("rule compile error: compilation failed: {why}");
-                    self.out.push(Error::invalid(path, type_name(schema), &text));
+                    self.refuse(path, schema, &format!("rule compile error: {why}"));
                     continue;
                 }
             };
             if program.mentions("oldSelf") {
                 match (old, rule.optional_old) {
                     (None, false) => continue,
-                    (None, true) => scope.set("oldSelf", cel::none()),
+                    (None, true) => scope.set("oldSelf", cel::Value::Optional(None)),
                     (Some(old), optional) => {
                         let old = before.get_or_insert_with(|| typed(old, Some(schema), root)).clone();
-                        scope.set("oldSelf", if optional { cel::some(old) } else { old });
+                        scope.set("oldSelf", if optional { cel::Value::some(old) } else { old });
                     }
                 }
             }
-            match scope.truth(program) {
-                Ok(true) => {}
-                Ok(false) => {
-                    let words = rule.words(&scope);
-                    let at = rule.field_path.as_ref().map_or_else(|| path.clone(), |p| below(path, p));
-                    self.out.push(error(rule.reason, &at, &words, value));
+            let answer = program.evaluate(&scope, &mut self.budget);
+            if self.budget.is_exhausted() {
+                return self.end(path, schema, EXHAUSTED);
+            }
+            match answer {
+                Ok(cel::Value::Bool(true)) => {}
+                Ok(_) => match rule.words(&scope, schema, root, &mut self.budget) {
+                    Ok(words) => {
+                        let at = rule.field_path.as_ref().map_or_else(|| path.clone(), |p| below(path, p));
+                        self.out.push(error(rule.reason, &at, &words, value));
+                    }
+                    Err(why) => return self.end(path, schema, &why),
+                },
+                Err(why @ cel::Error::Cancelled) => {
+                    let shown = rule.shown();
+                    let why = format!("'{why}': no further validation rules will be run due to call cost exceeds limit for rule: {shown}");
+                    return self.end(path, schema, &why);
                 }
-                Err(why) => {
-                    let text = if why.starts_with("no such overload") || why.starts_with("No such overload") {
+                Err(cel::Error::Failed(why)) => {
+                    let shown = rule.shown();
+                    let text = if why.starts_with("no such overload") {
                         format!(
-                            "'{why}': call arguments did not match a supported operator, function or macro signature for rule: {}",
-                            rule.text
+                            "'{why}': call arguments did not match a supported operator, function or macro signature for rule: {shown}"
                         )
                     } else {
-                        format!("{why} evaluating rule: {}", rule.text)
+                        format!("{why} evaluating rule: {shown}")
                     };
-                    self.out.push(Error::invalid(path, type_name(schema), &text));
+                    self.refuse(path, schema, &text);
                 }
             }
         }
@@ -203,46 +259,55 @@ fn error(kind: ErrorKind, path: &Path, words: &str, value: &Value) -> Error {
 
 /// A value as rules see it: with the types of its schema, field names that are no identifiers escaped, fields the schema
 /// does not know left out.
-fn typed(value: &Value, schema: Option<&Schema>, root: bool) -> cel::Value {
-    let Some(schema) = schema else { return cel::convert(value) };
+fn typed<'v>(value: &'v Value, schema: Option<&Schema>, root: bool) -> cel::Value<'v> {
+    let plain = || cel::Value::of(value);
+    let Some(schema) = schema else { return plain() };
     match value {
-        Value::Object(map) => {
-            let entries = map.iter().filter_map(|(key, inner)| {
-                if (root || schema.embedded) && matches!(key.as_str(), "apiVersion" | "kind" | "metadata") {
-                    return Some((key.clone(), identity(key, inner)));
-                }
-                match (schema.property(key), &schema.additional) {
-                    (Some(p), _) => Some((cel::escape(key), typed(inner, Some(p), false))),
-                    (None, Additional::Schema(p)) => Some((key.clone(), typed(inner, Some(p), false))),
-                    (None, Additional::Any) => Some((key.clone(), cel::convert(inner))),
-                    (None, _) => None,
-                }
-            });
-            cel::map(entries)
-        }
-        Value::Array(list) => cel::list(list.iter().map(|inner| {
-            schema.items.as_deref().map_or_else(|| cel::convert(inner), |s| typed(inner, Some(s), false))
+        Value::Object(map) => cel::Value::map(map.iter().filter_map(|(key, inner)| {
+            if (root || schema.embedded) && matches!(key.as_str(), "apiVersion" | "kind" | "metadata") {
+                return Some((Text::Borrowed(key), identity(key, inner)));
+            }
+            match (schema.property(key), &schema.additional) {
+                (Some(p), _) => Some((name(key), typed(inner, Some(p), false))),
+                (None, Additional::Schema(p)) => Some((Text::Borrowed(key), typed(inner, Some(p), false))),
+                (None, Additional::Any) => Some((Text::Borrowed(key), cel::Value::of(inner))),
+                (None, _) => None,
+            }
         })),
-        Value::Number(n) if &*schema.kind == "number" => cel::double(n.as_f64().unwrap_or(f64::NAN)),
-        Value::Number(n) if &*schema.kind == "integer" && !n.is_i64() => cel::int(n.as_f64().unwrap_or(0.0)),
+        Value::Array(list) => cel::Value::list(list.iter().map(|v| typed(v, schema.items.as_deref(), false))),
+        Value::Number(n) if &*schema.kind == "number" => cel::Value::Double(n.as_f64().unwrap_or(f64::NAN)),
+        #[allow(clippy::cast_possible_truncation)]
+        Value::Number(n) if &*schema.kind == "integer" && !n.is_i64() => {
+            cel::Value::Int(n.as_f64().unwrap_or(0.0) as i64)
+        }
         Value::String(text) => match schema.checks.as_ref().map_or("", |c| &*c.format) {
-            "date" | "date-time" | "datetime" => cel::timestamp(text).unwrap_or_else(|| cel::convert(value)),
-            "duration" => cel::duration(text).unwrap_or_else(|| cel::convert(value)),
-            "byte" => cel::bytes(text).unwrap_or_else(|| cel::convert(value)),
-            _ => cel::convert(value),
+            "date" => cel::timestamp(&format!("{text}T00:00:00Z")).map_or_else(plain, cel::Value::Timestamp),
+            "date-time" | "datetime" => cel::timestamp(text).map_or_else(plain, cel::Value::Timestamp),
+            "duration" => cel::duration(text).map_or_else(plain, cel::Value::Duration),
+            "byte" => {
+                use base64::Engine as _;
+                let bytes = base64::engine::general_purpose::STANDARD.decode(text);
+                bytes.map_or_else(|_| plain(), |b| cel::Value::Bytes(b.into()))
+            }
+            _ => plain(),
         },
-        _ => cel::convert(value),
+        _ => plain(),
     }
 }
 
+/// The name of a field in rules.
+fn name(key: &str) -> Text<'_> {
+    let escaped = cel::escape(key);
+    if escaped == key { Text::Borrowed(key) } else { Text::Shared(escaped.into()) }
+}
+
 /// Rules see no more of an object's metadata than its name.
-fn identity(key: &str, value: &Value) -> cel::Value {
+fn identity<'v>(key: &str, value: &'v Value) -> cel::Value<'v> {
     if key != "metadata" {
-        return cel::convert(value);
+        return cel::Value::of(value);
     }
-    let known: Map<String, Value> =
-        ["name", "generateName"].iter().filter_map(|k| value.get(*k).map(|v| ((*k).to_owned(), v.clone()))).collect();
-    cel::convert(&Value::Object(known))
+    let known = ["name", "generateName"];
+    cel::Value::map(known.iter().filter_map(|k| value.get(*k).map(|v| (Text::Borrowed(k), cel::Value::of(v)))))
 }
 
 #[cfg(test)]

@@ -3,19 +3,23 @@
 //! Answers for what upstream's `apiextensions/validation` and `schema` packages say beyond names and versions. Pure; the
 //! path of a schema is that of the version, or of the whole definition where all versions have the same.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use proto::Value;
+use shared::cel::{Declared, Program, Type};
 use shared::status::field::{Error, Path};
 
 use super::schema::{MAX_DEPTH, Schema, pattern};
+use super::types::{Decl, cardinality, factor};
 use super::{check, jsonpath, prune};
 use crate::access::tree;
-use crate::cel::{self, Declared, Program, Type};
 
 /// Longest message of a rule.
 const MAX_MESSAGE: usize = 2048;
+/// What one rule may cost on any object at most.
+const RULE_COST: u64 = 10_000_000;
+/// What all rules of a version may cost together.
+const TOTAL_COST: u64 = 100_000_000;
+/// Rules named when the total is too high.
+const MOST_EXPENSIVE: usize = 4;
 
 /// What a schema's text may not contain at all.
 const UNSUPPORTED: [(&str, &str); 6] = [
@@ -40,7 +44,10 @@ pub fn schema(text: &Value, path: &Path, out: &mut Vec<Error>) {
     }
     let compiled = Schema::compile(text);
     defaults(text, &compiled, path, 0, out);
-    rules(text, &compiled, path, true, true, 0, out);
+    let mut costs = Costs::default();
+    let top = Spot { root: true, correlatable: true, bounded: Some(1), depth: 0 };
+    rules(text, &compiled, path, top, &mut costs, out);
+    costs.judge(path, out);
 }
 
 fn is(text: &Value, key: &str) -> bool {
@@ -254,71 +261,102 @@ fn defaults(text: &Value, schema: &Schema, path: &Path, depth: usize, out: &mut 
     }
 }
 
-/// The type rules see at a place.
-fn type_of(schema: &Schema, root: bool) -> Type {
-    use super::schema::Additional;
-    if schema.int_or_string {
-        return Type::Dyn;
-    }
-    match &*schema.kind {
-        "boolean" => Type::Bool,
-        "integer" => Type::Int,
-        "number" => Type::Double,
-        "string" => match schema.checks.as_ref().map_or("", |c| &*c.format) {
-            "byte" => Type::Bytes,
-            "date" | "date-time" | "datetime" => Type::Timestamp,
-            "duration" => Type::Duration,
-            _ => Type::String,
-        },
-        "array" => Type::List(Box::new(schema.items.as_deref().map_or(Type::Dyn, |s| type_of(s, false)))),
-        "object" => {
-            match &schema.additional {
-                Additional::Schema(s) => return Type::Map(Box::new(type_of(s, false))),
-                Additional::Any => return Type::Map(Box::new(Type::Dyn)),
-                Additional::Unset | Additional::None => {}
-            }
-            let mut fields: BTreeMap<String, Type> =
-                schema.properties.iter().map(|(k, s)| (cel::escape(k), type_of(s, false))).collect();
-            if root || schema.embedded {
-                let names = ["name", "generateName"].map(|k| (k.to_owned(), Type::String));
-                fields.insert("metadata".to_owned(), Type::Object(Arc::new(BTreeMap::from(names))));
-                for key in ["apiVersion", "kind"] {
-                    fields.insert(key.to_owned(), Type::String);
-                }
-            }
-            Type::Object(Arc::new(fields))
+/// What the rules of a version may cost.
+#[derive(Default)]
+struct Costs {
+    total: u64,
+    /// Those that matter, the most expensive first.
+    most: Vec<(Path, u64)>,
+}
+
+impl Costs {
+    fn add(&mut self, path: Path, cost: u64) {
+        self.total = self.total.saturating_add(cost);
+        if cost < TOTAL_COST / 100 {
+            return;
         }
-        _ => Type::Dyn,
+        self.most.push((path, cost));
+        self.most.sort_by_key(|(_, cost)| std::cmp::Reverse(*cost));
+        self.most.truncate(MOST_EXPENSIVE);
+    }
+
+    fn judge(self, path: &Path, out: &mut Vec<Error>) {
+        if self.total <= TOTAL_COST {
+            return;
+        }
+        for (at, _) in self.most {
+            let message = "contributed to estimated rule & messageExpression cost total exceeding cost limit for entire OpenAPIv3 schema";
+            out.push(Error::forbidden(at, message));
+        }
+        let what = "x-kubernetes-validations estimated rule & messageExpression cost total for entire OpenAPIv3 schema";
+        out.push(Error::forbidden(path, &too_expensive(what, self.total, TOTAL_COST)));
     }
 }
 
-fn rules(
-    text: &Value,
-    schema: &Schema,
-    path: &Path,
+fn too_expensive(what: &str, cost: u64, limit: u64) -> String {
+    #[allow(clippy::cast_precision_loss)]
+    let times = cost as f64 / limit as f64;
+    let times = if times > 100.0 {
+        "more than 100x".to_owned()
+    } else if times < 1.5 {
+        format!("{times:.6}x")
+    } else {
+        format!("{times:.1}x")
+    };
+    format!(
+        "{what} exceeds budget by factor of {times} (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)"
+    )
+}
+
+/// Where a schema stands.
+#[derive(Clone, Copy)]
+struct Spot {
+    /// It is that of a whole object.
     root: bool,
+    /// Values can be compared with those before.
     correlatable: bool,
+    /// How often it can be there, by the limits of what it is in; `None` for no limit.
+    bounded: Option<u64>,
     depth: usize,
-    out: &mut Vec<Error>,
-) {
+}
+
+impl Spot {
+    fn below(self, schema: &Schema) -> Self {
+        let bounded = self.bounded.zip(factor(schema)).map(|(n, by)| n.saturating_mul(by));
+        Self { root: false, bounded, depth: self.depth + 1, ..self }
+    }
+}
+
+fn rules(text: &Value, schema: &Schema, path: &Path, spot: Spot, costs: &mut Costs, out: &mut Vec<Error>) {
     use super::schema::{Additional, ListKind};
-    if depth > MAX_DEPTH || !schema.has_rules() {
+    if spot.depth > MAX_DEPTH || !schema.has_rules() {
         return;
     }
-    for (i, rule) in text["x-kubernetes-validations"].as_array().into_iter().flatten().enumerate() {
-        one(rule, schema, &path.child("x-kubernetes-validations").index(i), root, correlatable, out);
+    let own = text["x-kubernetes-validations"].as_array().map_or(&[][..], Vec::as_slice);
+    if !own.is_empty() {
+        match Decl::of(schema, spot.root || schema.embedded) {
+            Some(decl) => {
+                for (i, rule) in own.iter().enumerate() {
+                    let at = path.child("x-kubernetes-validations").index(i);
+                    one(rule, &decl, &at, spot, costs, out);
+                }
+            }
+            None => {
+                let message = "internal error: failed to construct type information for x-kubernetes-validations rules: unable to convert structural schema to CEL declarations";
+                out.push(Error::internal(path.child("x-kubernetes-validations"), message));
+            }
+        }
     }
+    let below = spot.below(schema);
     for (key, inner) in &schema.properties {
-        let at = path.child("properties").key(key);
-        rules(&text["properties"][&**key], inner, &at, false, correlatable, depth + 1, out);
+        rules(&text["properties"][&**key], inner, &path.child("properties").key(key), below, costs, out);
     }
     if let Additional::Schema(inner) = &schema.additional {
-        let at = path.child("additionalProperties");
-        rules(&text["additionalProperties"], inner, &at, false, correlatable, depth + 1, out);
+        rules(&text["additionalProperties"], inner, &path.child("additionalProperties"), below, costs, out);
     }
     if let Some(inner) = &schema.items {
-        let kept = correlatable && matches!(schema.list, ListKind::Map(_));
-        rules(&text["items"], inner, &path.child("items"), false, kept, depth + 1, out);
+        let correlatable = spot.correlatable && matches!(schema.list, ListKind::Map(_));
+        rules(&text["items"], inner, &path.child("items"), Spot { correlatable, ..below }, costs, out);
     }
 }
 
@@ -334,7 +372,7 @@ fn shown(rule: &Value) -> String {
     )
 }
 
-fn one(rule: &Value, schema: &Schema, path: &Path, root: bool, correlatable: bool, out: &mut Vec<Error>) {
+fn one(rule: &Value, decl: &Decl, path: &Path, spot: Spot, costs: &mut Costs, out: &mut Vec<Error>) {
     let text = |key: &str| rule[key].as_str().unwrap_or("");
     let source = text("rule");
     if source.trim().is_empty() {
@@ -360,17 +398,34 @@ fn one(rule: &Value, schema: &Schema, path: &Path, root: bool, correlatable: boo
     if !text("fieldPath").is_empty() && jsonpath::JsonPath::parse(text("fieldPath")).is_err() {
         out.push(Error::invalid(path.child("fieldPath"), text("fieldPath"), "fieldPath must be a valid path"));
     }
-    let own = type_of(schema, root);
     let optional = rule["optionalOldSelf"] == true;
-    let old = if optional { Type::Optional(Box::new(own.clone())) } else { own.clone() };
-    let declared = Declared::from([("self".to_owned(), own), ("oldSelf".to_owned(), old)]);
+    let declared = variables(&decl.of, optional);
+    let mut charge = |key: &str, what: &str, program: &Program, out: &mut Vec<Error>| {
+        let times = cardinality(spot.bounded, decl.min_bytes);
+        let cost = program.estimate(&|place| decl.size(place)).max.saturating_mul(times);
+        if cost > RULE_COST {
+            out.push(Error::forbidden(path.child(key), &too_expensive(what, cost, RULE_COST)));
+        }
+        costs.add(path.child(key), cost);
+    };
+    let programs = [
+        compiled(source, &declared, &Type::Bool),
+        match text("messageExpression") {
+            "" => Err(String::new()),
+            made => compiled(made, &declared, &Type::String),
+        },
+    ];
+    if let Ok(program) = &programs[0] {
+        charge("rule", "estimated rule cost", program, out);
+    }
+    let [rule_program, message_program] = programs;
     let mut complain = |key: &str, detail: &str| {
         let mut error = Error::invalid(path.child(key), Value::Null, detail);
         error.shown = Some(shown(rule));
         out.push(error);
     };
-    match compiled(source, &declared, &Type::Bool) {
-        Ok(program) if program.mentions("oldSelf") && !correlatable => {
+    match &rule_program {
+        Ok(program) if program.mentions("oldSelf") && !spot.correlatable => {
             let detail = format!("oldSelf cannot be used on the uncorrelatable portion of the schema within {path}");
             complain("rule", &detail);
         }
@@ -378,19 +433,24 @@ fn one(rule: &Value, schema: &Schema, path: &Path, root: bool, correlatable: boo
             complain("optionalOldSelf", "may not be set if oldSelf is not used in rule");
         }
         Ok(_) => {}
-        Err(why) => complain("rule", &why),
+        Err(why) => complain("rule", why),
     }
-    if !text("messageExpression").is_empty()
-        && let Err(why) = compiled(text("messageExpression"), &declared, &Type::String)
-    {
-        complain("messageExpression", &format!("messageExpression {why}"));
+    match &message_program {
+        Ok(program) => charge("messageExpression", "estimated messageExpression cost", program, out),
+        Err(why) if !why.is_empty() => complain("messageExpression", &format!("messageExpression {why}")),
+        Err(_) => {}
     }
 }
 
+/// What a rule may name.
+pub(super) fn variables(of: &Type, optional: bool) -> Declared {
+    let old = if optional { Type::optional(of.clone()) } else { of.clone() };
+    Declared::from([("self".to_owned(), of.clone()), ("oldSelf".to_owned(), old)])
+}
+
 fn compiled(source: &str, declared: &Declared, wanted: &Type) -> Result<Program, String> {
-    let program = Program::compile(source).map_err(|e| format!("compilation failed: {e}"))?;
-    let found = cel::check(source, &program, declared).map_err(|e| format!("compilation failed: {e}"))?;
-    if found != *wanted && found != Type::Dyn {
+    let program = Program::compile(source, declared).map_err(|e| format!("compilation failed: {e}"))?;
+    if !program.result().is(wanted) {
         return Err(format!("cel expression must evaluate to a {wanted}"));
     }
     Ok(program)

@@ -9,7 +9,7 @@ use super::admissionregistration::{one_of, rule_of};
 use super::names::{complain, dns1123_subdomain, qualified_name};
 use super::selectors::label_selector;
 use super::tree::{get, has, list, text, texts};
-use crate::admission::expressions::problem;
+use crate::expressions::{Dialect, Names, Wanted};
 
 /// Most match conditions.
 const CONDITIONS: usize = 64;
@@ -35,13 +35,9 @@ pub(super) fn policy(object: &Value, out: &mut Vec<Error>) {
     } else {
         out.push(Error::required(path.child("matchConstraints"), ""));
     }
-    let mut names = vec!["object", "oldObject", "request", "namespaceObject", "authorizer"];
-    if has(spec, "paramKind") {
-        names.push("params");
-    }
+    let mut names = Names::of(Dialect::Policy { params: has(spec, "paramKind") });
     conditions(spec, &names, &path.child("matchConditions"), out);
-    variables(spec, &names, &path.child("variables"), out);
-    names.push("variables");
+    variables(spec, &mut names, &path.child("variables"), out);
     let (validations, annotations) = (list(spec, "validations"), list(spec, "auditAnnotations"));
     if validations.is_empty() && annotations.is_empty() {
         for field in ["validations", "auditAnnotations"] {
@@ -60,7 +56,8 @@ pub(super) fn policy(object: &Value, out: &mut Vec<Error>) {
         if !keys.insert(key) {
             out.push(Error::duplicate(path.child("key"), key));
         }
-        expression(annotation, "valueExpression", "valueExpression is not specified", &names, &path, out);
+        let missing = "valueExpression is not specified";
+        expression(annotation, "valueExpression", missing, (&names, Wanted::TextOrNull), &path, out);
         let value = text(annotation, "valueExpression");
         if value.len() > LONGEST_VALUE_EXPRESSION {
             out.push(Error::too_long(path.child("valueExpression"), LONGEST_VALUE_EXPRESSION));
@@ -69,11 +66,18 @@ pub(super) fn policy(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// Requires an expression that can be compiled.
-fn expression(entry: &Value, field: &str, missing: &str, names: &[&str], path: &Path, out: &mut Vec<Error>) {
+pub(super) fn expression(
+    entry: &Value,
+    field: &str,
+    missing: &str,
+    (names, wanted): (&Names, Wanted),
+    path: &Path,
+    out: &mut Vec<Error>,
+) {
     let given = text(entry, field);
     if given.trim().is_empty() {
         out.push(Error::required(path.child(field), missing));
-    } else if let Some(why) = problem(given, names) {
+    } else if let Err(why) = names.compile(given, wanted) {
         out.push(Error::invalid(path.child(field), given, &why));
     }
 }
@@ -117,7 +121,7 @@ fn resources(matching: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Match conditions, of policies and of webhooks.
-pub(super) fn conditions(spec: &Value, names: &[&str], path: &Path, out: &mut Vec<Error>) {
+pub(super) fn conditions(spec: &Value, names: &Names, path: &Path, out: &mut Vec<Error>) {
     let all = list(spec, "matchConditions");
     if all.len() > CONDITIONS {
         out.push(Error::too_many(path, all.len(), CONDITIONS));
@@ -125,7 +129,7 @@ pub(super) fn conditions(spec: &Value, names: &[&str], path: &Path, out: &mut Ve
     let mut seen = BTreeSet::new();
     for (i, condition) in all.iter().enumerate() {
         let path = path.index(i);
-        expression(condition, "expression", "", names, &path, out);
+        expression(condition, "expression", "", (names, Wanted::Bool), &path, out);
         let name = text(condition, "name");
         if name.is_empty() {
             out.push(Error::required(path.child("name"), ""));
@@ -138,10 +142,9 @@ pub(super) fn conditions(spec: &Value, names: &[&str], path: &Path, out: &mut Ve
     }
 }
 
-fn variables(spec: &Value, names: &[&str], path: &Path, out: &mut Vec<Error>) {
-    let mut known = names.to_vec();
-    // A variable may use those before it.
-    known.push("variables");
+/// Variables of a policy, each of which may use those before it.
+pub(super) fn variables(spec: &Value, names: &mut Names, path: &Path, out: &mut Vec<Error>) {
+    names.with_variables();
     let mut seen = BTreeSet::new();
     for (i, variable) in list(spec, "variables").iter().enumerate() {
         let path = path.index(i);
@@ -149,49 +152,25 @@ fn variables(spec: &Value, names: &[&str], path: &Path, out: &mut Vec<Error>) {
         if name.trim().is_empty() {
             out.push(Error::required(path.child("name"), "name is not specified"));
         } else {
-            if !is_identifier(name) {
+            if !shared::cel::is_identifier(name) {
                 out.push(Error::invalid(path.child("name"), name, "name is not a valid CEL identifier"));
             }
             if !seen.insert(name) {
                 out.push(Error::duplicate(path.child("name"), name));
             }
         }
-        expression(variable, "expression", "expression is not specified", &known, &path, out);
+        expression(variable, "expression", "expression is not specified", (names, Wanted::Any), &path, out);
+        let _ = names.declare(name, text(variable, "expression"));
     }
 }
 
-fn is_identifier(name: &str) -> bool {
-    const RESERVED: [&str; 18] = [
-        "true",
-        "false",
-        "null",
-        "in",
-        "as",
-        "break",
-        "const",
-        "continue",
-        "else",
-        "for",
-        "function",
-        "if",
-        "import",
-        "let",
-        "loop",
-        "package",
-        "namespace",
-        "return",
-    ];
-    let first = name.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
-    first && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') && !RESERVED.contains(&name)
-}
-
-fn validation(v: &Value, names: &[&str], path: &Path, out: &mut Vec<Error>) {
+fn validation(v: &Value, names: &Names, path: &Path, out: &mut Vec<Error>) {
     let (given, message, made) = (text(v, "expression"), text(v, "message"), text(v, "messageExpression"));
-    expression(v, "expression", "expression is not specified", names, path, out);
+    expression(v, "expression", "expression is not specified", (names, Wanted::Bool), path, out);
     if !made.is_empty() {
         if made.trim().is_empty() {
             out.push(Error::invalid(path.child("messageExpression"), made, "must be non-empty if specified"));
-        } else if let Some(why) = problem(made, names) {
+        } else if let Err(why) = names.compile(made, Wanted::Text) {
             out.push(Error::invalid(path.child("messageExpression"), made, &why));
         }
     }

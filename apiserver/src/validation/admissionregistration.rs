@@ -71,7 +71,7 @@ fn webhook(hook: &Value, mutating: bool, path: &Path, out: &mut Vec<Error>) {
     for key in ["namespaceSelector", "objectSelector"] {
         label_selector(get(hook, key), &path.child(key), out);
     }
-    let names = ["object", "oldObject", "request", "authorizer"];
+    let names = crate::expressions::Names::of(crate::expressions::Dialect::Policy { params: false });
     super::admission_policy::conditions(hook, &names, &path.child("matchConditions"), out);
     client(get(hook, "clientConfig"), &path.child("clientConfig"), out);
     versions(hook, &path.child("admissionReviewVersions"), out);

@@ -4,7 +4,6 @@
 //! Types come from the OpenAPI documents of the server, as they do upstream: those of built-in kinds and of custom
 //! resources alike.
 
-pub mod check;
 pub mod plan;
 pub mod types;
 
@@ -13,11 +12,12 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use k8s_openapi::api::admissionregistration::v1::{ParamKind, ValidatingAdmissionPolicy};
 use serde_json::{Value, json};
+use shared::cel::Type;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::{KINDS_MAX, Kind, Matched};
-use self::types::{Document, Type};
+use self::types::Document;
 use crate::engine::action::object_path;
 use crate::engine::context::Context;
 use crate::engine::object::Key;

@@ -2,15 +2,13 @@
 //!
 //! In: the policy and the types of these kinds. Out: warnings, expression by expression. No I/O here.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 use k8s_openapi::api::admissionregistration::v1::{
     ExpressionWarning, NamedRuleWithOperations, ValidatingAdmissionPolicySpec,
 };
 
-use super::check::{Variables, check};
-use super::types::{Shape, Type, namespace, request};
+use shared::cel::{Declared, Program, Type, admission};
 
 /// A policy that matches more kinds is checked against so many.
 pub const KINDS_MAX: usize = 10;
@@ -62,13 +60,13 @@ fn of_rule(rule: &NamedRuleWithOperations) -> Vec<Matched> {
 /// The warnings, in the order of the expressions.
 #[must_use]
 pub fn warnings(spec: &ValidatingAdmissionPolicySpec, kinds: &[Kind], params: Option<&Type>) -> Vec<ExpressionWarning> {
-    let scenes: Vec<(&str, Variables)> =
+    let scenes: Vec<(&str, Declared)> =
         kinds.iter().map(|k| (k.name.as_str(), variables(spec, &k.object, params))).collect();
     let mut out = Vec::new();
     let mut look = |field_ref: String, expression: &str| {
         let found: Vec<String> = scenes
             .iter()
-            .filter_map(|(kind, variables)| check(expression, variables).err().map(|e| format!("{kind}: {e}\n")))
+            .filter_map(|(kind, variables)| complaint(expression, variables).map(|e| format!("{kind}: {e}\n")))
             .collect();
         if !found.is_empty() {
             out.push(ExpressionWarning { field_ref, warning: found.join("\n") });
@@ -83,28 +81,19 @@ pub fn warnings(spec: &ValidatingAdmissionPolicySpec, kinds: &[Kind], params: Op
     out
 }
 
+fn complaint(expression: &str, variables: &Declared) -> Option<String> {
+    Program::compile(expression, variables).err()
+}
+
 /// What an expression may name when it is about an object of this type.
-fn variables(spec: &ValidatingAdmissionPolicySpec, object: &Type, params: Option<&Type>) -> Variables {
-    let mut out: Variables = [
-        ("object", object.clone()),
-        ("oldObject", object.clone()),
-        ("request", request()),
-        ("authorizer", Type::Dyn),
-        ("namespaceObject", namespace()),
-    ]
-    .into_iter()
-    .map(|(name, of)| (name.to_owned(), of))
-    .collect();
-    if spec.param_kind.is_some() {
-        out.insert("params".into(), params.cloned().unwrap_or(Type::Dyn));
-    }
+fn variables(spec: &ValidatingAdmissionPolicySpec, object: &Type, params: Option<&Type>) -> Declared {
+    let params = spec.param_kind.is_some().then(|| params.unwrap_or(&Type::Dyn));
+    let mut out = admission::variables(object, params);
+    admission::declare_none(&mut out);
     // Each variable may name those before it.
-    let mut declared: BTreeMap<String, Type> = BTreeMap::new();
-    out.insert("variables".into(), Type::Object(Shape::Variables(Arc::default())));
     for variable in spec.variables.iter().flatten() {
-        let of = check(&variable.expression, &out).unwrap_or(Type::Dyn);
-        declared.insert(variable.name.clone(), of);
-        out.insert("variables".into(), Type::Object(Shape::Variables(Arc::new(declared.clone()))));
+        let of = Program::compile(&variable.expression, &out).map_or(Type::Dyn, |p| p.result().clone());
+        admission::declare(&mut out, &variable.name, of);
     }
     out
 }

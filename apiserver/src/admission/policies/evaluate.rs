@@ -5,12 +5,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::super::NOTHING;
-use super::super::authorizer::Asker;
-use super::super::expressions::{self, Scope};
+use super::asker::Asker;
 use crate::access::tree;
-
-/// Longest message an expression may make, in bytes.
-const LONGEST_MESSAGE: usize = 5 * 1024;
+use crate::expressions::{self, Dialect, EXHAUSTED, Scope, Wanted};
 
 /// What is judged.
 pub(super) struct Matter {
@@ -54,34 +51,32 @@ pub(super) fn fails_open(policy: &Value) -> bool {
     tree::text(policy, "/spec/failurePolicy") == "Ignore"
 }
 
-/// Every expression of a policy.
-fn texts(policy: &Value) -> impl Iterator<Item = &str> {
-    let of = |list: &'static str, field: &'static str| {
-        tree::list(policy, list).iter().map(move |e| tree::text(e, field)).filter(|e| !e.is_empty())
-    };
-    of("/spec/matchConditions", "/expression")
-        .chain(of("/spec/variables", "/expression"))
-        .chain(of("/spec/validations", "/expression"))
-        .chain(of("/spec/validations", "/messageExpression"))
-        .chain(of("/spec/auditAnnotations", "/valueExpression"))
+/// The values a policy's expressions are about.
+pub(super) fn scope<'a>(dialect: Dialect, matter: &'a Matter, parameter: &'a Value) -> Scope<'a> {
+    let mut scope = Scope::new(
+        dialect,
+        &[
+            ("request", &matter.request),
+            ("object", &matter.object),
+            ("oldObject", &matter.old),
+            ("params", parameter),
+            ("namespaceObject", matter.namespace.as_deref().unwrap_or(NOTHING)),
+        ],
+    );
+    let [authorizer, own] = matter.asker.values();
+    scope.set("authorizer", authorizer);
+    scope.set("authorizer.requestResource", own);
+    scope
 }
 
 /// The judgement of a policy.
 pub(super) fn evaluate(policy: &Value, matter: &Matter, parameter: &Value) -> Judgement {
-    let mut scope = Scope::new(&[
-        ("request", &matter.request),
-        ("object", &matter.object),
-        ("oldObject", &matter.old),
-        ("params", parameter),
-        ("namespaceObject", matter.namespace.as_deref().unwrap_or(NOTHING)),
-    ]);
-    if expressions::mention(texts(policy), "authorizer") {
-        scope.authorize(matter.asker.clone());
-    }
+    let params = policy.pointer("/spec/paramKind").is_some_and(Value::is_object);
+    let mut scope = scope(Dialect::Policy { params }, matter, parameter);
     let open = fails_open(policy);
     let broken = |message: String, at: usize| Finding { message, reason: "Invalid".to_owned(), at, broken: true };
     let mut judgement = Judgement::default();
-    match expressions::hold(tree::list(policy, "/spec/matchConditions"), &scope) {
+    match expressions::hold(tree::list(policy, "/spec/matchConditions"), &mut scope) {
         Ok(true) => judgement.asked = true,
         Ok(false) => return judgement,
         Err(_) if open => return judgement,
@@ -90,6 +85,7 @@ pub(super) fn evaluate(policy: &Value, matter: &Matter, parameter: &Value) -> Ju
             return judgement;
         }
     }
+    scope.with_variables();
     for variable in tree::list(policy, "/spec/variables") {
         scope.define(tree::name_field(variable), tree::text(variable, "/expression"));
     }
@@ -98,7 +94,7 @@ pub(super) fn evaluate(policy: &Value, matter: &Matter, parameter: &Value) -> Ju
         match scope.judge(expression) {
             Ok(true) => {}
             Ok(false) => judgement.findings.push(Finding {
-                message: message(validation, expression, &scope),
+                message: message(validation, expression, &mut scope),
                 reason: match tree::text(validation, "/reason") {
                     "" => "Invalid".to_owned(),
                     reason => reason.to_owned(),
@@ -111,7 +107,7 @@ pub(super) fn evaluate(policy: &Value, matter: &Matter, parameter: &Value) -> Ju
         }
     }
     for annotation in tree::list(policy, "/spec/auditAnnotations") {
-        match scope.text(tree::text(annotation, "/valueExpression").trim()) {
+        match scope.text(tree::text(annotation, "/valueExpression").trim(), Wanted::TextOrNull) {
             Ok(Some(value)) if !value.trim().is_empty() => {
                 let key = tree::text(annotation, "/key").to_owned();
                 judgement.annotations.push(Annotation::Publish(key, value.trim().to_owned()));
@@ -121,16 +117,21 @@ pub(super) fn evaluate(policy: &Value, matter: &Matter, parameter: &Value) -> Ju
             Err(why) => judgement.annotations.push(Annotation::Broken(why)),
         }
     }
+    if scope.is_exhausted() {
+        // Nothing of what was found counts.
+        judgement.findings = if open { Vec::new() } else { vec![broken(EXHAUSTED.to_owned(), 0)] };
+        judgement.annotations.clear();
+    }
     judgement
 }
 
 /// The text a validation gives for its failure.
-fn message(validation: &Value, expression: &str, scope: &Scope) -> String {
+fn message(validation: &Value, expression: &str, scope: &mut Scope<'_>) -> String {
     let computed = match tree::text(validation, "/messageExpression") {
         "" => None,
-        text => scope.text(text).ok().flatten(),
+        text => scope.text(text, Wanted::Text).ok().flatten(),
     };
-    let usable = |text: &String| !text.trim().is_empty() && !text.contains('\n') && text.len() <= LONGEST_MESSAGE;
+    let usable = |text: &String| !text.trim().is_empty() && !text.contains('\n') && text.len() <= shared::cel::MAX_MESSAGE;
     match (computed.filter(usable), tree::text(validation, "/message").trim()) {
         (Some(text), _) => text.trim().to_owned(),
         (None, "") => format!("failed expression: {expression}"),

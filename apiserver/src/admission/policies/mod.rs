@@ -1,5 +1,6 @@
 //! ValidatingAdmissionPolicy: rules written as expressions, bound to requests and parameters. Judged in process.
 
+mod asker;
 mod evaluate;
 mod params;
 
@@ -12,13 +13,13 @@ use serde_json::{Value, json};
 use shared::metrics;
 use shared::status::Status;
 
-use super::authorizer::Asker;
 use super::matching::{self, Scene, Shown};
 use super::{Attributes, NOTHING, Plugin};
 use crate::access::tree;
 use crate::api::Reader;
 use crate::authz::Authorization;
 use crate::registry::Rows;
+use asker::Asker;
 use evaluate::{Annotation, Finding, Judgement, Matter};
 
 const GROUP: &str = "admissionregistration.k8s.io";

@@ -2,9 +2,10 @@
 
 use serde_json::Value;
 
-use super::super::expressions::{self, Scope};
+use super::super::NOTHING;
 use super::hook::Hook;
 use crate::access::tree;
+use crate::expressions::{self, Dialect, Scope};
 
 /// Whether all conditions are true.
 pub(super) fn hold(hook: &Hook, request: &Value) -> Result<bool, String> {
@@ -15,9 +16,16 @@ fn check(conditions: &[Value], request: &Value) -> Result<bool, String> {
     if conditions.is_empty() {
         return Ok(true);
     }
-    let scope =
-        Scope::new(&[("request", request), ("object", &request["object"]), ("oldObject", &request["oldObject"])]);
-    expressions::hold(conditions, &scope)
+    let mut scope = Scope::new(
+        Dialect::Policy { params: false },
+        &[
+            ("request", request),
+            ("object", &request["object"]),
+            ("oldObject", &request["oldObject"]),
+            ("namespaceObject", NOTHING),
+        ],
+    );
+    expressions::hold(conditions, &mut scope)
 }
 
 #[cfg(test)]

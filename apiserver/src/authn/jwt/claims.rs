@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use shared::authn::UserInfo;
 
 use super::config::{Issuer, Mapping, Rule};
-use crate::admission::expressions::Scope;
+use crate::expressions::{Dialect, Scope};
 
 const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";
 
@@ -20,27 +20,27 @@ fn texts(value: &Value) -> Option<Vec<String>> {
     }
 }
 
-fn holds(scope: &Scope, expression: &str, message: &str) -> Result<(), String> {
-    match scope.truth(expression) {
+fn holds(scope: &mut Scope<'_>, expression: &str, message: &str) -> Result<(), String> {
+    match scope.judge(expression) {
         Ok(true) => Ok(()),
         Ok(false) if message.is_empty() => Err(format!("validation expression '{expression}' failed")),
         Ok(false) => Err(format!("validation expression '{expression}' failed: {message}")),
-        Err(why) => Err(format!("expression '{expression}' resulted in error: {why}")),
+        Err(why) => Err(why),
     }
 }
 
 /// Whom the claims name.
 pub(super) fn identity(issuer: &Issuer, claims: &Value) -> Result<UserInfo, String> {
-    let scope = Scope::new(&[("claims", claims)]);
+    let mut scope = Scope::new(Dialect::Claims, &[("claims", claims)]);
     for rule in &issuer.rules {
         if let Rule::Expression { expression, message } = rule {
-            holds(&scope, expression, message)
+            holds(&mut scope, expression, message)
                 .map_err(|why| format!("oidc: error evaluating claim validation expression: {why}"))?;
         }
     }
-    let name = username(issuer, claims, &scope)?;
-    let groups = groups(issuer, claims, &scope)?;
-    let uid = uid(issuer, claims, &scope)?;
+    let name = username(issuer, claims, &mut scope)?;
+    let groups = groups(issuer, claims, &mut scope)?;
+    let uid = uid(issuer, claims, &mut scope)?;
     let mut extra = BTreeMap::new();
     for (key, expression) in &issuer.extra {
         let value =
@@ -64,9 +64,9 @@ pub(super) fn identity(issuer: &Issuer, claims: &Value) -> Result<UserInfo, Stri
     let user = UserInfo { name, uid, groups, extra };
     if !issuer.user_rules.is_empty() {
         let shown = json!({"username": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra});
-        let scope = Scope::new(&[("user", &shown)]);
+        let mut scope = Scope::new(Dialect::User, &[("user", &shown)]);
         for (expression, message) in &issuer.user_rules {
-            holds(&scope, expression, message)
+            holds(&mut scope, expression, message)
                 .map_err(|why| format!("oidc: error evaluating user info validation rule: {why}"))?;
         }
     }
@@ -84,7 +84,7 @@ fn required(claims: &Value, claim: &str, wanted: &str) -> Result<(), String> {
     }
 }
 
-fn username(issuer: &Issuer, claims: &Value, scope: &Scope) -> Result<String, String> {
+fn username(issuer: &Issuer, claims: &Value, scope: &mut Scope<'_>) -> Result<String, String> {
     let (claim, prefix) = match &issuer.username {
         Mapping::Expression(expression) => {
             let value = scope
@@ -116,7 +116,7 @@ fn username(issuer: &Issuer, claims: &Value, scope: &Scope) -> Result<String, St
     Ok(format!("{prefix}{name}"))
 }
 
-fn groups(issuer: &Issuer, claims: &Value, scope: &Scope) -> Result<Vec<String>, String> {
+fn groups(issuer: &Issuer, claims: &Value, scope: &mut Scope<'_>) -> Result<Vec<String>, String> {
     let (claim, prefix) = match &issuer.groups {
         Mapping::None => return Ok(Vec::new()),
         Mapping::Expression(expression) => {
@@ -136,7 +136,7 @@ fn groups(issuer: &Issuer, claims: &Value, scope: &Scope) -> Result<Vec<String>,
     Ok(found.into_iter().map(|g| format!("{prefix}{g}")).collect())
 }
 
-fn uid(issuer: &Issuer, claims: &Value, scope: &Scope) -> Result<String, String> {
+fn uid(issuer: &Issuer, claims: &Value, scope: &mut Scope<'_>) -> Result<String, String> {
     let value = match &issuer.uid {
         Mapping::None => return Ok(String::new()),
         Mapping::Expression(expression) => {

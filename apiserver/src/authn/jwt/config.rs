@@ -10,7 +10,7 @@ use shared::flags::FlagSet;
 use shared::status::field::{Error, Path, aggregate};
 
 use crate::access::tree;
-use crate::admission::expressions;
+use crate::expressions::{self, Dialect, Wanted};
 
 /// Most issuers.
 const ISSUERS: usize = 64;
@@ -324,11 +324,11 @@ fn check_audiences(audiences: &[String], policy: &str, path: &Path, errors: &mut
 }
 
 /// Whether an expression can be compiled; a message where not.
-fn compiles(expression: &str, path: Path, errors: &mut Vec<Error>) -> bool {
-    match expressions::check(expression) {
-        Ok(()) => true,
-        Err(why) => {
-            errors.push(Error::invalid(path, expression, &format!("compilation failed: {why}")));
+fn compiles(dialect: Dialect, expression: &str, wanted: Wanted, path: Path, errors: &mut Vec<Error>) -> bool {
+    match expressions::problem(dialect, expression, wanted) {
+        None => true,
+        Some(why) => {
+            errors.push(Error::invalid(path, expression, &why));
             false
         }
     }
@@ -361,7 +361,7 @@ fn read_rules(entry: &Value, path: &Path, errors: &mut Vec<Error>) -> Vec<Rule> 
                 }
                 if !expressions.insert(expression) {
                     errors.push(Error::duplicate(at.child("expression"), expression));
-                } else if compiles(expression, at.child("expression"), errors) {
+                } else if compiles(Dialect::Claims, expression, Wanted::Bool, at.child("expression"), errors) {
                     let (expression, message) = (expression.to_owned(), text("/message").to_owned());
                     rules.push(Rule::Expression { expression, message });
                 }
@@ -385,7 +385,7 @@ fn read_mapping(entry: &Value, name: &str, needed: bool, path: &Path, errors: &m
                 let why = "may not be specified when expression is set";
                 errors.push(Error::invalid(at.child("prefix"), prefix, why));
             }
-            compiles(expression, at.child("expression"), errors);
+            compiles(Dialect::Claims, expression, Wanted::Any, at.child("expression"), errors);
             return Mapping::Expression(expression.to_owned());
         }
         (false, true) => {
@@ -410,7 +410,7 @@ fn read_uid(entry: &Value, path: &Path, errors: &mut Vec<Error>) -> Mapping {
         (true, true) => Mapping::None,
         (false, true) => Mapping::Claim { claim, prefix: String::new() },
         (true, false) => {
-            compiles(&expression, path.child("expression"), errors);
+            compiles(Dialect::Claims, &expression, Wanted::Any, path.child("expression"), errors);
             Mapping::Expression(expression)
         }
     }
@@ -455,7 +455,7 @@ fn read_extra(entry: &Value, path: &Path, errors: &mut Vec<Error>) -> Vec<(Strin
             errors.push(Error::duplicate(at.child("key"), key));
         } else if expression.is_empty() {
             errors.push(Error::required(at.child("valueExpression"), ""));
-        } else if compiles(expression, at.child("valueExpression"), errors) {
+        } else if compiles(Dialect::Claims, expression, Wanted::Any, at.child("valueExpression"), errors) {
             extra.push((key.to_owned(), expression.to_owned()));
         }
     }
@@ -471,7 +471,7 @@ fn read_user_rules(entry: &Value, path: &Path, errors: &mut Vec<Error>) -> Vec<(
             errors.push(Error::required(at, ""));
         } else if rules.iter().any(|(e, _)| e == expression) {
             errors.push(Error::duplicate(at, expression));
-        } else if compiles(expression, at, errors) {
+        } else if compiles(Dialect::User, expression, Wanted::Bool, at, errors) {
             rules.push((expression.to_owned(), tree::text(rule, "/message").to_owned()));
         }
     }

@@ -19,7 +19,7 @@ use shared::metrics;
 use tokio::time::Instant;
 
 use crate::access::tree;
-use crate::admission::expressions::Scope;
+use crate::expressions::{Dialect, Scope};
 
 /// Answers remembered.
 const CACHE: usize = 8192;
@@ -183,18 +183,18 @@ impl Webhook {
         let labels = [self.options.name.as_str(), "Webhook"];
         let started = Instant::now();
         let seen = review::for_conditions(request);
-        let scope = Scope::new(&[("request", &seen)]);
+        let mut scope = Scope::new(Dialect::Review, &[("request", &seen)]);
         let mut errors = Vec::new();
         let mut wanted = true;
         for expression in &self.options.conditions {
-            match scope.truth(expression) {
+            match scope.judge(expression) {
                 Ok(true) => {}
                 Ok(false) => {
                     wanted = false;
                     break;
                 }
                 Err(why) => {
-                    errors.push(format!("cel evaluation error: expression '{expression}' resulted in error: {why}"));
+                    errors.push(format!("cel evaluation error: {why}"));
                 }
             }
         }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use k8s_openapi::api::resource::v1::DeviceAttribute;
 
-use super::cel::{Failed, Selectors};
+use super::selectors::{Failed, Selectors};
 use super::claims::full_name;
 use super::request::{Amount, MAX_RESULTS, Request, Want, Wanted};
 use crate::framework::ledger::InUse;

@@ -7,10 +7,10 @@
 
 mod allocate;
 mod bind;
-mod cel;
 mod claims;
 mod request;
 mod result;
+mod selectors;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ use serde_json::Value;
 use shared::flags::parse_duration;
 
 use self::allocate::{Setup, Stop, allocate};
-use self::cel::Selectors;
+use self::selectors::Selectors;
 use crate::framework::api::Api;
 use crate::framework::plugin::{
     Context, Filter, Plugin, PostFilter, PreBind, PreEnqueue, PreFilter, PreFiltered, PreScore, Requeue, Rescue,

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use ::cel::Value;
-use ::cel::objects::Opaque;
-
-use super::{ANY, Answer, Entry, TEXT, entry, inside, opaque, overload, string, text};
+use super::{Args, Entry, ONE, bool, function, method, opaque, text};
+use crate::cel::Error;
+use crate::cel::cost::{CHARACTER, Cost};
+use crate::cel::value::{Answer, Text, Value};
 
 #[derive(Debug, PartialEq, Eq, Default)]
 struct Url {
@@ -15,21 +15,17 @@ struct Url {
     query: String,
 }
 
-impl Opaque for Url {
-    fn runtime_type_name(&self) -> &str {
-        "kubernetes.URL"
-    }
-}
+opaque!(Url, "kubernetes.URL");
 
 pub(super) const TABLE: &[Entry] = &[
-    entry!("url", false, [TEXT], url),
-    entry!("isURL", false, [TEXT], is_url),
-    entry!("getScheme", true, [ANY], scheme),
-    entry!("getHost", true, [ANY], host),
-    entry!("getHostname", true, [ANY], hostname),
-    entry!("getPort", true, [ANY], port),
-    entry!("getEscapedPath", true, [ANY], path),
-    entry!("getQuery", true, [ANY], query),
+    function("url", "string", "kubernetes.URL", Cost::Scan(0, CHARACTER), url),
+    function("isURL", "string", "bool", ONE, is_url),
+    method("getScheme", "kubernetes.URL", "string", ONE, scheme),
+    method("getHost", "kubernetes.URL", "string", ONE, host),
+    method("getHostname", "kubernetes.URL", "string", ONE, hostname),
+    method("getPort", "kubernetes.URL", "string", ONE, port),
+    method("getEscapedPath", "kubernetes.URL", "string", ONE, path),
+    method("getQuery", "kubernetes.URL", "map(string, list(string))", ONE, query),
 ];
 
 /// An absolute URI or an absolute path, as Go's `url.ParseRequestURI` takes them.
@@ -114,43 +110,48 @@ fn unescaped(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-fn url(args: &[Value]) -> Answer {
-    parse(text(args, 0)?).map(opaque)
+fn url<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    parse(args.text(0)?).map(Value::opaque).map_err(Error::new)
 }
 
-fn is_url(args: &[Value]) -> Answer {
-    Ok(Value::Bool(parse(text(args, 0)?).is_ok()))
+fn is_url<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    bool(parse(args.text(0)?).is_ok())
 }
 
-fn own(args: &[Value]) -> Result<&Url, String> {
-    inside::<Url>(args, 0).ok_or_else(|| overload("url"))
+fn own<'v>(args: &'v Args<'_, '_>) -> Result<&'v Url, Error> {
+    args.inside::<Url>(0)
 }
 
-fn scheme(args: &[Value]) -> Answer {
-    Ok(string(own(args)?.scheme.as_str()))
+fn scheme<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    text(own(args)?.scheme.as_str())
 }
 
-fn host(args: &[Value]) -> Answer {
-    Ok(string(own(args)?.host.as_str()))
+fn host<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    text(own(args)?.host.as_str())
 }
 
-fn hostname(args: &[Value]) -> Answer {
-    Ok(string(split_port(&own(args)?.host).0))
+fn hostname<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    text(split_port(&own(args)?.host).0)
 }
 
-fn port(args: &[Value]) -> Answer {
-    Ok(string(split_port(&own(args)?.host).1))
+fn port<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    text(split_port(&own(args)?.host).1)
 }
 
-fn path(args: &[Value]) -> Answer {
-    Ok(string(own(args)?.path.as_str()))
+fn path<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    text(own(args)?.path.as_str())
 }
 
-fn query(args: &[Value]) -> Answer {
-    let mut found: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+fn query<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    let mut found: BTreeMap<String, Vec<Value<'a>>> = BTreeMap::new();
     for pair in own(args)?.query.split('&').filter(|p| !p.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        found.entry(unescaped(key)).or_default().push(string(unescaped(value)));
+        found.entry(unescaped(key)).or_default().push(Value::text(unescaped(value)));
     }
-    Ok(crate::cel::map(found.into_iter().map(|(k, v)| (k, crate::cel::list(v.into_iter())))))
+    Ok(Value::map(found.into_iter().map(|(k, v)| (Text::Shared(k.into()), Value::list(v)))))
+}
+
+/// Whether a text is an absolute URI or an absolute path.
+pub(super) fn is_uri(text: &str) -> bool {
+    parse(text).is_ok()
 }

@@ -1,70 +1,22 @@
-//! Device selectors: CEL over `device.driver`, `device.attributes[domain].name` and `device.capacity[domain].name`, with
-//! quantities, semantic versions and `cel.bind` beside the standard library.
+//! Device selectors: expressions over `device.driver`, `device.attributes[domain].name` and
+//! `device.capacity[domain].name`. Domains that a device does not have are empty, so that `has()` and `in` are enough to
+//! ask.
 //!
 //! Expressions are compiled once and run on one device at a time; nothing is made before the first claim needs it.
 
-mod device;
-mod quantity;
-mod semantic;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
-use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
-
-use cel::common::ast::{ComprehensionExpr, Expr, ListExpr, LiteralValue};
-use cel::common::types::CelBool;
-use cel::parser::Macro;
-use cel::{Context, Env, Program};
+use k8s_openapi::api::resource::v1::DeviceAttribute;
 use parking_lot::Mutex;
+use shared::cel::{Declared, Extras, Key, Map, Program, Scope, Text, Type, Value, quantity, semver};
 
 use crate::model::devices::Device;
 
 /// Programs remembered.
 const PROGRAMS: usize = 256;
-
-fn environment() -> &'static Arc<Env> {
-    static ENV: OnceLock<Arc<Env>> = OnceLock::new();
-    ENV.get_or_init(|| {
-        let mut env = Env::stdlib();
-        let added = [
-            env.add_extension(cel::extensions::strings),
-            env.add_extension(cel::extensions::lists),
-            quantity::library(&mut env),
-            semantic::library(&mut env),
-            env.add_macro(bind()),
-        ];
-        for error in added.into_iter().filter_map(Result::err) {
-            tracing::error!(?error, "a library of functions for device selectors is missing");
-        }
-        Arc::new(env)
-    })
-}
-
-/// `cel.bind(name, value, expression)`: a name for a value, as a loop that never runs.
-fn bind() -> Macro {
-    Macro::receiver("bind", 3, |make, target, args| {
-        let on_cel = matches!(target.as_ref().map(|t| &t.expr), Some(Expr::Ident(name)) if name == "cel");
-        if !on_cel || args.len() != 3 {
-            return Ok(None);
-        }
-        let Expr::Ident(name) = args[0].expr.clone() else {
-            return Err(make.new_error(args[0].id, "cel.bind() variable names must be simple identifiers"));
-        };
-        let (Some(result), Some(value)) = (args.pop(), args.pop()) else { return Ok(None) };
-        let nothing = make.next_expr(Expr::List(ListExpr { elements: Vec::new(), ..ListExpr::default() }));
-        let never = make.next_expr(Expr::Literal(LiteralValue::Boolean(CelBool::from(false))));
-        let step = make.next_expr(Expr::Ident(name.clone()));
-        Ok(Some(make.next_expr(Expr::Comprehension(Box::new(ComprehensionExpr {
-            iter_range: nothing,
-            iter_var: "#unused".to_owned(),
-            iter_var2: None,
-            accu_var: name,
-            accu_init: value,
-            loop_cond: never,
-            loop_step: step,
-            result,
-        })))))
-    })
-}
+/// What one run of a selector may cost.
+const MAX_COST: u64 = 1_000_000;
 
 /// Why a selector gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,13 +33,36 @@ type Compiled = Result<Arc<Program>, String>;
 #[derive(Default)]
 pub(super) struct Selectors(Mutex<HashMap<String, Compiled>>);
 
+fn declared() -> Declared {
+    let domains = |of: Type| Type::map(Type::String, Type::map(Type::String, of));
+    let device = Type::object(
+        "kubernetes.DRADevice",
+        [
+            ("driver", Type::String),
+            ("attributes", domains(Type::Dyn)),
+            ("capacity", domains(Type::Opaque("kubernetes.Quantity"))),
+        ],
+    );
+    Declared::from([("device".to_owned(), device)])
+}
+
+fn compile(expression: &str) -> Compiled {
+    let extras = Extras { bind: true, ..Extras::default() };
+    let program =
+        Program::compile_with(expression, &declared(), extras).map_err(|e| format!("compilation failed: {e}"))?;
+    match program.result() {
+        Type::Bool | Type::Dyn => Ok(Arc::new(program)),
+        other => Err(format!("must evaluate to bool or the unknown type, not {}", other.full())),
+    }
+}
+
 impl Selectors {
     fn compiled(&self, expression: &str) -> Compiled {
         let mut known = self.0.lock();
         if let Some(program) = known.get(expression) {
             return program.clone();
         }
-        let program = environment().compile(expression).map(Arc::new).map_err(|e| e.to_string());
+        let program = compile(expression);
         if known.len() >= PROGRAMS {
             known.clear();
         }
@@ -97,14 +72,13 @@ impl Selectors {
 
     /// Whether a device matches.
     pub(super) fn matches(&self, expression: &str, driver: &str, device: &Device) -> Result<bool, Failed> {
-        let program = self.compiled(expression).map_err(|e| Failed::Compile(format!("compilation failed: {e}")))?;
-        let input = device::Input::new(driver, device).map_err(Failed::Run)?;
-        let mut context = Context::with_env(Arc::clone(environment()));
-        context.add_variable_as_val("device", Box::new(input));
-        match program.execute(&context) {
-            Ok(cel::Value::Bool(answer)) => Ok(answer),
+        let program = self.compiled(expression).map_err(Failed::Compile)?;
+        let mut scope = Scope::default();
+        scope.set("device", value(driver, device).map_err(Failed::Run)?);
+        match program.run(&scope, MAX_COST).0 {
+            Ok(Value::Bool(answer)) => Ok(answer),
             Ok(other) => {
-                let kind = other.type_of();
+                let kind = other.type_name();
                 Err(Failed::Run(format!(
                     "CEL result of type {kind} could not be converted to bool: type conversion error from '{kind}' to 'bool'"
                 )))
@@ -112,6 +86,45 @@ impl Selectors {
             Err(e) => Err(Failed::Run(e.to_string())),
         }
     }
+}
+
+/// A device as expressions see it.
+fn value<'a>(driver: &'a str, device: &'a Device) -> Result<Value<'a>, String> {
+    let attributes = domains(&device.attributes, attribute)?;
+    let capacity = domains(&device.capacity, |c| quantity(&c.value.0))?;
+    let fields = [("driver", Value::String(Text::Borrowed(driver))), ("attributes", attributes), ("capacity", capacity)];
+    Ok(Value::map(fields.map(|(k, v)| (Text::Borrowed(k), v))))
+}
+
+fn attribute(a: &DeviceAttribute) -> Result<Value<'_>, String> {
+    if let Some(int) = a.int {
+        return Ok(Value::Int(int));
+    }
+    if let Some(bool) = a.bool {
+        return Ok(Value::Bool(bool));
+    }
+    if let Some(string) = &a.string {
+        return Ok(Value::String(Text::Borrowed(string)));
+    }
+    let version = a.version.as_ref().ok_or("unsupported attribute value")?;
+    semver(version).map_err(|e| format!("parse semantic version: {e}"))
+}
+
+/// Values by domain and name.
+fn domains<'a, V>(
+    all: &'a BTreeMap<String, BTreeMap<String, V>>,
+    convert: impl Fn(&'a V) -> Result<Value<'a>, String>,
+) -> Result<Value<'a>, String> {
+    let mut entries = BTreeMap::new();
+    for (domain, fields) in all {
+        let mut converted = Vec::with_capacity(fields.len());
+        for (name, value) in fields {
+            let value = convert(value).map_err(|e| format!("attribute {domain}/{name}: {e}"))?;
+            converted.push((Text::Borrowed(name.as_str()), value));
+        }
+        entries.insert(Key::String(Text::Borrowed(domain)), Value::map(converted));
+    }
+    Ok(Value::Map(Arc::new(Map { entries, otherwise: Some(Value::map([])) })))
 }
 
 #[cfg(test)]
@@ -176,6 +189,11 @@ mod tests {
     fn failures() {
         assert!(matches!(answer("device.attributes["), Err(Failed::Compile(_))));
         assert!(matches!(answer("device.attributes['gpu.example.com'].nope == 1"), Err(Failed::Run(_))));
-        assert!(matches!(answer("device.driver"), Err(Failed::Run(e)) if e.contains("could not be converted to bool")));
+        assert!(
+            matches!(answer("device.driver"), Err(Failed::Compile(e)) if e == "must evaluate to bool or the unknown type, not string")
+        );
+        assert!(matches!(answer("device.nope"), Err(Failed::Compile(e)) if e.contains("undefined field 'nope'")));
+        let endless = "lists.range(2000).all(a, lists.range(2000).all(b, a + b >= 0))";
+        assert!(matches!(answer(endless), Err(Failed::Run(e)) if e.contains("actual cost limit exceeded")));
     }
 }

@@ -1,0 +1,377 @@
+//! Expressions of this server: in policies, match conditions, and configuration of authentication and authorisation.
+//!
+//! Where an expression stands says what it may name ([`Dialect`]); a [`Scope`] holds the values, and what is left to
+//! spend. Programs are remembered. Synchronous and pure. Messages are those of upstream's compiler and evaluator.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use serde_json::Value;
+use shared::cel::{self, Budget, Declared, Error, Extras, Fuel, Program, Type};
+
+/// Programs remembered.
+const PROGRAMS: usize = 1024;
+/// What is said when there is nothing left to spend.
+pub const EXHAUSTED: &str =
+    "validation failed due to running out of cost budget, no further validation rules will be run";
+
+type Compiled = Result<Arc<Program>, String>;
+
+/// Where an expression stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// In a validating policy or a webhook's match condition; whether there are `params`.
+    Policy {
+        /// The policy has parameters.
+        params: bool,
+    },
+    /// In a mutating policy.
+    Mutation {
+        /// The policy has parameters.
+        params: bool,
+    },
+    /// About the claims of a token.
+    Claims,
+    /// About the user a token names.
+    User,
+    /// About a request that is to be authorised.
+    Review,
+}
+
+impl Dialect {
+    fn declared(self) -> Declared {
+        let one = |name: &str, of: Type| Declared::from([(name.to_owned(), of)]);
+        match self {
+            Self::Policy { params } | Self::Mutation { params } => {
+                cel::admission::variables(&Type::Dyn, params.then_some(&Type::Dyn))
+            }
+            Self::Claims => one("claims", Type::map(Type::String, Type::Dyn)),
+            Self::User => one("user", cel::admission::user()),
+            Self::Review => one("request", review()),
+        }
+    }
+
+    fn extras(self) -> Extras {
+        Extras { patch: matches!(self, Self::Mutation { .. }), ..Extras::default() }
+    }
+}
+
+/// A request as webhooks for authorisation are asked about it.
+fn review() -> Type {
+    let requirement = Type::object(
+        "kubernetes.SelectorRequirement",
+        [("key", Type::String), ("operator", Type::String), ("values", Type::list(Type::String))],
+    );
+    let selector = |name| {
+        let requirements = Type::list(requirement.clone());
+        Type::object(name, [("rawSelector", Type::String), ("requirements", requirements)])
+    };
+    let mut of_resource: Vec<(&str, Type)> =
+        ["namespace", "verb", "group", "version", "resource", "subresource", "name"].map(|n| (n, Type::String)).into();
+    of_resource.push(("fieldSelector", selector("kubernetes.FieldSelectorAttributes")));
+    of_resource.push(("labelSelector", selector("kubernetes.LabelSelectorAttributes")));
+    let of_path = ["path", "verb"].map(|n| (n, Type::String));
+    Type::object(
+        "kubernetes.SubjectAccessReviewSpec",
+        [
+            ("resourceAttributes", Type::object("kubernetes.ResourceAttributes", of_resource)),
+            ("nonResourceAttributes", Type::object("kubernetes.NonResourceAttributes", of_path)),
+            ("user", Type::String),
+            ("groups", Type::list(Type::String)),
+            ("extra", Type::map(Type::String, Type::list(Type::String))),
+            ("uid", Type::String),
+        ],
+    )
+}
+
+/// What an expression must come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Wanted {
+    /// Anything.
+    Any,
+    /// Truth.
+    Bool,
+    /// Text.
+    Text,
+    /// Text or null.
+    TextOrNull,
+    /// `Object{...}`
+    Object,
+    /// A list of `JSONPatch{...}`
+    Patches,
+}
+
+impl Wanted {
+    fn check(self, got: &Type) -> Result<(), String> {
+        let found = got.full();
+        let one = match self {
+            Self::Any => return Ok(()),
+            Self::TextOrNull => {
+                return match got {
+                    Type::String | Type::Null => Ok(()),
+                    _ => Err(format!("must evaluate to one of [string null_type] but got {found}")),
+                };
+            }
+            Self::Bool => "bool",
+            Self::Text => "string",
+            Self::Object => "Object",
+            Self::Patches => "list(JSONPatch)",
+        };
+        // A list without elements is one of any type.
+        let empty = self == Self::Patches && matches!(got, Type::List(of) if matches!(**of, Type::Open));
+        if found == one || empty { Ok(()) } else { Err(format!("must evaluate to {one} but got {found}")) }
+    }
+}
+
+/// The variables an expression may name: those of its place, and those a policy declares.
+#[derive(Clone, Debug)]
+pub struct Names {
+    dialect: Dialect,
+    declared: Declared,
+    /// Tells sets of declared variables apart.
+    mark: String,
+}
+
+impl Names {
+    /// Those of a place.
+    pub fn of(dialect: Dialect) -> Self {
+        Self { dialect, declared: dialect.declared(), mark: String::new() }
+    }
+
+    /// From here on expressions may speak of `variables`.
+    pub fn with_variables(&mut self) {
+        cel::admission::declare_none(&mut self.declared);
+        self.mark.push(';');
+    }
+
+    /// Declares a variable and returns its program.
+    pub fn declare(&mut self, name: &str, expression: &str) -> Compiled {
+        let program = self.compile(expression, Wanted::Any);
+        let of = program.as_ref().map_or(Type::Dyn, |p| p.result().clone());
+        self.mark.push_str(&format!("{name}:{of};"));
+        cel::admission::declare(&mut self.declared, name, of);
+        program
+    }
+
+    /// Compiles an expression, or remembers it; the error is for whoever wrote it.
+    pub fn compile(&self, expression: &str, wanted: Wanted) -> Compiled {
+        type Known = HashMap<(Dialect, String, String), Compiled>;
+        static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
+        let known = KNOWN.get_or_init(Mutex::default);
+        let key = (self.dialect, self.mark.clone(), expression.to_owned());
+        let remembered = known.lock().get(&key).cloned();
+        let program = remembered.unwrap_or_else(|| {
+            let made = Program::compile_with(expression, &self.declared, self.dialect.extras());
+            let made = made.map(Arc::new).map_err(|e| format!("compilation failed: {e}"));
+            let mut known = known.lock();
+            if known.len() >= PROGRAMS {
+                known.clear();
+            }
+            known.insert(key, made.clone());
+            made
+        })?;
+        wanted.check(program.result())?;
+        Ok(program)
+    }
+}
+
+/// What is wrong with an expression at a place.
+pub fn problem(dialect: Dialect, expression: &str, wanted: Wanted) -> Option<String> {
+    Names::of(dialect).compile(expression, wanted).err()
+}
+
+/// The values expressions are about, and what is left to spend.
+pub struct Scope<'a> {
+    names: Names,
+    values: cel::Scope<'a>,
+    budget: Budget,
+}
+
+impl<'a> Scope<'a> {
+    /// With named values.
+    pub fn new(dialect: Dialect, values: &[(&str, &'a Value)]) -> Self {
+        Self { names: Names::of(dialect), values: cel::Scope::of(values), budget: Budget::new(cel::RUNTIME_BUDGET) }
+    }
+
+    /// Names another value.
+    pub fn set(&mut self, name: &str, value: cel::Value<'a>) {
+        self.values.set(name, value);
+    }
+
+    /// Starts to spend from another budget.
+    pub fn spend_from(&mut self, budget: u64) {
+        self.budget = Budget::new(budget);
+    }
+
+    /// Whether everything is spent.
+    pub fn is_exhausted(&self) -> bool {
+        self.budget.is_exhausted()
+    }
+
+    /// From here on there are `variables`.
+    pub fn with_variables(&mut self) {
+        self.names.with_variables();
+    }
+
+    /// Adds `variables.<name>`, computed when it is asked for. One that cannot be computed fails whoever uses it.
+    pub fn define(&mut self, name: &str, expression: &str) {
+        let program = self.names.declare(name, expression);
+        self.values.define(&format!("variables.{name}"), program);
+    }
+
+    /// Runs an expression.
+    pub fn run(&mut self, expression: &str, wanted: Wanted) -> Result<cel::Value<'a>, String> {
+        let program = self.names.compile(expression, wanted)?;
+        let answer = program.evaluate(&self.values, &mut self.budget);
+        if self.budget.is_exhausted() {
+            return Err(EXHAUSTED.to_owned());
+        }
+        answer.map_err(|why| failed(expression, &why))
+    }
+
+    /// The value of an expression as a tree.
+    pub fn value(&mut self, expression: &str) -> Result<Value, String> {
+        let value = self.run(expression, Wanted::Any)?;
+        value.tree(&mut Fuel::default()).map_err(|e| e.to_string())
+    }
+
+    /// The truth of a rule; the error names the rule.
+    pub fn judge(&mut self, expression: &str) -> Result<bool, String> {
+        match self.run(expression, Wanted::Bool)? {
+            cel::Value::Bool(answer) => Ok(answer),
+            _ => Err(format!("cel expression evaluated to non-bool: {expression}")),
+        }
+    }
+
+    /// The text of an expression; `None` for null.
+    pub fn text(&mut self, expression: &str, wanted: Wanted) -> Result<Option<String>, String> {
+        match self.run(expression, wanted)? {
+            cel::Value::String(text) => Ok(Some(text.to_string())),
+            cel::Value::Null => Ok(None),
+            other => Err(format!(
+                "valueExpression '{expression}' resulted in unsupported return type: {}. Return type must be either string or null.",
+                other.type_name()
+            )),
+        }
+    }
+}
+
+fn failed(expression: &str, why: &Error) -> String {
+    format!("expression '{expression}' resulted in error: {why}")
+}
+
+/// Whether all conditions are true, within their own budget. One that is false wins over those that fail.
+pub fn hold(conditions: &[Value], scope: &mut Scope<'_>) -> Result<bool, String> {
+    scope.spend_from(cel::MATCH_CONDITIONS_BUDGET);
+    let mut failures = Vec::new();
+    for condition in conditions {
+        match scope.judge(crate::access::tree::text(condition, "/expression")) {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(why) => failures.push(why),
+        }
+        if scope.is_exhausted() {
+            break;
+        }
+    }
+    scope.spend_from(cel::RUNTIME_BUDGET);
+    let mut seen = BTreeSet::new();
+    failures.retain(|f| seen.insert(f.clone()));
+    if failures.is_empty() { Ok(true) } else { Err(crate::authz::rbac::join_errors(failures)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const POLICY: Dialect = Dialect::Policy { params: false };
+
+    #[test]
+    fn what_policies_are_written_with() {
+        let object = json!({"metadata": {"name": "web", "labels": {"app": "a"}}, "spec": {"replicas": 3,
+            "template": {"spec": {"containers": [{"name": "c", "image": "reg.example.com/x:1"}, {"name": "d", "image": "other/x"}]}}}});
+        let null = Value::Null;
+        let mut scope = Scope::new(POLICY, &[("object", &object), ("oldObject", &null)]);
+        scope.with_variables();
+        scope.define("images", "object.spec.template.spec.containers.map(c, c.image)");
+        scope.define("broken", "object.nope.nope");
+        for (expression, want) in [
+            ("object.spec.replicas <= 5", Ok(true)),
+            ("object.spec.replicas == 3", Ok(true)),
+            ("oldObject == null || object.spec.replicas == oldObject.spec.replicas", Ok(true)),
+            ("has(object.spec.paused)", Ok(false)),
+            ("object.metadata.name.startsWith('we')", Ok(true)),
+            ("object.metadata.name.matches('^[a-z]+$')", Ok(true)),
+            ("object.spec.template.spec.containers.all(c, c.image.startsWith('reg.example.com/'))", Ok(false)),
+            ("'app' in object.metadata.labels", Ok(true)),
+            ("variables.images.exists(i, i == 'other/x')", Ok(true)),
+            ("size(variables.images) == 2", Ok(true)),
+            ("object.metadata.name.upperAscii() == 'WEB'", Ok(true)),
+            ("quantity('1Gi').isGreaterThan(quantity('1M')) && isIP('10.0.0.1')", Ok(true)),
+            ("variables.broken == 1", Err(())),
+            ("object.spec.replicas", Err(())),
+            ("object.spec.(", Err(())),
+        ] {
+            assert_eq!(scope.judge(expression).map_err(drop), want, "{expression}");
+        }
+        let text = scope.text("'too many: ' + string(object.spec.replicas)", Wanted::Text);
+        assert_eq!(text, Ok(Some("too many: 3".into())));
+        assert_eq!(
+            scope.judge("variables.broken == 1"),
+            Err("expression 'variables.broken == 1' resulted in error: composited variable \"broken\" fails to evaluate: no such key: nope".into())
+        );
+    }
+
+    #[test]
+    fn nothing_runs_without_a_bound() {
+        let object = json!({"list": (0..2_000).collect::<Vec<_>>()});
+        let mut scope = Scope::new(POLICY, &[("object", &object)]);
+        let once = "object.list.all(a, object.list.all(b, a + b >= 0))";
+        assert_eq!(
+            scope.judge(once),
+            Err(format!("expression '{once}' resulted in error: operation cancelled: actual cost limit exceeded"))
+        );
+        for _ in 0..8 {
+            assert!(scope.judge(once).is_err());
+        }
+        assert_eq!(scope.judge(once), Err(EXHAUSTED.to_owned()));
+    }
+
+    #[test]
+    fn expressions_are_checked() {
+        for (expression, want) in [
+            ("object.a == 1 && [1].all(x, x > 0) && int(object.b) > 0", None),
+            (
+                "object.",
+                Some(
+                    "compilation failed: ERROR: <input>:1:8: Syntax error: no viable alternative at input '.'\n | object.\n | .......^",
+                ),
+            ),
+            (
+                "1 == foo",
+                Some(
+                    "compilation failed: ERROR: <input>:1:6: undeclared reference to 'foo' (in container '')\n | 1 == foo\n | .....^",
+                ),
+            ),
+            ("object.a", Some("must evaluate to bool but got dyn")),
+            ("request.operation", Some("must evaluate to bool but got string")),
+            (
+                "params.x == 1",
+                Some(
+                    "compilation failed: ERROR: <input>:1:1: undeclared reference to 'params' (in container '')\n | params.x == 1\n | ^",
+                ),
+            ),
+        ] {
+            assert_eq!(problem(POLICY, expression, Wanted::Bool).as_deref(), want, "{expression}");
+        }
+        assert_eq!(problem(Dialect::Claims, "claims.sub.startsWith('a')", Wanted::Bool), None);
+        assert_eq!(problem(Dialect::User, "!user.username.startsWith('system:')", Wanted::Bool), None);
+        assert!(problem(Dialect::User, "user.name == ''", Wanted::Bool).is_some_and(|p| p.contains("undefined field")));
+        assert_eq!(problem(Dialect::Review, "request.resourceAttributes.verb == 'get'", Wanted::Bool), None);
+        let patches = "[JSONPatch{op: 'add', path: '/a', value: 1}]";
+        assert_eq!(problem(Dialect::Mutation { params: true }, patches, Wanted::Patches), None);
+        assert_eq!(problem(Dialect::Mutation { params: true }, "Object{}", Wanted::Object), None);
+    }
+}

@@ -1,0 +1,255 @@
+//! Functions on lists and `sets.*`.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use super::{Args, Entry, ONE, bool, function, int, method};
+use crate::cel::cost::Cost;
+use crate::cel::value::{Answer, Value};
+use crate::cel::{Error, Fuel};
+
+const SETS: Cost = Cost::Sets(1.0);
+
+pub(super) const TABLE: &[Entry] = &[
+    method("isSorted", "list(A)", "bool", Cost::Walk, is_sorted),
+    method("sum", "list(A)", "A", Cost::Walk, sum),
+    method("min", "list(A)", "A", Cost::Walk, min),
+    method("max", "list(A)", "A", Cost::Walk, max),
+    method("indexOf", "list(A), A", "int", Cost::Walk, index_of),
+    method("lastIndexOf", "list(A), A", "int", Cost::Walk, last_index_of),
+    method("slice", "list(A), int, int", "list(A)", Cost::Scan(0, 1.0), slice),
+    method("flatten", "list(list(A))", "list(A)", Cost::Scan(0, 1.0), flatten),
+    method("flatten", "list(dyn), int", "list(dyn)", Cost::Scan(0, 1.0), flatten),
+    method("distinct", "list(A)", "list(A)", Cost::Quadratic, distinct),
+    method("reverse", "list(A)", "list(A)", Cost::Scan(0, 1.0), reverse),
+    method("sort", "list(A)", "list(A)", Cost::Quadratic, sort),
+    method("@sortByAssociatedKeys", "list(A), list(B)", "list(A)", Cost::Quadratic, sort_by_keys),
+    method("first", "list(A)", "optional(A)", ONE, first),
+    method("last", "list(A)", "optional(A)", ONE, last),
+    function("lists.range", "int", "list(int)", Cost::Count, range),
+    function("sets.contains", "list(A), list(A)", "bool", SETS, contains),
+    function("sets.equivalent", "list(A), list(A)", "bool", Cost::Sets(2.0), equivalent),
+    function("sets.intersects", "list(A), list(A)", "bool", SETS, intersects),
+];
+
+/// Elements one function may make.
+const MAX_MADE: usize = 1_000_000;
+
+fn order(a: &Value<'_>, b: &Value<'_>) -> Result<Ordering, Error> {
+    a.order(b).ok_or_else(Error::overload)
+}
+
+fn is_sorted<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    for pair in args.list(0)?.windows(2) {
+        if order(&pair[0], &pair[1])? == Ordering::Greater {
+            return bool(false);
+        }
+    }
+    bool(true)
+}
+
+fn sum<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    let mut total: Option<Value<'a>> = None;
+    for v in args.list(0)?.iter() {
+        total = Some(match (total, v) {
+            (None, v) => v.clone(),
+            (Some(Value::Int(a)), Value::Int(b)) => {
+                Value::Int(a.checked_add(*b).ok_or_else(|| Error::new("integer overflow"))?)
+            }
+            (Some(Value::UInt(a)), Value::UInt(b)) => {
+                Value::UInt(a.checked_add(*b).ok_or_else(|| Error::new("unsigned integer overflow"))?)
+            }
+            (Some(Value::Double(a)), Value::Double(b)) => Value::Double(a + b),
+            (Some(Value::Duration(a)), Value::Duration(b)) => {
+                Value::Duration(a.checked_add(*b).ok_or_else(|| Error::new("duration overflow"))?)
+            }
+            _ => return Err(Error::overload()),
+        });
+    }
+    Ok(total.unwrap_or(Value::Int(0)))
+}
+
+fn extreme<'a>(args: &Args<'_, 'a>, name: &str, wanted: Ordering) -> Answer<'a> {
+    let items = args.list(0)?;
+    let mut best = items.first().ok_or_else(|| Error::new(format!("{name} called on empty list")))?;
+    for v in &items[1..] {
+        if order(v, best)? == wanted {
+            best = v;
+        }
+    }
+    Ok(best.clone())
+}
+
+fn min<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    extreme(args, "min", Ordering::Less)
+}
+
+fn max<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    extreme(args, "max", Ordering::Greater)
+}
+
+/// The place of the first of these that is the value.
+fn place<'v, 'a: 'v>(
+    items: impl Iterator<Item = (usize, &'v Value<'a>)>,
+    wanted: &Value<'a>,
+    fuel: &mut Fuel,
+) -> Result<i64, Error> {
+    for (i, item) in items {
+        if item.equals(wanted, fuel)? {
+            return Ok(i64::try_from(i).unwrap_or(i64::MAX));
+        }
+    }
+    Ok(-1)
+}
+
+fn index_of<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    let (items, wanted) = (args.list(0)?, args.take(1));
+    int(place(items.iter().enumerate(), &wanted, &mut args.tools.fuel)?)
+}
+
+fn last_index_of<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    let (items, wanted) = (args.list(0)?, args.take(1));
+    int(place(items.iter().enumerate().rev(), &wanted, &mut args.tools.fuel)?)
+}
+
+fn slice<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    let (items, start, end) = (args.list(0)?, args.int(1)?, args.int(2)?);
+    if start < 0 || end < 0 {
+        return Err(Error::new(format!("cannot slice({start}, {end}), negative indexes not supported")));
+    }
+    if start > end {
+        return Err(Error::new(format!("cannot slice({start}, {end}), start index must be less than or equal to end index")));
+    }
+    let at = |n: i64| usize::try_from(n).ok().filter(|n| *n <= items.len());
+    match (at(start), at(end)) {
+        (Some(start), Some(end)) => Ok(Value::list(items[start..end].iter().cloned())),
+        _ => Err(Error::new(format!("cannot slice({start}, {end}), list is length {}", items.len()))),
+    }
+}
+
+fn flatten<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    let (items, depth) = (args.list(0)?, if args.len() > 1 { args.int(1)? } else { 1 });
+    if depth < 0 {
+        return Err(Error::new("level must be non-negative"));
+    }
+    let mut out = Vec::new();
+    flattened(&items, depth, &mut out, &mut args.tools.fuel)?;
+    Ok(Value::List(Arc::new(out)))
+}
+
+fn flattened<'a>(items: &[Value<'a>], depth: i64, out: &mut Vec<Value<'a>>, fuel: &mut Fuel) -> Result<(), Error> {
+    for item in items {
+        fuel.burn(1)?;
+        match item.items().filter(|_| depth > 0) {
+            Some(inner) => flattened(&inner, depth - 1, out, fuel)?,
+            None if out.len() < MAX_MADE => out.push(item.clone()),
+            None => return Err(Error::Cancelled),
+        }
+    }
+    Ok(())
+}
+
+fn distinct<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    let mut out: Vec<Value<'a>> = Vec::new();
+    for item in args.list(0)?.iter() {
+        if place(out.iter().enumerate(), item, &mut args.tools.fuel)? < 0 {
+            out.push(item.clone());
+        }
+    }
+    Ok(Value::List(Arc::new(out)))
+}
+
+fn reverse<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    Ok(Value::list(args.list(0)?.iter().rev().cloned()))
+}
+
+/// By keys of one comparable type.
+fn sorted<'a>(items: &[Value<'a>], keys: &[Value<'a>]) -> Answer<'a> {
+    if items.len() != keys.len() {
+        return Err(Error::new("@sortByAssociatedKeys() expected a list of the same size as the associated keys list"));
+    }
+    let comparable = |v: &Value<'_>| {
+        matches!(
+            v,
+            Value::Int(_)
+                | Value::UInt(_)
+                | Value::Double(_)
+                | Value::Bool(_)
+                | Value::Duration(_)
+                | Value::Timestamp(_)
+                | Value::String(_)
+                | Value::Bytes(_)
+        )
+    };
+    if let Some(first) = keys.first() {
+        if !comparable(first) {
+            return Err(Error::new("list elements must be comparable"));
+        }
+        if keys.iter().any(|k| std::mem::discriminant(k) != std::mem::discriminant(first)) {
+            return Err(Error::new("list elements must have the same type"));
+        }
+    }
+    let mut places: Vec<usize> = (0..items.len()).collect();
+    places.sort_by(|a, b| keys[*a].order(&keys[*b]).unwrap_or(Ordering::Equal));
+    Ok(Value::list(places.into_iter().map(|i| items[i].clone())))
+}
+
+fn sort<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    let items = args.list(0)?;
+    sorted(&items, &items)
+}
+
+fn sort_by_keys<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    sorted(&args.list(0)?, &args.list(1)?)
+}
+
+fn first<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    Ok(Value::Optional(args.list(0)?.first().cloned().map(Arc::new)))
+}
+
+fn last<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    Ok(Value::Optional(args.list(0)?.last().cloned().map(Arc::new)))
+}
+
+fn range<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    let n = args.int(0)?;
+    if usize::try_from(n).unwrap_or(0) > MAX_MADE {
+        return Err(Error::Cancelled);
+    }
+    Ok(Value::list((0..n).map(Value::Int)))
+}
+
+/// Whether the first list has the value.
+fn has<'a>(all: &[Value<'a>], value: &Value<'a>, fuel: &mut Fuel) -> Result<bool, Error> {
+    place(all.iter().enumerate(), value, fuel).map(|at| at >= 0)
+}
+
+fn holds<'a>(all: &[Value<'a>], some: &[Value<'a>], fuel: &mut Fuel) -> Result<bool, Error> {
+    for value in some {
+        if !has(all, value, fuel)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn contains<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    let (a, b) = (args.list(0)?, args.list(1)?);
+    bool(holds(&a, &b, &mut args.tools.fuel)?)
+}
+
+fn equivalent<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    let (a, b) = (args.list(0)?, args.list(1)?);
+    let fuel = &mut args.tools.fuel;
+    bool(holds(&a, &b, fuel)? && holds(&b, &a, fuel)?)
+}
+
+fn intersects<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    let (a, b) = (args.list(0)?, args.list(1)?);
+    for value in a.iter() {
+        if has(&b, value, &mut args.tools.fuel)? {
+            return bool(true);
+        }
+    }
+    bool(false)
+}

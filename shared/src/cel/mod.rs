@@ -1,0 +1,269 @@
+//! CEL: the one environment expressions run in, wherever they stand: rules of custom resources, admission policies, match
+//! conditions, authentication and authorisation configuration, device selectors.
+//!
+//! In come the text of an expression and the variables it may name with their types ([`Declared`]); out comes a
+//! [`Program`], or a report in upstream's words. A program runs on values ([`Scope`]) under a cost limit that upstream
+//! counts the same way. Synchronous and pure: no expression can reach out of the values it is given, and none runs
+//! without a bound. The parser is that of the `cel` crate; types, functions, evaluation and cost are here. Nothing is made
+//! before the first expression is compiled. Answers for `k8s.io/apiserver/pkg/cel` and `cel-go`.
+
+pub mod admission;
+mod check;
+mod cost;
+mod estimate;
+mod eval;
+mod library;
+mod node;
+mod parse;
+mod types;
+mod value;
+mod words;
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use estimate::{Estimate, MAX_ELEMENT_BYTES, Place};
+pub use library::authorizer::{Authorities, Decision, authorizer};
+pub use library::format::fits as format_problems;
+pub use library::quantity::quantity;
+pub use library::semver::semver;
+pub use library::{duration, pattern, timestamp};
+pub use types::{Fields, Shape, Type};
+pub use value::{Answer, Key, Made, Map, Opaque, Text, Value};
+pub use words::{RESERVED, escape, is_identifier};
+
+/// Longest expression that is compiled, in bytes.
+pub const MAX_EXPRESSION: usize = 100 * 1024;
+/// What one run of an expression may cost.
+pub const PER_CALL_LIMIT: u64 = 1_000_000;
+/// What all runs over one object, or for one policy, may cost.
+pub const RUNTIME_BUDGET: u64 = 10_000_000;
+/// What all match conditions of one webhook or policy may cost.
+pub const MATCH_CONDITIONS_BUDGET: u64 = RUNTIME_BUDGET / 4;
+/// Longest message an expression may make, in bytes.
+pub const MAX_MESSAGE: usize = 5 * 1024;
+/// Values compared or copied in one step of an expression, whatever upstream's cost counts for it: shared parts of lists
+/// can be met again and again.
+const MAX_STEP: u64 = 10_000_000;
+
+/// Why there is no value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// The expression fails on these values.
+    Failed(String),
+    /// It was stopped.
+    Cancelled,
+}
+
+impl Error {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self::Failed(message.into())
+    }
+
+    fn overload() -> Self {
+        Self::new("no such overload")
+    }
+
+    fn no_key(key: &str) -> Self {
+        Self::new(format!("no such key: {key}"))
+    }
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Failed(message) => f.write_str(message),
+            Self::Cancelled => f.write_str("operation cancelled: actual cost limit exceeded"),
+        }
+    }
+}
+
+/// Bounds the work inside of one step.
+#[derive(Debug)]
+pub struct Fuel(u64);
+
+impl Default for Fuel {
+    fn default() -> Self {
+        Self(MAX_STEP)
+    }
+}
+
+impl Fuel {
+    fn burn(&mut self, n: u64) -> Result<(), Error> {
+        self.0 = self.0.checked_sub(n).ok_or(Error::Cancelled)?;
+        Ok(())
+    }
+}
+
+/// Variables and their types. A name may have dots: `authorizer.requestResource`, `variables.x`.
+pub type Declared = BTreeMap<String, Type>;
+
+/// What an environment has beside the libraries that are everywhere.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Extras {
+    /// `cel.bind`.
+    pub bind: bool,
+    /// `Object{}`, `JSONPatch{}` and `jsonpatch.escapeKey`.
+    pub patch: bool,
+}
+
+/// A compiled expression.
+#[derive(Debug)]
+pub struct Program {
+    root: node::Node,
+    mentioned: Vec<String>,
+}
+
+impl Program {
+    /// Compiles and checks an expression; the error is a report with the places of what is wrong.
+    pub fn compile(expression: &str, variables: &Declared) -> Result<Self, String> {
+        Self::compile_with(expression, variables, Extras::default())
+    }
+
+    /// See [`Self::compile`].
+    pub fn compile_with(expression: &str, variables: &Declared, extras: Extras) -> Result<Self, String> {
+        let (root, mentioned) = parse::on_a_large_stack(|| {
+            let parsed = parse::parse(expression, extras)?;
+            check::check(&parsed, variables, extras)
+        })?;
+        Ok(Self { root, mentioned })
+    }
+
+    /// Whether a variable is named.
+    #[must_use]
+    pub fn mentions(&self, variable: &str) -> bool {
+        let below = |m: &String| m.strip_prefix(variable).is_some_and(|r| r.is_empty() || r.starts_with('.'));
+        self.mentioned.iter().any(below)
+    }
+
+    /// The type of the result.
+    #[must_use]
+    pub fn result(&self) -> &Type {
+        &self.root.of
+    }
+
+    /// What a run can cost at most, and at least. `sizes` tells how many elements, entries or characters there are at
+    /// most at a place below a variable; `None` when it does not know.
+    #[must_use]
+    pub fn estimate(&self, sizes: &dyn Fn(&[Place<'_>]) -> Option<u64>) -> Estimate {
+        estimate::estimate(&self.root, sizes)
+    }
+
+    /// Runs it. The cost is told even when there is no value.
+    pub fn run<'a>(&self, scope: &Scope<'a>, limit: u64) -> (Answer<'a>, u64) {
+        eval::run(&self.root, scope, limit)
+    }
+
+    /// Runs it within the limit of one call and takes the cost from a budget.
+    pub fn evaluate<'a>(&self, scope: &Scope<'a>, budget: &mut Budget) -> Answer<'a> {
+        scope.extra.set(0);
+        let (answer, cost) = self.run(scope, PER_CALL_LIMIT);
+        budget.spend(cost.saturating_add(scope.extra.take()));
+        answer
+    }
+}
+
+/// What is left to spend.
+#[derive(Debug)]
+pub struct Budget {
+    left: Option<u64>,
+}
+
+impl Budget {
+    /// So much.
+    #[must_use]
+    pub fn new(total: u64) -> Self {
+        Self { left: Some(total) }
+    }
+
+    /// Whether more was spent than there was.
+    #[must_use]
+    pub fn is_exhausted(&self) -> bool {
+        self.left.is_none()
+    }
+
+    /// What is left.
+    #[must_use]
+    pub fn left(&self) -> u64 {
+        self.left.unwrap_or(0)
+    }
+
+    /// Takes from it.
+    pub fn spend(&mut self, cost: u64) {
+        self.left = self.left.and_then(|l| l.checked_sub(cost));
+    }
+}
+
+/// A variable that is an expression: computed once, when it is first asked for.
+#[derive(Debug)]
+struct Lazy<'a> {
+    program: Result<Arc<Program>, String>,
+    value: OnceCell<Answer<'a>>,
+}
+
+/// Values by name.
+#[derive(Debug, Default)]
+pub struct Scope<'a> {
+    values: BTreeMap<String, Value<'a>>,
+    lazy: BTreeMap<String, Lazy<'a>>,
+    /// What variables cost that were computed on the way.
+    extra: Cell<u64>,
+    /// Variables that are being computed.
+    open: RefCell<Vec<String>>,
+}
+
+impl<'a> Scope<'a> {
+    /// With these trees.
+    #[must_use]
+    pub fn of(values: &[(&str, &'a serde_json::Value)]) -> Self {
+        let mut scope = Self::default();
+        for (name, tree) in values {
+            scope.set(name, Value::of(tree));
+        }
+        scope
+    }
+
+    /// Names a value.
+    pub fn set(&mut self, name: &str, value: Value<'a>) {
+        self.values.insert(name.to_owned(), value);
+    }
+
+    /// Names an expression. One that cannot be computed fails whoever asks for it.
+    pub fn define(&mut self, name: &str, program: Result<Arc<Program>, String>) {
+        self.lazy.insert(name.to_owned(), Lazy { program, value: OnceCell::new() });
+    }
+
+    fn get(&self, name: &str) -> Answer<'a> {
+        if let Some(value) = self.values.get(name) {
+            return Ok(value.clone());
+        }
+        let Some(lazy) = self.lazy.get(name) else {
+            return Err(Error::new(format!("no such attribute(s): {name}")));
+        };
+        let fails = |why: &dyn std::fmt::Display| {
+            let short = name.rsplit('.').next().unwrap_or(name);
+            Error::new(format!("composited variable {short:?} fails to evaluate: {why}"))
+        };
+        if let Some(known) = lazy.value.get() {
+            return known.clone();
+        }
+        if self.open.borrow().iter().any(|n| n == name) {
+            return Err(fails(&"it asks for itself"));
+        }
+        self.open.borrow_mut().push(name.to_owned());
+        let answer = match &lazy.program {
+            Ok(program) => {
+                let (answer, cost) = program.run(self, PER_CALL_LIMIT);
+                self.extra.set(self.extra.get().saturating_add(cost));
+                answer.map_err(|e| fails(&e))
+            }
+            Err(why) => Err(fails(why)),
+        };
+        self.open.borrow_mut().pop();
+        lazy.value.get_or_init(|| answer).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests;
