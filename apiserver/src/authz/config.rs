@@ -21,8 +21,8 @@ use super::rbac::{self, Rbac, Rule};
 use super::webhook::{Options, Webhook};
 use super::{Authorization, Kind, Member, Mode};
 use crate::access::tree;
-use crate::expressions::{self, Dialect, Wanted};
 use crate::api::Reader;
+use crate::expressions::{self, Dialect, Wanted};
 
 /// Longest a webhook may take.
 const LONGEST: i64 = 30_000_000_000;

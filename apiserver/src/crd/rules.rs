@@ -15,8 +15,7 @@ use super::types::Decl;
 use super::validate::variables;
 
 /// What is said when there is nothing left to spend.
-const EXHAUSTED: &str =
-    "validation failed due to running out of cost budget, no further validation rules will be run";
+const EXHAUSTED: &str = "validation failed due to running out of cost budget, no further validation rules will be run";
 
 /// One rule.
 #[derive(Debug)]
@@ -60,7 +59,8 @@ impl Rule {
         let Some(decl) = Decl::of(schema, root) else {
             return Err("unable to convert structural schema to CEL declarations".to_owned());
         };
-        Program::compile(source, &variables(&decl.of, self.optional_old)).map_err(|e| format!("compilation failed: {e}"))
+        Program::compile(source, &variables(&decl.of, self.optional_old))
+            .map_err(|e| format!("compilation failed: {e}"))
     }
 
     fn program(&self, schema: &Schema, root: bool) -> Result<&Program, String> {
@@ -73,13 +73,7 @@ impl Rule {
     }
 
     /// The text for a value that does not fit; the error ends it all.
-    fn words(
-        &self,
-        scope: &Scope<'_>,
-        schema: &Schema,
-        root: bool,
-        budget: &mut Budget,
-    ) -> Result<String, String> {
+    fn words(&self, scope: &Scope<'_>, schema: &Schema, root: bool, budget: &mut Budget) -> Result<String, String> {
         let plain = || {
             if self.message.is_empty() {
                 format!("failed rule: {}", self.text.trim())
@@ -205,7 +199,9 @@ impl Run {
                 },
                 Err(why @ cel::Error::Cancelled) => {
                     let shown = rule.shown();
-                    let why = format!("'{why}': no further validation rules will be run due to call cost exceeds limit for rule: {shown}");
+                    let why = format!(
+                        "'{why}': no further validation rules will be run due to call cost exceeds limit for rule: {shown}"
+                    );
                     return self.end(path, schema, &why);
                 }
                 Err(cel::Error::Failed(why)) => {

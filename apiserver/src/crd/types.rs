@@ -46,9 +46,7 @@ impl Decl {
             "integer" => Self::simple(Type::Int, 1, 0),
             "number" => Self::simple(Type::Double, 1, 0),
             "string" => match checks.map_or("", |c| &*c.format) {
-                "byte" => {
-                    Self::simple(Type::Bytes, 2, checks.and_then(|c| c.max_length).unwrap_or(MAX_REQUEST - 2))
-                }
+                "byte" => Self::simple(Type::Bytes, 2, checks.and_then(|c| c.max_length).unwrap_or(MAX_REQUEST - 2)),
                 "date" => Self::simple(Type::Timestamp, 12, 12),
                 "date-time" | "datetime" => Self::simple(Type::Timestamp, 21, 37),
                 "duration" => Self::simple(Type::Duration, 4, 32),

@@ -193,9 +193,7 @@ impl Checker<'_> {
         let of = Type::map(key_of, value_of);
         let constants: Option<BTreeMap<_, _>> = out
             .iter()
-            .map(|(k, v, optional)| {
-                known(k).filter(|_| !optional).as_ref().and_then(Key::of).zip(known(v))
-            })
+            .map(|(k, v, optional)| known(k).filter(|_| !optional).as_ref().and_then(Key::of).zip(known(v)))
             .collect();
         match constants.filter(|c| !c.is_empty() && c.len() == out.len()) {
             Some(entries) => literal(Value::Map(Arc::new(Map { entries, otherwise: None })), of),

@@ -52,7 +52,10 @@ pub(super) enum Cost {
     /// Every element against every other.
     Quadratic,
     /// Whether a network contains an address or network; whether it is given as text.
-    Network { whole: bool, text: bool },
+    Network {
+        whole: bool,
+        text: bool,
+    },
     /// Bytes of a text, or its text.
     Encode,
     Decode,

@@ -175,10 +175,10 @@ impl<'n> Estimator<'_, 'n> {
             }
             Kind::Condition(parts) => {
                 let (c, a, b) = (self.part(&parts[0]), self.part(&parts[1]), self.part(&parts[2]));
-                let inside = a.inside.zip(b.inside).map(|(a, b)| Inside {
-                    key: a.key.union(b.key),
-                    value: a.value.union(b.value),
-                });
+                let inside = a
+                    .inside
+                    .zip(b.inside)
+                    .map(|(a, b)| Inside { key: a.key.union(b.key), value: a.value.union(b.value) });
                 let unknown = |s: Option<Range>| s.unwrap_or(Range::UNKNOWN);
                 let size = Some(unknown(a.size).union(unknown(b.size)));
                 Known { cost: c.cost.plus(a.cost.union(b.cost)), size, inside, path: None }
@@ -244,10 +244,9 @@ impl<'n> Estimator<'_, 'n> {
             };
         }
         let inside = match (candidates.first().map(|c| c.entry.name), known.as_slice()) {
-            (Some("_+_"), [a, b]) => a
-                .inside
-                .zip(b.inside)
-                .map(|(a, b)| Inside { key: a.key.union(b.key), value: a.value.union(b.value) }),
+            (Some("_+_"), [a, b]) => {
+                a.inside.zip(b.inside).map(|(a, b)| Inside { key: a.key.union(b.key), value: a.value.union(b.value) })
+            }
             _ => None,
         };
         let size = size.or_else(|| is_scalar(&node.of).then_some(Range::fixed(1)));
@@ -316,9 +315,7 @@ fn literal<'n>(value: &Value<'static>) -> Known<'n> {
     let size_of = |v: &Value<'static>| Range::fixed(v.size().unwrap_or(1));
     let union = |all: &mut dyn Iterator<Item = Range>| all.reduce(Range::union).unwrap_or(Range::fixed(0));
     let (base, inside) = match value {
-        Value::List(items) => {
-            (10, Some(Inside { key: Range::fixed(1), value: union(&mut items.iter().map(size_of)) }))
-        }
+        Value::List(items) => (10, Some(Inside { key: Range::fixed(1), value: union(&mut items.iter().map(size_of)) })),
         Value::Map(map) => {
             let key = union(&mut map.entries.keys().map(|k| match k {
                 Key::String(s) => Range::fixed(s.chars().count() as u64),

@@ -111,7 +111,11 @@ impl<'a> Run<'_, 'a> {
     fn operand(&mut self, node: &Node) -> Answer<'a> {
         let chain = matches!(
             node.kind,
-            Kind::Variable(_) | Kind::Local { .. } | Kind::Select { test: false, .. } | Kind::Index { .. } | Kind::OptionalSelect { .. }
+            Kind::Variable(_)
+                | Kind::Local { .. }
+                | Kind::Select { test: false, .. }
+                | Kind::Index { .. }
+                | Kind::OptionalSelect { .. }
         );
         let found = self.eval(node)?;
         if !chain {
@@ -134,9 +138,7 @@ impl<'a> Run<'_, 'a> {
         }
         self.spend(SELECT)?;
         match &operand {
-            Value::Optional(inner) => {
-                Ok(Value::Optional(inner.as_ref().and_then(|v| v.field(field)).map(Arc::new)))
-            }
+            Value::Optional(inner) => Ok(Value::Optional(inner.as_ref().and_then(|v| v.field(field)).map(Arc::new))),
             Value::Map(_) | Value::Tree(serde_json::Value::Object(_)) | Value::Made(_) => {
                 operand.field(field).ok_or_else(|| Error::no_key(field))
             }
@@ -317,7 +319,10 @@ fn present<'v, 'a>(value: &'v Value<'a>) -> Option<&'v Value<'a>> {
 fn unwrapped<'a>(value: &Value<'a>) -> Result<Option<Value<'a>>, Error> {
     match value {
         Value::Optional(inner) => Ok(inner.as_deref().cloned()),
-        other => Err(Error::new(format!("cannot initialize optional entry from non-optional value of type {}", other.type_name()))),
+        other => Err(Error::new(format!(
+            "cannot initialize optional entry from non-optional value of type {}",
+            other.type_name()
+        ))),
     }
 }
 

@@ -28,20 +28,41 @@ pub(super) enum Kind {
     /// A variable that is given.
     Variable(Arc<str>),
     /// A variable of a comprehension, by its place on the stack; the value is moved out when nobody asks again.
-    Local { slot: usize, taken: bool },
-    Select { operand: Box<Node>, field: Arc<str>, test: bool },
-    OptionalSelect { operand: Box<Node>, field: Arc<str> },
-    Index { operand: Box<Node>, index: Box<Node>, optional: bool },
+    Local {
+        slot: usize,
+        taken: bool,
+    },
+    Select {
+        operand: Box<Node>,
+        field: Arc<str>,
+        test: bool,
+    },
+    OptionalSelect {
+        operand: Box<Node>,
+        field: Arc<str>,
+    },
+    Index {
+        operand: Box<Node>,
+        index: Box<Node>,
+        optional: bool,
+    },
     And(Box<[Node; 2]>),
     Or(Box<[Node; 2]>),
     Condition(Box<[Node; 3]>),
     NotStrictlyFalse(Box<Node>),
     /// A receiver comes first; `pattern` is a regular expression known beforehand.
-    Call { candidates: Vec<Candidate>, arguments: Vec<Node>, pattern: Option<regex::Regex> },
+    Call {
+        candidates: Vec<Candidate>,
+        arguments: Vec<Node>,
+        pattern: Option<regex::Regex>,
+    },
     /// Elements, and whether each is left out when missing.
     List(Vec<(Node, bool)>),
     Map(Vec<(Node, Node, bool)>),
-    Struct { name: Arc<str>, fields: Vec<(Arc<str>, Node, bool)> },
+    Struct {
+        name: Arc<str>,
+        fields: Vec<(Arc<str>, Node, bool)>,
+    },
     Fold(Box<Fold>),
 }
 

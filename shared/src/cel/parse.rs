@@ -2,8 +2,8 @@
 
 use cel::Env;
 use cel::common::ast::{
-    CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedEntryExpr, IdedExpr, ListExpr, LiteralValue, MapEntryExpr, MapExpr,
-    SourceInfo,
+    CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedEntryExpr, IdedExpr, ListExpr, LiteralValue, MapEntryExpr,
+    MapExpr, SourceInfo,
 };
 use cel::common::types::{CelBool, CelInt};
 use cel::parser::{Macro, MacroExprHelper, ParseError};
@@ -36,7 +36,10 @@ pub(super) fn on_a_large_stack<T: Send>(work: impl FnOnce() -> Result<T, String>
 /// Parses; the error is a report.
 pub(super) fn parse(source: &str, extras: Extras) -> Result<Parsed<'_>, String> {
     if source.len() > MAX_EXPRESSION {
-        return Err(format!("ERROR: <input>:-1:0: expression code point size exceeds limit: size: {}, limit {MAX_EXPRESSION}", source.chars().count()));
+        return Err(format!(
+            "ERROR: <input>:-1:0: expression code point size exceeds limit: size: {}, limit {MAX_EXPRESSION}",
+            source.chars().count()
+        ));
     }
     if chain(source) > MAX_CHAIN {
         return Err(format!("ERROR: <input>:-1:0: expression recursion limit exceeded: {MAX_DEPTH}"));
@@ -49,7 +52,9 @@ pub(super) fn parse(source: &str, extras: Extras) -> Result<Parsed<'_>, String> 
             let lines = errors.errors.iter().map(|e| {
                 let told = match e.msg.as_str() {
                     // What a macro or a literal is refused for is no error of syntax.
-                    own if !own.contains("input") && !own.contains("token") && !own.contains("expecting") => own.to_owned(),
+                    own if !own.contains("input") && !own.contains("token") && !own.contains("expecting") => {
+                        own.to_owned()
+                    }
                     syntax => format!("Syntax error: {syntax}"),
                 };
                 problem(source, (at(e.pos.0), at(e.pos.1)), &told)

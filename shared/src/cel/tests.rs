@@ -76,7 +76,10 @@ fn what_does_not_fit_is_told() {
         ("self.n.x == 1", "type 'int' does not support field selection"),
         ("self.n.startsWith('a')", "found no matching overload for 'startsWith' applied to 'int.(string)'"),
         ("self.list.all(x, x > 1)", "found no matching overload for '_>_' applied to '(string, int)'"),
-        ("self.n.all(x, x > 1)", "expression of type 'int' cannot be range of a comprehension (must be list, map, or dynamic)"),
+        (
+            "self.n.all(x, x > 1)",
+            "expression of type 'int' cannot be range of a comprehension (must be list, map, or dynamic)",
+        ),
         ("[1, 'a']", "ERROR: <input>:1:5: expected type 'int' but found 'string'"),
         ("'a'.matches('[')", "invalid matches argument"),
         ("duration('x')", "invalid duration argument"),
@@ -120,7 +123,9 @@ fn variables_are_computed_once_and_when_asked_for() {
     let tree = tree();
     let mut declared = declared();
     let mut scope = Scope::of(&[("object", &tree)]);
-    for (name, source) in [("images", "object.list.map(x, x + '!')"), ("broken", "object.nope"), ("two", "size(variables.images)")] {
+    for (name, source) in
+        [("images", "object.list.map(x, x + '!')"), ("broken", "object.nope"), ("two", "size(variables.images)")]
+    {
         let program = Program::compile(source, &declared).expect(source);
         admission::declare(&mut declared, name, program.result().clone());
         scope.define(&format!("variables.{name}"), Ok(Arc::new(program)));

@@ -131,7 +131,8 @@ fn message(validation: &Value, expression: &str, scope: &mut Scope<'_>) -> Strin
         "" => None,
         text => scope.text(text, Wanted::Text).ok().flatten(),
     };
-    let usable = |text: &String| !text.trim().is_empty() && !text.contains('\n') && text.len() <= shared::cel::MAX_MESSAGE;
+    let usable =
+        |text: &String| !text.trim().is_empty() && !text.contains('\n') && text.len() <= shared::cel::MAX_MESSAGE;
     match (computed.filter(usable), tree::text(validation, "/message").trim()) {
         (Some(text), _) => text.trim().to_owned(),
         (None, "") => format!("failed expression: {expression}"),

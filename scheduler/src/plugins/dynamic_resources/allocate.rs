@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use k8s_openapi::api::resource::v1::DeviceAttribute;
 
-use super::selectors::{Failed, Selectors};
 use super::claims::full_name;
 use super::request::{Amount, MAX_RESULTS, Request, Want, Wanted};
+use super::selectors::{Failed, Selectors};
 use crate::framework::ledger::InUse;
 use crate::model::devices::{Device, DeviceId, Fault, Pool, Slice};
 use crate::model::{Inventory, NodeBase};

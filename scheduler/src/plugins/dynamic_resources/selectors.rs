@@ -92,7 +92,8 @@ impl Selectors {
 fn value<'a>(driver: &'a str, device: &'a Device) -> Result<Value<'a>, String> {
     let attributes = domains(&device.attributes, attribute)?;
     let capacity = domains(&device.capacity, |c| quantity(&c.value.0))?;
-    let fields = [("driver", Value::String(Text::Borrowed(driver))), ("attributes", attributes), ("capacity", capacity)];
+    let fields =
+        [("driver", Value::String(Text::Borrowed(driver))), ("attributes", attributes), ("capacity", capacity)];
     Ok(Value::map(fields.map(|(k, v)| (Text::Borrowed(k), v))))
 }
 

@@ -118,7 +118,9 @@ fn slice<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
         return Err(Error::new(format!("cannot slice({start}, {end}), negative indexes not supported")));
     }
     if start > end {
-        return Err(Error::new(format!("cannot slice({start}, {end}), start index must be less than or equal to end index")));
+        return Err(Error::new(format!(
+            "cannot slice({start}, {end}), start index must be less than or equal to end index"
+        )));
     }
     let at = |n: i64| usize::try_from(n).ok().filter(|n| *n <= items.len());
     match (at(start), at(end)) {

@@ -63,13 +63,7 @@ pub(super) struct Entry {
     known: Where,
 }
 
-const fn function(
-    name: &'static str,
-    arguments: &'static str,
-    result: &'static str,
-    cost: Cost,
-    run: Run,
-) -> Entry {
+const fn function(name: &'static str, arguments: &'static str, result: &'static str, cost: Cost, run: Run) -> Entry {
     Entry { name, member: false, arguments, result, cost, run, known: Where::Everywhere }
 }
 

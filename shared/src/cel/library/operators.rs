@@ -8,7 +8,6 @@ use crate::cel::Error;
 use crate::cel::cost::Cost;
 use crate::cel::value::{Answer, Key, Map, Value};
 
-
 macro_rules! ordered {
     ($name:literal, $run:path) => {
         [

@@ -29,9 +29,10 @@ fn format<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
             while let Some(d) = chars.next_if(char::is_ascii_digit) {
                 number.push(d);
             }
-            digits = Some(number.parse::<usize>().map_err(|_| {
-                Error::new("error while parsing precision: could not find end of precision specifier")
-            })?);
+            digits =
+                Some(number.parse::<usize>().map_err(|_| {
+                    Error::new("error while parsing precision: could not find end of precision specifier")
+                })?);
         }
         let clause = chars.next().ok_or_else(|| Error::new("unexpected end of string"))?;
         if clause == '%' {
@@ -56,7 +57,9 @@ fn one(clause: char, value: &Value<'_>, digits: Option<usize>, fuel: &mut Fuel) 
         ('s', v) => shown(v, fuel),
         ('d', Value::Int(n)) => Ok(n.to_string()),
         ('d', Value::UInt(n)) => Ok(n.to_string()),
-        ('f' | 'e' | 'd', Value::Double(n)) if !n.is_finite() => Ok(print_double(*n).replace("+Inf", "Infinity").replace("-Inf", "-Infinity")),
+        ('f' | 'e' | 'd', Value::Double(n)) if !n.is_finite() => {
+            Ok(print_double(*n).replace("+Inf", "Infinity").replace("-Inf", "-Infinity"))
+        }
         ('f', v) => number(v).map(|n| format!("{n:.digits$}")).ok_or_else(|| wrong("fixed-point", v)),
         ('e', v) => {
             let n = number(v).ok_or_else(|| wrong("scientific notation", v))?;

@@ -100,11 +100,12 @@ pub(in crate::cel) fn print_span(nanos: i64) -> String {
 fn to_timestamp<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     match args.get(0)? {
         Value::Timestamp(t) => Ok(Value::Timestamp(*t)),
-        Value::Int(n) => {
-            Timestamp::from_second(*n).map(Value::Timestamp).map_err(|_| Error::new("timestamp overflow"))
-        }
+        Value::Int(n) => Timestamp::from_second(*n).map(Value::Timestamp).map_err(|_| Error::new("timestamp overflow")),
         Value::String(s) => timestamp(s).map(Value::Timestamp).ok_or_else(|| {
-            Error::new(format!("parsing time {} as \"2006-01-02T15:04:05Z07:00\": cannot parse", crate::status::go_quote(s)))
+            Error::new(format!(
+                "parsing time {} as \"2006-01-02T15:04:05Z07:00\": cannot parse",
+                crate::status::go_quote(s)
+            ))
         }),
         _ => Err(Error::overload()),
     }
