@@ -27,6 +27,7 @@ pub(super) fn check(parsed: &Parsed<'_>, variables: &Declared, extras: Extras) -
         problems: Vec::new(),
         mentioned: Vec::new(),
         depth: 0,
+        mixed: false,
         in_step: false,
     };
     let root = checker.expression(&parsed.root);
@@ -51,6 +52,8 @@ struct Checker<'d> {
     problems: Vec<(u64, String)>,
     mentioned: Vec<String>,
     depth: usize,
+    /// What is given to `format` may be of many types.
+    mixed: bool,
     /// The step of a comprehension is being checked: the accumulator is asked for once.
     in_step: bool,
 }
@@ -149,6 +152,7 @@ impl Checker<'_> {
     fn another(&mut self, id: u64, so_far: &Type, next: &Type) -> Type {
         match so_far.join(next) {
             Some(both) => both,
+            None if self.mixed => Type::Dyn,
             None => {
                 self.problems.push((id, format!("expected type '{so_far}' but found '{next}'")));
                 so_far.clone()
@@ -274,7 +278,7 @@ impl Checker<'_> {
         let name = call.func_name.as_str();
         match (name, call.args.as_slice()) {
             ("_&&_" | "_||_", [a, b]) => return self.logic(id, name, a, b),
-            ("_?:_" | "_?_:_", [condition, a, b]) => return self.condition(id, condition, a, b),
+            ("_?_:_", [condition, a, b]) => return self.condition(id, condition, a, b),
             ("@not_strictly_false", [a]) => {
                 let inner = self.expression(a);
                 return node(Kind::NotStrictlyFalse(Box::new(inner)), Type::Bool);
@@ -295,7 +299,10 @@ impl Checker<'_> {
         if let Some(target) = &call.target {
             arguments.push(self.expression(target));
         }
+        let outer = self.mixed;
+        self.mixed |= name == "format" && call.target.is_some();
         arguments.extend(call.args.iter().map(|a| self.expression(a)).collect::<Vec<_>>());
+        self.mixed = outer;
         let member = call.target.is_some();
         let any = [true, false].iter().any(|m| library::overloads(name, *m, self.extras).next().is_some());
         if !any {

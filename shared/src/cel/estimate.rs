@@ -2,8 +2,6 @@
 //!
 //! The result decides whether a rule may be stored, so the arithmetic is upstream's (`cel-go`'s checker), to the unit.
 
-use std::sync::Arc;
-
 use super::node::{Fold, Kind, Node};
 use super::types::Type;
 use super::value::{Key, Value};
@@ -96,7 +94,6 @@ pub(super) fn estimate(root: &Node, sizes: &dyn Fn(&[Place<'_>]) -> Option<u64>)
 
 /// A variable of a comprehension.
 struct Local<'n> {
-    name: Arc<str>,
     size: Option<Range>,
     inside: Option<Inside>,
     path: Path<'n>,
@@ -256,11 +253,10 @@ impl<'n> Estimator<'_, 'n> {
     fn bind(&mut self, fold: &'n Fold) -> Known<'n> {
         let (range, init) = (self.part(&fold.range), self.part(&fold.init));
         let base = self.locals.len();
-        for name in &fold.variables {
-            self.locals.push(Local { name: name.clone(), size: None, inside: None, path: None });
+        for _ in &fold.variables {
+            self.locals.push(Local { size: None, inside: None, path: None });
         }
-        let name = fold.accumulator.clone();
-        self.locals.push(Local { name, size: init.size, inside: init.inside, path: init.path });
+        self.locals.push(Local { size: init.size, inside: init.inside, path: init.path });
         let result = self.part(&fold.result);
         self.locals.truncate(base);
         Known { cost: range.cost.plus(init.cost).plus(result.cost), path: None, ..result }
@@ -274,7 +270,7 @@ impl<'n> Estimator<'_, 'n> {
         let keys = || below(&range.path, Place::Keys);
         let values = || below(&range.path, if list { Place::Items } else { Place::Values });
         let two = fold.variables.len() == 2;
-        for (i, name) in fold.variables.iter().enumerate() {
+        for i in 0..fold.variables.len() {
             let (size, path) = match (two, i) {
                 (true, 0) if list => (key, None),
                 (true, 0) => (key, keys()),
@@ -282,11 +278,9 @@ impl<'n> Estimator<'_, 'n> {
                 (false, _) if list => (value, values()),
                 (false, _) => (key, keys()),
             };
-            self.locals.push(Local { name: name.clone(), size, inside: None, path });
+            self.locals.push(Local { size, inside: None, path });
         }
-        let accumulator = fold.accumulator.clone();
-        self.locals.push(Local { name: accumulator, size: init.size, inside: init.inside, path: None });
-        debug_assert!(self.locals.iter().skip(base).all(|l| !l.name.is_empty() || two));
+        self.locals.push(Local { size: init.size, inside: init.inside, path: None });
         let condition = self.part(&fold.condition);
         let step = self.part(&fold.step);
         let result = self.part(&fold.result);

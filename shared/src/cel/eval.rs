@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde_json::Value as Tree;
+
 use super::library::Args;
 use super::node::{Candidate, Fold, Kind, Node};
 use super::types::Type;
-use super::value::{Answer, Key, Made, Map, Value};
+use super::value::{Answer, Key, Made, Map, Text, Value};
 use super::{Error, Fuel, Scope};
 
 /// What a variable or a selection costs.
@@ -14,6 +16,8 @@ const SELECT: u64 = 1;
 const LIST: u64 = 10;
 const MAP: u64 = 30;
 const STRUCT: u64 = 40;
+/// Bytes of text that a function looks at in one unit of work.
+const LOOKED_AT: u64 = 64;
 /// Regular expressions that one run may compile: those the checker has not seen.
 pub(super) const MAX_PATTERNS: u32 = 1_000;
 
@@ -42,7 +46,7 @@ impl Tools {
         if self.patterns > MAX_PATTERNS {
             return Err(Error::Cancelled);
         }
-        let made = super::library::pattern(text).map_err(Error::new)?;
+        let made = super::library::small_pattern(text).map_err(Error::new)?;
         self.last = Some((text.to_owned(), made.clone()));
         Ok(made)
     }
@@ -129,7 +133,7 @@ impl<'a> Run<'_, 'a> {
         if test {
             return match &operand {
                 Value::Optional(inner) => Ok(Value::Bool(inner.as_ref().is_some_and(|v| v.field(field).is_some()))),
-                Value::Map(_) | Value::Tree(serde_json::Value::Object(_)) | Value::Made(_) => {
+                Value::Map(_) | Value::Tree(Tree::Object(_)) | Value::Made(_) => {
                     // `has` asks for a field that is set, and null is not.
                     Ok(Value::Bool(operand.field(field).is_some()))
                 }
@@ -139,7 +143,7 @@ impl<'a> Run<'_, 'a> {
         self.spend(SELECT)?;
         match &operand {
             Value::Optional(inner) => Ok(Value::Optional(inner.as_ref().and_then(|v| v.field(field)).map(Arc::new))),
-            Value::Map(_) | Value::Tree(serde_json::Value::Object(_)) | Value::Made(_) => {
+            Value::Map(_) | Value::Tree(Tree::Object(_)) | Value::Made(_) => {
                 operand.field(field).ok_or_else(|| Error::no_key(field))
             }
             _ => Err(Error::new(format!("no such key: {field}"))),
@@ -187,6 +191,9 @@ impl<'a> Run<'_, 'a> {
             }
         };
         let entry = chosen.entry;
+        // Looking at a long text takes long, whatever it costs.
+        let bytes = values.iter().map(|v| if let Value::String(s) = v { s.len() as u64 } else { 0 }).sum::<u64>();
+        self.tools.fuel.burn(bytes / LOOKED_AT)?;
         let before = entry.cost.before(&values, &mut self.tools.fuel)?;
         self.spend(before)?;
         let answer = (entry.run)(&mut Args { values, pattern, tools: &mut self.tools });
@@ -263,32 +270,72 @@ impl<'a> Run<'_, 'a> {
     }
 
     fn rounds(&mut self, fold: &Fold, range: &Value<'a>, base: usize, accumulator: usize) -> Result<(), Error> {
-        let two = fold.variables.len() == 2;
-        if let Some(items) = range.items() {
-            for (i, item) in items.iter().enumerate() {
-                let item = item.clone();
-                if two {
-                    self.locals[base] = Ok(Value::Int(i64::try_from(i).unwrap_or(i64::MAX)));
-                    self.locals[base + 1] = Ok(item);
-                } else {
-                    self.locals[base] = Ok(item);
-                }
-                if !self.round(fold, accumulator)? {
-                    break;
+        // What a loop may leave early is not made into values beforehand.
+        match range {
+            Value::List(items) => {
+                for (i, item) in items.iter().enumerate() {
+                    if !self.element(fold, i, item.clone(), base, accumulator)? {
+                        break;
+                    }
                 }
             }
-            return Ok(());
-        }
-        for (key, value) in range.entries().ok_or_else(Error::overload)? {
-            self.locals[base] = Ok(key);
-            if two {
-                self.locals[base + 1] = Ok(value);
+            Value::Tree(Tree::Array(items)) => {
+                for (i, item) in items.iter().enumerate() {
+                    if !self.element(fold, i, Value::of(item), base, accumulator)? {
+                        break;
+                    }
+                }
             }
-            if !self.round(fold, accumulator)? {
-                break;
+            Value::Tree(Tree::Object(entries)) => {
+                for (key, value) in entries {
+                    let key = Value::String(Text::Borrowed(key));
+                    if !self.entry(fold, key, Value::of(value), base, accumulator)? {
+                        break;
+                    }
+                }
             }
+            Value::Map(map) => {
+                for (key, value) in &map.entries {
+                    if !self.entry(fold, key.value(), value.clone(), base, accumulator)? {
+                        break;
+                    }
+                }
+            }
+            _ => return Err(Error::overload()),
         }
         Ok(())
+    }
+
+    fn element(
+        &mut self,
+        fold: &Fold,
+        i: usize,
+        item: Value<'a>,
+        base: usize,
+        accumulator: usize,
+    ) -> Result<bool, Error> {
+        if fold.variables.len() == 2 {
+            self.locals[base] = Ok(Value::Int(i64::try_from(i).unwrap_or(i64::MAX)));
+            self.locals[base + 1] = Ok(item);
+        } else {
+            self.locals[base] = Ok(item);
+        }
+        self.round(fold, accumulator)
+    }
+
+    fn entry(
+        &mut self,
+        fold: &Fold,
+        key: Value<'a>,
+        value: Value<'a>,
+        base: usize,
+        accumulator: usize,
+    ) -> Result<bool, Error> {
+        self.locals[base] = Ok(key);
+        if fold.variables.len() == 2 {
+            self.locals[base + 1] = Ok(value);
+        }
+        self.round(fold, accumulator)
     }
 
     /// One round; whether there is another.
@@ -341,8 +388,8 @@ fn suits(of: &Type, value: &Value<'_>) -> bool {
         | (Type::Duration, Value::Duration(_))
         | (Type::Type, Value::Type(_))
         | (Type::Optional(_), Value::Optional(_))
-        | (Type::List(_), Value::List(_) | Value::Tree(serde_json::Value::Array(_)))
-        | (Type::Map(_), Value::Map(_) | Value::Tree(serde_json::Value::Object(_))) => true,
+        | (Type::List(_), Value::List(_) | Value::Tree(Tree::Array(_)))
+        | (Type::Map(_), Value::Map(_) | Value::Tree(Tree::Object(_))) => true,
         (Type::Opaque(name), Value::Opaque(o)) => o.type_name() == *name,
         _ => false,
     }

@@ -91,7 +91,7 @@ impl<'a> Key<'a> {
         }
     }
 
-    fn value(&self) -> Value<'a> {
+    pub(super) fn value(&self) -> Value<'a> {
         match self {
             Self::Bool(b) => Value::Bool(*b),
             Self::Int(n) => i64::try_from(*n).map_or_else(|_| Value::UInt(u64::try_from(*n).unwrap_or(0)), Value::Int),
@@ -377,6 +377,7 @@ impl<'a> Value<'a> {
         if self.size() != other.size() || self.size().is_none() {
             return Ok(false);
         }
+        fuel.burn(self.size().unwrap_or(0))?;
         if let (Some(a), Some(b)) = (self.items(), other.items()) {
             for (x, y) in a.iter().zip(b.iter()) {
                 if !x.equals(y, fuel)? {

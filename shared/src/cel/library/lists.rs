@@ -69,7 +69,7 @@ fn sum<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     Ok(total.unwrap_or(Value::Int(0)))
 }
 
-fn extreme<'a>(args: &Args<'_, 'a>, name: &str, wanted: Ordering) -> Answer<'a> {
+fn extreme<'a>(args: &mut Args<'_, 'a>, name: &str, wanted: Ordering) -> Answer<'a> {
     let items = args.list(0)?;
     let mut best = items.first().ok_or_else(|| Error::new(format!("{name} called on empty list")))?;
     for v in &items[1..] {
@@ -205,12 +205,21 @@ fn sort_by_keys<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     sorted(&args.list(0)?, &args.list(1)?)
 }
 
+/// The element at a place of a list that has any.
+fn at<'a>(args: &Args<'_, 'a>, place: fn(u64) -> u64) -> Answer<'a> {
+    let list = args.get(0)?;
+    match list.size().ok_or_else(Error::overload)? {
+        0 => Ok(Value::Optional(None)),
+        size => list.at(&Value::UInt(place(size))).map(Value::some),
+    }
+}
+
 fn first<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
-    Ok(Value::Optional(args.list(0)?.first().cloned().map(Arc::new)))
+    at(args, |_| 0)
 }
 
 fn last<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
-    Ok(Value::Optional(args.list(0)?.last().cloned().map(Arc::new)))
+    at(args, |size| size - 1)
 }
 
 fn range<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {

@@ -29,6 +29,7 @@ use super::{Error, Extras};
 
 pub(super) use convert::base64;
 pub use regex::pattern;
+pub(super) use regex::small_pattern;
 pub use time::{duration, timestamp};
 pub(super) use time::{print_span, print_time};
 
@@ -152,7 +153,11 @@ impl<'a> Args<'_, 'a> {
         }
     }
 
-    fn list(&self, i: usize) -> Result<Arc<Vec<Value<'a>>>, Error> {
+    fn list(&mut self, i: usize) -> Result<Arc<Vec<Value<'a>>>, Error> {
+        // A list that is part of a tree is made into values, all of it.
+        if let Value::Tree(serde_json::Value::Array(items)) = self.get(i)? {
+            self.tools.fuel.burn(items.len() as u64)?;
+        }
         self.get(i)?.items().ok_or_else(Error::overload)
     }
 

@@ -178,7 +178,12 @@ fn add<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
             moment(t.checked_add(jiff::SignedDuration::from_nanos(d)))
         }
         (a, b) => {
+            let fuel = &mut args.tools.fuel;
+            fuel.burn(b.size().unwrap_or(0))?;
             let (Some(mut a), Some(b)) = (a_list(a), b.items()) else { return Err(Error::overload()) };
+            if Arc::get_mut(&mut a).is_none() {
+                fuel.burn(a.len() as u64)?;
+            }
             Arc::make_mut(&mut a).extend(b.iter().cloned());
             Ok(Value::List(a))
         }

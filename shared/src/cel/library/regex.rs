@@ -19,11 +19,22 @@ pub(super) const TABLE: &[Entry] = &[
 
 /// Largest compiled form of a pattern, in bytes.
 const MAX_BYTES: usize = 1 << 20;
+/// The same for one that is made while an expression runs.
+const MAX_RUNNING_BYTES: usize = 1 << 18;
 
 /// Compiles a pattern; the error is in upstream's words as far as they are known.
 pub fn pattern(text: &str) -> Result<Regex, String> {
+    limited(text, MAX_BYTES)
+}
+
+/// See [`pattern`]; for many of them.
+pub(in crate::cel) fn small_pattern(text: &str) -> Result<Regex, String> {
+    limited(text, MAX_RUNNING_BYTES)
+}
+
+fn limited(text: &str, bytes: usize) -> Result<Regex, String> {
     regex::RegexBuilder::new(text)
-        .size_limit(MAX_BYTES)
+        .size_limit(bytes)
         .build()
         .map_err(|e| format!("error parsing regexp: {}", last_line(&e.to_string())))
 }

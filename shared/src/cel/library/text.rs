@@ -130,7 +130,8 @@ fn split<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
 }
 
 fn join<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
-    let (items, by) = (args.list(0)?, if args.len() > 1 { args.text(1)? } else { "" });
+    let items = args.list(0)?;
+    let by = if args.len() > 1 { args.text(1)? } else { "" };
     let (mut made, mut first) = (String::new(), true);
     for item in items.iter() {
         let Value::String(s) = item else { return Err(Error::overload()) };

@@ -20,6 +20,8 @@ fn work_is_bounded() {
         "object.list.all(x, string(x).find(string(x) + '(b{99}){99}') == '')",
         "'%s'.format([object.list.map(x, object.list)]) == ''",
         "object.list.sort().distinct().reverse() == object.list",
+        "object.list.all(x, object.list.exists(y, true) && object.list.first().value() == 0 && object.name.charAt(9) == 'x')",
+        "object.list.all(x, (object.list + object.list).size() == 200000)",
     ] {
         let since = Instant::now();
         let program = Program::compile(source, &declared()).expect(source);
@@ -33,7 +35,7 @@ fn work_is_bounded() {
 #[test]
 fn shared_parts_are_looked_into_within_limits() {
     let mut source = "a".to_owned();
-    for _ in 0..60 {
+    for _ in 0..40 {
         source = format!("[{source}].map(a, [a, a])[0]");
     }
     let source = format!("[object.n].all(a, {source} == {source})");

@@ -80,7 +80,7 @@ fn texts() {
         "'  \\ttrim\\n    '.trim() == 'trim'",
         "strings.quote('say \"hi\"\\n') == '\"say \\\\\"hi\\\\\"\\\\n\"'",
         "'%s is %d'.format(['x', 5]) == 'x is 5' && '%.2f'.format([3.14159]) == '3.14' && '%b'.format([5]) == '101' && '%x %X %o'.format([26, 26, 8]) == '1a 1A 10'",
-        "'%s %s'.format([[1, 'a'].map(x, dyn(x)), {'k': true}]) == '[1, a] {k: true}' && '100%%'.format([]) == '100%' && '%e'.format([1052.03]) == '1.052030e+03'",
+        "'%s %s'.format([[dyn(1), dyn('a')], {'k': true}]) == '[1, a] {k: true}' && '100%%'.format([]) == '100%' && '%e'.format([1052.03]) == '1.052030e+03'",
         "'abc'.contains('b') && 'abc'.startsWith('a') && 'abc'.endsWith('c') && 'abc'.matches('^a.c$') && matches('abc', 'b')",
     ]);
 }
