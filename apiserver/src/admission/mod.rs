@@ -5,6 +5,7 @@
 //! in-process [`Api`](crate::api::Api). A new one is a file and a line in [`plugins`].
 
 mod always;
+mod asker;
 mod certificates;
 mod chain;
 mod configuration;

@@ -314,6 +314,7 @@ pub(super) const PLUGINS: &[Declaration] = &[
             Ok(Arc::new(MutatingWebhooks::new(
                 p.reader(),
                 p.rows(),
+                p.authorization(),
                 p.caller.clone(),
                 p.configurations.get("MutatingAdmissionWebhook"),
             )?))
@@ -343,6 +344,7 @@ pub(super) const PLUGINS: &[Declaration] = &[
             Ok(Arc::new(ValidatingWebhooks::new(
                 p.reader(),
                 p.rows(),
+                p.authorization(),
                 p.caller.clone(),
                 p.configurations.get("ValidatingAdmissionWebhook"),
             )?))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::super::NOTHING;
-use super::asker::Asker;
+use super::super::asker::Asker;
 use crate::access::tree;
 use crate::expressions::{self, Dialect, EXHAUSTED, Scope, Wanted};
 
@@ -63,9 +63,7 @@ pub(super) fn scope<'a>(dialect: Dialect, matter: &'a Matter, parameter: &'a Val
             ("namespaceObject", matter.namespace.as_deref().unwrap_or(NOTHING)),
         ],
     );
-    let [authorizer, own] = matter.asker.values();
-    scope.set("authorizer", authorizer);
-    scope.set("authorizer.requestResource", own);
+    matter.asker.name_in(&mut scope);
     scope
 }
 

@@ -1,6 +1,5 @@
 //! ValidatingAdmissionPolicy: rules written as expressions, bound to requests and parameters. Judged in process.
 
-mod asker;
 mod evaluate;
 mod params;
 
@@ -13,13 +12,13 @@ use serde_json::{Value, json};
 use shared::metrics;
 use shared::status::Status;
 
+use super::asker::Asker;
 use super::matching::{self, Scene, Shown};
 use super::{Attributes, NOTHING, Plugin};
 use crate::access::tree;
 use crate::api::Reader;
 use crate::authz::Authorization;
 use crate::registry::Rows;
-use asker::Asker;
 use evaluate::{Annotation, Finding, Judgement, Matter};
 
 const GROUP: &str = "admissionregistration.k8s.io";
@@ -140,17 +139,7 @@ impl ValidatingPolicies {
             fields.remove("object");
             fields.remove("oldObject");
         }
-        let asked = shared::authz::Attributes {
-            api_group: a.resource.group.to_string(),
-            api_version: a.resource.version.to_string(),
-            resource: a.resource.plural.to_string(),
-            subresource: a.subresource.to_owned(),
-            namespace: a.namespace.to_owned(),
-            name: a.name.to_owned(),
-            resource_request: true,
-            ..shared::authz::Attributes::default()
-        };
-        let asker = Asker { authorization: self.authorization.clone(), user: a.user.clone(), request: asked };
+        let asker = Asker::of(&self.authorization, a);
         // A namespace is not in itself.
         let namespace = if a.of("", "namespaces") { None } else { scene.namespace.clone() };
         Matter { request, object, old, namespace, asker }

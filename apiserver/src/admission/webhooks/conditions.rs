@@ -3,16 +3,17 @@
 use serde_json::Value;
 
 use super::super::NOTHING;
+use super::super::asker::Asker;
 use super::hook::Hook;
 use crate::access::tree;
 use crate::expressions::{self, Dialect, Scope};
 
 /// Whether all conditions are true.
-pub(super) fn hold(hook: &Hook, request: &Value) -> Result<bool, String> {
-    check(tree::list(hook.spec(), "/matchConditions"), request)
+pub(super) fn hold(hook: &Hook, request: &Value, asker: &Asker) -> Result<bool, String> {
+    check(tree::list(hook.spec(), "/matchConditions"), request, Some(asker))
 }
 
-fn check(conditions: &[Value], request: &Value) -> Result<bool, String> {
+fn check(conditions: &[Value], request: &Value, asker: Option<&Asker>) -> Result<bool, String> {
     if conditions.is_empty() {
         return Ok(true);
     }
@@ -25,6 +26,9 @@ fn check(conditions: &[Value], request: &Value) -> Result<bool, String> {
             ("namespaceObject", NOTHING),
         ],
     );
+    if let Some(asker) = asker {
+        asker.name_in(&mut scope);
+    }
     expressions::hold(conditions, &mut scope)
 }
 
@@ -44,7 +48,7 @@ mod tests {
             ("object.nope.name == 'x'", Err(())),
         ] {
             let conditions = [json!({"name": "c", "expression": expression})];
-            assert_eq!(check(&conditions, &request).map_err(drop), want, "{expression}");
+            assert_eq!(check(&conditions, &request, None).map_err(drop), want, "{expression}");
         }
     }
 }

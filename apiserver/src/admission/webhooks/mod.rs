@@ -17,10 +17,12 @@ use proto::merge::json_patch::Patch;
 use serde_json::{Value, json};
 use shared::status::Status;
 
+use super::asker::Asker;
 use super::matching::Scene;
 use super::{Attributes, Error, Plugin, measure};
 use crate::access::tree;
 use crate::api::Reader;
+use crate::authz::Authorization;
 use crate::registry::Rows;
 pub use caller::Caller;
 pub(super) use caller::{Call, Failed};
@@ -36,6 +38,8 @@ const GROUP: &str = "admissionregistration.k8s.io";
 struct Webhooks {
     reader: Arc<dyn Reader>,
     rows: Rows,
+    /// Whom match conditions can ask.
+    authorization: Arc<Authorization>,
     caller: Arc<Caller>,
     credentials: Credentials,
     plural: &'static str,
@@ -57,19 +61,31 @@ fn credentials(configuration: &Value) -> Result<Credentials, Error> {
 
 impl MutatingWebhooks {
     /// Configurations from the cache, calls through `caller` as the users of the plugin's `kubeConfigFile`.
-    pub fn new(reader: Arc<dyn Reader>, rows: Rows, caller: Arc<Caller>, configuration: &Value) -> Result<Self, Error> {
+    pub fn new(
+        reader: Arc<dyn Reader>,
+        rows: Rows,
+        authorization: Arc<Authorization>,
+        caller: Arc<Caller>,
+        configuration: &Value,
+    ) -> Result<Self, Error> {
         let credentials = credentials(configuration)?;
         let plural = "mutatingwebhookconfigurations";
-        Ok(Self(Webhooks { reader, rows, caller, credentials, plural, kind: "admit", word: "mutating" }))
+        Ok(Self(Webhooks { reader, rows, authorization, caller, credentials, plural, kind: "admit", word: "mutating" }))
     }
 }
 
 impl ValidatingWebhooks {
     /// Configurations from the cache, calls through `caller` as the users of the plugin's `kubeConfigFile`.
-    pub fn new(reader: Arc<dyn Reader>, rows: Rows, caller: Arc<Caller>, configuration: &Value) -> Result<Self, Error> {
+    pub fn new(
+        reader: Arc<dyn Reader>,
+        rows: Rows,
+        authorization: Arc<Authorization>,
+        caller: Arc<Caller>,
+        configuration: &Value,
+    ) -> Result<Self, Error> {
         let credentials = credentials(configuration)?;
         let plural = "validatingwebhookconfigurations";
-        Ok(Self(Webhooks { reader, rows, caller, credentials, plural, kind: "validating", word: "validating" }))
+        Ok(Self(Webhooks { reader, rows, authorization, caller, credentials, plural, kind: "validating", word: "validating" }))
     }
 }
 
@@ -110,7 +126,7 @@ impl Webhooks {
     async fn ask(&self, hook: &Hook, a: &Attributes<'_>) -> Result<Outcome, Status> {
         let request = review::request(hook, a);
         let name = hook.name();
-        match conditions::hold(hook, &request) {
+        match conditions::hold(hook, &request, &Asker::of(&self.authorization, a)) {
             Ok(true) => {}
             Ok(false) => return Ok(Outcome::Unasked),
             Err(_) if hook.ignores_failures() => return Ok(Outcome::Unasked),

@@ -97,15 +97,19 @@ fn caller(cluster: Arc<Fixed>) -> Caller {
     Caller::new(cluster, shared::run::TaskGroup::new(), shared::run::Shutdown::new(), false)
 }
 
+fn anybody(cluster: &Arc<Fixed>) -> Arc<Authorization> {
+    Arc::new(Authorization::new(&[crate::authz::Mode::AlwaysAllow], cluster.clone(), Vec::new()))
+}
+
 fn mutating(hooks: &[Value]) -> MutatingWebhooks {
     let cluster = cluster("mutatingwebhookconfigurations", hooks);
-    MutatingWebhooks::new(cluster.clone(), Rows::default(), Arc::new(caller(cluster)), &Value::Null)
+    MutatingWebhooks::new(cluster.clone(), Rows::default(), anybody(&cluster), Arc::new(caller(cluster)), &Value::Null)
         .expect("no credentials to read")
 }
 
 fn validating(hooks: &[Value]) -> ValidatingWebhooks {
     let cluster = cluster("validatingwebhookconfigurations", hooks);
-    ValidatingWebhooks::new(cluster.clone(), Rows::default(), Arc::new(caller(cluster)), &Value::Null)
+    ValidatingWebhooks::new(cluster.clone(), Rows::default(), anybody(&cluster), Arc::new(caller(cluster)), &Value::Null)
         .expect("no credentials to read")
 }
 
@@ -176,6 +180,7 @@ async fn who_is_asked() {
         (json!({"objectSelector": {"matchLabels": {"x": "y"}}}), 0),
         (json!({"matchConditions": [{"name": "c", "expression": "object.metadata.name != 'x'"}]}), 0),
         (json!({"matchConditions": [{"name": "c", "expression": "request.namespace == 'e'"}]}), 1),
+        (json!({"matchConditions": [{"name": "c", "expression": "!authorizer.requestResource.check('delete').allowed()"}]}), 0),
     ];
     for (more, want) in table {
         let server = serve(vec![]).await;
