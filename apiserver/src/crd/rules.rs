@@ -359,4 +359,28 @@ mod tests {
         );
         assert_eq!(run(schema, json!({"metadata": {"name": "bad"}}), None).len(), 1);
     }
+
+    #[test]
+    fn rules_run_within_a_budget() {
+        let rule = "self.all(a, self.all(b, a + b >= 0))";
+        let list = |n: usize| json!({"l": (0..n).collect::<Vec<_>>()});
+        let schema = |rules: usize| {
+            let rules: Vec<Value> = (0..rules).map(|_| json!({"rule": rule})).collect();
+            json!({"type": "object", "properties": {"l": {"type": "array", "items": {"type": "integer"},
+                "x-kubernetes-validations": rules}}})
+        };
+        assert!(run(schema(1), list(100), None).is_empty());
+        assert_eq!(
+            run(schema(3), list(1_000), None),
+            [format!(
+                "l: Invalid value: \"array\": 'operation cancelled: actual cost limit exceeded': no further validation rules will be run due to call cost exceeds limit for rule: {rule}"
+            )]
+        );
+        assert_eq!(
+            run(schema(20), list(340), None),
+            [
+                "l: Invalid value: \"array\": validation failed due to running out of cost budget, no further validation rules will be run"
+            ]
+        );
+    }
 }

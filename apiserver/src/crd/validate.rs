@@ -519,4 +519,34 @@ mod tests {
             assert!(got[0].contains(want), "{rule}: {got:?}");
         }
     }
+
+    #[test]
+    fn rules_that_cost_too_much() {
+        let list = |limits: Value| {
+            let mut list = json!({"type": "array", "items": {"type": "string", "maxLength": 10}});
+            for (key, value) in limits.as_object().into_iter().flatten() {
+                list[key] = value.clone();
+            }
+            json!({"type": "object", "properties": {"l": list}, "x-kubernetes-validations": [
+                {"rule": "self.l.all(x, self.l.exists_one(y, x == y))"}]})
+        };
+        assert!(run(list(json!({"maxItems": 100}))).is_empty());
+        let advice = "(try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)";
+        let at = "s.x-kubernetes-validations[0].rule: Forbidden";
+        assert_eq!(
+            run(list(Value::Null)),
+            [
+                format!("{at}: estimated rule cost exceeds budget by factor of more than 100x {advice}"),
+                format!(
+                    "{at}: contributed to estimated rule & messageExpression cost total exceeding cost limit for entire OpenAPIv3 schema"
+                ),
+                format!(
+                    "s: Forbidden: x-kubernetes-validations estimated rule & messageExpression cost total for entire OpenAPIv3 schema exceeds budget by factor of more than 100x {advice}"
+                ),
+            ]
+        );
+        for (cost, want) in [(10_500_000, "1.050000x"), (25_000_000, "2.5x"), (u64::MAX, "more than 100x")] {
+            assert_eq!(too_expensive("c", cost, RULE_COST), format!("c exceeds budget by factor of {want} {advice}"));
+        }
+    }
 }

@@ -301,6 +301,11 @@ async fn definitions_that_are_refused() {
             json!({"type": "object", "properties": {"s": {"type": "string", "default": 5}}}),
             "properties[s].default: Invalid value",
         ),
+        (
+            json!({"type": "object", "properties": {"l": {"type": "array", "items": {"type": "string"}}},
+                "x-kubernetes-validations": [{"rule": "self.l.all(x, self.l.exists_one(y, x == y))"}]}),
+            "x-kubernetes-validations[0].rule: Forbidden: estimated rule cost exceeds budget by factor of more than 100x (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)",
+        ),
     ] {
         let answer = c.post(DEFINITIONS, with(schema)).await;
         assert_eq!(answer.code, 422, "{}", answer.text());

@@ -103,6 +103,14 @@ async fn policies_are_checked_when_they_are_written() {
             "spec.validations[0].expression: Invalid value: \"params.x == 1\": compilation failed: ERROR: <input>:1:1: undeclared reference to 'params' (in container '')\n | params.x == 1\n | ^",
         ),
         (
+            json!({"validations": [{"expression": "request.operation"}]}),
+            "spec.validations[0].expression: Invalid value: \"request.operation\": must evaluate to bool but got string",
+        ),
+        (
+            json!({"validations": [{"expression": "request.nope == ''"}]}),
+            "spec.validations[0].expression: Invalid value: \"request.nope == ''\": compilation failed: ERROR: <input>:1:8: undefined field 'nope'\n | request.nope == ''\n | .......^",
+        ),
+        (
             json!({"validations": [{"expression": " "}]}),
             "spec.validations[0].expression: Required value: expression is not specified",
         ),

@@ -85,7 +85,16 @@ impl ValidatingWebhooks {
     ) -> Result<Self, Error> {
         let credentials = credentials(configuration)?;
         let plural = "validatingwebhookconfigurations";
-        Ok(Self(Webhooks { reader, rows, authorization, caller, credentials, plural, kind: "validating", word: "validating" }))
+        Ok(Self(Webhooks {
+            reader,
+            rows,
+            authorization,
+            caller,
+            credentials,
+            plural,
+            kind: "validating",
+            word: "validating",
+        }))
     }
 }
 

@@ -109,8 +109,14 @@ fn mutating(hooks: &[Value]) -> MutatingWebhooks {
 
 fn validating(hooks: &[Value]) -> ValidatingWebhooks {
     let cluster = cluster("validatingwebhookconfigurations", hooks);
-    ValidatingWebhooks::new(cluster.clone(), Rows::default(), anybody(&cluster), Arc::new(caller(cluster)), &Value::Null)
-        .expect("no credentials to read")
+    ValidatingWebhooks::new(
+        cluster.clone(),
+        Rows::default(),
+        anybody(&cluster),
+        Arc::new(caller(cluster)),
+        &Value::Null,
+    )
+    .expect("no credentials to read")
 }
 
 fn config_map() -> Write<'static> {
@@ -180,7 +186,10 @@ async fn who_is_asked() {
         (json!({"objectSelector": {"matchLabels": {"x": "y"}}}), 0),
         (json!({"matchConditions": [{"name": "c", "expression": "object.metadata.name != 'x'"}]}), 0),
         (json!({"matchConditions": [{"name": "c", "expression": "request.namespace == 'e'"}]}), 1),
-        (json!({"matchConditions": [{"name": "c", "expression": "!authorizer.requestResource.check('delete').allowed()"}]}), 0),
+        (
+            json!({"matchConditions": [{"name": "c", "expression": "!authorizer.requestResource.check('delete').allowed()"}]}),
+            0,
+        ),
     ];
     for (more, want) in table {
         let server = serve(vec![]).await;
