@@ -123,7 +123,7 @@ impl Program {
 
     /// See [`Self::compile`].
     pub fn compile_with(expression: &str, variables: &Declared, extras: Extras) -> Result<Self, String> {
-        let (root, mentioned) = parse::on_a_large_stack(|| {
+        let (root, mentioned) = parse::on_a_large_stack(expression, || {
             let parsed = parse::parse(expression, extras)?;
             check::check(&parsed, variables, extras)
         })?;

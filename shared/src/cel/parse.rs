@@ -13,9 +13,11 @@ use super::{Extras, MAX_EXPRESSION};
 /// Deepest nesting of an expression.
 const MAX_DEPTH: u16 = 250;
 /// The stack of the parser, which descends into expressions: enough for [`MAX_DEPTH`].
-const STACK_BYTES: usize = 128 << 20;
+const STACK_BYTES: usize = 32 << 20;
 /// Longest chain of operators or selections, which makes a tree as deep.
-const MAX_CHAIN: usize = 5_000;
+const MAX_CHAIN: usize = 10_000;
+/// The stack each link of a chain takes.
+const LINK_BYTES: usize = 16 << 10;
 
 /// A parsed expression.
 pub(super) struct Parsed<'s> {
@@ -24,10 +26,14 @@ pub(super) struct Parsed<'s> {
     places: SourceInfo,
 }
 
-/// Runs on a thread with a large stack, whoever calls.
-pub(super) fn on_a_large_stack<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+/// Runs on a thread with a stack that is large enough for an expression, whoever calls.
+pub(super) fn on_a_large_stack<T: Send>(
+    source: &str,
+    work: impl FnOnce() -> Result<T, String> + Send,
+) -> Result<T, String> {
+    let bytes = STACK_BYTES + chain(source).min(MAX_CHAIN) * LINK_BYTES;
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("cel".into()).stack_size(STACK_BYTES);
+        let thread = std::thread::Builder::new().name("cel".into()).stack_size(bytes);
         let running = thread.spawn_scoped(scope, work).map_err(|e| format!("compiler unavailable: {e}"))?;
         running.join().unwrap_or_else(|_| Err("expression could not be compiled".to_owned()))
     })
@@ -64,18 +70,12 @@ pub(super) fn parse(source: &str, extras: Extras) -> Result<Parsed<'_>, String> 
     }
 }
 
-/// Operators, selections, calls and indexes outside of texts: an upper bound for the depth of the tree.
+/// An upper bound for the depth of the tree: whatever can be an operator, a selection or an index, in texts too, so that
+/// nothing can hide.
 fn chain(source: &str) -> usize {
-    let (mut count, mut quote) = (0, None);
-    for byte in source.bytes() {
-        match (quote, byte) {
-            (None, b'"' | b'\'') => quote = Some(byte),
-            (Some(q), b) if q == b => quote = None,
-            (None, b'+' | b'-' | b'*' | b'/' | b'%' | b'.' | b'[' | b'?' | b'<' | b'>' | b'=' | b'!') => count += 1,
-            _ => {}
-        }
-    }
-    count
+    let links = b"+-*/%.[?<>=!";
+    let marks = source.bytes().filter(|b| links.contains(b)).count();
+    marks + source.as_bytes().windows(2).filter(|w| w == b"in").count()
 }
 
 impl Parsed<'_> {
