@@ -134,7 +134,6 @@ impl<'a> Run<'_, 'a> {
             return match &operand {
                 Value::Optional(inner) => Ok(Value::Bool(inner.as_ref().is_some_and(|v| v.field(field).is_some()))),
                 Value::Map(_) | Value::Tree(Tree::Object(_)) | Value::Made(_) => {
-                    // `has` asks for a field that is set, and null is not.
                     Ok(Value::Bool(operand.field(field).is_some()))
                 }
                 _ => Err(Error::overload()),
