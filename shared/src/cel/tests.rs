@@ -72,6 +72,7 @@ fn what_does_not_fit_is_told() {
         ("self.nope == 1", "undefined field 'nope'"),
         ("self.name == 1", "1:11: found no matching overload for '_==_' applied to '(string, int)'"),
         ("self.n && true", "found no matching overload for '_&&_' applied to '(int, bool)'"),
+        ("1 == 1.0", "found no matching overload for '_==_' applied to '(int, double)'"),
         ("nope(self.n)", "undeclared reference to 'nope' (in container '')"),
         ("self.n.x == 1", "type 'int' does not support field selection"),
         ("self.n.startsWith('a')", "found no matching overload for 'startsWith' applied to 'int.(string)'"),

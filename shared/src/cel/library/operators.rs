@@ -58,15 +58,9 @@ const DIVIDE: [Entry; 3] = [
 ];
 const REMAINDER: [Entry; 2] =
     [function("_%_", "int, int", "int", ONE, remainder), function("_%_", "uint, uint", "uint", ONE, remainder)];
-const REST: [Entry; 25] = [
+const REST: [Entry; 19] = [
     function("_==_", "A, A", "bool", Cost::Compare, equal),
-    function("_==_", "int, uint", "bool", ONE, equal),
-    function("_==_", "uint, int", "bool", ONE, equal),
-    function("_==_", "int, double", "bool", ONE, equal),
     function("_!=_", "A, A", "bool", Cost::Compare, unequal),
-    function("_!=_", "int, uint", "bool", ONE, unequal),
-    function("_!=_", "uint, int", "bool", ONE, unequal),
-    function("_!=_", "int, double", "bool", ONE, unequal),
     function("!_", "bool", "bool", ONE, not),
     function("-_", "int", "int", ONE, negate),
     function("-_", "double", "double", ONE, negate),
