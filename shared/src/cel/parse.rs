@@ -13,11 +13,11 @@ use super::{Extras, MAX_EXPRESSION};
 /// Deepest nesting of an expression.
 const MAX_DEPTH: u16 = 250;
 /// The stack of the parser, which descends into expressions: enough for [`MAX_DEPTH`].
-const STACK_BYTES: usize = 32 << 20;
+const STACK_BYTES: usize = 128 << 20;
 /// Longest chain of operators or selections, which makes a tree as deep.
-const MAX_CHAIN: usize = 10_000;
+const MAX_CHAIN: usize = 5_000;
 /// The stack each link of a chain takes.
-const LINK_BYTES: usize = 16 << 10;
+const LINK_BYTES: usize = 32 << 10;
 
 /// A parsed expression.
 pub(super) struct Parsed<'s> {
@@ -55,16 +55,7 @@ pub(super) fn parse(source: &str, extras: Extras) -> Result<Parsed<'_>, String> 
         Ok((root, places)) => Ok(Parsed { root, source, places }),
         Err(errors) => {
             let at = |n: isize| usize::try_from(n).unwrap_or(1).max(1);
-            let lines = errors.errors.iter().map(|e| {
-                let told = match e.msg.as_str() {
-                    // What a macro or a literal is refused for is no error of syntax.
-                    own if !own.contains("input") && !own.contains("token") && !own.contains("expecting") => {
-                        own.to_owned()
-                    }
-                    syntax => format!("Syntax error: {syntax}"),
-                };
-                problem(source, (at(e.pos.0), at(e.pos.1)), &told)
-            });
+            let lines = errors.errors.iter().map(|e| problem(source, (at(e.pos.0), at(e.pos.1)), &e.msg));
             Err(lines.collect::<Vec<_>>().join("\n"))
         }
     }
