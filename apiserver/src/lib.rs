@@ -9,6 +9,7 @@
 
 pub mod access;
 pub mod admission;
+pub mod aggregate;
 pub mod api;
 pub mod audit;
 pub mod authn;

@@ -11,6 +11,7 @@ use shared::run::{Shutdown, TaskGroup};
 
 use crate::access::Access;
 use crate::admission::Caller;
+use crate::aggregate::Aggregator;
 use crate::api::{Api, Context, Permits};
 use crate::audit::Audit;
 use crate::bootstrap;
@@ -193,11 +194,21 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         shutdown.clone(),
         flags.boolean("enable-aggregator-routing"),
     )));
-    let defined = Arc::new(tokio::sync::Notify::new());
+    let (defined, registrable) = (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Notify::new()));
     if let Some(controller) = crd::controller::Controller::new(engine.clone(), api.clone()) {
-        let seen = defined.clone();
-        tasks.spawn("custom-resources", until(&shutdown, controller.run(move || seen.notify_one())));
+        let (seen, registrar) = (defined.clone(), registrable.clone());
+        let ready = move || {
+            seen.notify_one();
+            registrar.notify_one();
+        };
+        tasks.spawn("custom-resources", until(&shutdown, controller.run(ready)));
     }
+    let aggregator = Aggregator::new(&cx, &closed)?;
+    let m = milestones.clone();
+    let registering = aggregator.clone().run(rows.clone(), async move { registrable.notified().await }, move || {
+        m.registered.store(true, Ordering::Release)
+    });
+    tasks.spawn("api-services", until(&shutdown, registering));
     let progress = bootstrap::start(&cx, access.rbac_enabled());
     start_system(&tasks, &shutdown, &api, &reconciler, &milestones);
     tasks.spawn("sync", until(&shutdown, synced(hub, defined, milestones.clone())));
@@ -213,7 +224,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let address = format!("{}:{}", addresses.advertise, addresses.port);
     let connect = Connect::new(&flags, api.clone())?;
     let audit = Audit::from_flags(&flags, &tasks, &shutdown).await.map_err(anyhow::Error::msg)?;
-    let server = Server::new(engine.clone(), Some(access), audit, connect, health, conduct, address);
+    let server = Server::new(engine.clone(), Some(access), audit, aggregator, connect, health, conduct, address);
     let names: Vec<String> =
         ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
             .map(str::to_owned)

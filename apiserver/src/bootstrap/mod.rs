@@ -1,5 +1,5 @@
 //! What a cluster must have before anybody can use it: RBAC roles and bindings, system priority classes, the
-//! objects of flow control, API services. Written at start through the in-process [`Api`](crate::api::Api), many at a time, only
+//! objects of flow control. Written at start through the in-process [`Api`](crate::api::Api), many at a time, only
 //! where something is missing; what administrators changed stays.
 //!
 //! Default namespaces, the `kubernetes` service and its endpoints are not made here.
@@ -28,10 +28,9 @@ pub use plan::flow_control;
 const RBAC: &str = "poststarthook/rbac/bootstrap-roles";
 const PRIORITY: &str = "poststarthook/scheduling/bootstrap-system-priority-classes";
 const FLOW: &str = "poststarthook/priority-and-fairness-config-producer";
-const SERVICES: &str = "autoregister-completion";
 
 /// The names of the readiness checks, RBAC's only when RBAC is on.
-pub const HOOKS: [&str; 4] = [RBAC, PRIORITY, FLOW, SERVICES];
+pub const HOOKS: [&str; 3] = [RBAC, PRIORITY, FLOW];
 
 /// Writes under way at once.
 const WRITES: usize = 32;
@@ -91,7 +90,7 @@ pub fn start(cx: &Context, rbac: bool) -> Arc<Progress> {
     let progress = Arc::new(Progress::new(rbac));
     publish(cx);
     identity_lease::start(cx);
-    let jobs = [(RBAC, rbac), (PRIORITY, true), (FLOW, true), (SERVICES, true)];
+    let jobs = [(RBAC, rbac), (PRIORITY, true), (FLOW, true)];
     for (hook, wanted) in jobs {
         if !wanted {
             continue;
@@ -169,11 +168,6 @@ async fn reconcile(api: &Api, hook: &str) -> Result<(), Status> {
         PRIORITY => {
             let wanted = BTreeMap::from([("priorityclasses".to_owned(), plan::priority_classes())]);
             reconcile_all(api, "scheduling.k8s.io", &wanted, &["priorityclasses"]).await
-        }
-        SERVICES => {
-            let wanted = BTreeMap::from([("apiservices".to_owned(), plan::api_services())]);
-            reconcile_all(api, plan::SERVICES_GROUP, &wanted, &["apiservices"]).await?;
-            mark_services(api).await
         }
         _ => {
             let (group, wanted) = (plan::FLOW_GROUP, plan::flow_control());
@@ -273,26 +267,10 @@ async fn write(api: &Api, user: &UserInfo, group: &str, plural: &str, step: Step
     }
 }
 
-/// Says of each API service answered here that it is available.
-async fn mark_services(api: &Api) -> Result<(), Status> {
-    let now = now();
-    let services = api.list(plan::SERVICES_GROUP, "apiservices", None).await?;
-    let marked = services.into_iter().filter_map(|s| plan::available(s, &now)).collect();
-    write_statuses(api, plan::SERVICES_GROUP, "apiservices", marked).await
-}
-
 /// The time now, to the second.
 pub fn now() -> String {
     let now = jiff::Timestamp::now();
     jiff::Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
-}
-
-async fn write_statuses(api: &Api, group: &str, plural: &str, objects: Vec<Value>) -> Result<(), Status> {
-    let user = server_user();
-    let writes: Vec<BoxFuture<'_, Result<Value, Status>>> =
-        objects.into_iter().map(|object| api.update(&user, group, plural, "status", object).boxed()).collect();
-    let outcomes: Vec<Result<Value, Status>> = futures::stream::iter(writes).buffer_unordered(WRITES).collect().await;
-    outcomes.into_iter().find(Result::is_err).unwrap_or(Ok(Value::Null)).map(drop)
 }
 
 #[cfg(test)]
@@ -318,7 +296,6 @@ mod tests {
             ("scheduling.k8s.io", "priorityclasses", 2),
             (plan::FLOW_GROUP, "flowschemas", 11),
             (plan::FLOW_GROUP, "prioritylevelconfigurations", 8),
-            (plan::SERVICES_GROUP, "apiservices", 21),
         ] {
             assert_eq!(count(group, plural), wanted, "{plural}");
         }
@@ -336,7 +313,7 @@ mod tests {
         progress.finish(RBAC);
         assert_eq!(progress.check(RBAC), Ok(()));
         assert_eq!(Progress::new(false).check(RBAC), Ok(()));
-        assert_eq!(Progress::new(false).hooks().len(), 3);
+        assert_eq!(Progress::new(false).hooks().len(), 2);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The objects wanted, and for each what must be done given what is there. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
@@ -89,84 +89,6 @@ pub(super) fn priority_classes() -> Vec<Value> {
     ]
 }
 
-/// The group of API services.
-pub(super) const SERVICES_GROUP: &str = "apiregistration.k8s.io";
-const AUTOMANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
-
-/// Where clients prefer a built-in group and version: the group's priority, the version's.
-fn preference(group: &str, version: &str) -> (i64, i64) {
-    let of_group = match group {
-        "" => return (18000, 1),
-        "apps" => 17800,
-        "events.k8s.io" => 17750,
-        "authentication.k8s.io" => 17700,
-        "authorization.k8s.io" => 17600,
-        "autoscaling" => 17500,
-        "batch" => 17400,
-        "certificates.k8s.io" => 17300,
-        "networking.k8s.io" => 17200,
-        "policy" => 17100,
-        "rbac.authorization.k8s.io" => 17000,
-        "storage.k8s.io" => 16800,
-        "admissionregistration.k8s.io" | "apiextensions.k8s.io" => 16700,
-        "scheduling.k8s.io" => 16600,
-        "coordination.k8s.io" => 16500,
-        "node.k8s.io" => 16300,
-        "discovery.k8s.io" | "resource.k8s.io" => 16200,
-        "flowcontrol.apiserver.k8s.io" => 16100,
-        _ => 2000,
-    };
-    let of_version = match (group, version) {
-        ("autoscaling", "v2") => 30,
-        ("flowcontrol.apiserver.k8s.io" | "resource.k8s.io", "v1") => 21,
-        (_, "v1") => 15,
-        _ => 9,
-    };
-    (of_group, of_version)
-}
-
-/// One API service for each group and version served here, except for that of API services themselves.
-pub(super) fn api_services() -> Vec<Value> {
-    let mut seen = BTreeSet::new();
-    let all = proto::resources::all().iter().filter(|r| r.group != SERVICES_GROUP);
-    all.filter(|r| seen.insert((r.group.to_string(), r.version.to_string())))
-        .map(|r| {
-            let (group, version) = preference(&r.group, &r.version);
-            let mut spec = json!({"version": r.version, "groupPriorityMinimum": group, "versionPriority": version});
-            if !r.group.is_empty() {
-                spec["group"] = json!(r.group);
-            }
-            json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
-                "metadata": {"name": format!("{}.{}", r.version, r.group), "labels": {AUTOMANAGED: "onstart"}},
-                "spec": spec})
-        })
-        .collect()
-}
-
-/// API services of this server follow the program.
-fn api_service(wanted: &Value, stored: &Value) -> Step {
-    let mut object = stored.clone();
-    let changed = complete_metadata(&mut object, wanted);
-    if !changed && covers(&stored["spec"], &wanted["spec"]) && !tree::has(stored, "/spec/service") {
-        return Step::Keep;
-    }
-    object["spec"] = wanted["spec"].clone();
-    Step::Update(object)
-}
-
-/// A service that is answered here, marked as available unless it is so already.
-pub(super) fn available(mut service: Value, now: &str) -> Option<Value> {
-    let known = tree::list(&service, "/status/conditions").iter().any(|c| tree::text(c, "/type") == "Available");
-    if known || tree::has(&service, "/spec/service") {
-        return None;
-    }
-    service["status"]["conditions"] = json!([{
-        "type": "Available", "status": "True", "lastTransitionTime": now, "reason": "Local",
-        "message": "Local APIServices are always available",
-    }]);
-    Some(service)
-}
-
 /// Flow schemas and priority levels by plural.
 pub fn flow_control() -> BTreeMap<String, Vec<Value>> {
     let whole = |plural: &str, mut entry: Map<String, Value>| {
@@ -188,7 +110,6 @@ pub(super) fn step(plural: &str, wanted: &Value, stored: Option<&Value>) -> Step
         "clusterroles" | "roles" => role(wanted, stored),
         "clusterrolebindings" | "rolebindings" => binding(wanted, stored),
         "flowschemas" | "prioritylevelconfigurations" => flow(wanted, stored),
-        "apiservices" => api_service(wanted, stored),
         _ => Step::Keep,
     }
 }
@@ -389,21 +310,5 @@ mod tests {
         assert!(outdated(wanted, &stored("workload-leader-election", "true")));
         assert!(!outdated(wanted, &stored("workload-leader-election", "false")));
         assert!(!outdated(wanted, &stored("catch-all", "true")));
-    }
-
-    #[test]
-    fn built_in_versions_are_registered() {
-        let all = api_services();
-        assert_eq!(all.len(), 21);
-        let core = all.iter().find(|s| tree::name(s) == "v1.").expect("core");
-        assert_eq!(core["spec"], json!({"version": "v1", "groupPriorityMinimum": 18000, "versionPriority": 1}));
-        assert!(all.iter().all(|s| s["spec"]["groupPriorityMinimum"].as_i64() > Some(2000)), "all are listed");
-        assert_eq!(step("apiservices", core, Some(core)), Step::Keep);
-        let mut taken = core.clone();
-        taken["spec"]["service"] = json!({"name": "x"});
-        assert_eq!(step("apiservices", core, Some(&taken)), Step::Update(core.clone()));
-        let marked = available(core.clone(), "2026-01-01T00:00:00Z").expect("marked");
-        assert_eq!(marked["status"]["conditions"][0]["reason"], "Local");
-        assert_eq!((available(marked, ""), available(taken, "")), (None, None));
     }
 }

@@ -54,7 +54,7 @@ impl Kubelets {
     pub(super) fn locate(&self, node: &Value) -> Result<Origin, Status> {
         let port = node.pointer("/status/daemonEndpoints/kubeletEndpoint/Port").and_then(Value::as_u64);
         let port = port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0).unwrap_or(self.default_port);
-        Ok(Origin { host: self.address(node)?, port, tls: Some(Arc::clone(&self.tls)) })
+        Ok(Origin { host: self.address(node)?, port, tls: Some(Arc::clone(&self.tls)), name: None })
     }
 
     /// The node's address of the most preferred type that it has.

@@ -22,6 +22,8 @@ use tungstenite::protocol::{Role, WebSocketConfig};
 
 use crate::api::{Api, RequestInfo};
 use kubelet::Kubelets;
+pub(crate) use pods::carried;
+pub(crate) use transport::{HOP_BY_HOP, Origin, forwarded};
 pub use watch::{wants_messages, watch};
 
 /// Longest message, and frame, of a WebSocket client.

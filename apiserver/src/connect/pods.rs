@@ -2,7 +2,7 @@
 
 use actix_web::http::StatusCode;
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::{HttpRequest, HttpResponse, web};
 use proto::Value;
 use shared::status::{Status, field};
 use shared::upgrade::{self, Dialed, RequestHead, ResponseHead};
@@ -85,10 +85,21 @@ impl Connect {
 
 /// The client's own bytes go to the other side, and back.
 pub(super) async fn relayed(call: Call<'_>, origin: &Origin, head: RequestHead) -> Result<HttpResponse, Status> {
-    match switched(origin, head).await? {
+    let carried = carried(call.request, call.payload, origin, head).await;
+    carried.map_err(|error| Status::unknown(&format!("error dialing backend: {error}")))
+}
+
+/// Asks another server to switch protocols and carries the client's bytes there, and back.
+pub(crate) async fn carried(
+    request: &HttpRequest,
+    payload: web::Payload,
+    origin: &Origin,
+    head: RequestHead,
+) -> std::io::Result<HttpResponse> {
+    match origin.switch(head).await? {
         Dialed::Refused(head, body) => Ok(passed_on(&head, body)),
         Dialed::Switched(head, backend) => {
-            let (response, client) = upgrade::accept(call.request, call.payload, &head);
+            let (response, client) = upgrade::accept(request, payload, &head);
             actix_web::rt::spawn(upgrade::relay(client, backend));
             Ok(response)
         }

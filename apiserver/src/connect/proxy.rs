@@ -118,7 +118,7 @@ fn origin(scheme: &str, host: &str, port: u16) -> Result<Origin, Status> {
         }
         _ => None,
     };
-    Ok(Origin { host: host.to_owned(), port, tls })
+    Ok(Origin { host: host.to_owned(), port, tls, name: None })
 }
 
 /// Whether somebody who may proxy may be led to an address: never to this machine itself, nor to what only machines on
@@ -227,7 +227,7 @@ mod tests {
 
     #[tokio::test]
     async fn some_addresses_are_nobodys_business() {
-        let at = |host: &str| Origin { host: host.to_owned(), port: 80, tls: None };
+        let at = |host: &str| Origin { host: host.to_owned(), port: 80, tls: None, name: None };
         for (host, open) in [
             ("10.0.0.1", true),
             ("192.168.1.1", true),

@@ -25,7 +25,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// How long the other side may take to answer a request to upgrade.
 const SWITCH: Duration = Duration::from_secs(30);
 /// Headers that concern one connection only (RFC 9110 section 7.6.1).
-const HOP_BY_HOP: [&str; 8] = [
+pub(crate) const HOP_BY_HOP: [&str; 8] = [
     "connection",
     "keep-alive",
     "proxy-authenticate",
@@ -40,11 +40,13 @@ const OURS: [&str; 3] = ["authorization", "host", "x-ironclad-upgrade"];
 
 /// A server behind the API server.
 #[derive(Clone)]
-pub(super) struct Origin {
-    pub(super) host: String,
-    pub(super) port: u16,
+pub(crate) struct Origin {
+    pub(crate) host: String,
+    pub(crate) port: u16,
     /// TLS settings; none for plain HTTP.
-    pub(super) tls: Option<Arc<ClientConfig>>,
+    pub(crate) tls: Option<Arc<ClientConfig>>,
+    /// The name its certificate must have, where that is not the host.
+    pub(crate) name: Option<ServerName<'static>>,
 }
 
 pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -70,7 +72,10 @@ impl Origin {
         })?;
         socket.set_nodelay(true)?;
         let Some(tls) = &self.tls else { return Ok(Box::pin(socket)) };
-        let name = ServerName::try_from(self.host.clone()).map_err(io::Error::other)?;
+        let name = match &self.name {
+            Some(name) => name.clone(),
+            None => ServerName::try_from(self.host.clone()).map_err(io::Error::other)?,
+        };
         let secured = TlsConnector::from(Arc::clone(tls)).connect(name, socket);
         Ok(Box::pin(tokio::time::timeout(CONNECT, secured).await.map_err(timeout).flatten()?))
     }
@@ -137,7 +142,7 @@ fn go_words(error: &io::Error) -> String {
 }
 
 /// The client's headers without those that are not for the other side.
-pub(super) fn forwarded(headers: &HeaderMap, upgrade: bool) -> HeaderMap {
+pub(crate) fn forwarded(headers: &HeaderMap, upgrade: bool) -> HeaderMap {
     let mut kept = HeaderMap::new();
     for (name, value) in headers {
         let name_text = name.as_str();

@@ -4,7 +4,7 @@
 //! its objects needs ([`Served`]).
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use base64::Engine as _;
 use proto::Value;
@@ -15,6 +15,7 @@ use sha2::{Digest as _, Sha256};
 use super::convert::Conversion;
 use super::jsonpath::JsonPath;
 use super::merge;
+use super::openapi_v2::Pieces;
 use super::schema::Schema;
 use crate::access::tree;
 use crate::printers::Column;
@@ -31,6 +32,8 @@ pub struct Served {
     pub text: Arc<Value>,
     /// Changes whenever documents about the row would.
     pub hash: [u8; 32],
+    /// What the row adds to the OpenAPI v2 document, made when somebody asks.
+    pub pieces: OnceLock<Pieces>,
     /// Columns of tables after the name, with where their cells come from.
     pub columns: Vec<Column>,
     /// One path per column after the first.
@@ -177,6 +180,7 @@ fn row(
         schema,
         text: Arc::new(source.clone()),
         hash: Sha256::digest(format!("{names}|{}|{source}", version["subresources"])).into(),
+        pieces: OnceLock::new(),
         columns,
         cells,
         scale: scale(version),

@@ -15,6 +15,7 @@ mod merge;
 mod names;
 pub mod objects;
 pub mod openapi;
+pub mod openapi_v2;
 mod prune;
 mod rules;
 mod schema;

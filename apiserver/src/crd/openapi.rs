@@ -58,7 +58,7 @@ pub fn document(rows: &Rows, path: &str) -> Option<Value> {
 }
 
 /// `com.example.v1.Foo` of `example.com/v1` `Foo`.
-fn type_name(row: &Resource, kind: &str) -> String {
+pub(super) fn type_name(row: &Resource, kind: &str) -> String {
     let mut parts: Vec<&str> = row.group.split('.').collect();
     parts.reverse();
     format!("{}.{}.{kind}", parts.join("."), row.version)
@@ -68,7 +68,7 @@ fn reference(name: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{name}")})
 }
 
-fn kind(row: &Resource, kind: &str) -> Value {
+pub(super) fn kind(row: &Resource, kind: &str) -> Value {
     json!({"group": row.group, "version": row.version, "kind": kind})
 }
 
@@ -87,6 +87,13 @@ fn describe(schema: &mut Map<String, Value>, name: &str, value: Value) {
 
 fn object_schema(row: &Resource, served: &Served) -> Value {
     let mut schema = served.text.as_object().cloned().unwrap_or_default();
+    add_object_fields(&mut schema);
+    schema.insert("x-kubernetes-group-version-kind".to_owned(), json!([kind(row, &row.kind)]));
+    Value::Object(schema)
+}
+
+/// What all objects have.
+pub(super) fn add_object_fields(schema: &mut Map<String, Value>) {
     let mut properties = schema.remove("properties").and_then(|p| p.as_object().cloned()).unwrap_or_default();
     describe(
         &mut properties,
@@ -104,11 +111,9 @@ fn object_schema(row: &Resource, served: &Served) -> Value {
         json!({"allOf": [reference(&format!("{META}ObjectMeta"))], "description": "Standard object's metadata. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata"}),
     );
     schema.insert("properties".to_owned(), Value::Object(properties));
-    schema.insert("x-kubernetes-group-version-kind".to_owned(), json!([kind(row, &row.kind)]));
-    Value::Object(schema)
 }
 
-fn list_schema(row: &Resource, item: &str) -> Value {
+pub(super) fn list_schema(row: &Resource, item: &str) -> Value {
     json!({
         "type": "object",
         "description": format!("{} is a list of {}", row.list_kind, row.kind),
@@ -137,7 +142,7 @@ const COLLECTION: [(&str, &str, &str); 3] =
 const ITEM: [(&str, &str, &str); 4] =
     [("get", "get", "read"), ("put", "put", "replace"), ("patch", "patch", "patch"), ("delete", "delete", "delete")];
 
-fn operations(row: &Resource, name: &str, paths: &mut Map<String, Value>) {
+pub(super) fn operations(row: &Resource, name: &str, paths: &mut Map<String, Value>) {
     let prefix = format!("/apis/{}", row.api_version());
     let scope = if row.namespaced { "/namespaces/{namespace}" } else { "" };
     let collection = format!("{prefix}{scope}/{}", row.plural);

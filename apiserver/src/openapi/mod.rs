@@ -1,12 +1,19 @@
 //! OpenAPI v2 and v3: which document in which form.
 //!
-//! The documents are rendered from the schema tables by `proto::openapi`; nothing is kept but their hashes.
+//! The documents are rendered from the schema tables by `proto::openapi`. Of version 2, which says everything in one
+//! document, the part of the compiled-in kinds is kept once somebody asked for it: with custom resources and other
+//! servers' groups put in, the whole changes often.
+
+use std::sync::{Arc, OnceLock};
 
 use proto::openapi;
 use sha2::{Digest, Sha256};
 use shared::status::Status;
 
+use crate::aggregate::openapi::{Schemas, merged};
 use crate::crd;
+use crate::crd::openapi_v2::Pieces;
+use crate::crd::served;
 use crate::negotiate;
 use crate::registry::Rows;
 
@@ -37,21 +44,66 @@ fn tag(body: &[u8]) -> String {
     format!("\"{hex}\"")
 }
 
-/// `/openapi/v2`.
-pub fn v2(accept: Option<&str>) -> Result<Document, Status> {
-    let types = media(accept);
-    let protobuf = types.iter().any(|t| t == openapi::V2_PROTOBUF_ACCEPT || t == openapi::V2_PROTOBUF);
-    let (content_type, body) = match (protobuf, takes_json(&types)) {
-        (true, _) => (openapi::V2_PROTOBUF, openapi::v2_protobuf()),
-        (false, true) => ("application/json", openapi::v2()),
-        (false, false) => return Err(negotiate::unavailable(&["application/json", openapi::V2_PROTOBUF])),
-    };
-    Ok(Document { content_type, etag: tag(&body), body })
+/// The documents of version 2, as far as they stay the same.
+#[derive(Default)]
+pub struct Documents {
+    json: OnceLock<[Vec<u8>; 3]>,
+    protobuf: OnceLock<Vec<u8>>,
 }
 
-/// `/openapi/v3`: where the documents are.
-pub fn index(rows: &Rows) -> Document {
+impl Documents {
+    /// `/openapi/v2`, with what other servers say of their groups.
+    pub fn v2(&self, rows: &Rows, others: &[Arc<Schemas>], accept: Option<&str>) -> Result<Document, Status> {
+        let types = media(accept);
+        let protobuf = types.iter().any(|t| t == openapi::V2_PROTOBUF_ACCEPT || t == openapi::V2_PROTOBUF);
+        let custom = rows.custom();
+        let mut hash = Sha256::new();
+        hash.update([u8::from(protobuf)]);
+        let own: Vec<&Pieces> = custom
+            .iter()
+            .filter_map(|row| {
+                let served = served(row)?;
+                hash.update(format!("{}/{}/{}", row.group, row.version, row.plural));
+                hash.update(served.hash);
+                Some(served.pieces.get_or_init(|| Pieces::of(row, served)))
+            })
+            .collect();
+        others.iter().for_each(|other| hash.update(&other.etag));
+        let others = (!others.is_empty()).then(|| merged(others));
+        let pieces: Vec<&Pieces> = own.into_iter().chain(&others).collect();
+        let (content_type, body) = match (protobuf, takes_json(&types)) {
+            (true, _) => (openapi::V2_PROTOBUF, self.protobuf(&pieces)),
+            (false, true) => ("application/json", self.json(&pieces)),
+            (false, false) => return Err(negotiate::unavailable(&["application/json", openapi::V2_PROTOBUF])),
+        };
+        let hex: String = hash.finalize().iter().map(|b| format!("{b:02X}")).collect();
+        Ok(Document { content_type, etag: format!("\"{hex}\""), body })
+    }
+
+    fn json(&self, pieces: &[&Pieces]) -> Vec<u8> {
+        let [paths, definitions, end] = self.json.get_or_init(openapi::v2_split);
+        let mut parts: Vec<&[u8]> = vec![paths];
+        parts.extend(pieces.iter().map(|p| p.paths.as_slice()));
+        parts.push(definitions);
+        parts.extend(pieces.iter().map(|p| p.definitions.as_slice()));
+        parts.push(end);
+        parts.concat()
+    }
+
+    fn protobuf(&self, pieces: &[&Pieces]) -> Vec<u8> {
+        let own = self.protobuf.get_or_init(openapi::v2_protobuf);
+        let mut parts: Vec<&[u8]> = vec![own];
+        parts.extend(pieces.iter().map(|p| p.protobuf.as_slice()));
+        parts.concat()
+    }
+}
+
+/// `/openapi/v3`: where the documents are, those of other servers by path and address.
+pub fn index(rows: &Rows, others: &[(String, String)]) -> Document {
     let mut index = openapi::v3_index();
+    for (path, address) in others {
+        index["paths"][path] = serde_json::json!({"serverRelativeURL": address});
+    }
     for (path, hash) in crd::openapi::index(rows) {
         index["paths"][&path] = serde_json::json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={hash}")});
     }

@@ -15,7 +15,7 @@ mod rows;
 pub mod strategy;
 
 use proto::resources::{Resource, Row};
-pub use rows::{Rows, builtin, version_rank};
+pub use rows::{Rows, builtin, builtin_group, version_rank};
 
 /// The row writes of a row work in: that whose version is stored, but custom resources are judged in the version of the
 /// request.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use proto::resources::{self, Row};
+use tokio::sync::Notify;
 
 /// Rows of custom resources by group and plural, versions best first.
 type Table = BTreeMap<(Box<str>, Box<str>), Arc<[Row]>>;
@@ -18,6 +19,7 @@ type Table = BTreeMap<(Box<str>, Box<str>), Arc<[Row]>>;
 pub struct Rows {
     custom: Arc<ArcSwap<Table>>,
     generation: Arc<AtomicU64>,
+    news: Arc<Notify>,
 }
 
 impl Rows {
@@ -48,7 +50,7 @@ impl Rows {
 
     /// True when a group is served at all.
     pub fn group_exists(&self, group: &str) -> bool {
-        resources::all().iter().any(|r| r.group == group) || of_group(&self.custom.load(), group).next().is_some()
+        builtin_group(group) || of_group(&self.custom.load(), group).next().is_some()
     }
 
     /// Every row: the compiled-in ones in discovery order, then custom resources by group, version (best first) and
@@ -78,6 +80,17 @@ impl Rows {
         self.generation.load(Ordering::Acquire)
     }
 
+    /// Waits until the generation is another one than `since`.
+    pub async fn changed(&self, since: u64) {
+        loop {
+            let news = self.news.notified();
+            if self.generation() != since {
+                return;
+            }
+            news.await;
+        }
+    }
+
     /// Serves these versions of a custom resource from now on; none: serves it no more.
     pub fn set(&self, group: &str, plural: &str, rows: &[Row]) {
         let rows: Arc<[Row]> = rows.into();
@@ -92,6 +105,7 @@ impl Rows {
             table
         });
         self.generation.fetch_add(1, Ordering::AcqRel);
+        self.news.notify_waiters();
     }
 
     fn custom_resource(&self, group: &str, plural: &str) -> Option<Arc<[Row]>> {
@@ -103,6 +117,11 @@ fn of_group<'t>(table: &'t Table, group: &str) -> impl Iterator<Item = &'t Arc<[
     let start: (Box<str>, Box<str>) = (group.into(), "".into());
     let group: Box<str> = group.into();
     table.range(start..).take_while(move |((g, _), _)| *g == group).map(|(_, rows)| rows)
+}
+
+/// Whether a group is compiled in.
+pub fn builtin_group(group: &str) -> bool {
+    resources::all().iter().any(|r| r.group == group)
 }
 
 /// The row of a compiled-in resource whose version is stored, for any group and plural it is served under.

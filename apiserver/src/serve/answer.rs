@@ -21,6 +21,8 @@ pub struct Shape {
     pub accept: Option<String>,
     /// The client takes gzip.
     pub gzip: bool,
+    /// `If-None-Match`.
+    pub known: Option<String>,
     /// For the `Audit-Id` header.
     pub audit_id: String,
     /// What flow control made of the request.

@@ -24,10 +24,12 @@ use super::health::Health;
 use super::info::request_info;
 use super::paths;
 use crate::access::{Access, Head, Notes, Pass, Permit, Refusal, attributes, is_long_running};
+use crate::aggregate::{Aggregator, Remote, holding};
 use crate::api::RequestInfo;
 use crate::audit::{Audit, Origin, Trail, attempted};
 use crate::connect::{self, Connect};
 use crate::flowcontrol::{FlowControl, Watching};
+use crate::openapi::Documents;
 use crate::verbs::engine::Engine;
 use crate::verbs::query::Query;
 use crate::verbs::{self, Body, Reply, Request};
@@ -47,6 +49,10 @@ pub struct Server {
     pub access: Option<Arc<Access>>,
     /// What is written down of requests, when anything is.
     pub audit: Option<Arc<Audit>>,
+    /// Groups that other servers answer.
+    pub aggregator: Arc<Aggregator>,
+    /// OpenAPI documents.
+    pub documents: Arc<Documents>,
     /// Logs, exec, port-forward, proxies.
     pub connect: Connect,
     /// Health checks.
@@ -73,6 +79,7 @@ impl Server {
         engine: Arc<Engine>,
         access: Option<Arc<Access>>,
         audit: Option<Arc<Audit>>,
+        aggregator: Arc<Aggregator>,
         connect: Connect,
         health: Health,
         conduct: Conduct,
@@ -108,7 +115,19 @@ impl Server {
                 &["resource"],
             ),
         };
-        Self { engine, access, audit, connect, health, conduct, address, running: Arc::default(), counters }
+        Self {
+            engine,
+            access,
+            audit,
+            aggregator,
+            documents: Arc::default(),
+            connect,
+            health,
+            conduct,
+            address,
+            running: Arc::default(),
+            counters,
+        }
     }
 
     /// The text of `/metrics`.
@@ -239,6 +258,7 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
     let mut shape = Shape {
         accept: req.headers().get("accept").and_then(|v| v.to_str().ok()).map(str::to_owned),
         gzip: header("accept-encoding").split(',').any(|e| e.trim().starts_with("gzip")),
+        known: Some(header("if-none-match")).filter(|tag| !tag.is_empty()).map(str::to_owned),
         audit_id: String::new(),
         classified: None,
     };
@@ -435,6 +455,12 @@ impl Admitted<'_> {
 
     async fn answer(&mut self, payload: web::Payload) -> HttpResponse {
         let Asked { req, info, query, .. } = *self.asked;
+        let directory = self.server.aggregator.directory();
+        if info.api_prefix == "apis"
+            && let Some(remote) = directory.remote(&info.api_group, &info.api_version)
+        {
+            return self.elsewhere(payload, remote).await;
+        }
         if !info.is_resource {
             return paths::serve(self.server, info, req.method().as_str(), query, self.shape).await;
         }
@@ -454,6 +480,22 @@ impl Admitted<'_> {
             },
         };
         if Connect::takes(info) { self.connection(payload, &user).await } else { self.object(payload, user).await }
+    }
+
+    /// The answer of another server.
+    async fn elsewhere(&mut self, payload: web::Payload, remote: &Remote) -> HttpResponse {
+        let anybody = UserInfo::default();
+        let user = self.pass.as_ref().map_or(&anybody, |pass| &pass.user);
+        let asked = self.server.aggregator.proxy(remote, self.asked.req, payload, user, &self.shape.audit_id).await;
+        let response = match asked {
+            Ok(response) => response,
+            Err((code, why)) => answer::text(code, format!("{why}\n"), self.shape),
+        };
+        self.server.count(self.asked.info, false, response.status().as_u16(), self.asked.since);
+        match self.pass.take().and_then(|pass| pass.permit) {
+            Some(permit) if !is_long_running(self.asked.info) => holding(response, permit),
+            _ => response,
+        }
     }
 
     /// Logs, exec, port-forward, proxies: bytes from elsewhere.

@@ -47,6 +47,8 @@ pub struct Milestones {
     pub cidr: AtomicBool,
     /// Flow control has its first configuration.
     pub flow: AtomicBool,
+    /// The API services of what is answered here exist.
+    pub registered: AtomicBool,
     /// The server is going down.
     pub stopping: AtomicBool,
 }
@@ -193,6 +195,7 @@ impl Health {
             "poststarthook/bootstrap-controller" => done(&m.service),
             "poststarthook/start-kubernetes-service-cidr-controller" => done(&m.cidr),
             "poststarthook/priority-and-fairness-config-consumer" => done(&m.flow),
+            "autoregister-completion" => done(&m.registered),
             n if self.bootstrap.hooks().contains(&n) => self.bootstrap.check(n),
             _ => Ok(()),
         }

@@ -9,6 +9,7 @@ use shared::status::Status;
 use super::answer::{self, Shape};
 use super::handler::Server;
 use super::health::{Endpoint, Health};
+use crate::aggregate::Directory;
 use crate::api::RequestInfo;
 use crate::negotiate;
 use crate::openapi;
@@ -35,7 +36,7 @@ fn document(tree: Option<Value>, kind: &str, query: &Query, shape: &Shape) -> Ht
 }
 
 /// The aggregated form, when the client prefers it.
-fn aggregated(rows: &[Row], core: bool, shape: &Shape) -> Option<HttpResponse> {
+fn aggregated(rows: &[Row], directory: &Directory, core: bool, shape: &Shape) -> Option<HttpResponse> {
     let accept = shape.accept.as_deref()?;
     let clause = accept.split(',').find(|c| {
         let c: String = c.chars().filter(|c| !c.is_whitespace()).collect();
@@ -44,7 +45,10 @@ fn aggregated(rows: &[Row], core: bool, shape: &Shape) -> Option<HttpResponse> {
             && c.contains("as=APIGroupDiscoveryList")
     })?;
     let version = if clause.contains("v=v2beta1") { "v2beta1" } else { "v2" };
-    let tree = discovery::aggregated(&groups(rows), core, version);
+    let mut tree = discovery::aggregated(&groups(rows), core, version);
+    if !core {
+        directory.merge_aggregated(&mut tree);
+    }
     let schema = proto::schema::kind("apidiscovery.k8s.io", version, "APIGroupDiscoveryList");
     let body = negotiate::envelope(negotiate::Format::Json, false, schema, &tree);
     let content_type = AGGREGATED.replace("v=v2;", &format!("v={version};"));
@@ -55,11 +59,13 @@ fn aggregated(rows: &[Row], core: bool, shape: &Shape) -> Option<HttpResponse> {
     Some(response)
 }
 
-fn root(rows: &[Row], health: &Health) -> Value {
+fn root(rows: &[Row], directory: &Directory, health: &Health) -> Value {
     let mut paths: Vec<String> =
         ["/.well-known/openid-configuration", "/api", "/api/v1", "/apis", "/apis/"].map(str::to_owned).into();
-    for r in rows.iter().filter(|r| !r.group.is_empty()) {
-        for p in [format!("/apis/{}", r.group), format!("/apis/{}/{}", r.group, r.version)] {
+    let own = rows.iter().filter(|r| !r.group.is_empty()).map(|r| (r.group.to_string(), r.version.to_string()));
+    let others = directory.remotes().map(|r| (r.service.group.clone(), r.service.version.clone()));
+    for (group, version) in own.chain(others) {
+        for p in [format!("/apis/{group}"), format!("/apis/{group}/{version}")] {
             if !paths.contains(&p) {
                 paths.push(p);
             }
@@ -105,7 +111,12 @@ async fn schema_document(
         Err(e) => return answer::failure(&Status::internal(&e.to_string()), shape),
     };
     let named = hash.is_some_and(|h| document.etag.trim_matches('"') == h);
-    let mut response = answer::reply(Reply::new(200, document.content_type, document.body), shape);
+    let known = shape.known.as_deref().is_some_and(|tags| {
+        tags.split(',')
+            .any(|tag| matches!(tag.trim().trim_start_matches("W/"), tag if tag == "*" || tag == document.etag))
+    });
+    let (code, body) = if known { (304, Vec::new()) } else { (200, document.body) };
+    let mut response = answer::reply(Reply::new(code, document.content_type, body), shape);
     let headers = response.headers_mut();
     headers.insert(VARY, HeaderValue::from_static("Accept-Encoding, Accept"));
     if let Ok(etag) = HeaderValue::from_str(&document.etag) {
@@ -166,8 +177,9 @@ pub(super) async fn serve(
         None | Some(&("api" | "apis")) => server.engine.rows.all(),
         _ => Vec::new(),
     };
+    let directory = server.aggregator.directory();
     match segments.as_slice() {
-        [] => json(&root(&rows, &server.health), shape),
+        [] => json(&root(&rows, &directory, &server.health), shape),
         ["version"] => json(&shared::version::info(), shape),
         ["metrics", "slis"] => {
             answer::reply(Reply::new(200, "text/plain; version=0.0.4; charset=utf-8", server.health.slis()), shape)
@@ -182,18 +194,25 @@ pub(super) async fn serve(
                 None => answer::not_found(shape),
             }
         }
-        ["api"] => match aggregated(&rows, true, shape) {
+        ["api"] => match aggregated(&rows, &directory, true, shape) {
             Some(r) => r,
             None => document(Some(discovery::api_versions(&server.address)), "APIVersions", query, shape),
         },
         ["api", version] => {
             document(discovery::resource_list(&groups(&rows), "", version), "APIResourceList", query, shape)
         }
-        ["apis"] => match aggregated(&rows, false, shape) {
+        ["apis"] => match aggregated(&rows, &directory, false, shape) {
             Some(r) => r,
-            None => document(Some(discovery::api_group_list(&groups(&rows))), "APIGroupList", query, shape),
+            None => {
+                let mut list = discovery::api_group_list(&groups(&rows));
+                directory.merge_groups(&mut list);
+                document(Some(list), "APIGroupList", query, shape)
+            }
         },
-        ["apis", group] => document(discovery::api_group(&groups(&rows), group), "APIGroup", query, shape),
+        ["apis", group] => {
+            let own = discovery::api_group(&groups(&rows), group);
+            document(directory.merge_group(group, own), "APIGroup", query, shape)
+        }
         ["apis", group, version] => {
             let tree = discovery::resource_list(&groups(&rows), group, version);
             if tree.is_none() && server.engine.rows.group_exists(group) {
@@ -202,15 +221,24 @@ pub(super) async fn serve(
             document(tree, "APIResourceList", query, shape)
         }
         ["openapi", "v2"] => {
-            let accept = shape.accept.clone();
-            schema_document(move || Some(openapi::v2(accept.as_deref())), None, shape).await
+            let (accept, rows, documents) =
+                (shape.accept.clone(), server.engine.rows.clone(), server.documents.clone());
+            let others = server.aggregator.schemas().await;
+            schema_document(move || Some(documents.v2(&rows, &others, accept.as_deref())), None, shape).await
         }
         ["openapi", "v3"] => {
             let rows = server.engine.rows.clone();
-            schema_document(move || Some(Ok(openapi::index(&rows))), None, shape).await
+            let others = server.aggregator.schema_addresses().await;
+            schema_document(move || Some(Ok(openapi::index(&rows, &others))), None, shape).await
         }
         ["openapi", "v3", rest @ ..] => {
             let (path, accept, rows) = (rest.join("/"), shape.accept.clone(), server.engine.rows.clone());
+            if let ["apis", group, version] = rest
+                && let Some(remote) = directory.remote(group, version)
+            {
+                let document = server.aggregator.schema(remote, query.get("hash")).await;
+                return schema_document(move || document.map(Ok), query.get("hash"), shape).await;
+            }
             schema_document(move || openapi::v3(&rows, &path, accept.as_deref()), query.get("hash"), shape).await
         }
         ["openid", "v1", "jwks"] if !takes(shape, JWKS) => answer::failure(&negotiate::unavailable(&[JWKS]), shape),

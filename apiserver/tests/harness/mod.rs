@@ -2,6 +2,8 @@
 #![allow(dead_code)] // Each test binary uses its part of it.
 
 mod client;
+mod extension;
+mod extension_schemas;
 mod kms;
 mod pki;
 mod remote;
@@ -20,6 +22,8 @@ use shared::run::Shutdown;
 
 #[allow(unused_imports)]
 pub use client::{Answer, Client};
+#[allow(unused_imports)]
+pub use extension::{Extension, GROUP as EXTENSION};
 #[allow(unused_imports)]
 pub use kms::Kms;
 #[allow(unused_imports)]

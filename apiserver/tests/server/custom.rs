@@ -228,6 +228,65 @@ async fn objects_live_as_others_do() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn version_2_of_openapi_follows() {
+    let Some((c, _)) = workspace("crd-openapi").await else { return };
+    let known = |answer: &crate::harness::Answer| answer.header("etag").to_owned();
+    let before = c.get("/openapi/v2").await;
+    let again = c.call("GET", "/openapi/v2", &[("If-None-Match", &known(&before))], None).await;
+    assert_eq!((again.code, again.bytes.len()), (304, 0));
+    let schema = json!({"type": "object", "description": "A kite.", "properties": {"spec": {"type": "object", "required": ["tail", "colour"],
+        "properties": {"colour": {"type": "string", "description": "What it looks like.", "pattern": "^[a-z]+$"},
+            "tail": {"type": "integer", "nullable": true}, "port": {"x-kubernetes-int-or-string": true},
+            "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}}});
+    let versions = json!([{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}},
+        {"name": "v2", "served": true, "storage": false, "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]);
+    define(&c, definition("openapi.example.com", "kites", "Kite", versions)).await;
+    let started = std::time::Instant::now();
+    let changed = loop {
+        let answer = c.call("GET", "/openapi/v2", &[("If-None-Match", &known(&before))], None).await;
+        if answer.code == 200 && answer.text().contains("com.example.openapi.v1.Kite\"") {
+            break answer;
+        }
+        assert!(started.elapsed().as_secs() < 10, "the document does not follow");
+    };
+    let document = changed.ok();
+    let kite = &document["definitions"]["com.example.openapi.v1.Kite"];
+    assert_eq!((&kite["description"], &kite["type"]), (&json!("A kite."), &json!("object")));
+    assert_eq!(kite["properties"]["metadata"]["$ref"], "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta");
+    assert_eq!(
+        kite["properties"]["spec"],
+        json!({"type": "object", "required": ["colour"], "properties": {
+            "colour": {"type": "string", "description": "What it looks like.", "pattern": "^[a-z]+$"},
+            "tail": {}, "port": {"x-kubernetes-int-or-string": true},
+            "free": {"x-kubernetes-preserve-unknown-fields": true}}})
+    );
+    let gvk = |version: &str| json!([{"group": "openapi.example.com", "version": version, "kind": "Kite"}]);
+    assert_eq!(
+        document["definitions"]["com.example.openapi.v2.Kite"],
+        json!({"type": "object", "x-kubernetes-group-version-kind": gvk("v2")})
+    );
+    let list = &document["definitions"]["com.example.openapi.v1.KiteList"];
+    assert_eq!(list["properties"]["items"]["items"]["$ref"], "#/definitions/com.example.openapi.v1.Kite");
+    let one = &document["paths"]["/apis/openapi.example.com/v1/namespaces/{namespace}/kites/{name}"];
+    assert_eq!(one["patch"]["x-kubernetes-group-version-kind"], gvk("v1")[0]);
+    let names =
+        |of: &Value| of["parameters"].as_array().into_iter().flatten().map(|p| p["name"].clone()).collect::<Vec<_>>();
+    assert!(names(&one["patch"]).contains(&json!("dryRun")) && names(&one["patch"])[0] == "body", "{one}");
+    assert_eq!(one["get"]["responses"]["200"]["schema"]["$ref"], "#/definitions/com.example.openapi.v1.Kite");
+    // Protobuf says the same: the definitions are in it by name.
+    let accept = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+    let protobuf = c.call("GET", "/openapi/v2", &[("Accept", accept)], None).await;
+    assert!(protobuf.code == 200 && protobuf.text().contains("com.example.openapi.v1.Kite"));
+    assert_ne!(known(&protobuf), known(&changed));
+
+    // And it goes.
+    c.delete(&format!("{DEFINITIONS}/kites.openapi.example.com")).await.ok();
+    while c.get("/openapi/v2").await.text().contains("com.example.openapi.v1.Kite\"") {
+        assert!(started.elapsed().as_secs() < 20, "the document keeps what is gone");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_webhook_converts() {
     let Some((c, _)) = workspace("crd-convert").await else { return };
     let cluster = cluster().await.expect("cluster");

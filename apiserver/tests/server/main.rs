@@ -6,6 +6,7 @@ mod harness;
 
 mod access;
 mod admission;
+mod aggregation;
 mod audit;
 mod authentication;
 mod authorization;

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::v2::Parts;
-use crate::protobuf::wire::{bytes, nested, number};
+use crate::protobuf::wire::{bytes, nested, number, tag};
 
 type Out = Vec<u8>;
 
@@ -27,6 +27,19 @@ fn texts(field: u32, value: Option<&Value>, out: &mut Out) {
 fn flag(field: u32, value: Option<&Value>, out: &mut Out) {
     if value.and_then(Value::as_bool).unwrap_or_default() {
         number(field, 1, out);
+    }
+}
+
+fn integer(field: u32, value: Option<&Value>, out: &mut Out) {
+    if let Some(value) = value.and_then(Value::as_i64).filter(|n| *n != 0) {
+        number(field, value, out);
+    }
+}
+
+fn double(field: u32, value: Option<&Value>, out: &mut Out) {
+    if let Some(value) = value.and_then(Value::as_f64).filter(|n| *n != 0.0) {
+        tag(field, 1, out);
+        out.extend_from_slice(&value.to_le_bytes());
     }
 }
 
@@ -100,6 +113,25 @@ pub(super) fn document(parts: &Parts) -> Vec<u8> {
             text(2, item.get("name"), out);
             text(3, item.get("in"), out);
         });
+    });
+    out
+}
+
+/// Paths and definitions alone: a document's fields merge with those before them.
+pub(super) fn members_of<'m>(
+    paths: impl Iterator<Item = (&'m str, &'m Value)>,
+    definitions: impl Iterator<Item = (&'m str, &'m Value)>,
+) -> Vec<u8> {
+    let mut out = Vec::new();
+    nested(8, &mut out, |out| {
+        for (path, item) in paths {
+            pair(2, path, out, |out| path_item(item, out));
+        }
+    });
+    nested(9, &mut out, |out| {
+        for (name, definition) in definitions {
+            pair(1, name, out, |out| schema(definition, out));
+        }
     });
     out
 }
@@ -178,15 +210,33 @@ fn schema(value: &Value, out: &mut Out) {
     let map = value.as_object().unwrap_or(&empty);
     text(1, map.get("$ref"), out);
     text(2, map.get("format"), out);
+    text(3, map.get("title"), out);
+    text(4, map.get("description"), out);
     if let Some(default) = map.get("default") {
         nested(5, out, |out| any(default, out));
     }
+    double(6, map.get("multipleOf"), out);
+    double(7, map.get("maximum"), out);
+    flag(8, map.get("exclusiveMaximum"), out);
+    double(9, map.get("minimum"), out);
+    flag(10, map.get("exclusiveMinimum"), out);
+    integer(11, map.get("maxLength"), out);
+    integer(12, map.get("minLength"), out);
+    text(13, map.get("pattern"), out);
+    integer(14, map.get("maxItems"), out);
+    integer(15, map.get("minItems"), out);
+    flag(16, map.get("uniqueItems"), out);
+    integer(17, map.get("maxProperties"), out);
+    integer(18, map.get("minProperties"), out);
     texts(19, map.get("required"), out);
     for item in map.get("enum").and_then(Value::as_array).into_iter().flatten() {
         nested(20, out, |out| any(item, out));
     }
     if let Some(inner) = map.get("additionalProperties") {
-        nested(21, out, |out| nested(1, out, |out| schema(inner, out)));
+        nested(21, out, |out| match inner {
+            Value::Bool(allowed) => flag(2, Some(&Value::Bool(*allowed)), out),
+            inner => nested(1, out, |out| schema(inner, out)),
+        });
     }
     if let Some(kind) = map.get("type") {
         nested(22, out, |out| text(1, Some(kind), out));

@@ -18,7 +18,7 @@ use crate::discovery;
 use crate::resources;
 
 pub use operations::returns_deleted;
-pub use v2::document as v2;
+pub use v2::{document as v2, split as v2_split};
 
 /// Media type of [`v2_protobuf`] as clients ask for it.
 pub const V2_PROTOBUF_ACCEPT: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
@@ -30,6 +30,31 @@ pub const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0
 #[must_use]
 pub fn v2_protobuf() -> Vec<u8> {
     gnostic::document(&v2::Parts::new())
+}
+
+/// Whether the version 2 document defines a type of that name.
+#[must_use]
+pub fn v2_definitions() -> std::collections::BTreeSet<String> {
+    v2::Parts::new().into_names()
+}
+
+/// Members that follow others in an object of [`v2_split`]: each with a comma before it.
+#[must_use]
+pub fn v2_members<'m>(items: impl Iterator<Item = (&'m str, &'m Value)>) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (name, value) in items {
+        member(name, value, &mut out);
+    }
+    out
+}
+
+/// Paths and definitions in protobuf; appended to [`v2_protobuf`], they are part of it.
+#[must_use]
+pub fn v2_protobuf_members<'m>(
+    paths: impl Iterator<Item = (&'m str, &'m Value)>,
+    definitions: impl Iterator<Item = (&'m str, &'m Value)>,
+) -> Vec<u8> {
+    gnostic::members_of(paths, definitions)
 }
 
 /// Appends a member to the object that is being written.

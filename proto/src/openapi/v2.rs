@@ -168,6 +168,10 @@ impl Parts {
         Self { head: head(), parameters, paths, names }
     }
 
+    pub(super) fn into_names(self) -> BTreeSet<String> {
+        self.names
+    }
+
     pub(super) fn paths(&self) -> impl Iterator<Item = (&str, Value)> {
         self.paths.iter().map(|path| (path.path.as_str(), item(path.clone())))
     }
@@ -180,17 +184,25 @@ impl Parts {
 /// The document as JSON.
 #[must_use]
 pub fn document() -> Vec<u8> {
+    split().concat()
+}
+
+/// The document as JSON, in three parts: more paths may follow the first, more definitions the second.
+#[must_use]
+pub fn split() -> [Vec<u8>; 3] {
     let parts = Parts::new();
-    let mut out = Vec::with_capacity(1024 * 1024);
-    out.push(b'{');
+    let mut first = Vec::with_capacity(1024 * 1024);
+    first.push(b'{');
     for (name, value) in &parts.head {
-        super::member(name, value, &mut out);
+        super::member(name, value, &mut first);
     }
-    super::member("parameters", &Value::Object(parts.parameters.clone()), &mut out);
-    super::members("paths", parts.paths(), &mut out);
-    super::members("definitions", parts.definitions(), &mut out);
-    out.push(b'}');
-    out
+    super::member("parameters", &Value::Object(parts.parameters.clone()), &mut first);
+    super::members("paths", parts.paths(), &mut first);
+    first.pop();
+    let mut second = b"}".to_vec();
+    super::members("definitions", parts.definitions(), &mut second);
+    second.pop();
+    [first, second, b"}}".to_vec()]
 }
 
 fn item(mut path: Path) -> Value {

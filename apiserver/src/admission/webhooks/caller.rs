@@ -128,7 +128,7 @@ impl Caller {
         }
         let system;
         let pem = if bundle.is_empty() {
-            system = SYSTEM_ROOTS.iter().find_map(|p| std::fs::read(p).ok()).unwrap_or_default();
+            system = system_roots();
             &system
         } else {
             bundle
@@ -223,6 +223,11 @@ impl Caller {
     }
 }
 
+/// PEM of the authorities this machine trusts.
+pub(crate) fn system_roots() -> Vec<u8> {
+    SYSTEM_ROOTS.iter().find_map(|p| std::fs::read(p).ok()).unwrap_or_default()
+}
+
 fn cut_off(error: &hyper::Error) -> String {
     if error.is_incomplete_message() || error.is_closed() { "EOF".to_owned() } else { error.to_string() }
 }
@@ -254,7 +259,7 @@ fn unsuccessful(code: u16, text: bool, body: &[u8]) -> String {
 }
 
 /// Why a connection failed, in the words operators know.
-fn dial_error(address: &str, error: &std::io::Error) -> String {
+pub(crate) fn dial_error(address: &str, error: &std::io::Error) -> String {
     use std::io::ErrorKind as K;
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let why = match error.kind() {
@@ -270,7 +275,7 @@ fn dial_error(address: &str, error: &std::io::Error) -> String {
 }
 
 /// Why a certificate was not accepted, in the words operators know.
-fn tls_error(server: &str, error: &std::io::Error) -> String {
+pub(crate) fn tls_error(server: &str, error: &std::io::Error) -> String {
     use rustls::CertificateError as C;
     let inner = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
     let Some(rustls::Error::InvalidCertificate(why)) = inner else { return error.to_string() };

@@ -26,11 +26,12 @@ use crate::authz::Authorization;
 use crate::registry::Rows;
 pub use caller::Caller;
 pub(super) use caller::{Call, Failed};
+pub(crate) use caller::{dial_error, system_roots, tls_error};
 use credentials::Credentials;
 pub(super) use credentials::{Identity, server as kubeconfig_server};
 use hook::Hook;
 use review::Answer;
-pub(super) use target::Target;
+pub(crate) use target::Target;
 
 const GROUP: &str = "admissionregistration.k8s.io";
 

@@ -8,9 +8,9 @@ use crate::api::Reader;
 
 /// Where a webhook is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in super::super) struct Target {
+pub(crate) struct Target {
     /// The name its certificate must have.
-    pub(super) server: String,
+    pub(crate) server: String,
     pub(super) port: String,
     /// The `Host` of the request.
     pub(super) host: String,
@@ -39,14 +39,25 @@ impl Target {
             return Err("webhook configuration must have either service or URL".to_owned());
         }
         let port = tree::int(client, "/service/port").unwrap_or(443);
-        let server = format!("{name}.{namespace}.svc");
         let path = match of("path") {
             "" => "/".to_owned(),
             path if path.starts_with('/') => path.to_owned(),
             path => format!("/{path}"),
         };
+        Ok(Self { path, ..Self::service(namespace, name, port) })
+    }
+
+    /// Behind a service.
+    pub(crate) fn service(namespace: &str, name: &str, port: i64) -> Self {
+        let server = format!("{name}.{namespace}.svc");
         let service = Service { namespace: namespace.to_owned(), name: name.to_owned(), port };
-        Ok(Self { host: format!("{server}:{port}"), server, port: port.to_string(), path, service: Some(service) })
+        Self {
+            host: format!("{server}:{port}"),
+            server,
+            port: port.to_string(),
+            path: "/".to_owned(),
+            service: Some(service),
+        }
     }
 
     /// At an https URL.
@@ -66,7 +77,7 @@ impl Target {
     }
 
     /// Host and port to connect to. Services are found by their cluster IP, or directly by an endpoint.
-    pub(super) fn address(&self, reader: &dyn Reader, direct: bool) -> Result<String, String> {
+    pub(crate) fn address(&self, reader: &dyn Reader, direct: bool) -> Result<String, String> {
         let Some(service) = &self.service else { return Ok(join(&self.server, &self.port)) };
         let (name, port) = (&service.name, service.port);
         let found = reader.get("", "services", &service.namespace, name);

@@ -1,0 +1,148 @@
+//! Whether a server behind an API service can be used: what the objects say ([`judge`]), then what it answers itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use proto::Value;
+
+use super::backend::Backend;
+use super::service::ApiService;
+use crate::access::tree;
+use crate::api::Reader;
+
+/// Questions asked at once; one good answer is enough.
+const ATTEMPTS: usize = 5;
+/// A server must answer its discovery in this time.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Largest discovery document looked at.
+const LIMIT: usize = 4 << 20;
+
+/// The condition `Available`: status, reason, message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Condition {
+    pub(super) status: &'static str,
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+impl Condition {
+    fn no(reason: &'static str, message: String) -> Self {
+        Self { status: "False", reason, message }
+    }
+
+    /// Answered by this server.
+    pub(super) fn local() -> Self {
+        let message = "Local APIServices are always available".to_owned();
+        Self { status: "True", reason: "Local", message }
+    }
+
+    fn passed() -> Self {
+        Self { status: "True", reason: "Passed", message: "all checks passed".to_owned() }
+    }
+}
+
+/// What keeps an API service from being used as far as its service and endpoint slices say.
+pub(super) fn judge(api: &ApiService, service: Option<&Value>, slices: &[Arc<Value>]) -> Option<Condition> {
+    let behind = api.behind.as_ref()?;
+    let (namespace, name) = (&behind.namespace, &behind.name);
+    let Some(service) = service else {
+        let message = format!("service/{name} in {namespace:?} is not present");
+        return Some(Condition::no("ServiceNotFound", message));
+    };
+    if !matches!(tree::text(service, "/spec/type"), "" | "ClusterIP") {
+        return None;
+    }
+    let port = tree::list(service, "/spec/ports").iter().find(|p| tree::int(p, "/port") == Some(behind.port));
+    let Some(port) = port.map(tree::name_field) else {
+        let message = format!("service/{name} in {namespace:?} is not listening on port {}", behind.port);
+        return Some(Condition::no("ServicePortError", message));
+    };
+    if slices.is_empty() {
+        let message = format!("cannot find endpointslices for service/{name} in {namespace:?}");
+        return Some(Condition::no("EndpointsNotFound", message));
+    }
+    let ready = |slice: &Value| {
+        tree::list(slice, "/ports").iter().any(|p| tree::name_field(p) == port && tree::int(p, "/port").is_some())
+            && tree::list(slice, "/endpoints").iter().any(|e| {
+                tree::maybe_flag(e, "/conditions/ready") != Some(false) && !tree::list(e, "/addresses").is_empty()
+            })
+    };
+    if slices.iter().any(|slice| ready(slice)) {
+        return None;
+    }
+    let message = format!("endpoints for service/{name} in {namespace:?} have no addresses with port name {port:?}");
+    Some(Condition::no("MissingEndpoints", message))
+}
+
+/// The endpoint slices of a service.
+pub(super) fn slices(reader: &dyn Reader, namespace: &str, name: &str) -> Vec<Arc<Value>> {
+    let mut all = reader.list("discovery.k8s.io", "endpointslices", Some(namespace));
+    all.retain(|slice| tree::label(slice, "kubernetes.io/service-name") == Some(name));
+    all
+}
+
+/// Asks a server for its discovery document.
+pub(super) async fn ask(api: &ApiService, backend: &Backend, reader: &dyn Reader) -> Condition {
+    let mut attempts: futures::stream::FuturesUnordered<_> =
+        (0..ATTEMPTS).map(|_| attempt(api, backend, reader)).collect();
+    let mut last = String::new();
+    while let Some(outcome) = attempts.next().await {
+        match outcome {
+            Ok(()) => return Condition::passed(),
+            Err(why) => last = why,
+        }
+    }
+    Condition::no("FailedDiscoveryCheck", last)
+}
+
+async fn attempt(api: &ApiService, backend: &Backend, reader: &dyn Reader) -> Result<(), String> {
+    let path = api.path();
+    let url = format!("https://{}{path}", backend.address(reader)?);
+    let fetch = backend.fetch(reader, &path, &[], LIMIT);
+    let failed = |why: String| format!("failing or missing response from {url}: {why}");
+    match tokio::time::timeout(PATIENCE, fetch).await {
+        Ok(Ok(answer)) if (200..300).contains(&answer.code) => Ok(()),
+        Ok(Ok(answer)) => Err(failed(format!("bad status from {url}: {}", answer.code))),
+        Ok(Err(why)) => Err(failed(format!("Get {url:?}: {why}"))),
+        Err(_) => Err(failed(format!(
+            "Get {url:?}: context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_objects_say() {
+        let api = ApiService::read(&json!({"metadata": {"name": "v1.a.io"}, "spec": {"group": "a.io", "version": "v1",
+            "service": {"namespace": "n", "name": "s", "port": 443}}}));
+        let service = |kind: &str, port: i64| json!({"spec": {"type": kind, "ports": [{"name": "web", "port": port}]}});
+        let slice = |ready: bool, port: &str| {
+            Arc::new(json!({"ports": [{"name": port, "port": 8443}],
+                "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": ready}}]}))
+        };
+        let said = |service: Option<Value>, slices: &[Arc<Value>]| {
+            judge(&api, service.as_ref(), slices).map(|c| (c.reason, c.message))
+        };
+        assert_eq!(said(None, &[]), Some(("ServiceNotFound", "service/s in \"n\" is not present".to_owned())));
+        assert_eq!(
+            said(Some(service("ClusterIP", 80)), &[]),
+            Some(("ServicePortError", "service/s in \"n\" is not listening on port 443".to_owned()))
+        );
+        assert_eq!(
+            said(Some(service("ClusterIP", 443)), &[]),
+            Some(("EndpointsNotFound", "cannot find endpointslices for service/s in \"n\"".to_owned()))
+        );
+        let missing = "endpoints for service/s in \"n\" have no addresses with port name \"web\"".to_owned();
+        for slices in [slice(false, "web"), slice(true, "other")] {
+            let found = said(Some(service("ClusterIP", 443)), &[slices]);
+            assert_eq!(found, Some(("MissingEndpoints", missing.clone())));
+        }
+        assert_eq!(said(Some(service("ClusterIP", 443)), &[slice(false, "web"), slice(true, "web")]), None);
+        assert_eq!(said(Some(service("ExternalName", 1)), &[]), None);
+    }
+}

@@ -1,0 +1,237 @@
+//! Connections to one other server: HTTP/2 or HTTP/1.1 with the front proxy's certificate, kept open between requests.
+
+use std::error::Error as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix_web::web;
+use bytes::Bytes;
+use futures::future::{FusedFuture as _, LocalBoxFuture};
+use futures::{FutureExt as _, StreamExt as _};
+use http_body_util::{BodyExt as _, Empty, Limited, StreamBody};
+use hyper::body::{Body as _, Frame, Incoming};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
+use shared::authn::{SYSTEM_MASTERS, UserInfo};
+use shared::cert::{self, ReloadingKey};
+use shared::run::{Shutdown, TaskGroup};
+
+use super::service::Behind;
+use crate::admission::{Target, dial_error, system_roots, tls_error};
+use crate::api::Reader;
+
+/// Until a connection stands.
+const CONNECT: Duration = Duration::from_secs(10);
+/// Idle connections that are kept, and for how long.
+const IDLE: usize = 25;
+const IDLE_FOR: Duration = Duration::from_secs(90);
+/// Chunks of a request's body on their way.
+const CHUNKS: usize = 4;
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, Error>;
+
+/// See the module.
+pub struct Backend {
+    target: Target,
+    direct: bool,
+    tls: Arc<ClientConfig>,
+    name: ServerName<'static>,
+    client: Client<HttpsConnector<HttpConnector>, Body>,
+}
+
+/// An answer that begins.
+pub(super) struct Sent {
+    pub(super) answer: http::Response<Incoming>,
+    /// Sends what remains of the request.
+    pub(super) rest: Option<LocalBoxFuture<'static, ()>>,
+}
+
+/// Runs connections as named work that ends with the server.
+#[derive(Clone)]
+struct Tasks(TaskGroup, Shutdown);
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Tasks {
+    fn execute(&self, work: F) {
+        let closed = self.1.clone();
+        self.0.spawn("aggregated-connection", async move {
+            tokio::select! {
+                () = closed.wait() => {}
+                () = work => {}
+            }
+        });
+    }
+}
+
+/// Whom the server itself is to others.
+pub(super) fn aggregator() -> UserInfo {
+    UserInfo {
+        name: "system:kube-aggregator".to_owned(),
+        groups: vec![SYSTEM_MASTERS.to_owned()],
+        ..UserInfo::default()
+    }
+}
+
+fn trust(behind: &Behind, pair: Option<Arc<ReloadingKey>>) -> Result<ClientConfig, cert::CertError> {
+    let roots = match (behind.insecure, behind.bundle.is_empty()) {
+        (true, _) => rustls::RootCertStore::empty(),
+        (false, true) => cert::root_store(&system_roots())?,
+        (false, false) => cert::root_store(&behind.bundle)?,
+    };
+    let mut config = match pair {
+        Some(pair) => cert::client_config_reloading(roots, pair)?,
+        None => cert::client_config(roots, None)?,
+    };
+    if behind.insecure {
+        cert::trust_anybody(&mut config);
+    }
+    Ok(config)
+}
+
+impl Backend {
+    /// A server behind a service; `pair` is what it is shown.
+    pub(super) fn new(
+        behind: &Behind,
+        pair: Option<Arc<ReloadingKey>>,
+        direct: bool,
+        tasks: TaskGroup,
+        closed: Shutdown,
+    ) -> Result<Self, String> {
+        let tls = trust(behind, pair).map_err(|e| format!("unable to load root certificates: {e}"))?;
+        let target = Target::service(&behind.namespace, &behind.name, behind.port);
+        let name = ServerName::try_from(target.server.clone()).map_err(|e| e.to_string())?;
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(CONNECT));
+        let https = HttpsConnectorBuilder::new()
+            .with_tls_config(tls.clone())
+            .https_only()
+            .with_server_name_resolver(FixedServerNameResolver::new(name.clone()))
+            .enable_http1()
+            .enable_http2()
+            .wrap_connector(tcp);
+        let client = Client::builder(Tasks(tasks, closed))
+            .pool_max_idle_per_host(IDLE)
+            .pool_idle_timeout(IDLE_FOR)
+            .pool_timer(hyper_util::rt::TokioTimer::new())
+            .build(https);
+        Ok(Self { target, direct, tls: Arc::new(tls), name, client })
+    }
+
+    /// Where the server is now: `host:port`.
+    pub(super) fn address(&self, reader: &dyn Reader) -> Result<String, String> {
+        self.target.address(reader, self.direct)
+    }
+
+    /// For connections that switch protocols.
+    pub(super) fn origin(&self, address: &str) -> crate::connect::Origin {
+        let (host, port) = address.rsplit_once(':').unwrap_or((address, "443"));
+        crate::connect::Origin {
+            host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
+            port: port.parse().unwrap_or(443),
+            tls: Some(self.tls.clone()),
+            name: Some(self.name.clone()),
+        }
+    }
+
+    /// Sends a request whose URI names the address; the answer's body still flows.
+    pub(super) async fn send(
+        &self,
+        head: http::request::Builder,
+        payload: Option<web::Payload>,
+        address: &str,
+    ) -> Result<Sent, String> {
+        let Some(payload) = payload else {
+            let body = Empty::new().map_err(|never| match never {}).boxed_unsync();
+            let request = head.body(body).map_err(|e| e.to_string())?;
+            return Ok(Sent { answer: self.exchange(request, address).await?, rest: None });
+        };
+        let (sender, receiver) = tokio::sync::mpsc::channel::<Result<Frame<Bytes>, Error>>(CHUNKS);
+        let chunks = futures::stream::unfold(receiver, |mut r| async move { r.recv().await.map(|chunk| (chunk, r)) });
+        let request = head.body(StreamBody::new(chunks).boxed_unsync()).map_err(|e| e.to_string())?;
+        let mut payload = payload.into_inner();
+        let mut pump = Box::pin(
+            async move {
+                while let Some(chunk) = payload.next().await {
+                    let failed = chunk.is_err();
+                    let frame = chunk.map(Frame::data).map_err(|e| Error::from(e.to_string()));
+                    if sender.send(frame).await.is_err() || failed {
+                        break;
+                    }
+                }
+            }
+            .fuse(),
+        );
+        let mut exchange = std::pin::pin!(self.exchange(request, address));
+        let answer = loop {
+            tokio::select! {
+                answer = &mut exchange => break answer?,
+                () = &mut pump, if !pump.is_terminated() => {}
+            }
+        };
+        let rest = (!pump.is_terminated()).then(|| pump.boxed_local());
+        Ok(Sent { answer, rest })
+    }
+
+    async fn exchange(&self, request: http::Request<Body>, address: &str) -> Result<http::Response<Incoming>, String> {
+        self.client.request(request).await.map_err(|error| self.words(address, &error))
+    }
+
+    /// A request of the server itself; code, media type, ETag and body.
+    pub(super) async fn fetch(
+        &self,
+        reader: &dyn Reader,
+        path: &str,
+        headers: &[(&str, &str)],
+        limit: usize,
+    ) -> Result<Fetched, String> {
+        let address = self.address(reader)?;
+        let user = aggregator();
+        let mut head = http::Request::get(format!("https://{address}{path}"))
+            .header("x-remote-user", &user.name)
+            .header("x-remote-group", SYSTEM_MASTERS)
+            .header("user-agent", "kube-aggregator");
+        for (name, value) in headers {
+            head = head.header(*name, *value);
+        }
+        let body = Empty::new().map_err(|never| match never {}).boxed_unsync();
+        let answer = self.exchange(head.body(body).map_err(|e| e.to_string())?, &address).await?;
+        let text = |name: &str| answer.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or("").to_owned();
+        let (code, kind, etag) = (answer.status().as_u16(), text("content-type"), text("etag"));
+        if answer.size_hint().lower() > limit as u64 {
+            return Err("the answer is too large".to_owned());
+        }
+        let body = Limited::new(answer.into_body(), limit).collect().await.map_err(|e| e.to_string())?;
+        Ok(Fetched { code, kind, etag, body: body.to_bytes() })
+    }
+
+    /// What went wrong, in the words operators know.
+    fn words(&self, address: &str, error: &hyper_util::client::legacy::Error) -> String {
+        let mut source = error.source();
+        while let Some(inner) = source {
+            if let Some(io) = inner.downcast_ref::<std::io::Error>() {
+                let tls = io.get_ref().is_some_and(|e| e.is::<rustls::Error>());
+                return if tls { tls_error(&self.target.server, io) } else { dial_error(address, io) };
+            }
+            if let Some(hyper) = inner.downcast_ref::<hyper::Error>()
+                && (hyper.is_incomplete_message() || hyper.is_closed() || hyper.is_canceled())
+            {
+                return "EOF".to_owned();
+            }
+            source = inner.source();
+        }
+        error.to_string()
+    }
+}
+
+/// An answer to the server itself.
+pub(super) struct Fetched {
+    pub(super) code: u16,
+    pub(super) kind: String,
+    pub(super) etag: String,
+    pub(super) body: Bytes,
+}

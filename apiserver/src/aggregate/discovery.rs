@@ -1,0 +1,257 @@
+//! Discovery of all servers in one: what this server's own documents say, with the groups of others put in their
+//! places.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::backend::Backend;
+use super::service::ApiService;
+use super::{Directory, Remote};
+use crate::api::Reader;
+use crate::registry::version_rank;
+
+/// What a server is asked for; it may know only a later one of these.
+const ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
+    application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Largest document read.
+const LIMIT: usize = 8 << 20;
+
+impl Directory {
+    /// Sorts versions of a group as clients prefer them.
+    fn sort_versions(&self, group: &str, versions: &mut [Value]) {
+        versions.sort_by_cached_key(|v| {
+            let version = v["version"].as_str().unwrap_or("");
+            (Reverse(self.priorities(group, version).1), version_rank(version))
+        });
+    }
+
+    /// Puts the groups of other servers into an `APIGroupList`.
+    pub fn merge_groups(&self, list: &mut Value) {
+        let Some(groups) = list["groups"].as_array_mut() else { return };
+        for remote in self.remotes.values() {
+            insert_version(groups, remote);
+        }
+        for group in groups.iter_mut() {
+            self.finish(group);
+        }
+        // As upstream: by the priority of the API service that comes first, then by that service's name.
+        groups.sort_by_cached_key(|g| {
+            let name = g["name"].as_str().unwrap_or("");
+            let services = g["versions"].as_array().into_iter().flatten().map(|v| {
+                let version = v["version"].as_str().unwrap_or("");
+                (Reverse(self.priorities(name, version).0), format!("{version}.{name}"))
+            });
+            services.min()
+        });
+    }
+
+    /// The `APIGroup` of a group, given what this server says of it.
+    pub fn merge_group(&self, name: &str, own: Option<Value>) -> Option<Value> {
+        let mut groups: Vec<Value> = own.into_iter().collect();
+        for remote in self.remotes.values().filter(|r| r.service.group == name) {
+            insert_version(&mut groups, remote);
+        }
+        let mut group = groups.pop()?;
+        group["kind"] = json!("APIGroup");
+        group["apiVersion"] = json!("v1");
+        self.finish(&mut group);
+        Some(group)
+    }
+
+    fn finish(&self, group: &mut Value) {
+        let name = group["name"].as_str().unwrap_or("").to_owned();
+        if let Some(versions) = group["versions"].as_array_mut() {
+            self.sort_versions(&name, versions);
+        }
+        if let Some(first) = group.pointer("/versions/0").cloned() {
+            group["preferredVersion"] = first;
+        }
+    }
+
+    /// Puts the groups of other servers into an `APIGroupDiscoveryList`.
+    pub fn merge_aggregated(&self, list: &mut Value) {
+        let Some(items) = list["items"].as_array_mut() else { return };
+        for (key, remote) in &self.remotes {
+            let service = &remote.service;
+            let found = self.found.get(key);
+            let mut entry = found.map_or_else(|| json!({"version": service.version}), |f| (*f.entry).clone());
+            let current = found.is_some_and(|f| f.fresh);
+            entry["freshness"] = json!(if current { "Current" } else { "Stale" });
+            let at = items.iter().position(|g| g["metadata"]["name"] == service.group.as_str()).unwrap_or_else(|| {
+                items.push(json!({"metadata": {"name": service.group}, "versions": []}));
+                items.len() - 1
+            });
+            let Some(versions) = items[at]["versions"].as_array_mut() else { continue };
+            versions.retain(|v| v["version"] != service.version.as_str());
+            versions.push(entry);
+        }
+        for item in items.iter_mut() {
+            let name = item["metadata"]["name"].as_str().unwrap_or("").to_owned();
+            if let Some(versions) = item["versions"].as_array_mut() {
+                self.sort_versions(&name, versions);
+            }
+        }
+        items.sort_by_cached_key(|item| {
+            let name = item["metadata"]["name"].as_str().unwrap_or("").to_owned();
+            let versions = item["versions"].as_array().into_iter().flatten();
+            let best = versions.map(|v| self.priorities(&name, v["version"].as_str().unwrap_or("")).0).max();
+            (Reverse(best), name)
+        });
+    }
+}
+
+fn insert_version(groups: &mut Vec<Value>, remote: &Remote) {
+    let (group, version) = (&remote.service.group, &remote.service.version);
+    let at = groups.iter().position(|g| g["name"] == group.as_str()).unwrap_or_else(|| {
+        groups.push(json!({"name": group, "versions": []}));
+        groups.len() - 1
+    });
+    if let Some(versions) = groups[at]["versions"].as_array_mut()
+        && !versions.iter().any(|v| v["version"] == version.as_str())
+    {
+        versions.push(json!({"groupVersion": format!("{group}/{version}"), "version": version}));
+    }
+}
+
+/// What a server says of the resources of a group version: an `APIVersionDiscovery`.
+pub(super) async fn fetch(service: &ApiService, backend: &Backend, reader: &dyn Reader) -> Option<Value> {
+    let get = |path: String| async move {
+        let fetched = backend.fetch(reader, &path, &[("accept", ACCEPT)], LIMIT);
+        let answer = tokio::time::timeout(PATIENCE, fetched).await.ok()?.ok()?;
+        let document: Value = (answer.code == 200).then(|| serde_json::from_slice(&answer.body).ok())??;
+        Some((answer.kind.contains("as=APIGroupDiscoveryList"), document))
+    };
+    if let Some((true, document)) = get("/apis".to_owned()).await {
+        let empty = json!({"version": service.version});
+        return Some(of_list(&document, &service.group, &service.version).unwrap_or(empty));
+    }
+    let (_, document) = get(service.path()).await?;
+    Some(of_resources(&document, &service.version))
+}
+
+fn of_list(document: &Value, group: &str, version: &str) -> Option<Value> {
+    let group = document["items"].as_array()?.iter().find(|g| g["metadata"]["name"] == group)?;
+    let found = group["versions"].as_array()?.iter().find(|v| v["version"] == version)?;
+    let mut entry = found.clone();
+    entry.as_object_mut()?.remove("freshness");
+    Some(entry)
+}
+
+/// An `APIResourceList` in the newer form.
+fn of_resources(list: &Value, version: &str) -> Value {
+    let kind = |r: &Value| json!({"group": text(r, "group"), "version": text(r, "version"), "kind": text(r, "kind")});
+    let mut resources: Vec<Map<String, Value>> = Vec::new();
+    let all = list["resources"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for resource in all.iter().filter(|r| !text(r, "name").contains('/')) {
+        let scope = if resource["namespaced"] == true { "Namespaced" } else { "Cluster" };
+        let mut entry = Map::new();
+        entry.insert("resource".to_owned(), resource["name"].clone());
+        entry.insert("responseKind".to_owned(), kind(resource));
+        entry.insert("scope".to_owned(), json!(scope));
+        entry.insert("singularResource".to_owned(), json!(text(resource, "singularName")));
+        for field in ["verbs", "shortNames", "categories"] {
+            if let Some(list) = resource[field].as_array() {
+                entry.insert(field.to_owned(), json!(list));
+            }
+        }
+        resources.push(entry);
+    }
+    for resource in all {
+        let Some((parent, name)) = text(resource, "name").split_once('/') else { continue };
+        let Some(parent) = resources.iter_mut().find(|r| r["resource"] == parent) else { continue };
+        let entry = json!({"subresource": name, "responseKind": kind(resource), "verbs": resource["verbs"]});
+        if let Some(list) = parent.entry("subresources").or_insert_with(|| json!([])).as_array_mut() {
+            list.push(entry);
+        }
+    }
+    json!({"version": version, "resources": resources})
+}
+
+fn text<'v>(value: &'v Value, field: &str) -> &'v str {
+    value[field].as_str().unwrap_or("")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::aggregate::Discovered;
+    use std::sync::Arc;
+
+    fn directory(services: &[(&str, &str, i64, i64)]) -> Directory {
+        let mut directory = Directory::default();
+        for (group, version, of_group, of_version) in services {
+            let service = ApiService::read(&json!({"metadata": {"name": format!("{version}.{group}")},
+                "spec": {"group": group, "version": version, "groupPriorityMinimum": of_group,
+                    "versionPriority": of_version, "service": {"namespace": "n", "name": "s"}}}));
+            directory.services.insert(service.key(), Arc::new(service.clone()));
+            directory.remotes.insert(service.key(), Arc::new(Remote { service, backend: Err("none".to_owned()) }));
+        }
+        directory
+    }
+
+    fn names(list: &Value, pointer: &str, field: &str) -> Vec<String> {
+        let list = list.pointer(pointer).and_then(Value::as_array).expect("a list");
+        list.iter().map(|g| g.pointer(field).and_then(Value::as_str).unwrap_or("").to_owned()).collect()
+    }
+
+    #[test]
+    fn our_own_documents_stay_as_they_are() {
+        let groups = proto::discovery::groups(proto::resources::all());
+        let directory = Directory::default();
+        let mut list = proto::discovery::api_group_list(&groups);
+        let before = list.clone();
+        directory.merge_groups(&mut list);
+        assert_eq!(names(&list, "/groups", "/name"), names(&before, "/groups", "/name"));
+        assert_eq!(list, before);
+        let mut list = proto::discovery::aggregated(&groups, false, "v2");
+        let before = list.clone();
+        directory.merge_aggregated(&mut list);
+        assert_eq!(names(&list, "/items", "/metadata/name"), names(&before, "/items", "/metadata/name"));
+        assert_eq!(list, before);
+    }
+
+    #[test]
+    fn others_take_their_places() {
+        let mut known =
+            directory(&[("metrics.k8s.io", "v1beta1", 100, 100), ("apps", "v9", 17800, 1), ("z.io", "v1", 17700, 15)]);
+        let entry = Arc::new(json!({"version": "v1beta1", "resources": [{"resource": "pods"}]}));
+        known.found.insert(("metrics.k8s.io".into(), "v1beta1".into()), Discovered { entry, fresh: true });
+        let groups = proto::discovery::groups(proto::resources::all());
+        let mut list = proto::discovery::api_group_list(&groups);
+        known.merge_groups(&mut list);
+        let order = names(&list, "/groups", "/name");
+        let at = |name: &str| order.iter().position(|n| n == name);
+        assert_eq!(order.last().map(String::as_str), Some("metrics.k8s.io"));
+        assert!(at("z.io") == at("authentication.k8s.io").map(|n| n + 1), "{order:?}");
+        let apps = &list["groups"][at("apps").expect("apps")];
+        assert_eq!(names(apps, "/versions", "/version"), ["v1", "v9"]);
+        assert_eq!(apps["preferredVersion"]["version"], "v1");
+        let group = known.merge_group("metrics.k8s.io", None).expect("a group");
+        assert_eq!(group["preferredVersion"], json!({"groupVersion": "metrics.k8s.io/v1beta1", "version": "v1beta1"}));
+        assert_eq!(known.merge_group("nobody.io", None), None);
+        let mut list = proto::discovery::aggregated(&groups, false, "v2");
+        known.merge_aggregated(&mut list);
+        let metrics = list["items"].as_array().and_then(|l| l.last()).expect("a group");
+        assert_eq!(metrics["versions"][0]["freshness"], "Current");
+        assert_eq!(metrics["versions"][0]["resources"][0]["resource"], "pods");
+        let z = list["items"].as_array().and_then(|l| l.iter().find(|g| g["metadata"]["name"] == "z.io"));
+        assert_eq!(z.map(|z| z["versions"].clone()), Some(json!([{"version": "v1", "freshness": "Stale"}])));
+    }
+
+    #[test]
+    fn old_lists_become_new_ones() {
+        let list = json!({"resources": [
+            {"name": "flunders", "singularName": "flunder", "namespaced": true, "kind": "Flunder", "verbs": ["get"], "shortNames": ["fl"]},
+            {"name": "flunders/status", "singularName": "", "namespaced": true, "kind": "Flunder", "verbs": ["get", "patch"]}]});
+        let none = |kind: &str| json!({"group": "", "version": "", "kind": kind});
+        assert_eq!(
+            of_resources(&list, "v1"),
+            json!({"version": "v1", "resources": [{"resource": "flunders", "singularResource": "flunder", "scope": "Namespaced",
+                "responseKind": none("Flunder"), "verbs": ["get"], "shortNames": ["fl"],
+                "subresources": [{"subresource": "status", "responseKind": none("Flunder"), "verbs": ["get", "patch"]}]}]})
+        );
+    }
+}

@@ -1,0 +1,114 @@
+//! Who asks, in headers that only a front proxy may send.
+
+use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
+use shared::authn::UserInfo;
+use shared::flags::FlagSet;
+
+/// Which headers are a front proxy's.
+#[derive(Debug, Clone)]
+pub(super) struct Headers {
+    /// Names in lower case that callers may not set.
+    names: Vec<String>,
+    /// Beginnings of such names.
+    prefixes: Vec<String>,
+    /// The uid is told, too.
+    uid: bool,
+}
+
+const USER: &str = "x-remote-user";
+const UID: &str = "x-remote-uid";
+const GROUP: &str = "x-remote-group";
+const EXTRA: &str = "x-remote-extra-";
+
+impl Headers {
+    /// The names upstream sends, and those this server itself believes a front proxy before it.
+    pub(super) fn from_flags(flags: &FlagSet) -> Self {
+        let mut names: Vec<String> = [USER, UID, GROUP].map(str::to_owned).into();
+        for flag in ["requestheader-username-headers", "requestheader-uid-headers", "requestheader-group-headers"] {
+            names.extend(flags.list(flag).iter().map(|n| n.to_ascii_lowercase()));
+        }
+        let mut prefixes = vec![EXTRA.to_owned()];
+        prefixes.extend(flags.list("requestheader-extra-headers-prefix").iter().map(|n| n.to_ascii_lowercase()));
+        Self { names, prefixes, uid: flags.enabled("RemoteRequestHeaderUID") }
+    }
+
+    /// Takes away what the caller says of itself, and says who it is.
+    pub(super) fn set(&self, headers: &mut HeaderMap, user: &UserInfo) {
+        let theirs: Vec<HeaderName> = headers
+            .keys()
+            .filter(|n| {
+                self.names.iter().any(|own| own == n.as_str())
+                    || self.prefixes.iter().any(|p| n.as_str().starts_with(p.as_str()))
+            })
+            .cloned()
+            .collect();
+        for name in theirs {
+            headers.remove(name);
+        }
+        let mut add = |name: &str, value: &str| {
+            if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) {
+                headers.append(name, value);
+            }
+        };
+        add(USER, &user.name);
+        if self.uid && !user.uid.is_empty() {
+            add(UID, &user.uid);
+        }
+        for group in &user.groups {
+            add(GROUP, group);
+        }
+        for (key, values) in &user.extra {
+            let name = format!("{EXTRA}{}", escaped(key));
+            for value in values {
+                add(&name, value);
+            }
+        }
+    }
+}
+
+/// A key as part of a header's name: what no name may hold is percent-encoded, and so is `%`.
+fn escaped(key: &str) -> String {
+    let mut out = String::with_capacity(key.len());
+    for byte in key.bytes() {
+        if byte.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn callers_do_not_say_who_they_are() {
+        let own = Headers {
+            names: vec![USER.into(), GROUP.into(), "x-other-user".into()],
+            prefixes: vec![EXTRA.into()],
+            uid: true,
+        };
+        let mut headers = HeaderMap::new();
+        for name in [USER, GROUP, "x-other-user", "x-remote-extra-scopes", "accept"] {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_static("forged"));
+        }
+        let extra = BTreeMap::from([("example.com/scopes".to_owned(), vec!["a".to_owned(), "b".to_owned()])]);
+        let user = UserInfo {
+            name: "jane".to_owned(),
+            uid: "u1".to_owned(),
+            groups: vec!["one".to_owned(), "two".to_owned()],
+            extra,
+        };
+        own.set(&mut headers, &user);
+        let all = |name: &str| headers.get_all(name).filter_map(|v| v.to_str().ok()).collect::<Vec<_>>();
+        assert_eq!((all(USER), all(GROUP), all(UID)), (vec!["jane"], vec!["one", "two"], vec!["u1"]));
+        assert_eq!(all("x-remote-extra-example.com%2fscopes"), ["a", "b"]);
+        assert_eq!(
+            (all("x-other-user"), all("x-remote-extra-scopes"), all("accept")),
+            (vec![], vec![], vec!["forged"])
+        );
+    }
+}

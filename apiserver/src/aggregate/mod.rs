@@ -1,0 +1,137 @@
+//! Aggregation: which server answers a group and version, and how it is reached.
+//!
+//! In come the APIServices and the requests for their groups; out go proxied answers, the services that this server's
+//! own groups need ([`registrar`]), whether those of others can be used ([`availability`]), and what the discovery and
+//! OpenAPI documents say of groups served elsewhere. Answers for upstream's kube-aggregator. Nothing is stored here but
+//! through the pipeline, and nothing of a proxied request is read.
+
+mod availability;
+mod backend;
+mod controller;
+pub mod discovery;
+mod identity;
+mod meters;
+pub mod openapi;
+mod proxy;
+mod registrar;
+mod service;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use serde_json::Value;
+use shared::cert::ReloadingKey;
+use shared::flags::FlagSet;
+use shared::run::{Shutdown, TaskGroup};
+
+use crate::api::{Api, Context, Reader};
+pub use backend::Backend;
+pub use proxy::holding;
+pub use service::{ApiService, preference};
+
+/// The group of API services.
+pub const GROUP: &str = "apiregistration.k8s.io";
+/// Their plural.
+pub const PLURAL: &str = "apiservices";
+
+/// A group and a version of it.
+pub type GroupVersion = (Box<str>, Box<str>);
+
+/// A group version that another server answers.
+pub struct Remote {
+    /// What its API service says.
+    pub service: ApiService,
+    /// Connections to it, or why there can be none.
+    backend: Result<Arc<Backend>, String>,
+}
+
+/// What a server said of its resources.
+#[derive(Clone)]
+pub struct Discovered {
+    /// An `APIVersionDiscovery` without its freshness.
+    pub entry: Arc<Value>,
+    /// The server answered when it was asked last.
+    pub fresh: bool,
+}
+
+/// What is known of all API services at one moment.
+#[derive(Default, Clone)]
+pub struct Directory {
+    /// API services by group and version.
+    pub services: BTreeMap<GroupVersion, Arc<ApiService>>,
+    remotes: BTreeMap<GroupVersion, Arc<Remote>>,
+    /// What the servers behind them said.
+    found: BTreeMap<GroupVersion, Discovered>,
+}
+
+impl Directory {
+    /// The group versions other servers answer.
+    pub fn remotes(&self) -> impl Iterator<Item = &Arc<Remote>> {
+        self.remotes.values()
+    }
+
+    /// The server that answers a group version, unless it is this one.
+    pub fn remote(&self, group: &str, version: &str) -> Option<&Arc<Remote>> {
+        if self.remotes.is_empty() { None } else { self.remotes.get(&(group.into(), version.into())) }
+    }
+
+    /// Priorities of a group and of a version in it.
+    fn priorities(&self, group: &str, version: &str) -> (i64, i64) {
+        match self.services.get(&(group.into(), version.into())) {
+            Some(service) => (service.group_priority, service.version_priority),
+            None => preference(group, version),
+        }
+    }
+}
+
+/// See the module.
+pub struct Aggregator {
+    reader: Arc<dyn Reader>,
+    api: Api,
+    /// Shown to other servers.
+    pair: Option<Arc<ReloadingKey>>,
+    /// Services are called at an endpoint and not at their cluster IP.
+    direct: bool,
+    headers: identity::Headers,
+    directory: ArcSwap<Directory>,
+    schemas: openapi::Kept,
+    tasks: TaskGroup,
+    closed: Shutdown,
+    meters: meters::Meters,
+}
+
+impl Aggregator {
+    /// Reads the front proxy's pair. Connections end with `closed`.
+    ///
+    /// # Errors
+    /// A pair that cannot be used.
+    pub fn new(cx: &Context, closed: &Shutdown) -> anyhow::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            reader: cx.reader.clone(),
+            api: cx.api.clone(),
+            pair: pair(&cx.flags)?,
+            direct: cx.flags.boolean("enable-aggregator-routing"),
+            headers: identity::Headers::from_flags(&cx.flags),
+            directory: ArcSwap::default(),
+            schemas: openapi::Kept::default(),
+            tasks: cx.tasks.clone(),
+            closed: closed.clone(),
+            meters: meters::Meters::new(),
+        }))
+    }
+
+    /// What is known now.
+    pub fn directory(&self) -> Arc<Directory> {
+        self.directory.load_full()
+    }
+}
+
+fn pair(flags: &FlagSet) -> anyhow::Result<Option<Arc<ReloadingKey>>> {
+    let (certificate, key) = (flags.string("proxy-client-cert-file"), flags.string("proxy-client-key-file"));
+    match (certificate.is_empty(), key.is_empty()) {
+        (true, true) => Ok(None),
+        (false, false) => Ok(Some(Arc::new(ReloadingKey::from_files(certificate, key)?))),
+        _ => anyhow::bail!("--proxy-client-cert-file and --proxy-client-key-file must be specified together"),
+    }
+}

@@ -1,0 +1,158 @@
+//! One request for a group version that another server answers.
+
+use actix_web::body::{BodySize, MessageBody};
+use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
+use actix_web::http::{StatusCode, Version};
+use actix_web::{HttpRequest, HttpResponse, web};
+use bytes::Bytes;
+use futures::{FutureExt as _, StreamExt as _};
+use http_body_util::BodyExt as _;
+use shared::authn::UserInfo;
+use shared::upgrade::{self, RequestHead};
+
+use super::backend::Sent;
+use super::{Aggregator, Remote};
+use crate::connect::{HOP_BY_HOP, carried, forwarded};
+
+/// A refusal: HTTP code and plain text.
+pub type Refused = (u16, String);
+
+const UNAVAILABLE: &str = "service unavailable";
+
+impl Aggregator {
+    /// Sends a request on, as `user`.
+    ///
+    /// # Errors
+    /// The server behind is not available, or cannot be reached.
+    pub async fn proxy(
+        &self,
+        remote: &Remote,
+        request: &HttpRequest,
+        payload: web::Payload,
+        user: &UserInfo,
+        audit_id: &str,
+    ) -> Result<HttpResponse, Refused> {
+        if !remote.service.is_available() {
+            return Err((503, UNAVAILABLE.to_owned()));
+        }
+        let backend = remote.backend.as_ref().map_err(|why| (500, why.clone()))?;
+        let address = backend.address(self.reader.as_ref()).map_err(|why| {
+            tracing::warn!(service = remote.service.name, why, "cannot resolve an API service");
+            (503, UNAVAILABLE.to_owned())
+        })?;
+        let target = request.uri().path_and_query().map_or("/", |p| p.as_str()).to_owned();
+        let failed = |why: String| (503, format!("error trying to reach service: {why}"));
+        if upgrade::protocol(request).is_some() {
+            let mut headers = forwarded(&upgrade::headers(request), true);
+            self.dress(&mut headers, request, user, audit_id);
+            let head = RequestHead { method: request.method().to_string(), path_and_query: target, headers };
+            let origin = backend.origin(&address);
+            return carried(request, payload, &origin, head).await.map_err(|e| failed(e.to_string()));
+        }
+        let mut headers = forwarded(request.headers(), false);
+        self.dress(&mut headers, request, user, audit_id);
+        let mut head =
+            http::Request::builder().method(request.method().as_str()).uri(format!("https://{address}{target}"));
+        for (name, value) in &headers {
+            head = head.header(name.as_str(), value.as_bytes());
+        }
+        let sent = backend.send(head, has_body(request).then_some(payload), &address).await.map_err(failed)?;
+        Ok(passed_on(sent, audit_id))
+    }
+
+    fn dress(&self, headers: &mut HeaderMap, request: &HttpRequest, user: &UserInfo, audit_id: &str) {
+        self.headers.set(headers, user);
+        let host = request.headers().get("host").and_then(|h| h.to_str().ok()).unwrap_or_default();
+        let mut set = |name: &'static str, value: &str| {
+            if let Ok(value) = HeaderValue::from_str(value) {
+                headers.insert(HeaderName::from_static(name), value);
+            }
+        };
+        set("x-forwarded-uri", request.uri().path());
+        set("x-forwarded-host", host);
+        set("x-forwarded-proto", "https");
+        if !audit_id.is_empty() {
+            set("audit-id", audit_id);
+        }
+        if let Some(peer) = request.peer_addr() {
+            let before: Vec<&str> =
+                request.headers().get_all("x-forwarded-for").filter_map(|v| v.to_str().ok()).collect();
+            let peer = peer.ip().to_string();
+            set("x-forwarded-for", &before.into_iter().chain([peer.as_str()]).collect::<Vec<_>>().join(", "));
+        }
+    }
+}
+
+/// Whether something follows the head.
+fn has_body(request: &HttpRequest) -> bool {
+    if matches!(request.method().as_str(), "GET" | "HEAD") {
+        return false;
+    }
+    match request.headers().get("content-length").and_then(|l| l.to_str().ok()) {
+        Some(length) => length != "0",
+        None => request.version() >= Version::HTTP_2 || request.headers().contains_key("transfer-encoding"),
+    }
+}
+
+/// The answer for our client. Redirects are not followed, and not passed on: they would lead the client's credentials
+/// elsewhere.
+fn passed_on(sent: Sent, audit_id: &str) -> HttpResponse {
+    let Sent { answer, mut rest } = sent;
+    let code = answer.status().as_u16();
+    if (300..400).contains(&code) && answer.headers().contains_key(LOCATION.as_str()) {
+        const REFUSED: &str = "the backend attempted to redirect this request, which is not permitted";
+        return HttpResponse::BadGateway().body(REFUSED);
+    }
+    let mut response = HttpResponse::build(StatusCode::from_u16(code).unwrap_or(StatusCode::BAD_GATEWAY));
+    for (name, value) in answer.headers() {
+        if HOP_BY_HOP.contains(&name.as_str()) || name == "audit-id" || name == "content-length" {
+            continue;
+        }
+        if let (Ok(name), Ok(value)) =
+            (HeaderName::from_bytes(name.as_str().as_bytes()), HeaderValue::from_bytes(value.as_bytes()))
+        {
+            response.append_header((name, value));
+        }
+    }
+    if !audit_id.is_empty() {
+        response.insert_header(("Audit-Id", audit_id));
+    }
+    let length = answer.headers().get("content-length").and_then(|l| l.to_str().ok()).and_then(|l| l.parse().ok());
+    let mut chunks = answer.into_body().into_data_stream().map(|chunk| chunk.map_err(std::io::Error::other));
+    let chunks = futures::stream::poll_fn(move |cx| {
+        if rest.as_mut().is_some_and(|rest| rest.poll_unpin(cx).is_ready()) {
+            rest = None;
+        }
+        chunks.poll_next_unpin(cx)
+    });
+    match length {
+        Some(length) => response.body(actix_web::body::SizedStream::new(length, chunks)),
+        None => response.streaming(chunks),
+    }
+}
+
+/// A body that keeps something until it has ended.
+pub struct Holding<T> {
+    body: actix_web::body::BoxBody,
+    _kept: T,
+}
+
+/// Keeps `kept` for as long as the answer is written.
+pub fn holding<T: Unpin + 'static>(response: HttpResponse, kept: T) -> HttpResponse {
+    response.map_body(|_, body| actix_web::body::BoxBody::new(Holding { body, _kept: kept }))
+}
+
+impl<T: Unpin> MessageBody for Holding<T> {
+    type Error = <actix_web::body::BoxBody as MessageBody>::Error;
+
+    fn size(&self) -> BodySize {
+        self.body.size()
+    }
+
+    fn poll_next(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<Bytes, Self::Error>>> {
+        std::pin::Pin::new(&mut self.body).poll_next(cx)
+    }
+}

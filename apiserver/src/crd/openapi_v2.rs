@@ -1,0 +1,245 @@
+//! What a custom resource adds to the OpenAPI v2 document: its paths, and its schema without what version 2 cannot say.
+//!
+//! Made from what [`super::openapi`] says in version 3, once per row, when somebody asks for the document.
+
+use proto::Value;
+use proto::resources::Resource;
+use serde_json::{Map, json};
+
+use super::definition::Served;
+use super::openapi::{add_object_fields, kind, list_schema, operations, type_name};
+
+/// A row's part of the document, ready to be put into it.
+#[derive(Debug)]
+pub struct Pieces {
+    /// Members of `paths`, a comma before each.
+    pub paths: Vec<u8>,
+    /// Members of `definitions`, likewise.
+    pub definitions: Vec<u8>,
+    /// Both in protobuf.
+    pub protobuf: Vec<u8>,
+}
+
+const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
+const EMBEDDED: &str = "x-kubernetes-embedded-resource";
+
+impl Pieces {
+    /// Of a row.
+    pub fn of(row: &Resource, served: &Served) -> Self {
+        let name = type_name(row, &row.kind);
+        let mut list = list_schema(row, &name);
+        rename(&mut list);
+        let definitions = [(name.clone(), object(row, served)), (type_name(row, &row.list_kind), list)];
+        let mut paths = Map::new();
+        operations(row, &name, &mut paths);
+        for item in paths.values_mut() {
+            *item = path(item);
+        }
+        Self::new(&paths, &definitions.into_iter().collect())
+    }
+
+    /// Of paths and definitions as they are.
+    pub fn new(paths: &Map<String, Value>, definitions: &Map<String, Value>) -> Self {
+        fn each(map: &Map<String, Value>) -> impl Iterator<Item = (&str, &Value)> {
+            map.iter().map(|(name, value)| (name.as_str(), value))
+        }
+        Self {
+            paths: proto::openapi::v2_members(each(paths)),
+            definitions: proto::openapi::v2_members(each(definitions)),
+            protobuf: proto::openapi::v2_protobuf_members(each(paths), each(definitions)),
+        }
+    }
+}
+
+fn object(row: &Resource, served: &Served) -> Value {
+    let preserves = served.text[PRESERVE] == true;
+    // With any property named, kubectl would take all others for mistakes.
+    let mut schema = if preserves { json!({"type": "object"}) } else { simple(&served.text) };
+    if let Some(map) = schema.as_object_mut() {
+        if !preserves {
+            add_object_fields(map);
+        }
+        map.insert("x-kubernetes-group-version-kind".to_owned(), json!([kind(row, &row.kind)]));
+    }
+    rename(&mut schema);
+    schema
+}
+
+/// Drops what version 2 does not know, and what its readers stumble over.
+fn simple(schema: &Value) -> Value {
+    let mut map = schema.as_object().cloned().unwrap_or_default();
+    for word in ["allOf", "anyOf", "oneOf", "not", "example", "externalDocs", "id", "$schema"] {
+        map.remove(word);
+    }
+    let nullable = map.remove("nullable") == Some(Value::Bool(true));
+    let preserves = map.get(PRESERVE) == Some(&Value::Bool(true));
+    if nullable {
+        map.remove("type");
+    }
+    if nullable || preserves {
+        map.remove("items");
+        map.remove("properties");
+    }
+    let untyped = match map.get("type").and_then(Value::as_str) {
+        Some("array") => !map.contains_key("items"),
+        Some("object") => preserves,
+        _ => false,
+    };
+    if untyped {
+        map.remove("type");
+    }
+    requirements(&mut map);
+    for word in ["items", "additionalProperties"] {
+        if let Some(inner) = map.get(word).filter(|inner| inner.is_object()) {
+            map.insert(word.to_owned(), simple(inner));
+        }
+    }
+    if let Some(properties) = map.get("properties").and_then(Value::as_object) {
+        let simple: Map<String, Value> = properties.iter().map(|(n, s)| (n.clone(), simple(s))).collect();
+        map.insert("properties".to_owned(), Value::Object(simple));
+    }
+    if map.get(EMBEDDED) == Some(&Value::Bool(true)) && !preserves {
+        embed(&mut map);
+    }
+    Value::Object(map)
+}
+
+/// What may be null need not be there.
+fn requirements(map: &mut Map<String, Value>) {
+    let is_nullable = |schema: Option<&Value>| schema.is_some_and(|s| s["nullable"] == true);
+    let Some(required) = map.get("required").and_then(Value::as_array) else { return };
+    let properties = map.get("properties").and_then(Value::as_object);
+    let kept: Vec<Value> = required
+        .iter()
+        .filter(|name| !is_nullable(properties.and_then(|p| p.get(name.as_str().unwrap_or("")))))
+        .cloned()
+        .collect();
+    if kept.is_empty() || is_nullable(map.get("additionalProperties")) {
+        map.remove("required");
+    } else {
+        map.insert("required".to_owned(), Value::Array(kept));
+    }
+}
+
+/// An object within an object has its fields, too.
+fn embed(map: &mut Map<String, Value>) {
+    add_object_fields(map);
+    let required = map.entry("required").or_insert_with(|| json!([]));
+    if let Some(required) = required.as_array_mut() {
+        for name in ["kind", "apiVersion"] {
+            if !required.iter().any(|r| r == name) {
+                required.push(json!(name));
+            }
+        }
+    }
+}
+
+/// References as version 2 writes them; `allOf` around one was only needed to say more about it.
+fn rename(schema: &mut Value) {
+    match schema {
+        Value::Object(map) => {
+            if let Some(Value::Array(all)) = map.get_mut("allOf")
+                && let Some(reference) = all.first().and_then(|one| one.get("$ref")).cloned()
+            {
+                map.remove("allOf");
+                map.insert("$ref".to_owned(), reference);
+            }
+            if let Some(Value::String(reference)) = map.get_mut("$ref") {
+                *reference = reference.replace("#/components/schemas/", "#/definitions/");
+            }
+            map.values_mut().for_each(rename);
+        }
+        Value::Array(list) => list.iter_mut().for_each(rename),
+        _ => {}
+    }
+}
+
+fn parameter(of: &Value) -> Value {
+    let mut out = of.as_object().cloned().unwrap_or_default();
+    if let Some(schema) = out.remove("schema") {
+        for word in ["type", "uniqueItems"] {
+            if let Some(value) = schema.get(word) {
+                out.insert(word.to_owned(), value.clone());
+            }
+        }
+    }
+    Value::Object(out)
+}
+
+fn parameters(of: &Value) -> Vec<Value> {
+    of["parameters"].as_array().into_iter().flatten().map(parameter).collect()
+}
+
+/// The schema a body has, whatever its media type.
+fn content(body: &Value) -> Option<&Value> {
+    body["content"].as_object()?.values().next()?.get("schema")
+}
+
+fn path(item: &Value) -> Value {
+    let mut out = Map::new();
+    for (method, operation) in item.as_object().into_iter().flatten() {
+        if method == "parameters" {
+            out.insert(method.clone(), Value::Array(parameters(item)));
+            continue;
+        }
+        let mut new = operation.as_object().cloned().unwrap_or_default();
+        let mut list: Vec<Value> = Vec::new();
+        if let Some(body) = new.remove("requestBody") {
+            let types: Vec<&String> = body["content"].as_object().into_iter().flatten().map(|(t, _)| t).collect();
+            let consumes =
+                if method == "patch" { json!(types) } else { json!(["application/json", "application/yaml"]) };
+            list.push(json!({"name": "body", "in": "body", "required": true, "schema": content(&body)}));
+            new.insert("consumes".to_owned(), consumes);
+        }
+        list.extend(parameters(operation));
+        let mut responses = Map::new();
+        for (code, response) in operation["responses"].as_object().into_iter().flatten() {
+            let mut said = json!({"description": response["description"]});
+            if let Some(schema) = content(response) {
+                said["schema"] = schema.clone();
+            }
+            responses.insert(code.clone(), said);
+        }
+        new.insert("parameters".to_owned(), Value::Array(list));
+        new.insert("responses".to_owned(), Value::Object(responses));
+        new.insert("produces".to_owned(), json!(["application/json", "application/yaml"]));
+        new.insert("schemes".to_owned(), json!(["https"]));
+        out.insert(method.clone(), Value::Object(new));
+    }
+    let mut out = Value::Object(out);
+    rename(&mut out);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_version_2_cannot_say_is_left_out() {
+        for (schema, wanted) in [
+            (
+                json!({"type": "object", "required": ["a", "b"], "properties": {
+                    "a": {"type": "object", "nullable": true, "properties": {"x": {"type": "string"}}},
+                    "b": {"type": "string", "pattern": "^x", "anyOf": [{"minLength": 1}], "description": "B"}}}),
+                json!({"type": "object", "required": ["b"], "properties": {
+                    "a": {}, "b": {"type": "string", "pattern": "^x", "description": "B"}}}),
+            ),
+            (
+                json!({"type": "object", PRESERVE: true, "properties": {"x": {"type": "string"}}}),
+                json!({PRESERVE: true}),
+            ),
+            (json!({"type": "array", "nullable": true, "items": {"type": "string"}}), json!({})),
+            (
+                json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}]}),
+                json!({"x-kubernetes-int-or-string": true}),
+            ),
+            (
+                json!({"type": "object", "additionalProperties": {"type": "array", "items": {"type": "object", "not": {}}}}),
+                json!({"type": "object", "additionalProperties": {"type": "array", "items": {"type": "object"}}}),
+            ),
+        ] {
+            assert_eq!(simple(&schema), wanted, "{schema}");
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Groups that other servers answer, and the API services of those that this one does.
+
+use base64::Engine as _;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::harness::{Client, Cluster, EXTENSION, Extension, Identity, etcd_is_missing};
+
+const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
+const NAME: &str = "v1.wardle.example.com";
+
+/// A cluster whose front proxy calls itself alice.
+async fn cluster() -> Cluster {
+    Cluster::start_with(|dir, pki| {
+        let (certificate, key) = pki.pair(&Identity::Alice).expect("a pair");
+        let file = |name: &str, text: &str| {
+            let path = dir.join(name);
+            std::fs::write(&path, text).expect("written");
+            path.display().to_string()
+        };
+        vec![
+            format!("--proxy-client-cert-file={}", file("proxy.crt", certificate)),
+            format!("--proxy-client-key-file={}", file("proxy.key", key)),
+            format!("--requestheader-client-ca-file={}", file("front.crt", &pki.ca)),
+            "--requestheader-allowed-names=alice".to_owned(),
+            "--requestheader-username-headers=X-Remote-User".to_owned(),
+            "--requestheader-group-headers=X-Remote-Group".to_owned(),
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+        ]
+    })
+    .await
+}
+
+fn service(ca: &str, port: u16) -> Value {
+    json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": NAME},
+        "spec": {"group": EXTENSION, "version": "v1", "groupPriorityMinimum": 1500, "versionPriority": 20,
+            "caBundle": base64::engine::general_purpose::STANDARD.encode(ca),
+            "service": {"namespace": "wardle", "name": "api", "port": port}}})
+}
+
+/// Waits until an API service's condition has a reason; its message.
+async fn until_reason(c: &Client, name: &str, wanted: &str) -> Value {
+    let path = format!("{SERVICES}?watch=1&timeoutSeconds=30&fieldSelector=metadata.name%3D{name}");
+    for enough in 1..20 {
+        let seen = c.watch(&path, enough).await;
+        let condition = seen.last().map(|e| e["object"]["status"]["conditions"][0].clone()).unwrap_or_default();
+        if condition["reason"] == wanted {
+            return condition;
+        }
+    }
+    panic!("{name} never became {wanted}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_server_answers() {
+    if etcd_is_missing() {
+        return;
+    }
+    let c = cluster().await;
+    let other = Extension::start(c.pki()).await;
+    let root = format!("/apis/{EXTENSION}/v1");
+    assert_eq!(c.get(&root).await.code, 404);
+
+    // Not before there is a service.
+    c.post("/api/v1/namespaces", json!({"metadata": {"name": "wardle"}})).await.ok();
+    c.post(SERVICES, service(&c.pki().ca, other.port())).await.ok();
+    let condition = until_reason(&c, NAME, "ServiceNotFound").await;
+    assert_eq!(condition["message"], "service/api in \"wardle\" is not present");
+    let refused = c.get(&root).await;
+    assert_eq!((refused.code, refused.text().as_str()), (503, "service unavailable\n"));
+    let stale = c.call("GET", "/apis", &[("Accept", AGGREGATED)], None).await.ok();
+    assert_eq!(version(&stale)["freshness"], "Stale");
+
+    let named = json!({"metadata": {"name": "api"}, "spec": {"type": "ExternalName", "externalName": "localhost"}});
+    c.post("/api/v1/namespaces/wardle/services", named).await.ok();
+    let condition = until_reason(&c, NAME, "Passed").await;
+    assert_eq!((&condition["status"], &condition["message"]), (&json!("True"), &json!("all checks passed")));
+
+    // It is told who asks, by somebody it can trust, and nothing that the caller made up.
+    let path = format!("{root}/namespaces/default/flunders/a?x=1%2F2");
+    let forged = [
+        ("X-Remote-User", "root"),
+        ("X-Remote-Extra-Scopes", "all"),
+        ("X-Custom", "kept"),
+        ("Authorization", "Bearer x"),
+    ];
+    let seen = c.call("POST", &path, &forged, Some(bytes::Bytes::from(vec![b'x'; 300_000]))).await.ok();
+    let header = |name: &str| seen["headers"][name].clone();
+    assert_eq!((&seen["peer"], &seen["path"], &seen["length"]), (&json!("alice"), &json!(path), &json!(300_000)));
+    assert_eq!(header("x-remote-user"), json!(["admin"]));
+    assert_eq!(header("x-remote-group"), json!(["system:masters", "system:authenticated"]));
+    assert_eq!((header("x-custom"), header("authorization")), (json!(["kept"]), Value::Null));
+    assert_eq!((header("x-remote-extra-scopes"), header("x-forwarded-proto")), (Value::Null, json!(["https"])));
+
+    // Whoever may not is not let through.
+    let alice = c.client(Identity::Alice);
+    let message = "flunders.wardle.example.com \"a\" is forbidden: User \"alice\" cannot get resource \"flunders\" in API group \"wardle.example.com\" in the namespace \"default\"";
+    alice.get(&path).await.fails(403, "Forbidden", message);
+
+    // Watches flow, redirects do not, connections switch.
+    let events = c.watch(&format!("{root}/flunders?watch=1"), 2).await;
+    assert_eq!((&events[0]["type"], &events[1]["type"]), (&json!("ADDED"), &json!("MODIFIED")));
+    let redirected = c.get(&format!("{root}/elsewhere")).await;
+    assert_eq!(redirected.code, 502);
+    let mut raw = c.connection().await;
+    let head =
+        format!("GET {root}/flunders/a/attach HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n");
+    raw.write_all(head.as_bytes()).await.expect("asked");
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\n") {
+        answer.push(raw.read_u8().await.expect("a head"));
+    }
+    assert!(answer.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&answer));
+    raw.write_all(b"hello").await.expect("written");
+    let mut back = [0; 5];
+    raw.read_exact(&mut back).await.expect("five bytes");
+    assert_eq!(&back, b"olleh");
+
+    // Discovery knows it.
+    let groups = c.get("/apis").await.ok();
+    let names: Vec<&str> =
+        groups["groups"].as_array().into_iter().flatten().filter_map(|g| g["name"].as_str()).collect();
+    assert_eq!(names.last(), Some(&EXTENSION));
+    assert_eq!(c.get(&format!("/apis/{EXTENSION}")).await.ok()["preferredVersion"]["version"], "v1");
+    let list = c.call("GET", "/apis", &[("Accept", AGGREGATED)], None).await.ok();
+    let found = version(&list);
+    assert_eq!((&found["freshness"], &found["resources"][0]["resource"]), (&json!("Current"), &json!("flunders")));
+    assert_eq!(c.get(&root).await.ok()["resources"][0]["kind"], "Flunder");
+
+    // OpenAPI has its part of what the server says, and nothing else.
+    let schemas = c.get("/openapi/v2").await.ok();
+    let place = format!("/apis/{EXTENSION}/v1/flunders");
+    assert!(schemas["paths"].get(&place).is_some() && schemas["paths"].get("/api/v1/pods").is_some());
+    assert!(schemas["paths"].get("/apis/other.example.com/v1/things").is_none());
+    assert_eq!(schemas["definitions"]["com.example.wardle.v1.Flunder"]["properties"]["spec"]["type"], "string");
+    assert!(schemas["definitions"]["io.k8s.api.core.v1.Pod"]["properties"].get("spec").is_some());
+    let index = c.get("/openapi/v3").await.ok();
+    let address = index["paths"][format!("apis/{EXTENSION}/v1")]["serverRelativeURL"].as_str().expect("an address");
+    let document = c.get(address).await;
+    assert_eq!((document.header("etag"), document.header("cache-control")), ("\"ABC\"", "public, immutable"));
+    assert!(document.ok()["components"]["schemas"].get("com.example.wardle.v1.Flunder").is_some());
+
+    // It breaks, and is back.
+    other.down(true);
+    let touch = |n: i64| json!({"metadata": {"annotations": {"touched": n.to_string()}}});
+    c.patch("/api/v1/namespaces/wardle/services/api", "merge-patch+json", touch(1)).await.ok();
+    let condition = until_reason(&c, NAME, "FailedDiscoveryCheck").await;
+    let at = format!("https://localhost:{}{root}", other.port());
+    let message = format!("failing or missing response from {at}: bad status from {at}: 500");
+    assert_eq!(condition["message"], message);
+    assert_eq!(c.get(&root).await.code, 503);
+    let list = c.call("GET", "/apis", &[("Accept", AGGREGATED)], None).await.ok();
+    let found = version(&list);
+    assert_eq!((&found["freshness"], &found["resources"][0]["resource"]), (&json!("Stale"), &json!("flunders")));
+    let metrics = c.get("/metrics").await.text();
+    assert!(metrics.contains(&format!("aggregator_unavailable_apiservice{{name=\"{NAME}\"}} 1")));
+    assert!(metrics.contains("reason=\"FailedDiscoveryCheck\""));
+    other.down(false);
+    c.patch("/api/v1/namespaces/wardle/services/api", "merge-patch+json", touch(2)).await.ok();
+    until_reason(&c, NAME, "Passed").await;
+    c.delete(&format!("{SERVICES}/{NAME}")).await.ok();
+    for _ in 0..200 {
+        if c.get(&root).await.code == 404 {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("the group stays after its API service went");
+}
+
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+fn version(list: &Value) -> Value {
+    let items = list["items"].as_array().expect("groups");
+    items.iter().find(|g| g["metadata"]["name"] == EXTENSION).expect("the group")["versions"][0].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn our_own_services_are_looked_after() {
+    if etcd_is_missing() {
+        return;
+    }
+    let c = cluster().await;
+    let local = until_reason(&c, "v1.apps", "Local").await;
+    assert_eq!(
+        (&local["status"], &local["message"]),
+        (&json!("True"), &json!("Local APIServices are always available"))
+    );
+
+    // Those of custom resources come, stay as they are, and go.
+    let schema = json!({"openAPIV3Schema": {"type": "object"}});
+    let defined = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "boats.aggregated.example.com"}, "spec": {"group": "aggregated.example.com", "scope": "Namespaced",
+            "names": {"plural": "boats", "kind": "Boat"}, "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}]}});
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    c.post(definitions, defined).await.ok();
+    let name = "v1.aggregated.example.com";
+    until_reason(&c, name, "Local").await;
+    let path = format!("{SERVICES}/{name}");
+    let made = c.get(&path).await.ok();
+    assert_eq!(made["metadata"]["labels"], json!({"kube-aggregator.kubernetes.io/automanaged": "true"}));
+    let spec = json!({"group": "aggregated.example.com", "version": "v1", "groupPriorityMinimum": 1000, "versionPriority": 100});
+    assert_eq!(made["spec"], spec);
+    let changed = c.patch(&path, "merge-patch+json", json!({"spec": {"versionPriority": 7}})).await.ok();
+    let since = changed["metadata"]["resourceVersion"].as_str().expect("a revision");
+    let watch =
+        format!("{SERVICES}?watch=1&timeoutSeconds=30&resourceVersion={since}&fieldSelector=metadata.name%3D{name}");
+    assert_eq!(c.watch(&watch, 1).await[0]["object"]["spec"], spec, "what is kept comes back");
+    c.delete(&format!("{definitions}/boats.aggregated.example.com")).await.ok();
+    let seen = c.watch(&watch, 2).await;
+    assert_eq!(seen.get(1).map(|e| e["type"].clone()), Some(json!("DELETED")));
+
+    // Those of compiled-in groups are an administrator's until the next start.
+    c.delete(&format!("{SERVICES}/v1.batch")).await.ok();
+    let mut c = c;
+    c.stop_server();
+    c.start_server().await;
+    until_reason(&c, "v1.batch", "Local").await;
+}
