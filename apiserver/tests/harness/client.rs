@@ -14,6 +14,7 @@ use super::pki::{Identity, Pki};
 type Https = hyper_rustls::HttpsConnector<HttpConnector>;
 
 /// Requests of one identity to one server.
+#[derive(Clone)]
 pub struct Client {
     http: HttpClient<Https, Full<Bytes>>,
     port: u16,
@@ -111,7 +112,8 @@ impl Client {
         b.body(Full::new(body.unwrap_or_default())).expect("request")
     }
 
-    async fn try_call(
+    /// Any request; an error where nobody answers.
+    pub async fn try_call(
         &self,
         method: &str,
         path: &str,
@@ -179,6 +181,28 @@ impl Client {
         let found = tokio::time::timeout(std::time::Duration::from_secs(30), found).await;
         assert!(found.is_ok(), "{path} never became as wanted: {last}");
         last
+    }
+
+    /// Frames of a watch, until `take` says so (true) or it ends (false).
+    pub async fn try_watch(&self, path: &str, mut take: impl FnMut(Value) -> bool) -> Result<bool, String> {
+        let response = self.http.request(self.request("GET", path, &[], None)).await.map_err(|e| format!("{e:?}"))?;
+        if response.status() != 200 {
+            return Ok(false);
+        }
+        let (mut body, mut text) = (response.into_body(), Vec::new());
+        while let Some(Ok(frame)) = body.frame().await {
+            if let Some(data) = frame.data_ref() {
+                text.extend_from_slice(data);
+            }
+            while let Some(end) = text.iter().position(|b| *b == b'\n') {
+                let line: Vec<u8> = text.drain(..=end).collect();
+                // What was cut off is told again when the watch is resumed.
+                if take(serde_json::from_slice(&line).map_err(|e| e.to_string())?) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// Frames of a watch, until `enough` or its end.

@@ -4,6 +4,7 @@
 mod client;
 mod extension;
 mod extension_schemas;
+pub mod histories;
 mod kms;
 mod pki;
 mod remote;
@@ -101,6 +102,8 @@ pub struct Cluster {
     admin: Client,
     /// Flags of this server; they take the place of those every server has.
     flags: Vec<String>,
+    /// More flags of etcd.
+    etcd_flags: Vec<String>,
 }
 
 impl Deref for Cluster {
@@ -119,6 +122,14 @@ impl Cluster {
 
     /// Starts both with flags of one's own, which may name files in the folder given.
     pub async fn start_with(flags: impl FnOnce(&std::path::Path, &Pki) -> Vec<String>) -> Self {
+        Self::start_on(Vec::new(), flags).await
+    }
+
+    /// The same on an etcd with flags of its own.
+    pub async fn start_on(
+        etcd_flags: Vec<String>,
+        flags: impl FnOnce(&std::path::Path, &Pki) -> Vec<String>,
+    ) -> Self {
         // Another test of this process may have done it.
         let _ = rustls::crypto::ring::default_provider().install_default();
         // Memory, where there is some for files: etcd waits for the disk on every write.
@@ -131,7 +142,7 @@ impl Cluster {
         let (etcd_port, peer_port) = (free_port(), free_port());
         let flags = flags(&dir, &pki);
         let mut cluster =
-            Self { flags, dir, etcd: None, guard: None, etcd_port, peer_port, port, server: None, pki, admin };
+            Self { flags, etcd_flags, dir, etcd: None, guard: None, etcd_port, peer_port, port, server: None, pki, admin };
         cluster.start_etcd();
         cluster.start_server().await;
         cluster
@@ -176,6 +187,7 @@ impl Cluster {
             .args(["--initial-advertise-peer-urls", &p, "--initial-cluster", &format!("default={p}")])
             .arg("--data-dir")
             .arg(self.dir.join("etcd"))
+            .args(&self.etcd_flags)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -201,6 +213,33 @@ impl Cluster {
         for child in [self.guard.take(), self.etcd.take()].iter_mut().flatten() {
             child.kill().and_then(|()| child.wait()).expect("it ends");
         }
+    }
+
+    /// Stops etcd's process in its tracks (`STOP`), or lets it go on (`CONT`).
+    pub fn signal_etcd(&self, signal: &str) {
+        let id = self.etcd.as_ref().expect("etcd runs").id().to_string();
+        let sent = Command::new("kill").args(["-s", signal, &id]).status().expect("a signal");
+        assert!(sent.success(), "{signal}");
+    }
+
+    /// Tells the server to go down, as SIGTERM does, and does not wait.
+    pub fn tell_to_stop(&self) {
+        if let Some((shutdown, _)) = &self.server {
+            shutdown.trigger();
+        }
+    }
+
+    /// Another server on the same etcd, ready, with its port.
+    pub async fn start_beside(&self) -> (u16, Member) {
+        let port = free_port();
+        let member = Member(Some(run(self.arguments(port, &self.flags))));
+        let client = Client::new(port, &self.pki, Identity::Admin);
+        let give_up = Instant::now() + Duration::from_secs(60);
+        while !client.try_get("/readyz").await.is_ok_and(|a| a.code == 200) {
+            assert!(Instant::now() < give_up, "the second server did not become ready");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        (port, member)
     }
 
     /// The command line of a server on a port, with flags of its own.
