@@ -55,6 +55,13 @@ fn services(flags: &FlagSet) -> anyhow::Result<Services> {
     Ok(Services { ranges, ports })
 }
 
+/// What the caches may keep of encoded objects, in bytes.
+fn encodings(flags: &FlagSet) -> anyhow::Result<usize> {
+    let megabytes = flags.integer("watch-cache-encodings-mb");
+    let megabytes = usize::try_from(megabytes).ok().filter(|mb| *mb <= 1 << 20);
+    Ok(megabytes.context("--watch-cache-encodings-mb must be between 0 and 1048576")? << 20)
+}
+
 async fn connect(flags: &FlagSet) -> anyhow::Result<Store> {
     let options = storage::Options {
         servers: flags.list("etcd-servers"),
@@ -124,7 +131,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let closing = tokio_util::sync::CancellationToken::new();
     let closed = Shutdown::from(closing.clone());
     let encryption = encryption(&flags, &store, &tasks, &closed).await?;
-    let (hub, asks) = Hub::new(store.clone());
+    let (hub, asks) = Hub::new(store.clone(), encodings(&flags)?);
     tasks.spawn("watch-cache", until(&closed, hub.clone().follow()));
     tasks.spawn("revision-reader", until(&closed, hub.clone().answer(asks)));
     let compaction = flags.duration("etcd-compaction-interval");

@@ -32,6 +32,8 @@ const AGAIN: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_secs(5);
 /// Pause after a failed write.
 const PAUSE: Duration = Duration::from_millis(500);
+/// The same at start, where others wait for it.
+const AT_START: Duration = Duration::from_millis(50);
 /// Writes under way at once.
 const WRITES: usize = 32;
 
@@ -290,6 +292,11 @@ impl Controller {
             (None, None) => Arc::new(json!({"version": service.version})),
         };
         self.found.insert(service.key(), Discovered { entry, fresh });
+        // Here it counts at once; others learn of it from the condition.
+        let condition = &done.condition;
+        let mut judged = (*service).clone();
+        judged.available = Some((condition.status.to_owned(), condition.reason.to_owned(), condition.message.clone()));
+        self.take(judged);
         self.publish();
         if says(&service, &done.condition) {
             return;
@@ -317,7 +324,11 @@ impl Controller {
         let slices = seen("discovery.k8s.io", "endpointslices");
         let due = self.checks.values().filter(|c| !c.running).map(|c| c.due).min();
         let due = due.unwrap_or_else(|| Instant::now() + AGAIN);
-        let retry = if generation.is_none() { PAUSE } else { AGAIN };
+        let retry = match (self.first, generation.is_none()) {
+            (true, true) => AT_START,
+            (false, true) => PAUSE,
+            _ => AGAIN,
+        };
         tokio::select! {
             done = self.running.next(), if !self.running.is_empty() => {
                 if let Some(done) = done {

@@ -121,6 +121,11 @@ impl Aggregator {
         }))
     }
 
+    /// The server that answers a group version, unless it is this one. Asked of every request.
+    pub fn remote(&self, group: &str, version: &str) -> Option<Arc<Remote>> {
+        self.directory.load().remote(group, version).cloned()
+    }
+
     /// What is known now.
     pub fn directory(&self) -> Arc<Directory> {
         self.directory.load_full()

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use etcd_client::{EventType, KeyValue, WatchOptions};
@@ -25,8 +26,6 @@ use crate::storage::{self, Store, Stored, codec};
 
 /// Entries per page of an initial list.
 const PAGE: i64 = 10_000;
-/// Bytes of encodings that are kept with their objects.
-const ENCODINGS: usize = 64 << 20;
 /// Bytes of cells of tables that are kept with their objects; they are small, and cost the most to make.
 const CELLS: usize = 16 << 20;
 /// Bytes of compressed pieces of lists.
@@ -57,8 +56,23 @@ enum Phase {
 
 struct Slot {
     resource: Row,
+    /// Changes that came from etcd, and lists that were read.
+    received: AtomicU64,
+    initialized: AtomicU64,
     cacher: Arc<Cacher>,
     phase: Mutex<Phase>,
+}
+
+/// How one cache is doing.
+pub struct Tally {
+    /// Whose.
+    pub row: Row,
+    /// Changes that came from etcd.
+    pub received: u64,
+    /// Lists that were read.
+    pub initialized: u64,
+    /// The newest change it knows.
+    pub revision: i64,
 }
 
 /// See the module.
@@ -78,14 +92,16 @@ pub struct Hub {
 
 impl Hub {
     /// Creates the hub; its two loops ([`Hub::follow`] and [`Hub::answer`]) are to be run by the caller.
-    pub fn new(store: Store) -> (Arc<Self>, mpsc::Receiver<oneshot::Sender<i64>>) {
+    ///
+    /// `encodings` bounds the bytes of encodings that are kept with their objects (`--watch-cache-encodings-mb`).
+    pub fn new(store: Store, encodings: usize) -> (Arc<Self>, mpsc::Receiver<oneshot::Sender<i64>>) {
         let (asks, receiver) = mpsc::channel(READERS);
         let hub = Self {
             store,
             slots: RwLock::default(),
             processed: watch::Sender::new(0),
             asks,
-            budget: Budget::new(ENCODINGS),
+            budget: Budget::new(encodings),
             cells: Budget::new(CELLS),
             packs: Packs::new(PACKS),
             recalling: tokio::sync::Mutex::default(),
@@ -131,6 +147,17 @@ impl Hub {
         self.slots.read().values().map(|s| (name(&s.resource), s.cacher.len())).collect()
     }
 
+    /// How the caches that run are doing.
+    pub fn tallies(&self) -> Vec<Tally> {
+        let tally = |slot: &Arc<Slot>| Tally {
+            row: slot.resource.clone(),
+            received: slot.received.load(Ordering::Relaxed),
+            initialized: slot.initialized.load(Ordering::Relaxed),
+            revision: slot.cacher.revision(),
+        };
+        self.slots.read().values().map(tally).collect()
+    }
+
     /// The cache of a resource, started if it was not. It may still be loading.
     pub fn cacher(self: &Arc<Self>, resource: &Row) -> Arc<Cacher> {
         let prefix = self.prefix(resource);
@@ -141,6 +168,8 @@ impl Hub {
         let slot = slots.entry(prefix.clone()).or_insert_with(|| {
             let slot = Arc::new(Slot {
                 resource: resource.clone(),
+                received: AtomicU64::new(0),
+                initialized: AtomicU64::new(0),
                 cacher: Arc::default(),
                 phase: Mutex::new(Phase::Loading(Vec::new())),
             });
@@ -299,6 +328,7 @@ impl Hub {
     async fn dispatch(self: &Arc<Self>, kind: EventType, kv: &KeyValue) {
         let Ok(key) = kv.key_str() else { return };
         let Some((prefix, slot)) = self.slot_of(key) else { return };
+        slot.received.fetch_add(1, Ordering::Relaxed);
         let pending = match kind {
             EventType::Put => match self.store.open(kv.clone()).await {
                 Ok(stored) => Pending::Put(stored),
@@ -374,6 +404,7 @@ fn join(prefix: usize, slot: &Slot, entries: Vec<Arc<Entry>>, revision: i64) -> 
         return false;
     }
     *phase = Phase::Ready;
+    slot.initialized.fetch_add(1, Ordering::Relaxed);
     slot.cacher.reset(entries, revision);
     for pending in queue {
         apply(prefix, slot, pending);

@@ -10,6 +10,7 @@ mod entry;
 mod history;
 mod hub;
 mod index;
+mod meters;
 pub mod packs;
 mod reader;
 mod state;
@@ -18,6 +19,7 @@ pub use cacher::{Begin, CacheError, Cacher, Filter, Message, Scope, Snapshot, St
 pub use encoded::{Budget, Encoded};
 pub use entry::{Change, Entry, Live, Raw, Seen};
 pub use hub::Hub;
+pub use meters::Meters;
 pub use index::{By, Term};
 pub use packs::{Pack, Packs};
 pub use reader::CacheReader;

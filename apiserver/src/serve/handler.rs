@@ -71,6 +71,7 @@ struct Counters {
     duration: HistogramVec,
     long_running: GaugeVec,
     objects: GaugeVec,
+    caches: crate::cache::Meters,
 }
 
 impl Server {
@@ -114,6 +115,7 @@ impl Server {
                 "Number of stored objects at the time of last check.",
                 &["resource"],
             ),
+            caches: crate::cache::Meters::default(),
         };
         Self {
             engine,
@@ -137,6 +139,7 @@ impl Server {
             #[allow(clippy::cast_precision_loss)]
             self.counters.objects.with_label_values(&[&resource]).set(count as f64);
         }
+        self.counters.caches.publish(&self.engine.hub);
         if let Some(flow) = self.flow() {
             flow.publish();
         }
@@ -455,11 +458,10 @@ impl Admitted<'_> {
 
     async fn answer(&mut self, payload: web::Payload) -> HttpResponse {
         let Asked { req, info, query, .. } = *self.asked;
-        let directory = self.server.aggregator.directory();
-        if info.api_prefix == "apis"
-            && let Some(remote) = directory.remote(&info.api_group, &info.api_version)
+        if !info.api_group.is_empty()
+            && let Some(remote) = self.server.aggregator.remote(&info.api_group, &info.api_version)
         {
-            return self.elsewhere(payload, remote).await;
+            return self.elsewhere(payload, &remote).await;
         }
         if !info.is_resource {
             return paths::serve(self.server, info, req.method().as_str(), query, self.shape).await;

@@ -126,10 +126,7 @@ impl Cluster {
     }
 
     /// The same on an etcd with flags of its own.
-    pub async fn start_on(
-        etcd_flags: Vec<String>,
-        flags: impl FnOnce(&std::path::Path, &Pki) -> Vec<String>,
-    ) -> Self {
+    pub async fn start_on(etcd_flags: Vec<String>, flags: impl FnOnce(&std::path::Path, &Pki) -> Vec<String>) -> Self {
         // Another test of this process may have done it.
         let _ = rustls::crypto::ring::default_provider().install_default();
         // Memory, where there is some for files: etcd waits for the disk on every write.
@@ -141,8 +138,19 @@ impl Cluster {
         let admin = Client::new(port, &pki, Identity::Admin);
         let (etcd_port, peer_port) = (free_port(), free_port());
         let flags = flags(&dir, &pki);
-        let mut cluster =
-            Self { flags, etcd_flags, dir, etcd: None, guard: None, etcd_port, peer_port, port, server: None, pki, admin };
+        let mut cluster = Self {
+            flags,
+            etcd_flags,
+            dir,
+            etcd: None,
+            guard: None,
+            etcd_port,
+            peer_port,
+            port,
+            server: None,
+            pki,
+            admin,
+        };
         cluster.start_etcd();
         cluster.start_server().await;
         cluster

@@ -40,15 +40,9 @@ fn service(ca: &str, port: u16) -> Value {
 
 /// Waits until an API service's condition has a reason; its message.
 async fn until_reason(c: &Client, name: &str, wanted: &str) -> Value {
-    let path = format!("{SERVICES}?watch=1&timeoutSeconds=30&fieldSelector=metadata.name%3D{name}");
-    for enough in 1..20 {
-        let seen = c.watch(&path, enough).await;
-        let condition = seen.last().map(|e| e["object"]["status"]["conditions"][0].clone()).unwrap_or_default();
-        if condition["reason"] == wanted {
-            return condition;
-        }
-    }
-    panic!("{name} never became {wanted}");
+    let path = format!("{SERVICES}?watch=1&timeoutSeconds=60&fieldSelector=metadata.name%3D{name}");
+    let found = c.watch_until(&path, |o| o["status"]["conditions"][0]["reason"] == wanted).await;
+    found["status"]["conditions"][0].clone()
 }
 
 #[tokio::test(flavor = "multi_thread")]

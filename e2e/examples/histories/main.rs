@@ -67,8 +67,7 @@ async fn main() -> anyhow::Result<()> {
     let seconds: u64 = args.next().map_or(Ok(30), |n| n.parse())?;
     let workers: usize = args.next().map_or(Ok(8), |n| n.parse())?;
     let mut world = World::start(&binary, SERVERS).await;
-    let clients: Vec<Client> =
-        world.ports.iter().map(|port| Client::new(*port, &world.pki, Identity::Admin)).collect();
+    let clients: Vec<Client> = world.ports.iter().map(|port| Client::new(*port, &world.pki, Identity::Admin)).collect();
     let client = move |n: usize| clients[n].clone();
     let breaking = break_things(&mut world, Dice(seed), seconds);
     let history = histories::run(seed, workers, SERVERS, client, breaking).await;

@@ -5,7 +5,7 @@ pub mod check;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -19,7 +19,7 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const LABEL: &str = "labelSelector=history%3Dyes";
 /// Objects that are fought over.
 const NAMES: u64 = 6;
-/// The last object written: watches end with it.
+/// The last object written.
 const END: &str = "end";
 /// A request that is not answered in this time has no known outcome.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -71,7 +71,8 @@ impl Worker {
         let body = body.map(|b| Bytes::from(b.to_string()));
         let headers = [("Content-Type", kind)];
         let headers = if kind.is_empty() { &headers[..0] } else { &headers[..] };
-        let answer = tokio::time::timeout(PATIENCE, self.client.try_call(method, path, headers, body)).await.ok()?.ok()?;
+        let answer =
+            tokio::time::timeout(PATIENCE, self.client.try_call(method, path, headers, body)).await.ok()?.ok()?;
         Some((answer.code, answer.json()))
     }
 
@@ -119,9 +120,7 @@ impl Worker {
             _ => {
                 let began = self.now();
                 let Some((200, list)) = self.ask("GET", &format!("{MAPS}?{LABEL}"), "", None).await else { return };
-                let of = |o: &Value| {
-                    (o["metadata"]["name"].as_str().unwrap_or("").to_owned(), (mark(o), revision(o)))
-                };
+                let of = |o: &Value| (o["metadata"]["name"].as_str().unwrap_or("").to_owned(), (mark(o), revision(o)));
                 let items = list["items"].as_array().into_iter().flatten().map(of).collect();
                 self.lists.push(List { began, revision: revision(&list), items });
             }
@@ -129,8 +128,8 @@ impl Worker {
     }
 }
 
-/// Follows one server from a revision to the last object, resuming where it was whenever the stream ends.
-async fn follow(client: Client, from: i64, give_up: Instant) -> Vec<Event> {
+/// Follows one server from a revision to the target, once there is one, resuming where it was whenever the stream ends.
+async fn follow(client: Client, from: i64, target: Arc<AtomicI64>, give_up: Instant) -> Vec<Event> {
     let (mut events, mut last) = (Vec::new(), from);
     while Instant::now() < give_up {
         let path = format!("{MAPS}?watch=1&{LABEL}&timeoutSeconds=20&resourceVersion={last}");
@@ -149,7 +148,8 @@ async fn follow(client: Client, from: i64, give_up: Instant) -> Vec<Event> {
                 last = last.max(event.revision);
                 events.push(event);
             }
-            events.last().is_some_and(|e| e.name == END || e.kind == "ERROR")
+            let target = target.load(Ordering::Acquire);
+            (target > 0 && last >= target) || events.last().is_some_and(|e| e.kind == "ERROR")
         };
         if let Ok(true) = client.try_watch(&path, &mut take).await {
             break;
@@ -172,7 +172,9 @@ pub async fn run(
     let from = revision(&first.get(MAPS).await.ok());
     let (start, stop) = (Instant::now(), Arc::new(AtomicBool::new(false)));
     let give_up = start + Duration::from_secs(600);
-    let watches: Vec<_> = (0..servers).map(|n| tokio::spawn(follow(client(n), from, give_up))).collect();
+    let target = Arc::new(AtomicI64::new(0));
+    let watches: Vec<_> =
+        (0..servers).map(|n| tokio::spawn(follow(client(n), from, target.clone(), give_up))).collect();
     let running: Vec<_> = (0..workers)
         .map(|id| {
             let dice = Dice(seed ^ (id as u64).wrapping_mul(0x1234_5678_9abc_def1));
@@ -196,16 +198,27 @@ pub async fn run(
         history.writes.extend(worker.writes);
         history.lists.extend(worker.lists);
     }
-    let mut last =
-        Worker { id: workers, client: first, dice: Dice(0), start, writes: Vec::new(), lists: Vec::new() };
+    let mut last = Worker { id: workers, client: first, dice: Dice(0), start, writes: Vec::new(), lists: Vec::new() };
     while !last.writes.iter().any(|w| matches!(w.outcome, Outcome::Done(_))) && Instant::now() < give_up {
         let mark = format!("end-{}", last.writes.len());
-        let answer = last.ask("PATCH", &format!("{MAPS}/{END}?fieldManager=h&force=true"), APPLY, Some(applied(&mark))).await;
+        let answer =
+            last.ask("PATCH", &format!("{MAPS}/{END}?fieldManager=h&force=true"), APPLY, Some(applied(&mark))).await;
         last.remember(END, Wish::Mark(mark), answer);
     }
-    history.writes.extend(last.writes);
+    let end = last.writes.iter().find_map(|w| if let Outcome::Done(at) = w.outcome { Some(at) } else { None });
+    let end = end.unwrap_or(i64::MAX);
+    history.writes.append(&mut last.writes);
+    target.store(end, Ordering::Release);
+    // Those who were there already learn from one more change that they may go.
+    while watches.iter().any(|w| !w.is_finished()) && Instant::now() < give_up {
+        let nudge = format!("nudge-{}", last.now());
+        last.ask("PATCH", &format!("{MAPS}/{END}?fieldManager=h&force=true"), APPLY, Some(applied(&nudge))).await;
+        tokio::time::sleep(PAUSE).await;
+    }
     for watch in watches {
-        history.watches.push(watch.await.expect("a watcher"));
+        let mut events = watch.await.expect("a watcher");
+        events.retain(|e| e.revision <= end);
+        history.watches.push(events);
     }
     history
 }
