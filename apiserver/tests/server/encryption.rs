@@ -115,4 +115,15 @@ async fn a_key_management_service_is_asked_once() {
         reads_well(&cluster.get(&format!("{SECRETS}/{name}?resourceVersion=0")).await.ok());
     }
     assert_eq!(kms.decrypted() - before, 1, "one seed, one question");
+    let metrics = cluster.get("/metrics").await.text();
+    let latency = "apiserver_envelope_encryption_kms_operations_latency_seconds_count";
+    for method in ["Status", "Encrypt", "Decrypt"] {
+        let labels = format!(
+            "grpc_status_code=\"OK\",method_name=\"/v2.KeyManagementService/{method}\",provider_name=\"vault\""
+        );
+        assert!(metrics.contains(&format!("{latency}{{{labels}}}")), "{method}");
+    }
+    assert!(metrics.contains("apiserver_envelope_encryption_dek_source_cache_size{provider_name=\"vault\"}"));
+    let initialized = "apiserver_watch_cache_initializations_total{group=\"\",resource=\"secrets\"} 1";
+    assert!(metrics.contains(initialized), "the caches are counted");
 }

@@ -20,6 +20,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
 use super::ciphers::{Aes, gcm_open, gcm_seal};
+use super::meters::Meters;
 use super::{Error, Opened};
 
 /// How long writes go on after the service last confirmed its key.
@@ -163,6 +164,7 @@ pub struct Kms {
     opened: Mutex<HashMap<[u8; 32], Arc<Source>>>,
     health: Mutex<Result<(), String>>,
     asking: tokio::sync::Mutex<()>,
+    meters: Meters,
 }
 
 fn failed(what: &str, why: impl std::fmt::Display) -> Error {
@@ -198,6 +200,7 @@ impl Kms {
             opened: Mutex::default(),
             health: Mutex::new(Err("not asked yet".to_owned())),
             asking: tokio::sync::Mutex::default(),
+            meters: Meters::new(),
         }
     }
 
@@ -223,9 +226,22 @@ impl Kms {
             let path = PathAndQuery::from_static(method);
             let codec = ProstCodec::<Q, A>::default();
             let answer = grpc.unary(tonic::Request::new(question), path, codec).await;
-            answer.map(tonic::Response::into_inner).map_err(|e| failed("kms", e.message()))
+            Ok(answer.map(tonic::Response::into_inner))
         };
-        tokio::time::timeout(self.timeout, call).await.map_err(|_| failed("kms", "context deadline exceeded"))?
+        let started = Instant::now();
+        let outcome: Result<Result<Result<A, tonic::Status>, Error>, _> =
+            tokio::time::timeout(self.timeout, call).await;
+        let code = match &outcome {
+            Ok(Ok(Ok(_))) => "OK".to_owned(),
+            Ok(Ok(Err(status))) => format!("{:?}", status.code()),
+            Ok(Err(_)) => "Unavailable".to_owned(),
+            Err(_) => "DeadlineExceeded".to_owned(),
+        };
+        self.meters.asked(&self.name, method, &code, started.elapsed());
+        match outcome {
+            Ok(answer) => answer?.map_err(|e| failed("kms", e.message())),
+            Err(_) => Err(failed("kms", "context deadline exceeded")),
+        }
     }
 
     /// Asks the service how it is, and takes a new seed when it has a new key.
@@ -246,6 +262,7 @@ impl Kms {
             return Err(Error::Kms(format!("got unexpected healthz status: {}", status.healthz)));
         }
         if status.key_id.is_empty() || status.key_id.len() > LONGEST_KEY_ID {
+            self.meters.invalid_key(&self.name, if status.key_id.is_empty() { "empty" } else { "too_long" });
             return Err(Error::Kms("expected KMSv2 KeyID to be set, got an empty or too long one".to_owned()));
         }
         let until = asked + CONFIRMED_FOR;
@@ -280,6 +297,7 @@ impl Kms {
             opened.clear();
         }
         opened.insert(key, source);
+        self.meters.remembers(&self.name, opened.len());
     }
 
     pub(super) async fn seal(&self, path: &str, plain: &[u8]) -> Result<Vec<u8>, Error> {

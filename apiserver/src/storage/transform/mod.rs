@@ -10,6 +10,7 @@
 mod ciphers;
 mod config;
 mod kms;
+mod meters;
 mod reload;
 
 use std::sync::Arc;
