@@ -287,6 +287,31 @@ async fn version_2_of_openapi_follows() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_webhooks_add_is_pruned_and_completed() {
+    let Some((c, ns)) = workspace("crd-mutated").await else { return };
+    let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+        "parts": {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string"}, "size": {"type": "integer", "default": 3}}}}}}}});
+    let versions = json!([{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]);
+    define(&c, definition("mutated.example.com", "things", "Thing", versions)).await;
+    let hook = Webhook::start(cluster().await.expect("cluster").pki(), |_, _| {
+        let patch = json!([{"op": "add", "path": "/spec/parts", "value": [{"name": "a", "colour": "red"}]}, {"op": "add", "path": "/other", "value": 1}]);
+        let patch = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, patch.to_string());
+        Some(json!({"allowed": true, "patchType": "JSONPatch", "patch": patch}))
+    })
+    .await;
+    let path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+    let webhook = json!({"name": "parts.mutated.example.com", "clientConfig": hook.config("/"), "sideEffects": "None",
+        "admissionReviewVersions": ["v1"], "rules": [{"apiGroups": ["mutated.example.com"], "apiVersions": ["v1"],
+            "operations": ["CREATE"], "resources": ["things"]}]});
+    c.post(path, json!({"metadata": {"name": "crd-mutated"}, "webhooks": [webhook]})).await.ok();
+    let things = format!("{}/things", ns.replace("/api/v1", "/apis/mutated.example.com/v1"));
+    let thing = json!({"apiVersion": "mutated.example.com/v1", "kind": "Thing", "metadata": {"name": "t"}, "spec": {}});
+    let made = c.post(&things, thing).await.ok();
+    assert_eq!((&made["spec"], made.get("other")), (&json!({"parts": [{"name": "a", "size": 3}]}), None));
+    c.delete(&format!("{path}/crd-mutated")).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_webhook_converts() {
     let Some((c, _)) = workspace("crd-convert").await else { return };
     let cluster = cluster().await.expect("cluster");

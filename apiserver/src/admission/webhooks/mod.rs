@@ -23,6 +23,7 @@ use super::{Attributes, Error, Plugin, measure};
 use crate::access::tree;
 use crate::api::Reader;
 use crate::authz::Authorization;
+use crate::crd;
 use crate::registry::Rows;
 pub use caller::Caller;
 pub(super) use caller::{Call, Failed};
@@ -256,12 +257,20 @@ fn patched(hook: &Hook, a: &mut Attributes<'_>, patch: Value) -> Result<bool, St
     let mut object = before.clone();
     hook.shown.present(&mut object);
     patch.apply(&mut object).map_err(|e| Status::internal(&e.to_string()))?;
-    // What a webhook adds is as incomplete as what clients send.
-    let own = proto::schema::kind_of(tree::text(&object, "/apiVersion"), tree::text(&object, "/kind"));
-    if let Some(schema) = own.or_else(|| a.resource.schema()) {
-        proto::defaulting::apply(schema, &mut object);
+    // What a webhook adds is as incomplete as what clients send, and may be as wrong.
+    match crd::served(a.resource) {
+        Some(served) => {
+            hook.shown.restore(&mut object);
+            crd::objects::settle(served, &mut object);
+        }
+        None => {
+            let own = proto::schema::kind_of(tree::text(&object, "/apiVersion"), tree::text(&object, "/kind"));
+            if let Some(schema) = own.or_else(|| a.resource.schema()) {
+                proto::defaulting::apply(schema, &mut object);
+            }
+            hook.shown.restore(&mut object);
+        }
     }
-    hook.shown.restore(&mut object);
     let changed = object != before;
     if let Some(slot) = a.object.as_deref_mut() {
         *slot = object;
