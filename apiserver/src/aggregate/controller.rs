@@ -63,6 +63,8 @@ struct Controller {
     found: BTreeMap<GroupVersion, Discovered>,
     checks: BTreeMap<String, Check>,
     running: FuturesUnordered<BoxFuture<'static, Checked>>,
+    /// Versions of services and endpoint slices that were looked at.
+    seen: (u64, u64),
     /// Rows that were registered, and whether that went well.
     registered: Option<u64>,
     first: bool,
@@ -83,6 +85,7 @@ impl Aggregator {
             found: BTreeMap::new(),
             checks: BTreeMap::new(),
             running: FuturesUnordered::new(),
+            seen: (0, 0),
             registered: None,
             first: true,
         };
@@ -258,6 +261,7 @@ impl Controller {
         // Both have been read before anything is said to be missing.
         reader.changed("", "services", u64::MAX).await;
         reader.changed("discovery.k8s.io", "endpointslices", u64::MAX).await;
+        self.seen = (reader.version("", "services"), reader.version("discovery.k8s.io", "endpointslices"));
         let now = Instant::now();
         for remote in self.remotes.values() {
             let (api, Some(behind)) = (&remote.service, &remote.service.behind) else { continue };
@@ -319,9 +323,7 @@ impl Controller {
         let reader = self.aggregator.reader.clone();
         let generation = self.registered;
         let remotes = !self.remotes.is_empty();
-        let seen = |group: &str, plural: &str| if remotes { reader.version(group, plural) } else { 0 };
-        let services = seen("", "services");
-        let slices = seen("discovery.k8s.io", "endpointslices");
+        let (services, slices) = self.seen;
         let due = self.checks.values().filter(|c| !c.running).map(|c| c.due).min();
         let due = due.unwrap_or_else(|| Instant::now() + AGAIN);
         let retry = match (self.first, generation.is_none()) {
