@@ -359,7 +359,6 @@ async fn agrees(core: &Arc<Core>, cluster: &Arc<Cluster>, what: &str) {
 }
 
 #[tokio::test]
-#[ignore = "not yet seen to pass"]
 async fn one_scheduler_among_faults() {
     for seed in 0..3 {
         let (cluster, stop) = (Cluster::new(seed, true), Shutdown::new());
@@ -372,7 +371,6 @@ async fn one_scheduler_among_faults() {
 }
 
 #[tokio::test]
-#[ignore = "not yet seen to pass"]
 async fn two_schedulers_of_one_name() {
     for seed in 100..102 {
         let (cluster, stop) = (Cluster::new(seed, false), Shutdown::new());
