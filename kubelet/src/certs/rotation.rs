@@ -17,7 +17,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(32);
 fn due(leaf: Option<&Leaf>, wanted: &Wanted, dice: f64) -> i64 {
     let Some(leaf) = leaf.filter(|leaf| wanted.is_met_by(leaf)) else { return 0 };
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
-    let used = ((leaf.not_after - leaf.not_before) as f64 * (0.7 + 0.2 * dice)) as i64;
+    let used = ((leaf.not_after - leaf.not_before) as f64 * (0.7 + 0.2 * dice)).round() as i64;
     leaf.not_before + used
 }
 
