@@ -19,8 +19,8 @@ pub use cacher::{Begin, CacheError, Cacher, Filter, Message, Scope, Snapshot, St
 pub use encoded::{Budget, Encoded};
 pub use entry::{Change, Entry, Live, Raw, Seen};
 pub use hub::Hub;
-pub use meters::Meters;
 pub use index::{By, Term};
+pub use meters::Meters;
 pub use packs::{Pack, Packs};
 pub use reader::CacheReader;
 pub use state::Trigger;
