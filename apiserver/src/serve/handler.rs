@@ -76,6 +76,7 @@ struct Counters {
 
 impl Server {
     /// Puts the parts together.
+    #[allow(clippy::too_many_arguments, reason = "each is a part, of a type of its own")]
     pub fn new(
         engine: Arc<Engine>,
         access: Option<Arc<Access>>,

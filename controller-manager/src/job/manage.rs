@@ -108,7 +108,7 @@ impl Round<'_> {
                 .map(|i| Arc::new(self.with_index(&base, name, i)))
                 .collect()
         } else {
-            vec![Arc::new(base); missing]
+            std::iter::repeat_n(Arc::new(base), missing).collect()
         };
         if !pods.is_empty() {
             self.out.did = Did::PodsCreated;

@@ -7,7 +7,7 @@
 //! lists must be states that were. Prints what cannot have happened, and fails if there is anything.
 
 #[path = "../../../apiserver/tests/harness/client.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, clippy::panic)]
 mod client;
 #[path = "../../../apiserver/tests/harness/histories/mod.rs"]
 mod histories;

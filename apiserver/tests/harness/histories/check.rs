@@ -104,7 +104,8 @@ fn one_watch(n: usize, events: &[Event], wrong: &mut Vec<String>) {
 fn writes(writes: &[Write], events: &[Event], wrong: &mut Vec<String>) {
     let mut seen: HashMap<&str, Vec<&Event>> = HashMap::new();
     // Which revision of an object a deletion took away.
-    let (mut gone, mut current): (HashMap<(&str, i64), usize>, HashMap<&str, i64>) = (HashMap::new(), HashMap::new());
+    let mut gone: HashMap<(&str, i64), usize> = HashMap::new();
+    let mut current: HashMap<&str, i64> = HashMap::new();
     for event in events {
         if event.kind == "DELETED" {
             *gone.entry((&event.name, current.get(event.name.as_str()).copied().unwrap_or(0))).or_default() += 1;

@@ -119,7 +119,7 @@ fn split<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
         0 => return Ok(Value::list([])),
         n => usize::try_from(n).unwrap_or(usize::MAX),
     };
-    let own = |parts: &mut dyn Iterator<Item = &str>| Ok(Value::list(parts.map(|p| Value::text(p))));
+    let own = |parts: &mut dyn Iterator<Item = &str>| Ok(Value::list(parts.map(Value::text)));
     if !by.is_empty() {
         return own(&mut s.splitn(limit, by));
     }
