@@ -28,7 +28,7 @@ build: deps ## Build the five binaries and the cluster program
 	@hack/build.sh $(TRIPLE) --bins
 
 test: deps ## Run every test: unit, integration against etcd, end to end
-	@hack/test.sh $(TRIPLE)
+	@hack/test.sh
 
 bench: deps build ## Print one JSON line for each figure
 	@hack/bench.sh $(CACHE) $(TRIPLE)

@@ -52,7 +52,7 @@ pub use chain::Chain;
 pub use plugins::Deps;
 pub use reinvocation::Reinvocation;
 pub use webhooks::Caller;
-pub(crate) use webhooks::{Target, dial_error, system_roots, tls_error};
+pub(crate) use webhooks::{Target, dial_error, tls_error};
 
 use crate::access::{deny, tree};
 

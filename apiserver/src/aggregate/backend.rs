@@ -20,7 +20,7 @@ use shared::cert::{self, ReloadingKey};
 use shared::run::{Shutdown, TaskGroup};
 
 use super::service::Behind;
-use crate::admission::{Target, dial_error, system_roots, tls_error};
+use crate::admission::{Target, dial_error, tls_error};
 use crate::api::Reader;
 
 /// Until a connection stands.
@@ -78,7 +78,7 @@ pub(super) fn aggregator() -> UserInfo {
 fn trust(behind: &Behind, pair: Option<Arc<ReloadingKey>>) -> Result<ClientConfig, cert::CertError> {
     let roots = match (behind.insecure, behind.bundle.is_empty()) {
         (true, _) => rustls::RootCertStore::empty(),
-        (false, true) => cert::root_store(&system_roots())?,
+        (false, true) => cert::system_roots(),
         (false, false) => cert::root_store(&behind.bundle)?,
     };
     let mut config = match pair {

@@ -24,8 +24,6 @@ const IDLE: usize = 4;
 const HOSTS: usize = 256;
 /// Most bytes of an answer.
 const ANSWER_LIMIT: usize = 3 << 20;
-/// Where systems keep the certificates everybody trusts.
-const SYSTEM_ROOTS: [&str; 2] = ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"];
 
 type Connection = SendRequest<Full<Bytes>>;
 
@@ -126,14 +124,10 @@ impl Caller {
         if let Some(known) = self.trust.lock().get(&key) {
             return Ok(known.clone());
         }
-        let system;
-        let pem = if bundle.is_empty() {
-            system = system_roots();
-            &system
-        } else {
-            bundle
+        let roots = match bundle {
+            [] => shared::cert::system_roots(),
+            pem => shared::cert::root_store(pem).map_err(|e| format!("unable to load root certificates: {e}"))?,
         };
-        let roots = shared::cert::root_store(pem).map_err(|e| format!("unable to load root certificates: {e}"))?;
         let builder = rustls::ClientConfig::builder().with_root_certificates(roots);
         let config = match &identity.pair {
             Some(pair) => {
@@ -221,11 +215,6 @@ impl Caller {
         });
         Ok(connection)
     }
-}
-
-/// PEM of the authorities this machine trusts.
-pub(crate) fn system_roots() -> Vec<u8> {
-    SYSTEM_ROOTS.iter().find_map(|p| std::fs::read(p).ok()).unwrap_or_default()
 }
 
 fn cut_off(error: &hyper::Error) -> String {

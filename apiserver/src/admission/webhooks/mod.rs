@@ -27,7 +27,7 @@ use crate::crd;
 use crate::registry::Rows;
 pub use caller::Caller;
 pub(super) use caller::{Call, Failed};
-pub(crate) use caller::{dial_error, system_roots, tls_error};
+pub(crate) use caller::{dial_error, tls_error};
 use credentials::Credentials;
 pub(super) use credentials::{Identity, server as kubeconfig_server};
 use hook::Hook;
