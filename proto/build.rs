@@ -1,4 +1,5 @@
 //! Compiles the IDL in `k8s/` into `static` tables (`messages.rs`, `resources.rs` in `OUT_DIR`).
+//! The rows of `messages.rs` are declared and read in `src/schema/builtin.rs`.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -105,8 +106,63 @@ fn cows(texts: &[String]) -> String {
     format!("Cow::Borrowed(const {{ &[{}] }})", list.join(","))
 }
 
-fn option(text: Option<&String>) -> String {
-    text.map_or_else(|| "None".to_owned(), |t| format!("Some({})", cow(t)))
+/// The tables of `messages.rs` as they grow: texts and lists of texts are stored once, rows refer to them by number.
+struct Tables {
+    numbers: BTreeMap<String, usize>,
+    texts: String,
+    ends: Vec<usize>,
+    words: Vec<String>,
+    fields: Vec<String>,
+    wire: Vec<String>,
+}
+
+impl Tables {
+    fn new() -> Self {
+        let numbers = BTreeMap::from([(String::new(), 0)]);
+        Self { numbers, texts: String::new(), ends: vec![0], words: Vec::new(), fields: Vec::new(), wire: Vec::new() }
+    }
+
+    fn text(&mut self, text: &str) -> String {
+        let known = self.numbers.get(text).copied();
+        let number = known.unwrap_or_else(|| {
+            self.texts.push_str(text);
+            self.ends.push(self.texts.len());
+            self.numbers.insert(text.to_owned(), self.ends.len() - 1);
+            self.ends.len() - 1
+        });
+        format!("Text({number})")
+    }
+
+    fn words(&mut self, list: &[String]) -> String {
+        let list: Vec<_> = list.iter().map(|t| self.text(t)).collect();
+        span(&mut self.words, list)
+    }
+
+    fn print(&self) -> Result<String> {
+        let mut text = String::new();
+        writeln!(text, "static TEXTS: &str = {:?};", self.texts)?;
+        writeln!(text, "static ENDS: [u32; {}] = {:?};", self.ends.len(), self.ends)?;
+        for (name, row, rows) in
+            [("WORDS", "Text", &self.words), ("FIELDS", "FieldRow", &self.fields), ("WIRE", "WireRow", &self.wire)]
+        {
+            writeln!(text, "static {name}: [{row}; {}] = [{}];", rows.len(), rows.join(",\n"))?;
+        }
+        Ok(text)
+    }
+}
+
+/// Appends rows to a table; the expression of their range. A range that is there already is named again.
+fn span(table: &mut Vec<String>, rows: Vec<String>) -> String {
+    if rows.is_empty() {
+        return "Span(0,0)".to_owned();
+    }
+    let len = rows.len();
+    let known = table.windows(len).position(|w| w == rows);
+    let start = known.unwrap_or_else(|| {
+        table.extend(rows);
+        table.len() - len
+    });
+    format!("Span({start},{len})")
 }
 
 impl Idl {
@@ -139,26 +195,25 @@ impl Idl {
         Ok(format!("{package}.{}", entry.descriptor.name()))
     }
 
-    /// Rust expression of a value's kind, and its Go type.
+    /// The `Kinds` of a value, and its Go type.
     fn kind(&self, kind: &Kind) -> Result<(String, String)> {
         Ok(match kind {
-            Kind::Bool => ("Kind::Bool".into(), "bool".into()),
-            Kind::Int32 => ("Kind::Int32".into(), "int32".into()),
-            Kind::Int64 => ("Kind::Int64".into(), "int64".into()),
-            Kind::Double => ("Kind::Double".into(), "float64".into()),
-            Kind::String => ("Kind::String".into(), "string".into()),
-            Kind::Bytes => ("Kind::Bytes".into(), "[]uint8".into()),
+            Kind::Bool => ("Kinds::Bool".into(), "bool".into()),
+            Kind::Int32 => ("Kinds::Int32".into(), "int32".into()),
+            Kind::Int64 => ("Kinds::Int64".into(), "int64".into()),
+            Kind::Double => ("Kinds::Double".into(), "float64".into()),
+            Kind::String => ("Kinds::String".into(), "string".into()),
+            Kind::Bytes => ("Kinds::Bytes".into(), "[]uint8".into()),
             Kind::Message(m) => {
                 let entry = self.entries.get(m.full_name()).ok_or_else(|| format!("unknown {}", m.full_name()))?;
                 let go = self.go_name(entry)?;
                 let form = entry.options.text("form").unwrap_or_default();
                 let special = match form.as_str() {
-                    "" => return Ok((format!("Kind::Message(MessageRef::Static(&M{}))", entry.index), go)),
+                    "" => return Ok((format!("Kinds::Message({})", entry.index), go)),
                     "quantity" => "Quantity",
                     "int_or_string" => "IntOrString",
                     "time" => "Time",
                     "micro_time" => "MicroTime",
-                    "duration" => "Duration",
                     "raw_extension" => "RawExtension",
                     "fields_v1" => "FieldsV1",
                     "json" => "Json",
@@ -169,18 +224,20 @@ impl Idl {
                     "any" => "Any",
                     other => return Err(format!("form {other}").into()),
                 };
-                (format!("Kind::{special}"), go)
+                (format!("Kinds::{special}"), go)
             }
             other => return Err(format!("type {other:?} is not used").into()),
         })
     }
 
     /// Fields of a message as JSON shows them. `own` is false for spliced ones.
-    fn fields(&self, entry: &Entry, own: bool, out: &mut Vec<String>) -> Result<()> {
+    fn fields(&self, tables: &mut Tables, entry: &Entry, own: bool, out: &mut Vec<String>) -> Result<()> {
         if entry.options.flag("type_meta") {
             for name in ["kind", "apiVersion"] {
+                let (json, go, of) = (tables.text(name), tables.text("string"), tables.text("TypeMeta"));
                 out.push(format!(
-                    "f({name:?},0,Kind::String,Card::Single,O,ListType::Atomic,None,None,Cow::Borrowed(&[]),\"string\",\"TypeMeta\")"
+                    "FieldRow{{json:{json},number:0,kind:Kinds::String,card:Card::Single,flags:O,list_keys:Span(0,0),\
+                     patch_merge_key:Text(0),default:Text(0),enums:Span(0,0),go_type:{go},go_struct:{of}}}"
                 ));
             }
         }
@@ -197,23 +254,30 @@ impl Idl {
         for field in declared {
             let options = Options::of(&field.options(), &self.pool, "ironclad.field")?;
             if options.flag("inline") {
-                out.extend(self.inlined(&field)?);
+                out.extend(self.inlined(tables, &field)?);
                 continue;
             }
-            out.push(self.field(entry, &field, &options, own)?);
+            out.push(self.field(tables, entry, &field, &options, own)?);
         }
         Ok(())
     }
 
-    fn inlined(&self, field: &FieldDescriptor) -> Result<Vec<String>> {
+    fn inlined(&self, tables: &mut Tables, field: &FieldDescriptor) -> Result<Vec<String>> {
         let Kind::Message(inner) = field.kind() else { return Err("inline scalar".into()) };
         let entry = self.entries.get(inner.full_name()).ok_or("inline")?;
         let mut out = Vec::new();
-        self.fields(entry, false, &mut out)?;
+        self.fields(tables, entry, false, &mut out)?;
         Ok(out)
     }
 
-    fn field(&self, entry: &Entry, field: &FieldDescriptor, options: &Options, own: bool) -> Result<String> {
+    fn field(
+        &self,
+        tables: &mut Tables,
+        entry: &Entry,
+        field: &FieldDescriptor,
+        options: &Options,
+        own: bool,
+    ) -> Result<String> {
         let (card, value_kind) = match field.kind() {
             Kind::Message(m) if m.is_map_entry() => ("Map", m.map_entry_value_field().kind()),
             kind if field.is_list() => ("Repeated", kind),
@@ -251,24 +315,30 @@ impl Idl {
                 flags.push(flag);
             }
         }
-        let list = match options.text("list").as_deref() {
-            Some("set") => "ListType::Set".to_owned(),
-            Some("map") => format!("ListType::Map({})", cows(&options.texts("keys"))),
-            _ => "ListType::Atomic".to_owned(),
-        };
+        let list = options.text("list").unwrap_or_default();
+        for (word, flag) in [("set", "LS"), ("map", "LM")] {
+            if list == word {
+                flags.push(flag);
+            }
+        }
+        let keys = if list == "map" { options.texts("keys") } else { Vec::new() };
         let json = options.text("json").unwrap_or_else(|| field.name().to_owned());
+        let number = if own && !json_only { u16::try_from(field.number())? } else { 0 };
+        let flags = if flags.is_empty() { "0".to_owned() } else { flags.join("|") };
         Ok(format!(
-            "f({json:?},{},{kind},Card::{card},{},{list},{},{},{},{go:?},{:?})",
-            if own && !json_only { field.number() } else { 0 },
-            if flags.is_empty() { "0".to_owned() } else { flags.join("|") },
-            option(options.text("merge_key").as_ref()),
-            option(options.text("default").as_ref()),
-            cows(&options.texts("enum")),
-            entry.descriptor.name(),
+            "FieldRow{{json:{},number:{number},kind:{kind},card:Card::{card},flags:{flags},list_keys:{},\
+             patch_merge_key:{},default:{},enums:{},go_type:{},go_struct:{}}}",
+            tables.text(&json),
+            tables.words(&keys),
+            tables.text(&options.text("merge_key").unwrap_or_default()),
+            tables.text(&options.text("default").unwrap_or_default()),
+            tables.words(&options.texts("enum")),
+            tables.text(&go),
+            tables.text(entry.descriptor.name()),
         ))
     }
 
-    fn wire(&self, entry: &Entry) -> Result<Vec<String>> {
+    fn wire(&self, tables: &mut Tables, entry: &Entry) -> Result<Vec<String>> {
         if entry.options.flag("json_only") {
             return Ok(Vec::new());
         }
@@ -280,75 +350,64 @@ impl Idl {
             if options.flag("inline") {
                 let Kind::Message(inner) = field.kind() else { return Err("inline scalar".into()) };
                 let inner = self.entries.get(inner.full_name()).ok_or("inline")?;
-                wire.push((field.number(), format!("Target::Inline(MessageRef::Static(&M{}))", inner.index)));
-                at += self.inlined(&field)?.len();
+                wire.push((field.number(), format!("Place::Inline({})", inner.index)));
+                at += self.inlined(tables, &field)?.len();
             } else {
-                wire.push((field.number(), format!("Target::Field({at})")));
+                wire.push((field.number(), format!("Place::Field({at})")));
                 at += 1;
             }
         }
         wire.sort_by_key(|(number, _)| *number);
-        Ok(wire.into_iter().map(|(number, target)| format!("WireField{{number:{number},target:{target}}}")).collect())
+        Ok(wire.into_iter().map(|(number, target)| format!("WireRow{{number:{number},target:{target}}}")).collect())
     }
 
     fn messages(&self) -> Result<String> {
-        let mut text = String::from(HEAD);
-        let mut kinds = Vec::new();
+        let mut tables = Tables::new();
+        let (mut rows, mut kinds) = (Vec::new(), Vec::new());
         for (name, entry) in &self.entries {
-            let index = entry.index;
-            let mut fields = Vec::new();
-            let form = entry.options.text("form");
-            let wire = if form.is_none() {
-                self.fields(entry, true, &mut fields)?;
-                self.wire(entry)?
-            } else {
-                Vec::new()
-            };
+            let (fields, wire) = self.layout(&mut tables, entry)?;
             let file = self.file(&entry.descriptor)?;
             let kind = entry.descriptor.name();
-            let mut registered = Vec::new();
-            if entry.options.flag("kind") {
-                registered.push((file.text("group").unwrap_or_default(), file.text("version").unwrap_or_default()));
-            }
-            for other in entry.options.texts("registered") {
-                let (group, version) = other.rsplit_once('/').unwrap_or(("", &other));
-                registered.push((group.to_owned(), version.to_owned()));
-            }
-            let gvk = registered.first().map_or_else(
-                || "None".to_owned(),
-                |(g, v)| format!("Some(Gvk{{group:{},version:{},kind:{}}})", cow(g), cow(v), cow(kind)),
-            );
-            for (group, version) in registered {
-                kinds.push((group, version, kind.to_owned(), index));
-            }
-            writeln!(text, "static F{index}: [Field; {}] = [{}];", fields.len(), fields.join(","))?;
-            writeln!(text, "static W{index}: [WireField; {}] = [{}];", wire.len(), wire.join(","))?;
-            writeln!(
-                text,
-                "static M{index}: Message = Message{{name:{},fields:Cow::Borrowed(&F{index}),wire:Cow::Borrowed(&W{index}),\
-                 gvk:{gvk},atomic:{},preserve_unknown:false,embedded_resource:false,has_protobuf:{},unions:{:?},\
-                 go_package:{:?},derived:Derived::new()}};",
-                cow(name),
+            let registered = registered(entry, &file);
+            let gvk =
+                registered.first().map_or_else(Default::default, |(g, v)| (g.clone(), v.clone(), kind.to_owned()));
+            rows.push(format!(
+                "MessageRow{{name:{},fields:{},wire:{},gvk:({},{},{}),atomic:{},has_protobuf:{},unions:{},go_package:{}}}",
+                tables.text(name),
+                span(&mut tables.fields, fields),
+                span(&mut tables.wire, wire),
+                tables.text(&gvk.0),
+                tables.text(&gvk.1),
+                tables.text(&gvk.2),
                 entry.options.flag("atomic"),
                 !entry.options.flag("json_only"),
-                entry.options.text("unions").unwrap_or_default(),
-                file.text("go_package").unwrap_or_default(),
-            )?;
+                tables.text(&entry.options.text("unions").unwrap_or_default()),
+                tables.text(&file.text("go_package").unwrap_or_default()),
+            ));
+            kinds.extend(registered.into_iter().map(|(g, v)| (g, v, kind.to_owned(), entry.index)));
         }
-        let table: Vec<_> =
-            self.entries.values().map(|e| format!("({:?},&M{})", e.descriptor.full_name(), e.index)).collect();
-        writeln!(text, "static MESSAGES: &[(&str, &Message)] = &[{}];", table.join(",\n"))?;
         kinds.sort();
-        let table: Vec<_> = kinds.iter().map(|(g, v, k, i)| format!("(({g:?},{v:?},{k:?}),&M{i})")).collect();
-        writeln!(text, "static KINDS: &[((&str, &str, &str), &Message)] = &[{}];", table.join(",\n"))?;
+        let numbered: Vec<_> = kinds
+            .iter()
+            .map(|(g, v, k, i)| format!("(({},{},{}),{i})", tables.text(g), tables.text(v), tables.text(k)))
+            .collect();
+        let mut text = tables.print()?;
+        writeln!(text, "static MESSAGES: [MessageRow; {}] = [{}];", rows.len(), rows.join(",\n"))?;
+        writeln!(text, "static KINDS: [((Text,Text,Text),u16); {}] = [{}];", numbered.len(), numbered.join(",\n"))?;
         let pod =
             kinds.iter().find(|(g, v, k, _)| g.is_empty() && v == "v1" && k == "Pod").ok_or("no Pod in the IDL")?;
-        writeln!(
-            text,
-            "/// A Pod's message. A program that names this one and looks none up does not carry the others."
-        )?;
-        writeln!(text, "pub static POD: &Message = &M{};", pod.3)?;
+        writeln!(text, "const POD: Builtin = Builtin({});", pod.3)?;
         Ok(text)
+    }
+
+    /// Fields and protobuf layout of a message; none of either for types with a form of their own.
+    fn layout(&self, tables: &mut Tables, entry: &Entry) -> Result<(Vec<String>, Vec<String>)> {
+        if entry.options.text("form").is_some() {
+            return Ok((Vec::new(), Vec::new()));
+        }
+        let mut fields = Vec::new();
+        self.fields(tables, entry, true, &mut fields)?;
+        Ok((fields, self.wire(tables, entry)?))
     }
 
     fn resources(&self) -> Result<String> {
@@ -372,6 +431,18 @@ impl Idl {
             rows.join(",\n")
         ))
     }
+}
+
+/// The groups and versions in which a message is a root kind.
+fn registered(entry: &Entry, file: &Options) -> Vec<(String, String)> {
+    let own = entry.options.flag("kind");
+    let own = own.then(|| (file.text("group").unwrap_or_default(), file.text("version").unwrap_or_default()));
+    let others = entry.options.texts("registered");
+    let others = others.iter().map(|other| {
+        let (group, version) = other.rsplit_once('/').unwrap_or(("", other));
+        (group.to_owned(), version.to_owned())
+    });
+    own.into_iter().chain(others).collect()
 }
 
 fn resource_row(file: &Options, kind: &str, row: &Options) -> String {
@@ -425,31 +496,3 @@ fn resource_row(file: &Options, kind: &str, row: &Options) -> String {
         cow(&row.text("hash").unwrap_or_default()),
     )
 }
-
-const HEAD: &str = r#"
-const fn s(t: &'static str) -> Cow<'static, str> { Cow::Borrowed(t) }
-const P: u16 = 1;
-const O: u16 = 2;
-const Z: u16 = 4;
-const R: u16 = 8;
-const A: u16 = 16;
-const PM: u16 = 32;
-const PK: u16 = 64;
-const PR: u16 = 128;
-const U: u16 = 256;
-const G: u16 = 512;
-#[allow(clippy::too_many_arguments)]
-const fn f(
-    json: &'static str, number: u32, kind: Kind, card: Card, flags: u16, list_type: ListType,
-    patch_merge_key: Option<Cow<'static, str>>, default: Option<Cow<'static, str>>,
-    enums: Cow<'static, [Cow<'static, str>]>, go_type: &'static str, go_struct: &'static str,
-) -> Field {
-    Field {
-        json: s(json), number, kind, card, pointer: flags & P != 0, omit_empty: flags & O != 0, omit_zero: flags & Z != 0,
-        list_type, map_type: if flags & A != 0 { MapType::Atomic } else { MapType::Granular },
-        patch: Patch { merge: flags & PM != 0, retain_keys: flags & PK != 0, replace: flags & PR != 0 },
-        patch_merge_key, default, required: flags & R != 0, nullable: false, enums, unlisted: flags & U != 0, granular: flags & G != 0,
-        go_type: s(go_type), go_struct: s(go_struct),
-    }
-}
-"#;

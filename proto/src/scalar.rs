@@ -172,94 +172,6 @@ pub(crate) fn format_time((seconds, nanos): Instant, micro: bool) -> Option<Stri
     Some(format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}{fraction}Z"))
 }
 
-/// Go's `time.ParseDuration`.
-pub(crate) fn parse_duration(text: &str) -> Result<i64, String> {
-    let invalid = || format!("time: invalid duration {text:?}");
-    let mut rest = text;
-    let negative = rest.starts_with('-');
-    if let Some(r) = rest.strip_prefix(['-', '+']) {
-        rest = r;
-    }
-    if rest == "0" {
-        return Ok(0);
-    }
-    if rest.is_empty() {
-        return Err(invalid());
-    }
-    let mut total: i128 = 0;
-    while !rest.is_empty() {
-        let int_len = rest.bytes().take_while(u8::is_ascii_digit).count();
-        let int = &rest[..int_len];
-        rest = &rest[int_len..];
-        let mut fraction = "";
-        if let Some(r) = rest.strip_prefix('.') {
-            let len = r.bytes().take_while(u8::is_ascii_digit).count();
-            fraction = &r[..len];
-            rest = &r[len..];
-        }
-        if int.is_empty() && fraction.is_empty() {
-            return Err(invalid());
-        }
-        let unit_len = rest.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(rest.len());
-        let unit = &rest[..unit_len];
-        rest = &rest[unit_len..];
-        let scale: i128 = match unit {
-            "ns" => 1,
-            "us" | "µs" | "μs" => 1_000,
-            "ms" => 1_000_000,
-            "s" => 1_000_000_000,
-            "m" => 60_000_000_000,
-            "h" => 3_600_000_000_000,
-            "" => return Err(format!("time: missing unit in duration {text:?}")),
-            _ => return Err(format!("time: unknown unit {unit:?} in duration {text:?}")),
-        };
-        if int.len() > 20 {
-            return Err(invalid());
-        }
-        total += int.parse::<i128>().unwrap_or(0) * scale;
-        let digits = &fraction[..fraction.len().min(18)];
-        if !digits.is_empty() {
-            let power = 10_i128.pow(u32::try_from(digits.len()).unwrap_or(0));
-            total += digits.parse::<i128>().unwrap_or(0) * scale / power;
-        }
-        if total > i128::from(i64::MAX) + 1 {
-            return Err(invalid());
-        }
-    }
-    let total = if negative { -total } else { total };
-    i64::try_from(total).map_err(|_| invalid())
-}
-
-/// Go's `time.Duration.String`.
-pub(crate) fn format_duration(nanos: i64) -> String {
-    let abs = nanos.unsigned_abs();
-    let sign = if nanos < 0 { "-" } else { "" };
-    let decimal = |value: u64, unit: u64| {
-        let (whole, part) = (value / unit, value % unit);
-        if part == 0 {
-            return whole.to_string();
-        }
-        let width = unit.ilog10() as usize;
-        let digits = format!("{part:0width$}");
-        format!("{whole}.{}", digits.trim_end_matches('0'))
-    };
-    match abs {
-        0 => "0s".to_owned(),
-        1..1_000 => format!("{sign}{abs}ns"),
-        1_000..1_000_000 => format!("{sign}{}µs", decimal(abs, 1_000)),
-        1_000_000..1_000_000_000 => format!("{sign}{}ms", decimal(abs, 1_000_000)),
-        _ => {
-            let minutes = abs / 60_000_000_000;
-            let seconds = decimal(abs % 60_000_000_000, 1_000_000_000);
-            match (minutes / 60, minutes % 60) {
-                (0, 0) => format!("{sign}{seconds}s"),
-                (0, m) => format!("{sign}{m}m{seconds}s"),
-                (h, m) => format!("{sign}{h}h{m}m{seconds}s"),
-            }
-        }
-    }
-}
-
 /// Standard base64 with Go's error text; line breaks are ignored.
 pub(crate) fn decode_base64(text: &str) -> Result<Vec<u8>, String> {
     let decoded = if text.contains(['\r', '\n']) {
@@ -290,16 +202,5 @@ mod tests {
         assert_eq!(parse_time("2023-11-14T22:13:20.123456Z", true), Ok((1_700_000_000, 123_456_000)));
         assert_eq!(format_time((1_700_000_000, 123_456_000), true).as_deref(), Some("2023-11-14T22:13:20.123456Z"));
         assert!(parse_time("2023-02-29T00:00:00Z", false).is_err());
-    }
-
-    #[test]
-    fn durations_read_and_print_as_in_go() {
-        for (text, nanos) in
-            [("-1m0s", -60_000_000_000), ("1.5µs", 1500), ("1h0m0s", 3_600_000_000_000), ("1m30s", 90_000_000_000)]
-        {
-            assert_eq!(parse_duration(text), Ok(nanos));
-            assert_eq!(format_duration(nanos), text);
-        }
-        assert_eq!(parse_duration("5"), Err("time: missing unit in duration \"5\"".to_owned()));
     }
 }

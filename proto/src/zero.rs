@@ -18,8 +18,6 @@ pub(crate) enum Zero<'a> {
     False,
     /// A quantity, `"0"`.
     Quantity,
-    /// A duration, `"0s"`.
-    Duration,
     /// A struct with its own zero fields.
     Struct(&'a Message),
 }
@@ -32,7 +30,6 @@ fn bare(kind: &Kind) -> Zero<'_> {
         Kind::String => Zero::Text,
         Kind::Message(m) => Zero::Struct(m),
         Kind::Quantity => Zero::Quantity,
-        Kind::Duration => Zero::Duration,
         _ => Zero::Null,
     }
 }
@@ -69,7 +66,6 @@ pub(crate) fn value(zero: &Zero<'_>) -> Option<Value> {
         Zero::Number => Value::from(0),
         Zero::False => Value::Bool(false),
         Zero::Quantity => Value::from("0"),
-        Zero::Duration => Value::from("0s"),
         Zero::Struct(message) => {
             let mut map = Map::new();
             fill(message, &mut map);

@@ -46,8 +46,8 @@ pub fn root(group: &str, version: &str, kind: &str, schema: &Schema) -> Arc<Mess
 fn type_fields() -> Vec<Field> {
     let mut out =
         vec![Field::new("apiVersion", Kind::String, Card::Single), Field::new("kind", Kind::String, Card::Single)];
-    if let Some(meta) = schema::message("k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta") {
-        out.push(Field::new("metadata", Kind::Message(MessageRef::Static(meta)), Card::Single));
+    if let Some(meta) = schema::reference("k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta") {
+        out.push(Field::new("metadata", Kind::Message(meta), Card::Single));
     }
     out
 }
@@ -56,8 +56,8 @@ fn type_fields() -> Vec<Field> {
 pub fn list(kind: &str, item: &Arc<Message>) -> Arc<Message> {
     let mut fields = type_fields();
     fields.truncate(2);
-    if let Some(meta) = schema::message("k8s.io.apimachinery.pkg.apis.meta.v1.ListMeta") {
-        fields.push(Field::new("metadata", Kind::Message(MessageRef::Static(meta)), Card::Single));
+    if let Some(meta) = schema::reference("k8s.io.apimachinery.pkg.apis.meta.v1.ListMeta") {
+        fields.push(Field::new("metadata", Kind::Message(meta), Card::Single));
     }
     fields.push(Field::new("items", Kind::Message(MessageRef::Shared(item.clone())), Card::Repeated));
     Arc::new(message(kind.to_owned(), fields))

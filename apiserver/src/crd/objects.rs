@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use proto::Value;
 use proto::resources::Resource;
-use proto::schema::{self, Card, Derived, Field, Kind, Message, MessageRef};
+use proto::schema::{self, Card, Derived, Field, Kind, Message};
 use shared::status::field::{Error, Path};
 
 use super::definition::{Scale, Served};
@@ -22,8 +22,8 @@ pub fn open() -> &'static Message {
     OPEN.get_or_init(|| {
         let mut fields =
             vec![Field::new("kind", Kind::String, Card::Single), Field::new("apiVersion", Kind::String, Card::Single)];
-        if let Some(meta) = schema::message("k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta") {
-            fields.push(Field::new("metadata", Kind::Message(MessageRef::Static(meta)), Card::Single));
+        if let Some(meta) = schema::reference("k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta") {
+            fields.push(Field::new("metadata", Kind::Message(meta), Card::Single));
         }
         Message {
             name: "unstructured.Unstructured".into(),

@@ -56,7 +56,7 @@ fn running(number: usize) -> Value {
                 "containerID": format!("containerd://{number:064x}"), "ready": true, "started": true, "restartCount": 0,
                 "state": {"running": {"startedAt": moment}}, "allocatedResources": requests, "resources": {"requests": requests}}]},
     });
-    proto::defaulting::apply(schema::POD, &mut pod);
+    proto::defaulting::apply(schema::pod(), &mut pod);
     pod
 }
 

@@ -404,17 +404,12 @@ impl<'a, 's> Decoder<'a, 's> {
                 }
                 _ => Err(self.wrong(self.text.what(), "int32")),
             },
-            Kind::Time | Kind::MicroTime | Kind::Duration => {
+            Kind::Time | Kind::MicroTime => {
                 if self.text.peek() != b'"' {
                     return Err(self.wrong(self.text.what(), "string"));
                 }
                 let text = self.text.string();
-                match kind {
-                    Kind::Time => time(&text, false),
-                    Kind::MicroTime => time(&text, true),
-                    _ => scalar::parse_duration(&text).map(|d| Value::String(scalar::format_duration(d))),
-                }
-                .map_err(DecodeError::Type)
+                time(&text, matches!(kind, Kind::MicroTime)).map_err(DecodeError::Type)
             }
             Kind::SchemaOrBool if matches!(self.text.peek(), b't' | b'f') => {
                 let value = self.text.peek() == b't';

@@ -88,7 +88,6 @@ pub(crate) fn zero_value(unset: &Zero<'_>, depth: usize, out: &mut Vec<u8>) {
         Zero::Number => b"0",
         Zero::False => b"false",
         Zero::Quantity => b"\"0\"",
-        Zero::Duration => b"\"0s\"",
     });
 }
 

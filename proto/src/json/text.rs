@@ -122,7 +122,6 @@ fn canonicalize_value(kind: &Kind, value: &mut Value) {
         Kind::Quantity => quantity::canonicalize(text).ok().map(|t| Value::String(t.into_owned())),
         Kind::Time => time(text, false).ok(),
         Kind::MicroTime => time(text, true).ok(),
-        Kind::Duration => scalar::parse_duration(text).ok().map(|d| Value::String(scalar::format_duration(d))),
         _ => None,
     };
     if let Some(canonical) = canonical {

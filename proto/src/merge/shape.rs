@@ -86,7 +86,7 @@ fn single(field: &Field, atomic: bool) -> Shape<'_> {
     match &field.kind {
         Kind::Bool => Shape::Scalar(Scalar::Boolean),
         Kind::Int32 | Kind::Int64 | Kind::Double => Shape::Scalar(Scalar::Numeric),
-        Kind::String | Kind::Bytes | Kind::Duration => Shape::Scalar(Scalar::Text),
+        Kind::String | Kind::Bytes => Shape::Scalar(Scalar::Text),
         Kind::Quantity | Kind::IntOrString | Kind::Time | Kind::MicroTime => Shape::Scalar(Scalar::Untyped),
         Kind::Message(m) => {
             let atomic = atomic || (m.atomic && !field.granular);

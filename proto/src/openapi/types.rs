@@ -48,7 +48,6 @@ fn special(kind: &Kind) -> Option<String> {
         Kind::IntOrString => format!("{RUNTIME}util.intstr.IntOrString"),
         Kind::Time => format!("{META}Time"),
         Kind::MicroTime => format!("{META}MicroTime"),
-        Kind::Duration => format!("{META}Duration"),
         Kind::RawExtension => format!("{RUNTIME}runtime.RawExtension"),
         Kind::FieldsV1 => format!("{META}FieldsV1"),
         Kind::Json => format!("{APIEXT}JSON"),

@@ -242,15 +242,6 @@ pub(super) fn read_special(kind: &Kind, data: &[u8], depth: usize) -> Result<Val
             let nanos = if micro { i32::try_from(nanos.clamp(0, 999_999_999)).unwrap_or(0) } else { 0 };
             Ok(time_value(seconds, nanos, micro))
         }
-        Kind::Duration => {
-            let mut nanos = 0;
-            while let Some((number, wire)) = reader.next()? {
-                if number == 1 {
-                    nanos = wire.int("duration")?;
-                }
-            }
-            Ok(Value::String(scalar::format_duration(nanos)))
-        }
         Kind::RawExtension | Kind::FieldsV1 | Kind::Json => {
             let mut raw: &[u8] = &[];
             while let Some((number, wire)) = reader.next()? {

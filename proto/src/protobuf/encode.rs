@@ -116,10 +116,6 @@ fn write_special(kind: &Kind, value: &Value, depth: usize, out: &mut Vec<u8>) {
             wire::number(1, seconds, out);
             wire::number(2, if micro { i64::from(nanos) } else { 0 }, out);
         }
-        Kind::Duration => {
-            let nanos = text.and_then(|t| scalar::parse_duration(t).ok()).unwrap_or_default();
-            wire::number(1, nanos, out);
-        }
         Kind::RawExtension | Kind::FieldsV1 | Kind::Json if value.is_null() => {}
         Kind::RawExtension | Kind::FieldsV1 | Kind::Json => wire::nested(1, out, |out| encode_any(value, out)),
         Kind::StringList => {

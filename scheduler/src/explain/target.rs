@@ -34,7 +34,7 @@ pub fn from_manifest(manifest: &Value, namespace: &str) -> anyhow::Result<Pod> {
         pod["metadata"][key] = known.and_then(Value::as_str).unwrap_or(fallback).into();
     }
     pod["metadata"]["uid"] = "what-if".into();
-    proto::defaulting::apply(proto::schema::POD, &mut pod);
+    proto::defaulting::apply(proto::schema::pod(), &mut pod);
     serde_json::from_value(pod).context("reading the pod")
 }
 

@@ -145,7 +145,7 @@ impl PodReader {
     /// By way of JSON.
     fn read_fully(&mut self, raw: &[u8]) -> Result<PodInfo, String> {
         let mut json = Vec::new();
-        protobuf::to_json(schema::POD, "v1", "Pod", raw, &mut json).map_err(|error| error.to_string())?;
+        protobuf::to_json(schema::pod(), "v1", "Pod", raw, &mut json).map_err(|error| error.to_string())?;
         let mut pod: PodInfo = serde_json::from_slice(&json).map_err(|error| error.to_string())?;
         pod.intern(&mut self.interner);
         Ok(pod)
@@ -326,7 +326,7 @@ mod tests {
     }
 
     fn bytes(pod: &Value) -> Vec<u8> {
-        protobuf::encode(schema::POD, pod)
+        protobuf::encode(schema::pod(), pod)
     }
 
     fn of_json(pod: &Value) -> PodInfo {

@@ -1,14 +1,17 @@
 //! Schema tables: what the engine knows about a type.
 //!
 //! A [`Message`] describes one struct: its JSON fields in upstream's order and its protobuf layout. Built-in
-//! messages are `static` data compiled from the IDL; custom resources build the same tables at run time.
+//! messages are compiled from the IDL ([`builtin`]); custom resources build the same tables at run time.
 //! Nothing here reads or writes objects.
+
+mod builtin;
 
 use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use crate::zero::{self, Zero};
+pub use builtin::{Builtin, kind, kind_of, kinds, message, pod, reference};
 
 /// A group, version and kind.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -157,8 +160,6 @@ pub enum Kind {
     Time,
     /// RFC 3339 with microseconds.
     MicroTime,
-    /// Go duration text.
-    Duration,
     /// `runtime.RawExtension`: any JSON value.
     RawExtension,
     /// `meta/v1.FieldsV1`: any JSON value.
@@ -221,11 +222,11 @@ pub struct Patch {
     pub replace: bool,
 }
 
-/// Reference to another message: static for built-ins, counted for custom resources.
+/// Reference to another message: by its place for built-ins, counted for custom resources.
 #[derive(Clone)]
 pub enum MessageRef {
     /// Compiled in.
-    Static(&'static Message),
+    Builtin(Builtin),
     /// Built at run time.
     Shared(Arc<Message>),
 }
@@ -235,7 +236,7 @@ impl Deref for MessageRef {
 
     fn deref(&self) -> &Message {
         match self {
-            Self::Static(m) => m,
+            Self::Builtin(m) => m.get(),
             Self::Shared(m) => m,
         }
     }
@@ -320,46 +321,4 @@ impl Field {
             _ => None,
         }
     }
-}
-
-include!(concat!(env!("OUT_DIR"), "/messages.rs"));
-
-/// Built-in message by full protobuf name.
-#[must_use]
-pub fn message(name: &str) -> Option<&'static Message> {
-    MESSAGES.binary_search_by(|(n, _)| (*n).cmp(name)).ok().map(|i| MESSAGES[i].1)
-}
-
-/// Built-in message of a root kind.
-#[must_use]
-pub fn kind(group: &str, version: &str, kind: &str) -> Option<&'static Message> {
-    let found = KINDS.binary_search_by(|(k, _)| (*k).cmp(&(group, version, kind))).ok().map(|i| KINDS[i].1);
-    found.or_else(|| everywhere(kind))
-}
-
-/// Kinds that are registered in every group and version.
-fn everywhere(kind: &str) -> Option<&'static Message> {
-    let name = match kind {
-        "CreateOptions" | "DeleteOptions" | "GetOptions" | "ListOptions" | "PatchOptions" | "UpdateOptions"
-        | "WatchEvent" => kind,
-        _ => return None,
-    };
-    message(&format!("k8s.io.apimachinery.pkg.apis.meta.v1.{name}"))
-}
-
-/// Built-in message of an `apiVersion` and `kind`.
-#[must_use]
-pub fn kind_of(api_version: &str, kind_name: &str) -> Option<&'static Message> {
-    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    kind(group, version, kind_name)
-}
-
-/// All built-in messages, sorted by name.
-pub fn messages() -> impl Iterator<Item = &'static Message> {
-    MESSAGES.iter().map(|(_, m)| *m)
-}
-
-/// All registered kinds: (group, version, kind) and message, sorted.
-pub fn kinds() -> impl Iterator<Item = ((&'static str, &'static str, &'static str), &'static Message)> {
-    KINDS.iter().map(|(k, m)| (*k, *m))
 }
