@@ -412,9 +412,10 @@ impl Idl {
 
     fn resources(&self) -> Result<String> {
         let ext = self.pool.get_extension_by_name("ironclad.resource").ok_or("resource extension")?;
-        let mut rows = Vec::new();
+        let (mut on, mut off) = (Vec::new(), Vec::new());
         for entry in self.entries.values() {
             let file = self.file(&entry.descriptor)?;
+            let rows = if file.flag("off") { &mut off } else { &mut on };
             let options = entry.descriptor.options();
             let value = options.get_extension(&ext);
             for row in value.as_list().unwrap_or_default() {
@@ -424,11 +425,15 @@ impl Idl {
                 rows.push((key, resource_row(&file, entry.descriptor.name(), &row)));
             }
         }
-        rows.sort();
-        let rows: Vec<_> = rows.into_iter().map(|(_, row)| row).collect();
+        let sorted = |mut rows: Vec<((Option<u32>, Option<u32>, String), String)>| {
+            rows.sort();
+            rows.into_iter().map(|(_, row)| row).collect::<Vec<_>>().join(",\n")
+        };
         Ok(format!(
-            "const fn s(t: &'static str) -> Cow<'static, str> {{ Cow::Borrowed(t) }}\nstatic RESOURCES: &[Resource] = &[{}];\n",
-            rows.join(",\n")
+            "const fn s(t: &'static str) -> Cow<'static, str> {{ Cow::Borrowed(t) }}\n\
+             static RESOURCES: &[Resource] = &[{}];\nstatic OPTIONAL: &[Resource] = &[{}];\n",
+            sorted(on),
+            sorted(off)
         ))
     }
 }

@@ -145,6 +145,13 @@ impl Names {
         self.mark.push(';');
     }
 
+    /// From here on expressions may make objects and patches.
+    pub fn with_patches(&mut self) {
+        if let Dialect::Policy { params } = self.dialect {
+            self.dialect = Dialect::Mutation { params };
+        }
+    }
+
     /// Declares a variable and returns its program.
     pub fn declare(&mut self, name: &str, expression: &str) -> Compiled {
         let program = self.compile(expression, Wanted::Any);

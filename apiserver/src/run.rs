@@ -18,11 +18,11 @@ use crate::bootstrap;
 use crate::cache::{CacheReader, Hub};
 use crate::connect::Connect;
 use crate::crd;
-use crate::registry::Rows;
 use crate::registry::core::kubernetes_service::{Reconciler, Way};
 use crate::registry::core::node_ports::PortRange;
 use crate::registry::core::service::Services;
 use crate::registry::core::{ip_allocator, system_namespaces};
+use crate::registry::{self, Rows};
 use crate::serve::health::{Health, Milestones, Results};
 use crate::serve::listen::{self, Addresses};
 use crate::serve::{Conduct, Server};
@@ -126,6 +126,8 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     wait_for(&store, &shutdown).await?;
 
     let rows = Rows::default();
+    let optional = registry::asked_for(&flags.map("runtime-config"), &flags.feature_gates());
+    rows.serve(&optional.map_err(anyhow::Error::msg).context("--runtime-config")?);
     let tasks = TaskGroup::new();
     // Cancelled when requests are no longer taken: until then everything they need goes on.
     let closing = tokio_util::sync::CancellationToken::new();

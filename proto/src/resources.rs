@@ -98,7 +98,7 @@ impl Row {
     #[must_use]
     pub fn storage(&self) -> Self {
         match self {
-            Self::Static(r) => Self::Static(find(&r.storage.0, &r.storage.1, &r.plural).unwrap_or(r)),
+            Self::Static(r) => Self::Static(stored(r).unwrap_or(r)),
             Self::Shared(r) => match r.custom.as_ref().and_then(|c| c.storage.clone()) {
                 Some(storage) => Self::Shared(storage),
                 None => self.clone(),
@@ -110,7 +110,7 @@ impl Row {
     #[must_use]
     pub fn is_storage(&self) -> bool {
         match self {
-            Self::Static(r) => find(&r.storage.0, &r.storage.1, &r.plural).is_none_or(|s| std::ptr::eq(s, *r)),
+            Self::Static(r) => stored(r).is_none_or(|s| std::ptr::eq(s, *r)),
             Self::Shared(r) => r.custom.as_ref().is_none_or(|c| c.storage.is_none()),
         }
     }
@@ -201,6 +201,19 @@ include!(concat!(env!("OUT_DIR"), "/resources.rs"));
 #[must_use]
 pub fn all() -> &'static [Resource] {
     RESOURCES
+}
+
+/// Rows that are served only where they are asked for, ordered like [`all`]; the other functions do not know them.
+#[must_use]
+pub fn optional() -> &'static [Resource] {
+    OPTIONAL
+}
+
+/// The row of the version a row is stored in.
+fn stored(row: &Resource) -> Option<&'static Resource> {
+    let (group, version) = &row.storage;
+    let same = |r: &&Resource| r.plural == row.plural && r.group == *group && r.version == *version;
+    RESOURCES.iter().chain(OPTIONAL).find(same)
 }
 
 /// Built-in row by group, version and plural.

@@ -9,11 +9,13 @@ use shared::status::Status;
 
 use super::configuration::Configurations;
 use super::plugins::{Declaration, Deps, PLUGINS, Parts};
+use super::policies;
 use super::{Attributes, Error, Operation, Shared, measure};
 use crate::access::tree;
 use crate::api::Reader;
 use crate::authz::Authorization;
 use crate::authz::rbac::{self, check_escalation};
+use crate::registry::Rows;
 
 /// The plugins that are on, in order.
 fn enabled(enable: &[String], disable: &[String]) -> Result<Vec<&'static Declaration>, Error> {
@@ -36,6 +38,9 @@ pub struct Chain {
     plugins: Vec<(&'static Declaration, Shared)>,
     authorization: Arc<Authorization>,
     reader: Arc<dyn Reader>,
+    /// What plugins read, of what is served.
+    sources: Vec<(&'static str, &'static str)>,
+    rows: Rows,
     ready: AtomicBool,
 }
 
@@ -61,7 +66,10 @@ impl Chain {
             plugins.push((declaration, declaration.make(&parts)?));
         }
         let (authorization, reader) = (deps.authorization.clone(), deps.reader.clone());
-        Ok(Self { plugins, authorization, reader, ready: AtomicBool::new(false) })
+        let rows = deps.api.rows().clone();
+        let read = plugins.iter().flat_map(|(declaration, _)| declaration.reads).copied();
+        let sources = read.filter(|(group, plural)| rows.storage(group, plural).is_some()).collect();
+        Ok(Self { plugins, authorization, reader, sources, rows, ready: AtomicBool::new(false) })
     }
 
     /// Waits until what plugins read has been read once. The server's own writes do not wait: some of them come first.
@@ -69,10 +77,9 @@ impl Chain {
         if self.ready.load(Ordering::Acquire) || a.user.name == crate::bootstrap::SERVER {
             return Ok(());
         }
-        let sources: Vec<_> = self.plugins.iter().flat_map(|(d, _)| d.reads).collect();
         let synced = async {
             // Asking starts all of them at once.
-            while sources.iter().filter(|(group, plural)| !self.reader.synced(group, plural)).count() > 0 {
+            while self.sources.iter().filter(|(group, plural)| !self.reader.synced(group, plural)).count() > 0 {
                 tokio::time::sleep(LOOK).await;
             }
         };
@@ -123,6 +130,7 @@ impl Chain {
 
     /// Lets every validating plugin judge the object.
     pub async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
+        policies::check_parameters(&self.authorization, &self.rows, self.reader.as_ref(), a).await?;
         let begin = Instant::now();
         let mut outcome = Ok(());
         for (declaration, plugin) in self.plugins.iter().filter(|(d, _)| d.validates()) {

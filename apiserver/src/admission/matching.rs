@@ -11,6 +11,7 @@ use shared::status::Status;
 use super::{Attributes, Operation};
 use crate::access::tree;
 use crate::api::Reader;
+use crate::crd;
 use crate::registry::{Rows, conversion};
 
 /// What is chosen by.
@@ -202,6 +203,37 @@ pub(super) fn request(shown: &Shown, a: &Attributes<'_>) -> Value {
         }
     }
     request
+}
+
+/// Changes the object of a request, in the version somebody outside knows it by. What he adds is as incomplete as what
+/// clients send, and may be as wrong. Whether anything changed; without an object nothing does.
+pub(super) fn amend<E>(
+    shown: &Shown,
+    a: &mut Attributes<'_>,
+    change: impl FnOnce(&mut Value) -> Result<(), E>,
+) -> Result<bool, E> {
+    let Some(before) = a.object().cloned() else { return Ok(false) };
+    let mut object = before.clone();
+    shown.present(&mut object);
+    change(&mut object)?;
+    match crd::served(a.resource) {
+        Some(served) => {
+            shown.restore(&mut object);
+            crd::objects::settle(served, &mut object);
+        }
+        None => {
+            let own = proto::schema::kind_of(tree::text(&object, "/apiVersion"), tree::text(&object, "/kind"));
+            if let Some(schema) = own.or_else(|| a.resource.schema()) {
+                proto::defaulting::apply(schema, &mut object);
+            }
+            shown.restore(&mut object);
+        }
+    }
+    let changed = object != before;
+    if let Some(slot) = a.object.as_deref_mut() {
+        *slot = object;
+    }
+    Ok(changed)
 }
 
 fn gvk(api_version: &str, kind: &str) -> Value {

@@ -24,7 +24,7 @@ use super::pod_node_selector::PodNodeSelector;
 use super::pod_security::PodSecurity;
 use super::pod_tolerations::PodTolerationRestriction;
 use super::pod_topology_labels::PodTopologyLabels;
-use super::policies::ValidatingPolicies;
+use super::policies::{MutatingPolicies, ValidatingPolicies};
 use super::priority::Priority;
 use super::resource_quota::ResourceQuota;
 use super::runtime_class::RuntimeClass;
@@ -32,7 +32,7 @@ use super::service_account::ServiceAccount;
 use super::service_external_ips::DenyServiceExternalIPs;
 use super::storage::{DefaultStorageClass, PersistentVolumeClaimResize, StorageObjectInUseProtection};
 use super::taint_nodes_by_condition::TaintNodesByCondition;
-use super::webhooks::{Caller, MutatingWebhooks, ValidatingWebhooks};
+use super::webhooks::{Caller, Means, MutatingWebhooks, ValidatingWebhooks};
 use super::{Attributes, Error, Operation, Shared};
 use crate::api::{Api, Reader};
 use crate::authz::Authorization;
@@ -82,6 +82,16 @@ impl<'a> Parts<'a> {
 
     fn authorization(&self) -> Arc<Authorization> {
         self.deps.authorization.clone()
+    }
+
+    /// What webhooks are asked with.
+    fn means(&self) -> Means {
+        Means {
+            reader: self.reader(),
+            rows: self.rows(),
+            authorization: self.authorization(),
+            caller: self.caller.clone(),
+        }
     }
 
     fn seconds(&self, flag: &str) -> i64 {
@@ -301,8 +311,20 @@ pub(super) const PLUGINS: &[Declaration] = &[
     ),
     // Its feature, NodeDeclaredFeatures, is off by default; without it upstream's plugin lets everything pass.
     row("NodeDeclaredFeatureValidator", true, Validates, WRITES, PODS, &[], |_| Ok(Arc::new(AlwaysAdmit))),
-    // Its feature and its API version are off by default: there are no policies to follow.
-    row("MutatingAdmissionPolicy", true, Mutates, ALL, EVERYTHING, &[], |_| Ok(Arc::new(AlwaysAdmit))),
+    row(
+        "MutatingAdmissionPolicy",
+        true,
+        Mutates,
+        // What is deleted is not sent: there is nothing to change.
+        &[Operation::Create, Operation::Update, Operation::Connect],
+        EVERYTHING,
+        &[
+            (REGISTRATION, "mutatingadmissionpolicies"),
+            (REGISTRATION, "mutatingadmissionpolicybindings"),
+            ("", "namespaces"),
+        ],
+        |p| Ok(Arc::new(MutatingPolicies::new(p.reader(), p.rows(), p.authorization()))),
+    ),
     row(
         "MutatingAdmissionWebhook",
         true,
@@ -310,15 +332,7 @@ pub(super) const PLUGINS: &[Declaration] = &[
         ALL,
         EVERYTHING,
         &[(REGISTRATION, "mutatingwebhookconfigurations"), ("", "namespaces")],
-        |p| {
-            Ok(Arc::new(MutatingWebhooks::new(
-                p.reader(),
-                p.rows(),
-                p.authorization(),
-                p.caller.clone(),
-                p.configurations.get("MutatingAdmissionWebhook"),
-            )?))
-        },
+        |p| Ok(Arc::new(MutatingWebhooks::new(p.means(), p.configurations.get("MutatingAdmissionWebhook"))?)),
     ),
     row(
         "ValidatingAdmissionPolicy",
@@ -340,15 +354,7 @@ pub(super) const PLUGINS: &[Declaration] = &[
         ALL,
         EVERYTHING,
         &[(REGISTRATION, "validatingwebhookconfigurations"), ("", "namespaces")],
-        |p| {
-            Ok(Arc::new(ValidatingWebhooks::new(
-                p.reader(),
-                p.rows(),
-                p.authorization(),
-                p.caller.clone(),
-                p.configurations.get("ValidatingAdmissionWebhook"),
-            )?))
-        },
+        |p| Ok(Arc::new(ValidatingWebhooks::new(p.means(), p.configurations.get("ValidatingAdmissionWebhook"))?)),
     ),
     row("ResourceQuota", true, Validates, WRITES, EVERYTHING, &[("", "resourcequotas")], |p| {
         Ok(Arc::new(ResourceQuota::new(p.reader(), p.api(), p.configurations.get("ResourceQuota"))?))

@@ -5,6 +5,15 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+/// A plugin whose parts are asked again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Who {
+    /// Policies that mutate.
+    Policies,
+    /// Webhooks that mutate.
+    Webhooks,
+}
+
 /// What was asked in the first round, of one plugin.
 #[derive(Debug, Default)]
 pub struct Asked {
@@ -23,6 +32,7 @@ pub struct Reinvocation {
     second: bool,
     /// Somebody changed the object.
     wanted: bool,
+    policies: Asked,
     webhooks: Asked,
 }
 
@@ -39,33 +49,43 @@ impl Reinvocation {
         usize::from(self.second)
     }
 
-    /// The plugin begins with an object.
-    pub(super) fn begin(&mut self, object: Option<&Value>) {
-        if self.second && self.webhooks.left.as_ref() != object {
-            self.webhooks.recall();
+    fn of(&mut self, who: Who) -> &mut Asked {
+        match who {
+            Who::Policies => &mut self.policies,
+            Who::Webhooks => &mut self.webhooks,
+        }
+    }
+
+    /// A plugin begins with an object.
+    pub(super) fn begin(&mut self, who: Who, object: Option<&Value>) {
+        let second = self.second;
+        let asked = self.of(who);
+        if second && asked.left.as_ref() != object {
+            asked.recall();
         }
     }
 
     /// Whether one is to be asked in this round.
-    pub(super) fn asks(&self, id: &str) -> bool {
-        !self.second || self.webhooks.again.contains(id)
+    pub(super) fn asks(&mut self, who: Who, id: &str) -> bool {
+        !self.second || self.of(who).again.contains(id)
     }
 
     /// One was asked. `changed`: it changed the object; `willing`: it wants to see what others make of it.
-    pub(super) fn asked(&mut self, id: &str, changed: bool, willing: bool) {
+    pub(super) fn asked(&mut self, who: Who, id: &str, changed: bool, willing: bool) {
+        self.wanted |= changed;
+        let asked = self.of(who);
         if changed {
-            self.webhooks.recall();
-            self.wanted = true;
+            asked.recall();
         }
         if willing {
-            self.webhooks.before.insert(id.to_owned());
+            asked.before.insert(id.to_owned());
         }
     }
 
-    /// The plugin ends with an object.
-    pub(super) fn end(&mut self, object: Option<&Value>) {
+    /// A plugin ends with an object.
+    pub(super) fn end(&mut self, who: Who, object: Option<&Value>) {
         if !self.second {
-            self.webhooks.left = object.cloned();
+            self.of(who).left = object.cloned();
         }
     }
 }
@@ -79,6 +99,7 @@ impl Asked {
 
 #[cfg(test)]
 mod tests {
+    use super::Who::{Policies, Webhooks};
     use super::*;
     use serde_json::json;
 
@@ -86,30 +107,44 @@ mod tests {
     fn only_those_before_a_change_are_asked_again() {
         let mut r = Reinvocation::default();
         for (id, changed, willing) in [("a", true, true), ("b", true, false), ("c", false, true)] {
-            assert!(r.asks(id));
-            r.asked(id, changed, willing);
+            assert!(r.asks(Webhooks, id));
+            r.asked(Webhooks, id, changed, willing);
         }
-        r.end(Some(&json!(1)));
+        r.end(Webhooks, Some(&json!(1)));
         assert!(r.begin_second() && !r.begin_second());
-        r.begin(Some(&json!(1)));
-        assert_eq!(["a", "b", "c"].map(|id| r.asks(id)), [true, false, false]);
+        r.begin(Webhooks, Some(&json!(1)));
+        assert_eq!(["a", "b", "c"].map(|id| r.asks(Webhooks, id)), [true, false, false]);
     }
 
     #[test]
     fn a_change_by_other_plugins_counts() {
         let mut r = Reinvocation::default();
-        r.asked("a", true, false);
-        r.asked("b", false, true);
-        r.end(Some(&json!(1)));
+        r.asked(Webhooks, "a", true, false);
+        r.asked(Webhooks, "b", false, true);
+        r.end(Webhooks, Some(&json!(1)));
         assert!(r.begin_second());
-        r.begin(Some(&json!(2)));
-        assert_eq!(["a", "b"].map(|id| r.asks(id)), [false, true]);
+        r.begin(Webhooks, Some(&json!(2)));
+        assert_eq!(["a", "b"].map(|id| r.asks(Webhooks, id)), [false, true]);
+    }
+
+    #[test]
+    fn plugins_are_asked_apart() {
+        let mut r = Reinvocation::default();
+        r.asked(Policies, "a", false, true);
+        r.end(Policies, Some(&json!(1)));
+        r.asked(Webhooks, "a", true, true);
+        r.end(Webhooks, Some(&json!(2)));
+        assert!(r.begin_second());
+        r.begin(Policies, Some(&json!(2)));
+        assert!(r.asks(Policies, "a"), "a webhook changed the object after it");
+        r.begin(Webhooks, Some(&json!(2)));
+        assert!(!r.asks(Webhooks, "a"), "nobody did after this one");
     }
 
     #[test]
     fn without_a_change_there_is_one_round() {
         let mut r = Reinvocation::default();
-        r.asked("a", false, true);
+        r.asked(Webhooks, "a", false, true);
         assert!(!r.begin_second());
     }
 }

@@ -131,6 +131,7 @@ pub fn preference(group: &str, version: &str) -> (i64, i64) {
         ("autoscaling", "v2") => 30,
         ("flowcontrol.apiserver.k8s.io" | "resource.k8s.io", "v1") => 21,
         (_, "v1") => 15,
+        ("admissionregistration.k8s.io", "v1beta1") => 12,
         _ => 9,
     };
     (of_group, of_version)

@@ -104,7 +104,9 @@ pub fn index(rows: &Rows, others: &[(String, String)]) -> Document {
     for (path, address) in others {
         index["paths"][path] = serde_json::json!({"serverRelativeURL": address});
     }
-    for (path, hash) in crd::openapi::index(rows) {
+    let asked_for = rows.asked_for();
+    let asked_for = openapi::v3_of(asked_for.iter().map(|r| &**r)).into_iter().map(|(path, (hash, _))| (path, hash));
+    for (path, hash) in asked_for.chain(crd::openapi::index(rows)) {
         index["paths"][&path] = serde_json::json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={hash}")});
     }
     let body = serde_json::to_vec(&index).unwrap_or_default();
@@ -121,13 +123,19 @@ pub fn v3(rows: &Rows, path: &str, accept: Option<&str>) -> Option<Result<Docume
     Some(Ok(Document { content_type: V3_JSON, etag, body }))
 }
 
-/// The document of a group version that only custom resources are in.
+/// The document of a group version that is not always served.
 fn custom(rows: &Rows, path: &str, accept: Option<&str>) -> Option<Result<Document, Status>> {
-    let document = crd::openapi::document(rows, path)?;
+    let asked_for = rows.asked_for();
+    let (hash, body) = match openapi::v3_of(asked_for.iter().map(|r| &**r)).remove(path) {
+        Some(found) => found,
+        None => {
+            let document = crd::openapi::document(rows, path)?;
+            let hash = crd::openapi::index(rows).into_iter().find(|(p, _)| p == path).map(|(_, h)| h);
+            (hash.unwrap_or_default(), serde_json::to_vec(&document).unwrap_or_default())
+        }
+    };
     if !takes_json(&media(accept)) {
         return Some(Err(negotiate::unavailable(&[V3_JSON])));
     }
-    let hash = crd::openapi::index(rows).into_iter().find(|(p, _)| p == path).map(|(_, h)| h).unwrap_or_default();
-    let body = serde_json::to_vec(&document).unwrap_or_default();
     Some(Ok(Document { content_type: V3_JSON, etag: format!("\"{hash}\""), body }))
 }

@@ -137,12 +137,20 @@ pub(super) fn webhooks(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(o), json!(list(o, "/webhooks").len()), age(o, now)]
 }
 
-pub(super) fn admission_policy(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(super) fn validating_policy(o: &Value, now: Timestamp) -> Vec<Value> {
+    admission_policy(o, "/spec/validations", now)
+}
+
+pub(super) fn mutating_policy(o: &Value, now: Timestamp) -> Vec<Value> {
+    admission_policy(o, "/spec/mutations", now)
+}
+
+fn admission_policy(o: &Value, rules: &str, now: Timestamp) -> Vec<Value> {
     let kind = match o.pointer("/spec/paramKind").filter(|k| k.is_object()) {
         Some(k) => format!("{}/{}", text(k, "/apiVersion"), text(k, "/kind")),
         None => "<unset>".to_owned(),
     };
-    vec![name(o), json!(list(o, "/spec/validations").len()), json!(kind), age(o, now)]
+    vec![name(o), json!(list(o, rules).len()), json!(kind), age(o, now)]
 }
 
 pub(super) fn admission_policy_binding(o: &Value, now: Timestamp) -> Vec<Value> {

@@ -11,9 +11,11 @@ pub mod conversion;
 pub mod core;
 pub mod fields;
 pub mod meta;
+mod optional;
 mod rows;
 pub mod strategy;
 
+pub use optional::asked_for;
 use proto::resources::{Resource, Row};
 pub use rows::{Rows, builtin, builtin_group, version_rank};
 

@@ -1,4 +1,5 @@
-//! The rows served now: those that are compiled in, and those of custom resources, which come and go.
+//! The rows served now: those that are compiled in and on, those that were asked for at start, and those of custom
+//! resources, which come and go.
 //!
 //! One port for everybody who asks what is served (routing, discovery, caches, admission, in-process writes). Readers
 //! take a snapshot and never wait; the one writer is the controller of custom resource definitions.
@@ -11,7 +12,7 @@ use arc_swap::ArcSwap;
 use proto::resources::{self, Row};
 use tokio::sync::Notify;
 
-/// Rows of custom resources by group and plural, versions best first.
+/// Rows that are not always served by group and plural, versions best first.
 type Table = BTreeMap<(Box<str>, Box<str>), Arc<[Row]>>;
 
 /// A handle on the rows; clones share them.
@@ -57,12 +58,30 @@ impl Rows {
     /// plural.
     pub fn all(&self) -> Vec<Row> {
         let mut rows: Vec<Row> = resources::all().iter().map(Row::from).collect();
-        rows.extend(self.custom());
+        rows.extend(self.more());
         rows
+    }
+
+    /// Serves compiled-in rows that are off by default from now on.
+    pub fn serve(&self, optional: &[&'static resources::Resource]) {
+        for row in optional {
+            let same = |r: &&&'static resources::Resource| r.group == row.group && r.plural == row.plural;
+            let rows: Vec<Row> = optional.iter().filter(same).map(|r| Row::from(*r)).collect();
+            self.set(&row.group, &row.plural, &rows);
+        }
     }
 
     /// The rows of custom resources alone, ordered as in [`all`](Self::all).
     pub fn custom(&self) -> Vec<Row> {
+        self.more().into_iter().filter(|r| r.custom.is_some()).collect()
+    }
+
+    /// The rows that were asked for at start.
+    pub fn asked_for(&self) -> Vec<Row> {
+        self.more().into_iter().filter(|r| r.custom.is_none()).collect()
+    }
+
+    fn more(&self) -> Vec<Row> {
         let mut rows: Vec<Row> = self.custom.load().values().flat_map(|r| r.iter().cloned()).collect();
         rows.sort_by(|a, b| {
             (&a.group, version_rank(&a.version), &a.plural).cmp(&(&b.group, version_rank(&b.version), &b.plural))
@@ -72,7 +91,8 @@ impl Rows {
 
     /// The rows of custom resources in one group, in no particular order.
     pub fn custom_group(&self, group: &str) -> Vec<Row> {
-        of_group(&self.custom.load(), group).flat_map(|rows| rows.iter().cloned()).collect()
+        let custom = |r: &&Row| r.custom.is_some();
+        of_group(&self.custom.load(), group).flat_map(|rows| rows.iter().filter(custom).cloned()).collect()
     }
 
     /// Goes up with every change.

@@ -158,6 +158,8 @@ static ROWS: &[(&str, &str, Strategy)] = &[
     ("rbac.authorization.k8s.io", "clusterrolebindings", CREATES_ON_PUT),
     ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", CONDITIONAL_GENERATION),
     ("admissionregistration.k8s.io", "validatingwebhookconfigurations", CONDITIONAL_GENERATION),
+    ("admissionregistration.k8s.io", "mutatingadmissionpolicies", CONDITIONAL_GENERATION),
+    ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings", CONDITIONAL_GENERATION),
     ("admissionregistration.k8s.io", "validatingadmissionpolicies", CONDITIONAL_GENERATION),
     ("admissionregistration.k8s.io", "validatingadmissionpolicybindings", CONDITIONAL_GENERATION),
     ("flowcontrol.apiserver.k8s.io", "flowschemas", CONDITIONAL_GENERATION),

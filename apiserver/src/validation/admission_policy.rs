@@ -1,4 +1,5 @@
-//! ValidatingAdmissionPolicies and their bindings: shape, and expressions that can be compiled.
+//! Admission policies and their bindings: shape, and expressions that can be compiled. What only policies that mutate
+//! have is in [`mutating_policy`](super::mutating_policy).
 
 use std::collections::BTreeSet;
 
@@ -19,25 +20,8 @@ const LONGEST_VALUE_EXPRESSION: usize = 5 * 1024;
 /// `ValidatingAdmissionPolicy`.
 pub(super) fn policy(object: &Value, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
-    match text(spec, "failurePolicy") {
-        "" => out.push(Error::required(path.child("failurePolicy"), "")),
-        _ => one_of(spec, "failurePolicy", &["Fail", "Ignore"], &path, out),
-    }
-    if has(spec, "paramKind") {
-        param_kind(get(spec, "paramKind"), &path.child("paramKind"), out);
-    }
-    if has(spec, "matchConstraints") {
-        let path = path.child("matchConstraints");
-        resources(get(spec, "matchConstraints"), &path, out);
-        if list(get(spec, "matchConstraints"), "resourceRules").is_empty() {
-            out.push(Error::required(path.child("resourceRules"), ""));
-        }
-    } else {
-        out.push(Error::required(path.child("matchConstraints"), ""));
-    }
-    let mut names = Names::of(Dialect::Policy { params: has(spec, "paramKind") });
-    conditions(spec, &names, &path.child("matchConditions"), out);
-    variables(spec, &mut names, &path.child("variables"), out);
+    constraints(spec, &path, out);
+    let names = expressions(spec, &path, out);
     let (validations, annotations) = (list(spec, "validations"), list(spec, "auditAnnotations"));
     if validations.is_empty() && annotations.is_empty() {
         for field in ["validations", "auditAnnotations"] {
@@ -63,6 +47,33 @@ pub(super) fn policy(object: &Value, out: &mut Vec<Error>) {
             out.push(Error::too_long(path.child("valueExpression"), LONGEST_VALUE_EXPRESSION));
         }
     }
+}
+
+/// What a policy is about.
+pub(super) fn constraints(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    match text(spec, "failurePolicy") {
+        "" => out.push(Error::required(path.child("failurePolicy"), "")),
+        _ => one_of(spec, "failurePolicy", &["Fail", "Ignore"], path, out),
+    }
+    if has(spec, "paramKind") {
+        param_kind(get(spec, "paramKind"), &path.child("paramKind"), out);
+    }
+    if !has(spec, "matchConstraints") {
+        return out.push(Error::required(path.child("matchConstraints"), ""));
+    }
+    let path = path.child("matchConstraints");
+    resources(get(spec, "matchConstraints"), &path, out);
+    if list(get(spec, "matchConstraints"), "resourceRules").is_empty() {
+        out.push(Error::required(path.child("resourceRules"), ""));
+    }
+}
+
+/// Match conditions and variables; what the expressions after them may name.
+pub(super) fn expressions(spec: &Value, path: &Path, out: &mut Vec<Error>) -> Names {
+    let mut names = Names::of(Dialect::Policy { params: has(spec, "paramKind") });
+    conditions(spec, &names, &path.child("matchConditions"), out);
+    variables(spec, &mut names, &path.child("variables"), out);
+    names
 }
 
 /// Requires an expression that can be compiled.
@@ -187,6 +198,12 @@ fn validation(v: &Value, names: &Names, path: &Path, out: &mut Vec<Error>) {
 
 /// `ValidatingAdmissionPolicyBinding`.
 pub(super) fn binding(object: &Value, out: &mut Vec<Error>) {
+    any_binding(object, out);
+    actions(get(object, "spec"), &Path::of(&["spec", "validationActions"]), out);
+}
+
+/// What bindings of all policies have.
+pub(super) fn any_binding(object: &Value, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     match text(spec, "policyName") {
         "" => out.push(Error::required(path.child("policyName"), "")),
@@ -196,7 +213,6 @@ pub(super) fn binding(object: &Value, out: &mut Vec<Error>) {
         param_ref(get(spec, "paramRef"), &path.child("paramRef"), out);
     }
     resources(get(spec, "matchResources"), &path.child("matchResources"), out);
-    actions(spec, &path.child("validationActions"), out);
 }
 
 fn param_ref(reference: &Value, path: &Path, out: &mut Vec<Error>) {

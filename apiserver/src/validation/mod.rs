@@ -20,6 +20,7 @@ mod flowcontrol;
 mod internal;
 mod lines;
 mod meta;
+mod mutating_policy;
 mod names;
 mod networking;
 mod node;
@@ -130,6 +131,8 @@ static RULES: &[Rules] = &[
     ),
     rules(WEBHOOKS, "validatingwebhookconfigurations", Subdomain, admissionregistration::validating, nothing),
     rules(WEBHOOKS, "mutatingwebhookconfigurations", Subdomain, admissionregistration::mutating, nothing),
+    rules(WEBHOOKS, "mutatingadmissionpolicies", Subdomain, mutating_policy::policy, nothing),
+    rules(WEBHOOKS, "mutatingadmissionpolicybindings", Subdomain, mutating_policy::binding, nothing),
     rules(WEBHOOKS, "validatingadmissionpolicies", Subdomain, admission_policy::policy, nothing),
     rules(WEBHOOKS, "validatingadmissionpolicybindings", Subdomain, admission_policy::binding, nothing),
     rules(FLOW, "flowschemas", Subdomain, flowcontrol::schema, nothing),

@@ -17,6 +17,7 @@ mod encryption;
 mod faults;
 mod flowcontrol;
 mod forms;
+mod mutations;
 mod objects;
 mod plugins;
 mod policies;

@@ -215,6 +215,25 @@ pub fn apply(schema: &Message, live: &Value, config: &Value, write: &Write<'_>, 
     Ok(applied)
 }
 
+/// Merges a configuration into an object without a thought of ownership, as policies do. What would be replaced as a
+/// whole cannot be set: whoever names one field of it would take away the others.
+///
+/// # Errors
+/// What is wrong with the configuration, in upstream's words.
+pub fn configure(schema: &Message, live: &Value, config: &Value) -> Result<Value, String> {
+    let kind = Type::Message(schema);
+    typed::check(kind, config).map_err(|e| format!("failed to convert patch object to typed object: {e}"))?;
+    let atomic = typed::atomic_places(kind, config);
+    if !atomic.is_empty() {
+        let places = atomic.join(", ");
+        return Err(format!("invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: {places}"));
+    }
+    let mut merged = typed::merge(kind, live, config);
+    json::decode_touched(schema, &mut merged, config, Strictness::Ignore)
+        .map_err(|e| format!("failed to convert typed object to object: {e}"))?;
+    Ok(merged)
+}
+
 /// The fields client-side apply set and nobody changed since: `kubectl apply --server-side` may take them.
 fn taken_over(schema: &Message, live: &Value) -> Set {
     let last: Option<Value> = last_applied(live).and_then(|text| serde_json::from_str(text).ok());

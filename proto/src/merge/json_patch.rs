@@ -22,6 +22,9 @@ pub enum Error {
     /// An operation does not fit the document (422; upstream hides the text from clients).
     #[error("{0}")]
     Apply(String),
+    /// A `test` found another value (422 like the others).
+    #[error("testing path {0} failed: test failed")]
+    Test(String),
 }
 
 /// One operation.
@@ -227,7 +230,7 @@ impl Operation {
             "test" => {
                 let wanted = self.value.as_ref().unwrap_or(&Value::Null);
                 let found = find(document, &path).unwrap_or(&Value::Null);
-                if same(found, wanted) { Ok(()) } else { fail(format!("testing path {text} failed: test failed")) }
+                if same(found, wanted) { Ok(()) } else { Err(Error::Test(text.to_owned())) }
             }
             other => fail(format!("unexpected kind: {other}")),
         }
@@ -304,7 +307,7 @@ mod tests {
         ] {
             let mut target = doc.clone();
             let patch = Patch::decode(json!([{"op": "add", "path": "/new", "value": 1}, op])).unwrap();
-            assert!(matches!(patch.apply(&mut target), Err(Error::Apply(_))), "{op}");
+            assert!(matches!(patch.apply(&mut target), Err(Error::Apply(_) | Error::Test(_))), "{op}");
             assert_eq!(target, doc);
         }
     }

@@ -81,6 +81,39 @@ fn check_at(kind: Type<'_>, value: &Value, path: &mut Vec<Element>, errors: &mut
     }
 }
 
+/// The places of a tree that are replaced as a whole: `.spec.selector`, `.spec.volumes[0].secret.items`.
+pub(super) fn atomic_places(kind: Type<'_>, value: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    find_atomic(kind, value, &mut Vec::new(), &mut found);
+    found
+}
+
+fn find_atomic(kind: Type<'_>, value: &Value, path: &mut Vec<Element>, found: &mut Vec<String>) {
+    match (shape(kind, Some(value), None), value) {
+        (Shape::Map(map), Value::Object(entries)) => {
+            if map.atomic {
+                found.push(path_text(path));
+            }
+            for (key, item) in entries.iter().filter(|(key, _)| map.declares(key)) {
+                path.push(Element::field(key));
+                find_atomic(map.child(key).unwrap_or(Type::Any), item, path, found);
+                path.pop();
+            }
+        }
+        (Shape::List(list), Value::Array(items)) => {
+            if matches!(list.relation, Relation::Atomic) {
+                found.push(path_text(path));
+            }
+            for (i, item) in items.iter().enumerate() {
+                path.push(Element::Index(i64::try_from(i).unwrap_or(i64::MAX)));
+                find_atomic(list.element, item, path, found);
+                path.pop();
+            }
+        }
+        _ => {}
+    }
+}
+
 /// The fields a configuration sets.
 pub(super) fn to_set(kind: Type<'_>, value: &Value) -> Set {
     collect(kind, value).1

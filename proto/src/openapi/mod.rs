@@ -133,6 +133,18 @@ pub fn v3(path: &str) -> Option<Vec<u8>> {
     v3::document(path)
 }
 
+/// The documents of the group versions of these rows, by path, with their hashes: for rows that are not always served.
+#[must_use]
+pub fn v3_of<'r>(rows: impl IntoIterator<Item = &'r resources::Resource>) -> BTreeMap<String, (String, Vec<u8>)> {
+    let groups = discovery::groups(rows);
+    let all = groups.iter().flat_map(|g| g.versions.iter().map(move |v| (g, v)));
+    all.map(|(group, version)| {
+        let document = v3::of_version(group, version);
+        (format!("apis/{}/{}", group.name, version.name), (fingerprint(&document), document))
+    })
+    .collect()
+}
+
 /// The document of a group and version.
 #[must_use]
 pub fn v3_group_version(group: &str, version: &str) -> Option<Vec<u8>> {

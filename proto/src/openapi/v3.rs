@@ -34,10 +34,19 @@ fn paths(path: &str) -> Option<Vec<Path>> {
     Some(operations::version(group, version))
 }
 
-/// Writes the document piece by piece.
+/// The document at a path.
 pub(super) fn document(path: &str) -> Option<Vec<u8>> {
-    let paths = paths(path)?;
-    let names: BTreeSet<String> = operations::mentioned(&paths);
+    Some(write(&paths(path)?))
+}
+
+/// The document of a version.
+pub(super) fn of_version(group: &discovery::Group<'_>, version: &discovery::Version<'_>) -> Vec<u8> {
+    write(&operations::version(group, version))
+}
+
+/// Writes a document piece by piece.
+fn write(paths: &[Path]) -> Vec<u8> {
+    let names: BTreeSet<String> = operations::mentioned(paths);
     let mut out = Vec::with_capacity(64 * 1024);
     let info = json!({"title": "Kubernetes", "version": format!("v{}", env!("CARGO_PKG_VERSION"))});
     out.push(b'{');
@@ -52,7 +61,7 @@ pub(super) fn document(path: &str) -> Option<Vec<u8>> {
         super::members("schemas", schemas, &mut out);
     }
     out.extend_from_slice(b"}}");
-    Some(out)
+    out
 }
 
 fn item(mut path: Path) -> Value {

@@ -67,26 +67,44 @@ pub(super) fn scope<'a>(dialect: Dialect, matter: &'a Matter, parameter: &'a Val
     scope
 }
 
+/// Whether a policy has parameters.
+pub(super) fn has_parameters(policy: &Value) -> bool {
+    policy.pointer("/spec/paramKind").is_some_and(Value::is_object)
+}
+
+/// Whether a policy's match conditions let the request come before it. One that does not care about failures is not
+/// asked when they cannot be evaluated.
+pub(super) fn conditions_hold(policy: &Value, scope: &mut Scope<'_>) -> Result<bool, String> {
+    match expressions::hold(tree::list(policy, "/spec/matchConditions"), scope) {
+        Err(_) if fails_open(policy) => Ok(false),
+        answer => answer,
+    }
+}
+
+/// From here on expressions may name a policy's variables.
+pub(super) fn define_variables(policy: &Value, scope: &mut Scope<'_>) {
+    scope.with_variables();
+    for variable in tree::list(policy, "/spec/variables") {
+        scope.define(tree::name_field(variable), tree::text(variable, "/expression"));
+    }
+}
+
 /// The judgement of a policy.
 pub(super) fn evaluate(policy: &Value, matter: &Matter, parameter: &Value) -> Judgement {
-    let params = policy.pointer("/spec/paramKind").is_some_and(Value::is_object);
+    let params = has_parameters(policy);
     let mut scope = scope(Dialect::Policy { params }, matter, parameter);
     let open = fails_open(policy);
     let broken = |message: String, at: usize| Finding { message, reason: "Invalid".to_owned(), at, broken: true };
     let mut judgement = Judgement::default();
-    match expressions::hold(tree::list(policy, "/spec/matchConditions"), &mut scope) {
+    match conditions_hold(policy, &mut scope) {
         Ok(true) => judgement.asked = true,
         Ok(false) => return judgement,
-        Err(_) if open => return judgement,
         Err(why) => {
             judgement.findings.push(broken(why, 0));
             return judgement;
         }
     }
-    scope.with_variables();
-    for variable in tree::list(policy, "/spec/variables") {
-        scope.define(tree::name_field(variable), tree::text(variable, "/expression"));
-    }
+    define_variables(policy, &mut scope);
     for (at, validation) in tree::list(policy, "/spec/validations").iter().enumerate() {
         let expression = tree::text(validation, "/expression").trim();
         match scope.judge(expression) {

@@ -6,6 +6,7 @@ use proto::selector::label::Selector;
 use serde_json::Value;
 
 use super::super::Attributes;
+use super::Unusable;
 use crate::access::tree;
 use crate::api::Reader;
 use crate::registry::Rows;
@@ -17,7 +18,7 @@ pub(super) fn find(
     a: &Attributes<'_>,
     policy: &Value,
     binding: &Value,
-) -> Result<Vec<Arc<Value>>, String> {
+) -> Result<Vec<Arc<Value>>, Unusable> {
     let Some(kind) = policy.pointer("/spec/paramKind").filter(|k| k.is_object()) else {
         return Ok(vec![Arc::new(Value::Null)]);
     };
@@ -27,19 +28,24 @@ pub(super) fn find(
     let api_version = tree::text(kind, "/apiVersion");
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     let row = rows.find_kind(group, version, tree::text(kind, "/kind")).ok_or_else(|| {
-        format!("failed to find resource referenced by paramKind: '{api_version}, Kind={}'", tree::text(kind, "/kind"))
+        let kind = tree::text(kind, "/kind");
+        Unusable::Policy(format!("failed to find resource referenced by paramKind: '{api_version}, Kind={kind}'"))
     })?;
+    let wrong = |why: &str| Unusable::Binding(why.to_owned());
     let namespace = match tree::text(reference, "/namespace") {
         _ if !row.namespaced => "",
         "" => a.namespace,
         own => own,
     };
     if row.namespaced && namespace.is_empty() {
-        return Err("cannot use namespaced paramRef in policy binding that matches cluster-scoped resources".to_owned());
+        return Err(wrong("cannot use namespaced paramRef in policy binding that matches cluster-scoped resources"));
+    }
+    if !row.namespaced && !tree::text(reference, "/namespace").is_empty() {
+        return Err(wrong("paramRef.namespace must not be provided for a cluster-scoped `paramKind`"));
     }
     let name = tree::text(reference, "/name");
     let found = if name.is_empty() {
-        let selector = Selector::from_object(reference.get("selector")).map_err(|e| e.to_string())?;
+        let selector = Selector::from_object(reference.get("selector")).map_err(|e| wrong(&e.to_string()))?;
         let scope = row.namespaced.then_some(namespace);
         let mut all = reader.list(group, &row.plural, scope);
         all.retain(|o| selector.matches(o.pointer("/metadata/labels")));
@@ -53,5 +59,5 @@ pub(super) fn find(
     if tree::text(reference, "/parameterNotFoundAction") == "Allow" {
         return Ok(Vec::new());
     }
-    Err("no params found for policy binding with `Deny` parameterNotFoundAction".to_owned())
+    Err(wrong("no params found for policy binding with `Deny` parameterNotFoundAction"))
 }

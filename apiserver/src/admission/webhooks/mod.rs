@@ -18,12 +18,12 @@ use serde_json::{Value, json};
 use shared::status::Status;
 
 use super::asker::Asker;
-use super::matching::Scene;
+use super::matching::{self, Scene};
+use super::reinvocation::Who;
 use super::{Attributes, Error, Plugin, measure};
 use crate::access::tree;
 use crate::api::Reader;
 use crate::authz::Authorization;
-use crate::crd;
 use crate::registry::Rows;
 pub use caller::Caller;
 pub(super) use caller::{Call, Failed};
@@ -36,19 +36,35 @@ pub(crate) use target::Target;
 
 const GROUP: &str = "admissionregistration.k8s.io";
 
+/// What sets the two plugins apart.
+struct Phase {
+    plural: &'static str,
+    /// In metrics.
+    kind: &'static str,
+    /// In annotations.
+    word: &'static str,
+}
+
+const MUTATING: Phase = Phase { plural: "mutatingwebhookconfigurations", kind: "admit", word: "mutating" };
+const VALIDATING: Phase = Phase { plural: "validatingwebhookconfigurations", kind: "validating", word: "validating" };
+
+/// What webhooks are asked with.
+pub struct Means {
+    /// Watch cache.
+    pub reader: Arc<dyn Reader>,
+    /// What is served.
+    pub rows: Rows,
+    /// Whom match conditions can ask.
+    pub authorization: Arc<Authorization>,
+    /// Connections.
+    pub caller: Arc<Caller>,
+}
+
 /// The state both plugins share.
 struct Webhooks {
-    reader: Arc<dyn Reader>,
-    rows: Rows,
-    /// Whom match conditions can ask.
-    authorization: Arc<Authorization>,
-    caller: Arc<Caller>,
+    means: Means,
     credentials: Credentials,
-    plural: &'static str,
-    /// `admit` or `validating`: in metrics.
-    kind: &'static str,
-    /// `mutating` or `validating`: in annotations.
-    word: &'static str,
+    phase: Phase,
 }
 
 /// Webhooks that may change objects.
@@ -57,46 +73,17 @@ pub struct MutatingWebhooks(Webhooks);
 /// Webhooks that may refuse objects.
 pub struct ValidatingWebhooks(Webhooks);
 
-fn credentials(configuration: &Value) -> Result<Credentials, Error> {
-    Credentials::read(tree::text(configuration, "/kubeConfigFile")).map_err(Error::Configuration)
-}
-
 impl MutatingWebhooks {
-    /// Configurations from the cache, calls through `caller` as the users of the plugin's `kubeConfigFile`.
-    pub fn new(
-        reader: Arc<dyn Reader>,
-        rows: Rows,
-        authorization: Arc<Authorization>,
-        caller: Arc<Caller>,
-        configuration: &Value,
-    ) -> Result<Self, Error> {
-        let credentials = credentials(configuration)?;
-        let plural = "mutatingwebhookconfigurations";
-        Ok(Self(Webhooks { reader, rows, authorization, caller, credentials, plural, kind: "admit", word: "mutating" }))
+    /// Configurations from the cache, calls as the users of the plugin's `kubeConfigFile`.
+    pub fn new(means: Means, configuration: &Value) -> Result<Self, Error> {
+        Webhooks::new(means, configuration, MUTATING).map(Self)
     }
 }
 
 impl ValidatingWebhooks {
-    /// Configurations from the cache, calls through `caller` as the users of the plugin's `kubeConfigFile`.
-    pub fn new(
-        reader: Arc<dyn Reader>,
-        rows: Rows,
-        authorization: Arc<Authorization>,
-        caller: Arc<Caller>,
-        configuration: &Value,
-    ) -> Result<Self, Error> {
-        let credentials = credentials(configuration)?;
-        let plural = "validatingwebhookconfigurations";
-        Ok(Self(Webhooks {
-            reader,
-            rows,
-            authorization,
-            caller,
-            credentials,
-            plural,
-            kind: "validating",
-            word: "validating",
-        }))
+    /// Configurations from the cache, calls as the users of the plugin's `kubeConfigFile`.
+    pub fn new(means: Means, configuration: &Value) -> Result<Self, Error> {
+        Webhooks::new(means, configuration, VALIDATING).map(Self)
     }
 }
 
@@ -111,17 +98,23 @@ enum Outcome {
 }
 
 impl Webhooks {
+    fn new(means: Means, configuration: &Value, phase: Phase) -> Result<Self, Error> {
+        let path = tree::text(configuration, "/kubeConfigFile");
+        let credentials = Credentials::read(path).map_err(Error::Configuration)?;
+        Ok(Self { means, credentials, phase })
+    }
+
     /// The webhooks that want to see the request, in the order they are asked.
     fn wanted(&self, a: &Attributes<'_>) -> Result<Vec<Hook>, Status> {
         if exempt(a) {
             return Ok(Vec::new());
         }
-        let mut configurations = self.reader.list(GROUP, self.plural, None);
+        let mut configurations = self.means.reader.list(GROUP, self.phase.plural, None);
         if configurations.is_empty() {
             return Ok(Vec::new());
         }
         configurations.sort_by(|x, y| tree::name(x).cmp(tree::name(y)));
-        let scene = Scene::of(a, self.reader.as_ref(), &self.rows);
+        let scene = Scene::of(a, self.means.reader.as_ref(), &self.means.rows);
         let mut wanted = Vec::new();
         for configuration in configurations {
             for (at, _) in tree::list(&configuration, "/webhooks").iter().enumerate() {
@@ -137,7 +130,7 @@ impl Webhooks {
     async fn ask(&self, hook: &Hook, a: &Attributes<'_>) -> Result<Outcome, Status> {
         let request = review::request(hook, a);
         let name = hook.name();
-        match conditions::hold(hook, &request, &Asker::of(&self.authorization, a)) {
+        match conditions::hold(hook, &request, &Asker::of(&self.means.authorization, a)) {
             Ok(true) => {}
             Ok(false) => return Ok(Outcome::Unasked),
             Err(_) if hook.ignores_failures() => return Ok(Outcome::Unasked),
@@ -149,30 +142,30 @@ impl Webhooks {
         let since = Instant::now();
         let body = Bytes::from(review::envelope(hook, &request).to_string());
         let client = hook.spec().get("clientConfig").unwrap_or(super::NOTHING);
-        let answered = match self.caller.review(client, &self.credentials, hook.timeout(), body).await {
+        let answered = match self.means.caller.review(client, &self.credentials, hook.timeout(), body).await {
             Ok(bytes) => review::read(hook, &request, &bytes).map_err(Failed::from),
             Err(Failed { why, code }) => Err(Failed { why: format!("failed to call webhook: {why}"), code }),
         };
         match answered {
             Ok(answer) => {
                 let code = answer.code();
-                measure::webhook(name, self.kind, a.operation, since, !answer.allowed, code);
+                measure::webhook(name, self.phase.kind, a.operation, since, !answer.allowed, code);
                 if answer.allowed {
                     return Ok(Outcome::Fine(Box::new(answer)));
                 }
-                measure::rejection(name, self.kind, a.operation, "no_error", code);
+                measure::rejection(name, self.phase.kind, a.operation, "no_error", code);
                 Err(answer.refusal(name))
             }
             Err(Failed { why, code }) => {
                 let ignored = hook.ignores_failures();
                 let code = code.unwrap_or(0);
-                measure::webhook(name, self.kind, a.operation, since, !ignored, code);
+                measure::webhook(name, self.phase.kind, a.operation, since, !ignored, code);
                 if ignored {
-                    measure::fail_open(name, self.kind);
-                    tracing::warn!(webhook = name, kind = self.kind, why, "failed calling webhook, failing open");
+                    measure::fail_open(name, self.phase.kind);
+                    tracing::warn!(webhook = name, kind = self.phase.kind, why, "failed calling webhook, failing open");
                     return Ok(Outcome::Overlooked);
                 }
-                measure::rejection(name, self.kind, a.operation, "calling_webhook_error", code);
+                measure::rejection(name, self.phase.kind, a.operation, "calling_webhook_error", code);
                 Err(Status::internal(&format!("failed calling webhook {name:?}: {why}")))
             }
         }
@@ -181,7 +174,7 @@ impl Webhooks {
     /// Says in the audit log that a webhook was passed over.
     fn note_open(&self, a: &mut Attributes<'_>, hook: &Hook, order: usize) {
         let round = a.reinvocation.round();
-        let key = format!("failed-open.{}.webhook.admission.k8s.io/round_{round}_index_{order}", self.word);
+        let key = format!("failed-open.{}.webhook.admission.k8s.io/round_{round}_index_{order}", self.phase.word);
         a.annotations.insert(key, hook.name().to_owned());
     }
 }
@@ -203,17 +196,17 @@ impl Plugin for MutatingWebhooks {
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         let hooks = self.0.wanted(a)?;
         let object = a.object.as_deref();
-        a.reinvocation.begin(object);
+        a.reinvocation.begin(Who::Webhooks, object);
         for (order, hook) in hooks.iter().enumerate() {
             let id = hook.id();
-            if !a.reinvocation.asks(&id) {
+            if !a.reinvocation.asks(Who::Webhooks, &id) {
                 continue;
             }
             let changed = self.mutate(hook, order, a).await?;
-            a.reinvocation.asked(&id, changed, hook.wants_reinvocation());
+            a.reinvocation.asked(Who::Webhooks, &id, changed, hook.wants_reinvocation());
         }
         let object = a.object.as_deref();
-        a.reinvocation.end(object);
+        a.reinvocation.end(Who::Webhooks, object);
         Ok(())
     }
 }
@@ -249,33 +242,12 @@ fn patched(hook: &Hook, a: &mut Attributes<'_>, patch: Value) -> Result<bool, St
     if patch.operations.is_empty() {
         return Ok(false);
     }
-    let Some(before) = a.object().cloned() else {
+    if a.object().is_none() {
         return Err(Status::internal(&format!(
             "admission webhook {name:?} attempted to modify the object, which is not supported for this operation"
         )));
-    };
-    let mut object = before.clone();
-    hook.shown.present(&mut object);
-    patch.apply(&mut object).map_err(|e| Status::internal(&e.to_string()))?;
-    // What a webhook adds is as incomplete as what clients send, and may be as wrong.
-    match crd::served(a.resource) {
-        Some(served) => {
-            hook.shown.restore(&mut object);
-            crd::objects::settle(served, &mut object);
-        }
-        None => {
-            let own = proto::schema::kind_of(tree::text(&object, "/apiVersion"), tree::text(&object, "/kind"));
-            if let Some(schema) = own.or_else(|| a.resource.schema()) {
-                proto::defaulting::apply(schema, &mut object);
-            }
-            hook.shown.restore(&mut object);
-        }
     }
-    let changed = object != before;
-    if let Some(slot) = a.object.as_deref_mut() {
-        *slot = object;
-    }
-    Ok(changed)
+    matching::amend(&hook.shown, a, |object| patch.apply(object).map_err(|e| Status::internal(&e.to_string())))
 }
 
 #[async_trait]

@@ -101,22 +101,19 @@ fn anybody(cluster: &Arc<Fixed>) -> Arc<Authorization> {
     Arc::new(Authorization::new(&[crate::authz::Mode::AlwaysAllow], cluster.clone(), Vec::new()))
 }
 
+fn means(cluster: Arc<Fixed>) -> Means {
+    let (authorization, caller) = (anybody(&cluster), Arc::new(caller(cluster.clone())));
+    Means { reader: cluster, rows: Rows::default(), authorization, caller }
+}
+
 fn mutating(hooks: &[Value]) -> MutatingWebhooks {
     let cluster = cluster("mutatingwebhookconfigurations", hooks);
-    MutatingWebhooks::new(cluster.clone(), Rows::default(), anybody(&cluster), Arc::new(caller(cluster)), &Value::Null)
-        .expect("no credentials to read")
+    MutatingWebhooks::new(means(cluster), &Value::Null).expect("no credentials to read")
 }
 
 fn validating(hooks: &[Value]) -> ValidatingWebhooks {
     let cluster = cluster("validatingwebhookconfigurations", hooks);
-    ValidatingWebhooks::new(
-        cluster.clone(),
-        Rows::default(),
-        anybody(&cluster),
-        Arc::new(caller(cluster)),
-        &Value::Null,
-    )
-    .expect("no credentials to read")
+    ValidatingWebhooks::new(means(cluster), &Value::Null).expect("no credentials to read")
 }
 
 fn config_map() -> Write<'static> {

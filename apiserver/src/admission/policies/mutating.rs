@@ -1,0 +1,308 @@
+//! MutatingAdmissionPolicy: policies that change objects, by configurations that are merged and by JSON patches.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use proto::json::{Strictness, decode_touched};
+use proto::merge::{apply, json_patch};
+use proto::schema::Message;
+use serde_json::Value;
+use shared::cel::{self, Fuel};
+use shared::metrics;
+use shared::status::Status;
+
+use super::super::matching;
+use super::super::reinvocation::Who;
+use super::super::{Attributes, Plugin};
+use super::evaluate::{self, Matter};
+use super::{Bound, MUTATING, Policies};
+use crate::access::tree;
+use crate::api::Reader;
+use crate::authz::Authorization;
+use crate::crd;
+use crate::expressions::{Dialect, EXHAUSTED, Wanted};
+use crate::registry::Rows;
+
+/// The plugin.
+pub struct MutatingPolicies(Policies);
+
+/// What a mutation wants.
+#[derive(Debug, PartialEq)]
+enum Change {
+    /// Fields to merge into the object.
+    Configuration(Value),
+    /// JSON patch operations.
+    Patch(Value),
+}
+
+/// Why a mutation came to nothing.
+enum Failed {
+    /// The policy's fault: its failure policy says what follows.
+    Policy(String),
+    /// The request fails whatever the policy says.
+    Request(Box<Status>),
+}
+
+impl From<String> for Failed {
+    fn from(why: String) -> Self {
+        Self::Policy(why)
+    }
+}
+
+impl From<Status> for Failed {
+    fn from(status: Status) -> Self {
+        Self::Request(Box::new(status))
+    }
+}
+
+/// A refusal: the message and the reason.
+struct Refusal {
+    message: String,
+    reason: &'static str,
+}
+
+#[async_trait]
+impl Plugin for MutatingPolicies {
+    async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
+        let (all, namespace) = self.0.bound(a)?;
+        if all.is_empty() {
+            return Ok(());
+        }
+        let object = a.object.as_deref();
+        a.reinvocation.begin(Who::Policies, object);
+        // What cannot be configured is told before what fails.
+        let mut refusals: Vec<Refusal> = all.iter().filter_map(misconfigured).collect();
+        for bound in &all {
+            for parameter in bound.parameters.iter().flatten() {
+                self.invoke(bound, parameter, namespace.as_ref(), a, &mut refusals)?;
+            }
+        }
+        let object = a.object.as_deref();
+        a.reinvocation.end(Who::Policies, object);
+        match refused(a, &refusals) {
+            Some(status) => Err(status),
+            None => Ok(()),
+        }
+    }
+}
+
+impl MutatingPolicies {
+    /// Policies from the cache.
+    pub fn new(reader: Arc<dyn Reader>, rows: Rows, authorization: Arc<Authorization>) -> Self {
+        Self(Policies { reader, rows, authorization, plurals: MUTATING })
+    }
+
+    /// Asks one policy under one parameter: its mutations one after the other, each about what the one before it left.
+    fn invoke(
+        &self,
+        bound: &Bound,
+        parameter: &Value,
+        namespace: Option<&Arc<Value>>,
+        a: &mut Attributes<'_>,
+        refusals: &mut Vec<Refusal>,
+    ) -> Result<(), Status> {
+        let policy = &bound.policy;
+        let params = evaluate::has_parameters(policy);
+        let mut matter = self.0.matter(a, &bound.shown, namespace.cloned());
+        let mut scope = evaluate::scope(Dialect::Policy { params }, &matter, parameter);
+        let asked = evaluate::conditions_hold(policy, &mut scope);
+        drop(scope);
+        match asked {
+            Ok(true) => {}
+            Ok(false) => return Ok(()),
+            Err(why) => {
+                refusals.push(failed(bound, &why));
+                return Ok(());
+            }
+        }
+        let id = format!(
+            "{}/{}/{}/{}",
+            tree::name(policy),
+            tree::name(&bound.binding),
+            tree::namespace(parameter),
+            tree::name(parameter)
+        );
+        if !a.reinvocation.asks(Who::Policies, &id) {
+            return Ok(());
+        }
+        let mut changed = false;
+        for mutation in tree::list(policy, "/spec/mutations") {
+            if a.object.is_none() {
+                continue;
+            }
+            let since = Instant::now();
+            let outcome = change(policy, mutation, &matter, parameter)
+                .map_err(Failed::Policy)
+                .and_then(|change| self.apply(bound, change, a));
+            measure(bound, &outcome, since);
+            match outcome {
+                Ok(false) => {}
+                Ok(true) => {
+                    changed = true;
+                    matter = self.0.matter(a, &bound.shown, namespace.cloned());
+                }
+                Err(Failed::Request(status)) => return Err(*status),
+                Err(Failed::Policy(_)) if evaluate::fails_open(policy) => {}
+                Err(Failed::Policy(why)) => refusals.push(failed(bound, &why)),
+            }
+        }
+        let willing = tree::text(policy, "/spec/reinvocationPolicy") == "IfNeeded";
+        a.reinvocation.asked(Who::Policies, &id, changed, willing);
+        Ok(())
+    }
+
+    /// Makes a change; whether the object is another one then.
+    fn apply(&self, bound: &Bound, change: Change, a: &mut Attributes<'_>) -> Result<bool, Failed> {
+        let shown = &bound.shown;
+        let row = self.0.rows.find(&shown.group, &shown.version, &shown.plural);
+        let custom = crd::served(a.resource).is_some();
+        matching::amend(shown, a, |object| {
+            let own = proto::schema::kind_of(tree::text(object, "/apiVersion"), tree::text(object, "/kind"));
+            let schema = own.or_else(|| row.as_ref().and_then(|r| r.schema())).ok_or_else(|| {
+                Failed::from(Status::service_unavailable(&format!(
+                    "Resource kind {}/{}, Kind={} not found. There can be a delay between when CustomResourceDefinitions are created and when they are available.",
+                    shown.group, shown.version, shown.kind
+                )))
+            })?;
+            match change {
+                Change::Configuration(config) => configure(schema, object, config).map_err(Failed::Policy),
+                Change::Patch(patch) => self::patch(schema, custom, object, patch),
+            }
+        })
+    }
+}
+
+/// What a mutation makes of a request.
+fn change(policy: &Value, mutation: &Value, matter: &Matter, parameter: &Value) -> Result<Change, String> {
+    let params = evaluate::has_parameters(policy);
+    let mut scope = evaluate::scope(Dialect::Mutation { params }, matter, parameter);
+    evaluate::define_variables(policy, &mut scope);
+    let patches = tree::text(mutation, "/patchType") == "JSONPatch";
+    let (field, wanted) = match patches {
+        true => ("/jsonPatch/expression", Wanted::Patches),
+        false => ("/applyConfiguration/expression", Wanted::Object),
+    };
+    let value = scope.run(tree::text(mutation, field).trim(), wanted)?;
+    let mut problems = Vec::new();
+    if patches {
+        for operation in value.items().iter().flat_map(|items| items.iter()) {
+            if let Some(object @ cel::Value::Made(made)) = operation.field("value").as_ref() {
+                check_names(object, &made.name, &mut problems);
+            }
+        }
+    } else {
+        check_names(&value, "Object", &mut problems);
+    }
+    if !problems.is_empty() {
+        return Err(format!("type mismatch: {}", problems.join("\n")));
+    }
+    let tree = value.tree(&mut Fuel::default()).map_err(|e| e.to_string())?;
+    Ok(if patches { Change::Patch(tree) } else { Change::Configuration(tree) })
+}
+
+/// Objects are to be named after the fields they stand in: `Object.spec.template`. Lists and maps between them have no
+/// names.
+fn check_names(value: &cel::Value<'_>, place: &str, problems: &mut Vec<String>) {
+    if let cel::Value::Made(made) = value {
+        if *made.name != *place {
+            problems.push(format!(
+                "unexpected type name {:?}, expected {place:?}, which matches field name path from root Object type",
+                made.name
+            ));
+        }
+        for (field, inner) in &made.fields {
+            check_names(inner, &format!("{place}.{field}"), problems);
+        }
+        return;
+    }
+    // What is part of a request holds nothing an expression made.
+    if let cel::Value::List(items) = value {
+        items.iter().for_each(|item| check_names(item, place, problems));
+    } else if let cel::Value::Map(_) = value {
+        value.entries().iter().flatten().for_each(|(_, item)| check_names(item, place, problems));
+    }
+}
+
+fn configure(schema: &Message, object: &mut Value, mut config: Value) -> Result<(), String> {
+    for field in ["apiVersion", "kind"] {
+        config[field] = object[field].clone();
+    }
+    *object = apply::configure(schema, object, &config).map_err(|e| format!("error applying patch: {e}"))?;
+    Ok(())
+}
+
+fn patch(schema: &Message, custom: bool, object: &mut Value, patch: Value) -> Result<(), Failed> {
+    let failed = |e: json_patch::Error| Failed::Policy(format!("JSONPath: {e}"));
+    match json_patch::Patch::decode(patch).map_err(failed)?.apply(object) {
+        Ok(()) => {}
+        // A patch whose test fails is not meant for this object.
+        Err(json_patch::Error::Test(_)) => return Ok(()),
+        Err(why) => return Err(failed(why)),
+    }
+    if !custom {
+        decode_touched(schema, object, &Value::Null, Strictness::Strict)
+            .map_err(|e| Status::internal(&e.to_string()))?;
+    }
+    Ok(())
+}
+
+fn misconfigured(bound: &Bound) -> Option<Refusal> {
+    let why = bound.parameters.as_ref().err().filter(|_| !evaluate::fails_open(&bound.policy))?;
+    let message = denied(bound, why.binding(bound), &why.message());
+    Some(Refusal { message, reason: "Forbidden" })
+}
+
+fn failed(bound: &Bound, why: &str) -> Refusal {
+    Refusal { message: denied(bound, Some(tree::name(&bound.binding)), why), reason: "Invalid" }
+}
+
+fn denied(bound: &Bound, binding: Option<&str>, why: &str) -> String {
+    let policy = tree::name(&bound.policy);
+    match binding {
+        Some(binding) => format!("policy '{policy}' with binding '{binding}' denied request: {why}"),
+        None => format!("policy '{policy}' denied request: {why}"),
+    }
+}
+
+/// The first refusal speaks; all are told as causes.
+fn refused(a: &Attributes<'_>, refusals: &[Refusal]) -> Option<Status> {
+    let first = refusals.first()?;
+    let mut status = a.forbidden("admission request denied by policy");
+    status.message.clone_from(&first.message);
+    first.reason.clone_into(&mut status.reason);
+    for refusal in refusals {
+        status.add_cause("", &refusal.message, "");
+    }
+    Some(status)
+}
+
+/// Counts a mutation and how long it took.
+fn measure(bound: &Bound, outcome: &Result<bool, Failed>, since: Instant) {
+    let fault = match outcome {
+        Ok(_) => "no_error",
+        Err(Failed::Policy(why)) if why == EXHAUSTED => "out_of_budget",
+        Err(Failed::Policy(why)) if why.starts_with("compilation failed: ") => "compile_error",
+        Err(_) => "invalid_error",
+    };
+    let labels = ["policy", "policy_binding", "error_type"];
+    let values = [tree::name(&bound.policy), tree::name(&bound.binding), fault];
+    metrics::counter(
+        "apiserver_mutating_admission_policy_check_total",
+        "Mutation admission policy check total, labeled by policy and further identified by binding.",
+        &labels,
+    )
+    .with_label_values(&values)
+    .inc();
+    metrics::histogram(
+        "apiserver_mutating_admission_policy_check_duration_seconds",
+        "Mutation admission latency for individual mutation expressions in seconds, labeled by policy and binding.",
+        &labels,
+        vec![0.000_000_5, 0.001, 0.01, 0.1, 1.0],
+    )
+    .with_label_values(&values)
+    .observe(since.elapsed().as_secs_f64());
+}
+
+#[cfg(test)]
+mod tests;

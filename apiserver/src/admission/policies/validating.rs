@@ -1,0 +1,204 @@
+//! ValidatingAdmissionPolicy: policies that refuse, warn or note.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+use shared::metrics;
+use shared::status::Status;
+
+use super::super::{Attributes, Plugin};
+use super::evaluate::{self, Annotation, Finding, Judgement};
+use super::{Bound, Policies, VALIDATING};
+use crate::access::tree;
+use crate::api::Reader;
+use crate::authz::Authorization;
+use crate::registry::Rows;
+
+/// Longest value of an audit annotation, in bytes.
+const LONGEST_VALUE: usize = 10 * 1024;
+
+/// The plugin.
+pub struct ValidatingPolicies(Policies);
+
+/// A refusal: the policy, the binding when it is to blame, the text and the reason.
+struct Refusal {
+    policy: String,
+    binding: Option<String>,
+    message: String,
+    reason: String,
+}
+
+/// What all policies came to.
+#[derive(Default)]
+struct Verdict {
+    refusals: Vec<Refusal>,
+    warnings: Vec<String>,
+    /// Failures to be noted in the audit log.
+    failures: Vec<Value>,
+    /// Annotations the policies ask for: distinct values by key.
+    annotations: BTreeMap<String, Vec<String>>,
+}
+
+#[async_trait]
+impl Plugin for ValidatingPolicies {
+    async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
+        let (bound, namespace) = self.0.bound(a)?;
+        if bound.is_empty() {
+            return Ok(());
+        }
+        let verdict = self.judge(a, &bound, namespace.as_ref());
+        a.warnings.extend(verdict.warnings);
+        if !verdict.failures.is_empty() {
+            let text = Value::Array(verdict.failures).to_string();
+            a.annotations.insert("validation.policy.admission.k8s.io/validation_failure".to_owned(), text);
+        }
+        for (key, values) in verdict.annotations {
+            a.annotations.insert(key, values.join(", "));
+        }
+        match verdict.refusals.first() {
+            Some(refusal) => Err(refusal.status(a)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl ValidatingPolicies {
+    /// Policies from the cache.
+    pub fn new(reader: Arc<dyn Reader>, rows: Rows, authorization: Arc<Authorization>) -> Self {
+        Self(Policies { reader, rows, authorization, plurals: VALIDATING })
+    }
+
+    fn judge(&self, a: &Attributes<'_>, all: &[Bound], namespace: Option<&Arc<Value>>) -> Verdict {
+        let mut verdict = Verdict::default();
+        for bound in all {
+            let Bound { policy, binding, .. } = bound;
+            let name = tree::name(policy);
+            let parameters = match &bound.parameters {
+                Ok(parameters) => parameters,
+                Err(why) if evaluate::fails_open(policy) => {
+                    tracing::warn!(
+                        policy = name,
+                        why = why.message(),
+                        "a policy could not be configured, failing open"
+                    );
+                    continue;
+                }
+                Err(why) => {
+                    verdict.refusals.push(Refusal {
+                        policy: name.to_owned(),
+                        binding: why.binding(bound).map(str::to_owned),
+                        message: why.message(),
+                        reason: "Invalid".to_owned(),
+                    });
+                    continue;
+                }
+            };
+            let matter = self.0.matter(a, &bound.shown, namespace.cloned());
+            for parameter in parameters {
+                let since = Instant::now();
+                let judgement = evaluate::evaluate(policy, &matter, parameter);
+                verdict.take(policy, binding, judgement, since);
+            }
+        }
+        verdict
+    }
+}
+
+impl Verdict {
+    fn take(&mut self, policy: &Value, binding: &Value, judgement: Judgement, since: Instant) {
+        let (name, bound) = (tree::name(policy), tree::name(binding));
+        let actions = tree::strings(binding, "/spec/validationActions");
+        if judgement.findings.is_empty() && judgement.asked {
+            measure(name, bound, "allow", "no_error", since);
+        }
+        for Finding { message, reason, at, broken } in judgement.findings {
+            for action in &actions {
+                let fault = if broken { "invalid_error" } else { "no_error" };
+                measure(name, bound, &action.to_lowercase(), fault, since);
+                match action.as_str() {
+                    "Deny" => self.refusals.push(Refusal {
+                        policy: name.to_owned(),
+                        binding: Some(bound.to_owned()),
+                        message: message.clone(),
+                        reason: reason.clone(),
+                    }),
+                    "Warn" => self.warnings.push(format!(
+                        "Validation failed for ValidatingAdmissionPolicy '{name}' with binding '{bound}': {message}"
+                    )),
+                    _ => self.failures.push(json!({"message": message, "policy": name, "binding": bound,
+                        "expressionIndex": at, "validationActions": actions})),
+                }
+            }
+        }
+        for annotation in judgement.annotations {
+            match annotation {
+                Annotation::Publish(key, value) => {
+                    let values = self.annotations.entry(format!("{name}/{key}")).or_default();
+                    let value = shortened(value);
+                    if !values.contains(&value) {
+                        values.push(value);
+                    }
+                }
+                Annotation::Broken(message) => self.refusals.push(Refusal {
+                    policy: name.to_owned(),
+                    binding: Some(bound.to_owned()),
+                    message,
+                    reason: "Invalid".to_owned(),
+                }),
+            }
+        }
+    }
+}
+
+fn shortened(mut value: String) -> String {
+    let mut end = LONGEST_VALUE.min(value.len());
+    while !value.is_char_boundary(end) {
+        end -= 1;
+    }
+    value.truncate(end);
+    value
+}
+
+/// Counts a judgement and how long it took.
+fn measure(policy: &str, binding: &str, action: &str, fault: &str, since: Instant) {
+    let labels = ["policy", "policy_binding", "error_type", "enforcement_action"];
+    let values = [policy, binding, fault, action];
+    metrics::counter(
+        "apiserver_validating_admission_policy_check_total",
+        "Validation admission policy check total, labeled by policy and further identified by binding and enforcement action taken.",
+        &labels,
+    )
+    .with_label_values(&values)
+    .inc();
+    metrics::histogram(
+        "apiserver_validating_admission_policy_check_duration_seconds",
+        "Validation admission latency for individual validation expressions in seconds, labeled by policy and further including binding and enforcement action taken.",
+        &labels,
+        vec![0.000_000_5, 0.001, 0.01, 0.1, 1.0],
+    )
+    .with_label_values(&values)
+    .observe(since.elapsed().as_secs_f64());
+}
+
+impl Refusal {
+    fn status(&self, a: &Attributes<'_>) -> Status {
+        let who = match &self.binding {
+            Some(binding) => format!("ValidatingAdmissionPolicy '{}' with binding '{binding}'", self.policy),
+            None => format!("ValidatingAdmissionPolicy '{}'", self.policy),
+        };
+        let text = format!("{who} denied request: {}", self.message);
+        let mut status = a.forbidden(&text);
+        status.code = match self.reason.as_str() {
+            "Unauthorized" => 401,
+            "Forbidden" => 403,
+            "RequestEntityTooLarge" => 413,
+            _ => 422,
+        };
+        status.reason.clone_from(&self.reason);
+        status.add_cause("", &text, "");
+        status
+    }
+}
