@@ -64,6 +64,12 @@ impl Node {
         self.name == CONTROL_PLANE
     }
 
+    /// Whether the node joins with a bootstrap token: every worker but the first, which brings its certificates along.
+    #[must_use]
+    pub fn bootstraps(&self) -> bool {
+        !self.is_control_plane() && self.name != Self::new(1).name
+    }
+
     /// The network namespace of this node.
     #[must_use]
     pub fn netns(&self) -> String {

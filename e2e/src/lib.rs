@@ -16,6 +16,7 @@ pub mod bench;
 pub mod control_plane;
 pub mod down;
 pub mod image;
+pub mod join;
 pub mod layout;
 pub mod machine;
 pub mod network;

@@ -116,16 +116,18 @@ fn make_cgroup(node: &Node) -> Result<()> {
 }
 
 fn kubelet_process(layout: &Layout, node: &Node, config: String, images: &[PathBuf]) -> Process {
-    let mut process = Process::new(
-        "kubelet",
-        layout.binary("kubelet"),
-        vec![
-            format!("--config={config}"),
-            format!("--kubeconfig={}", layout.kubeconfig(&node.name).display()),
-            format!("--hostname-override={}", node.name),
-            format!("--node-ip={}", node.address),
-        ],
-    );
+    let mut arguments = vec![
+        format!("--config={config}"),
+        format!("--hostname-override={}", node.name),
+        format!("--node-ip={}", node.address),
+    ];
+    if node.bootstraps() {
+        arguments.push(format!("--bootstrap-kubeconfig={}", layout.kubeconfig("bootstrap").display()));
+        arguments.push("--kubeconfig=/etc/kubernetes/kubelet.conf".into());
+    } else {
+        arguments.push(format!("--kubeconfig={}", layout.kubeconfig(&node.name).display()));
+    }
+    let mut process = Process::new("kubelet", layout.binary("kubelet"), arguments);
     process.before = images.iter().map(|image| import_command(image)).collect();
     process
 }
@@ -190,7 +192,7 @@ fn may_lower_oom_score() -> bool {
 
 fn kubelet_config(layout: &Layout, node: &Node) -> serde_json::Value {
     let pki = |file: String| layout.pki().join(file).display().to_string();
-    json!({
+    let mut config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "address": node.address,
@@ -216,9 +218,15 @@ fn kubelet_config(layout: &Layout, node: &Node) -> serde_json::Value {
         },
         "resolvConf": "/etc/resolv.conf",
         "staticPodPath": "/etc/kubernetes/manifests",
-        "tlsCertFile": pki(format!("kubelet-{}.crt", node.name)),
-        "tlsPrivateKeyFile": pki(format!("kubelet-{}.key", node.name)),
-    })
+    });
+    if node.bootstraps() {
+        config["rotateCertificates"] = json!(true);
+        config["serverTLSBootstrap"] = json!(true);
+    } else {
+        config["tlsCertFile"] = json!(pki(format!("kubelet-{}.crt", node.name)));
+        config["tlsPrivateKeyFile"] = json!(pki(format!("kubelet-{}.key", node.name)));
+    }
+    config
 }
 
 fn proxy_config(layout: &Layout, node: &Node) -> serde_json::Value {

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use base64::prelude::{BASE64_STANDARD as STANDARD, Engine as _};
@@ -12,6 +13,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     SanType,
 };
+use sha2::{Digest as _, Sha256};
 
 use crate::layout::{APISERVER_PORT, HOST_ADDRESS, KUBERNETES_SERVICE, Layout, Node};
 
@@ -63,12 +65,21 @@ pub fn control_plane(layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// Writes a node's kubelet kubeconfig and serving certificate.
+/// Writes a node's kubelet kubeconfig and serving certificate; for a node that bootstraps, the kubeconfig with the token
+/// that it shows instead.
 ///
 /// # Errors
 /// When a file cannot be written.
 pub fn node(layout: &Layout, node: &Node) -> Result<()> {
     let ca = authority(&layout.pki().join("ca"), "kubernetes")?;
+    if node.bootstraps() {
+        let path = layout.kubeconfig("bootstrap");
+        if path.exists() {
+            return Ok(());
+        }
+        let config = config(&ca, "bootstrap", serde_json::json!({"token": bootstrap_token(layout)?}));
+        return write(&path, &serde_json::to_string_pretty(&config)?, 0o600);
+    }
     let user = format!("system:node:{}", node.name);
     kubeconfig(layout, &ca, &node.name, &client(&user, Some("system:nodes")), &layout.kubeconfig(&node.name))?;
     let names = [node.name.as_str(), node.address.as_str()];
@@ -108,6 +119,16 @@ fn leaf(ca: &Authority, stem: &Path, leaf: &Leaf) -> Result<()> {
 }
 
 fn issue(ca: &Authority, leaf: &Leaf) -> Result<(String, String)> {
+    sign(ca, &params(leaf)?)
+}
+
+fn sign(ca: &Authority, params: &CertificateParams) -> Result<(String, String)> {
+    let issuer = Issuer::from_ca_cert_pem(&ca.certificate_pem, KeyPair::from_pem(&ca.key_pem)?)?;
+    let pair = KeyPair::generate()?;
+    Ok((params.signed_by(&pair, &issuer)?.pem(), pair.serialize_pem()))
+}
+
+fn params(leaf: &Leaf) -> Result<CertificateParams> {
     let mut params = named(leaf.common_name, leaf.organisation);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
@@ -120,9 +141,7 @@ fn issue(ca: &Authority, leaf: &Leaf) -> Result<(String, String)> {
             Err(_) => SanType::DnsName((*name).try_into()?),
         });
     }
-    let issuer = Issuer::from_ca_cert_pem(&ca.certificate_pem, KeyPair::from_pem(&ca.key_pem)?)?;
-    let pair = KeyPair::generate()?;
-    Ok((params.signed_by(&pair, &issuer)?.pem(), pair.serialize_pem()))
+    Ok(params)
 }
 
 fn named(common_name: &str, organisation: Option<&str>) -> CertificateParams {
@@ -152,7 +171,16 @@ fn kubeconfig(layout: &Layout, ca: &Authority, user: &str, leaf: &Leaf, path: &P
     let stem = layout.pki().join("clients").join(user);
     self::leaf(ca, &stem, leaf)?;
     let data = |path: PathBuf| read(&path).map(|pem| STANDARD.encode(pem));
-    let config = serde_json::json!({
+    let credential = serde_json::json!({
+        "client-certificate-data": data(extended(&stem, "crt"))?,
+        "client-key-data": data(extended(&stem, "key"))?,
+    });
+    write(path, &serde_json::to_string_pretty(&config(ca, user, credential))?, 0o600)
+}
+
+/// A kubeconfig for this cluster with one user.
+fn config(ca: &Authority, user: &str, credential: serde_json::Value) -> serde_json::Value {
+    serde_json::json!({
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "ironclad",
@@ -160,13 +188,39 @@ fn kubeconfig(layout: &Layout, ca: &Authority, user: &str, leaf: &Leaf, path: &P
             "server": format!("https://{HOST_ADDRESS}:{APISERVER_PORT}"),
             "certificate-authority-data": STANDARD.encode(&ca.certificate_pem),
         }}],
-        "users": [{"name": user, "user": {
-            "client-certificate-data": data(extended(&stem, "crt"))?,
-            "client-key-data": data(extended(&stem, "key"))?,
-        }}],
+        "users": [{"name": user, "user": credential}],
         "contexts": [{"name": "ironclad", "context": {"cluster": "ironclad", "user": user}}],
-    });
-    write(path, &serde_json::to_string_pretty(&config)?, 0o600)
+    })
+}
+
+/// The token that nodes join with, made at the first call.
+///
+/// # Errors
+/// When its file cannot be read or written.
+pub fn bootstrap_token(layout: &Layout) -> Result<String> {
+    let path = layout.pki().join("bootstrap-token");
+    if !path.exists() {
+        let random = Sha256::digest(KeyPair::generate()?.serialize_der());
+        let digits: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        write(&path, &format!("{}.{}", &digits[..6], &digits[6..22]), 0o600)?;
+    }
+    read(&path)
+}
+
+/// A node's client certificate and key that are about to end: most of their time is over.
+///
+/// # Errors
+/// When the authority is not there.
+pub fn ending_client(layout: &Layout, node: &str) -> Result<String> {
+    let ca = authority(&layout.pki().join("ca"), "kubernetes")?;
+    let user = format!("system:node:{node}");
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+    let moment = |since_1970: Duration| rcgen::date_time_ymd(1970, 1, 1) + since_1970;
+    let mut params = params(&client(&user, Some("system:nodes")))?;
+    params.not_before = moment(now - Duration::from_secs(2 * 60 * 60));
+    params.not_after = moment(now + Duration::from_secs(8 * 60));
+    let (certificate, key) = sign(&ca, &params)?;
+    Ok(format!("{certificate}{key}"))
 }
 
 fn extended(stem: &Path, extension: &str) -> PathBuf {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::layout::{CONTROL_PLANE, Layout, MAX_NODES, Node};
 use crate::machine::running;
 use crate::supervisor::log_file;
-use crate::{control_plane, image, network, node, pki, preflight, shell};
+use crate::{control_plane, image, join, network, node, pki, preflight, shell};
 
 /// How the control plane runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,8 @@ pub enum ControlPlane {
     StaticPods,
 }
 
-const READY_LIMIT: Duration = Duration::from_secs(120);
+/// How long anything may take to come up.
+pub(crate) const READY_LIMIT: Duration = Duration::from_secs(120);
 
 /// Starts the control plane and `count` nodes and waits until they are Ready.
 ///
@@ -37,6 +38,9 @@ pub fn up(layout: &Layout, count: usize, control_plane: ControlPlane) -> Result<
 
     start_control_plane(layout, control_plane, &pause)?;
     let nodes: Vec<Node> = (1..=count).map(Node::new).collect();
+    if nodes.iter().any(Node::bootstraps) {
+        join::allow(layout)?;
+    }
     for node in &nodes {
         say(&node.name);
         pki::node(layout, node)?;
@@ -46,6 +50,9 @@ pub fn up(layout: &Layout, count: usize, control_plane: ControlPlane) -> Result<
     let all = layout.nodes();
     for node in &all {
         wait_ready(layout, node, &all)?;
+        if node.bootstraps() {
+            join::approve_serving(layout, node)?;
+        }
     }
     Ok(())
 }

@@ -69,6 +69,11 @@ impl Cluster {
         assert!(!mounts.contains("ironclad-e2e"), "no mount is left");
     }
 
+    /// Where its files are.
+    pub fn layout(&self) -> e2e::layout::Layout {
+        e2e::layout::Layout { root: self.run.clone(), binaries: self.binaries.clone() }
+    }
+
     fn program(&self, arguments: &[&str]) -> Said {
         let program = self.binaries.join("cluster");
         let run_folder = self.run.display().to_string();

@@ -5,6 +5,7 @@
 
 mod cluster;
 mod failures;
+mod joining;
 mod kubectl;
 mod static_pods;
 mod streams;
@@ -16,6 +17,7 @@ use cluster::Cluster;
 fn a_real_cluster_stands() {
     let cluster = Cluster::start(&["--nodes", "2"]);
     cluster.load("busybox");
+    joining::by_token(&cluster);
     kubectl::create_and_look(&cluster);
     kubectl::change(&cluster);
     kubectl::run_and_talk(&cluster);
