@@ -16,7 +16,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use shared::authn::{SYSTEM_MASTERS, UserInfo};
-use shared::cert::{self, ReloadingKey};
+use shared::cert::{self, ReloadingKey, Trust};
 use shared::run::{Shutdown, TaskGroup};
 
 use super::service::Behind;
@@ -75,20 +75,12 @@ pub(super) fn aggregator() -> UserInfo {
     }
 }
 
-fn trust(behind: &Behind, pair: Option<Arc<ReloadingKey>>) -> Result<ClientConfig, cert::CertError> {
-    let roots = match (behind.insecure, behind.bundle.is_empty()) {
-        (true, _) => rustls::RootCertStore::empty(),
-        (false, true) => cert::system_roots(),
-        (false, false) => cert::root_store(&behind.bundle)?,
-    };
-    let mut config = match pair {
-        Some(pair) => cert::client_config_reloading(roots, pair)?,
-        None => cert::client_config(roots, None)?,
-    };
-    if behind.insecure {
-        cert::trust_anybody(&mut config);
-    }
-    Ok(config)
+fn trust(behind: &Behind) -> Result<Trust, cert::CertError> {
+    Ok(match (behind.insecure, behind.bundle.is_empty()) {
+        (true, _) => Trust::Anybody,
+        (false, true) => Trust::System,
+        (false, false) => Trust::Authorities(cert::root_store(&behind.bundle)?),
+    })
 }
 
 impl Backend {
@@ -100,7 +92,9 @@ impl Backend {
         tasks: TaskGroup,
         closed: Shutdown,
     ) -> Result<Self, String> {
-        let tls = trust(behind, pair).map_err(|e| format!("unable to load root certificates: {e}"))?;
+        let tls = trust(behind)
+            .and_then(|trust| cert::client_tls(trust, pair))
+            .map_err(|e| format!("unable to load root certificates: {e}"))?;
         let target = Target::service(&behind.namespace, &behind.name, behind.port);
         let name = ServerName::try_from(target.server.clone()).map_err(|e| e.to_string())?;
         let mut tcp = HttpConnector::new();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proto::Value;
 use rustls::ClientConfig;
-use shared::cert::{self, PemPair};
+use shared::cert::{self, ReloadingKey, Trust};
 use shared::flags::FlagSet;
 use shared::status::Status;
 
@@ -27,16 +27,14 @@ impl Kubelets {
         );
         let pair = match (certificate.as_str(), key.as_str()) {
             ("", _) | (_, "") => None,
-            (certificate, key) => Some(PemPair {
-                certificate: String::from_utf8(cert::read(certificate)?)?,
-                key: String::from_utf8(cert::read(key)?)?,
-            }),
+            (certificate, key) => Some(Arc::new(ReloadingKey::from_files(certificate, key)?)),
         };
-        let tls = match authority.as_str() {
+        let trust = match authority.as_str() {
             // As upstream: without an authority, kubelets are not verified.
-            "" => cert::client_config_unverified(pair.as_ref())?,
-            authority => cert::client_config(cert::root_store(&cert::read(authority)?)?, pair.as_ref())?,
+            "" => Trust::Anybody,
+            authority => Trust::File(authority.into()),
         };
+        let tls = cert::client_tls(trust, pair)?;
         Ok(Self {
             tls: Arc::new(tls),
             preferred: flags.list("kubelet-preferred-address-types"),

@@ -23,6 +23,8 @@ pub struct Conduct {
     pub shortest_watch: u64,
     /// `--goaway-chance`
     goaway: f64,
+    /// `--profiling`, where it is given: what is for profilers is not shown to others.
+    pub profiles: bool,
 }
 
 const CORS: [(&str, &str); 4] = [
@@ -102,6 +104,7 @@ impl Conduct {
             longest: flags.duration("request-timeout"),
             shortest_watch: u64::try_from(shortest_watch).unwrap_or(0),
             goaway: chance,
+            profiles: flags.is_set("profiling") && flags.boolean("profiling"),
         })
     }
 

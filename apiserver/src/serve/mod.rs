@@ -9,6 +9,7 @@ pub mod health;
 pub mod info;
 pub mod listen;
 mod paths;
+mod profiles;
 
 pub use conduct::Conduct;
 pub use handler::Server;

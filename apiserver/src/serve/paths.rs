@@ -9,6 +9,7 @@ use shared::status::Status;
 use super::answer::{self, Shape};
 use super::handler::Server;
 use super::health::{Endpoint, Health};
+use super::profiles;
 use crate::aggregate::Directory;
 use crate::api::RequestInfo;
 use crate::negotiate;
@@ -186,6 +187,9 @@ pub(super) async fn serve(
         }
         ["metrics"] => {
             answer::reply(Reply::new(200, "text/plain; version=0.0.4; charset=utf-8", server.metrics()), shape)
+        }
+        ["debug", "pprof", rest @ ..] if server.conduct.profiles => {
+            profiles::serve(rest, info.path.ends_with('/'), shape)
         }
         ["debug", "api_priority_and_fairness", page] => {
             let details = query.get("includeRequestDetails").is_some_and(|v| !v.is_empty());

@@ -28,6 +28,8 @@ pub type Pair = (String, String);
 
 pub struct Pki {
     pub ca: String,
+    /// The authority of [`Identity::Foreign`].
+    pub foreign_ca: String,
     pub server: Pair,
     admin: Pair,
     node: Pair,
@@ -61,10 +63,11 @@ impl Pki {
     /// Makes all of them, and the files that the server needs.
     pub fn new(dir: &Path) -> Self {
         let (ca, issuer) = authority();
-        let (_, other) = authority();
+        let (foreign_ca, other) = authority();
         let masters = Some("system:masters");
         let pki = Self {
             ca,
+            foreign_ca,
             server: leaf(&issuer, "kube-apiserver", None, 2999),
             admin: leaf(&issuer, "admin", masters, 2999),
             node: leaf(&issuer, "system:node:n1", Some("system:nodes"), 2999),

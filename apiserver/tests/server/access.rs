@@ -209,3 +209,42 @@ async fn nodes_keep_to_themselves() {
     }
     node.get(&format!("{ns}/secrets/mine")).await.fails(403, "Forbidden", &denied("mine"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_impersonated_is_who_is_asked_about() {
+    let Some((c, _)) = workspace("impersonated").await else { return };
+    let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}).to_string();
+    let headers = [
+        ("content-type", "application/json"),
+        ("Impersonate-User", "mallory"),
+        ("Impersonate-Uid", "u-1"),
+        ("Impersonate-Group", "crew"),
+        ("Impersonate-Extra-Scopes", "view"),
+    ];
+    let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    let me = c.call("POST", path, &headers, Some(review.clone().into())).await.ok();
+    assert_eq!(
+        me["status"]["userInfo"],
+        json!({"username": "mallory", "uid": "u-1", "groups": ["crew", "system:authenticated"], "extra": {"scopes": ["view"]}})
+    );
+    let nobody = [headers[0], headers[2]];
+    assert!(c.call("POST", path, &nobody, Some(review.into())).await.code >= 400, "a uid alone is nobody");
+
+    // A local review is about its own namespace and no other.
+    let local = |namespace: &str, user: &str| {
+        json!({"apiVersion": "authorization.k8s.io/v1", "kind": "LocalSubjectAccessReview",
+        "metadata": {"namespace": "impersonated"}, "spec": {"user": user, "resourceAttributes": {"namespace": namespace, "verb": "list", "resource": "pods"}}})
+    };
+    let path = "/apis/authorization.k8s.io/v1/namespaces/impersonated/localsubjectaccessreviews";
+    let rule = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]});
+    c.post(&format!("{RBAC}/impersonated/roles"), json!({"metadata": {"name": "r"}, "rules": [rule]})).await.ok();
+    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"});
+    let subject = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "mallory"});
+    let bound = json!({"metadata": {"name": "r"}, "roleRef": role, "subjects": [subject]});
+    c.post(&format!("{RBAC}/impersonated/rolebindings"), bound).await.ok();
+    let allowed = async |user: &str| c.post(path, local("impersonated", user)).await.ok()["status"]["allowed"] == true;
+    crate::harness::eventually("the role counts", async || allowed("mallory").await.then_some(())).await;
+    assert!(!allowed("eve").await);
+    let (code, reason, _) = c.post(path, local("default", "mallory")).await.failure();
+    assert_eq!((code, reason.as_str()), (422, "Invalid"), "it may not ask about another namespace");
+}

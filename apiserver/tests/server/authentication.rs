@@ -169,3 +169,48 @@ async fn a_webhook_that_knows_tokens() {
         assert_eq!(who(&c, token).await.code, 401, "{token}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_in_a_file_bootstrap_tokens_and_authorities_that_change() {
+    if etcd_is_missing() {
+        return;
+    }
+    let c = Cluster::start_with(|dir, _| {
+        std::fs::write(dir.join("tokens.csv"), "opensesame,zoe,42,\"dev,ops\"\n").expect("written");
+        vec![
+            format!("--token-auth-file={}", dir.join("tokens.csv").display()),
+            "--enable-bootstrap-token-auth=true".to_owned(),
+        ]
+    })
+    .await;
+    let zoe = who(&c, "opensesame").await.ok()["status"]["userInfo"].clone();
+    assert_eq!(zoe, json!({"username": "zoe", "uid": "42", "groups": ["dev", "ops", "system:authenticated"]}));
+    assert_eq!(who(&c, "opensesam").await.code, 401);
+
+    let until = jiff::Timestamp::now() + std::time::Duration::from_secs(3600);
+    let secret = json!({"metadata": {"name": "bootstrap-token-abcdef"}, "type": "bootstrap.kubernetes.io/token",
+        "stringData": {"token-id": "abcdef", "token-secret": "0123456789abcdef", "expiration": until.to_string(),
+            "usage-bootstrap-authentication": "true", "auth-extra-groups": "system:bootstrappers:east"}});
+    let secrets = "/api/v1/namespaces/kube-system/secrets";
+    c.post(secrets, secret).await.ok();
+    let node = eventually("the token counts", async || {
+        let answer = who(&c, "abcdef.0123456789abcdef").await;
+        (answer.code == 201).then(|| answer.json()["status"]["userInfo"].clone())
+    })
+    .await;
+    let groups = json!(["system:bootstrappers", "system:bootstrappers:east", "system:authenticated"]);
+    assert_eq!((&node["username"], &node["groups"]), (&json!("system:bootstrap:abcdef"), &groups));
+    assert_eq!(who(&c, "abcdef.0123456789abcdee").await.code, 401, "another secret");
+    let patch = json!({"stringData": {"usage-bootstrap-authentication": "false"}});
+    c.patch(&format!("{secrets}/bootstrap-token-abcdef"), "merge-patch+json", patch).await.ok();
+    let gone = async || (who(&c, "abcdef.0123456789abcdef").await.code == 401).then_some(());
+    eventually("the token is for nothing", gone).await;
+
+    // The file of authorities is followed: who was a stranger is known, without a restart.
+    let foreign = c.client(Identity::Foreign);
+    assert_eq!(foreign.get("/api/v1/namespaces").await.code, 401);
+    std::fs::write(c.dir().join("ca.crt"), format!("{}{}", c.pki().ca, c.pki().foreign_ca)).expect("written");
+    let known = async || (c.client(Identity::Foreign).get("/api/v1/namespaces").await.code == 200).then_some(());
+    eventually("another authority is believed", known).await;
+    c.get("/api/v1/namespaces").await.ok();
+}

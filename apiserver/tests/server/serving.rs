@@ -29,6 +29,7 @@ async fn what_the_flags_say_of_serving() {
         std::fs::write(&key, &pair.key).expect("written");
         vec![
             "--tls-min-version=VersionTLS13".to_owned(),
+            "--profiling=true".to_owned(),
             format!("--tls-sni-cert-key={},{}:*.named.example,named.example", certificate.display(), key.display()),
             "--strict-transport-security-directives=max-age=31536000,includeSubDomains".to_owned(),
             r"--cors-allowed-origins=//web\.example(:|$)".to_owned(),
@@ -36,7 +37,7 @@ async fn what_the_flags_say_of_serving() {
     })
     .await;
 
-    let trusting = || shared::cert::client_config_unverified(None).expect("a configuration");
+    let trusting = || shared::cert::client_tls(shared::cert::Trust::Anybody, None).expect("a configuration");
     assert_eq!(handshake(&c, trusting(), "named.example").await.expect("secured"), named);
     assert_eq!(handshake(&c, trusting(), "api.named.example").await.expect("secured"), named);
     assert_ne!(handshake(&c, trusting(), "localhost").await.expect("secured"), named);
@@ -57,6 +58,16 @@ async fn what_the_flags_say_of_serving() {
     assert_eq!((asked.code, asked.header("access-control-expose-headers")), (204, "Date"));
     let foreign = c.client(Identity::Anonymous).call("OPTIONS", "/api/v1/pods", &from("https://evil"), None).await;
     assert!(matches!(foreign.code, 401 | 403), "{}", foreign.code);
+
+    let profiles =
+        [("/debug/pprof", 302), ("/debug/pprof/", 200), ("/debug/pprof/cmdline", 200), ("/debug/pprof/heap", 404)];
+    for (path, code) in profiles {
+        assert_eq!(c.get(path).await.code, code, "{path}");
+        assert_eq!(c.client(Identity::Alice).get(path).await.code, 403, "{path}");
+    }
+    if let Some(other) = crate::cluster().await {
+        other.get("/debug/pprof/").await.text().contains("page not found").then_some(()).expect("not unless asked for");
+    }
 
     c.get("/api/v1/pods?timeout=soon").await.fails(400, "BadRequest", "invalid timeout specified in the request URL");
     let indicators = c.get("/metrics/slis").await.text();

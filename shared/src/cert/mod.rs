@@ -8,7 +8,7 @@ mod trust;
 mod unverified;
 
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose, SanType};
@@ -24,7 +24,7 @@ pub use options::{OptionError, TlsOptions};
 pub use reload::ReloadingKey;
 pub use sni::SniKeys;
 pub use trust::{ReloadingRoots, system_roots};
-pub use unverified::{client_config_unverified, trust_anybody};
+use unverified::trust_anybody;
 
 /// What can go wrong with a certificate.
 #[derive(Debug, thiserror::Error)]
@@ -247,13 +247,41 @@ pub fn client_config(roots: RootCertStore, pair: Option<&PemPair>) -> Result<rus
     })
 }
 
-/// [`client_config`] with a pair that may change while connections come and go.
-pub fn client_config_reloading(
-    roots: RootCertStore,
-    pair: Arc<ReloadingKey>,
-) -> Result<rustls::ClientConfig, CertError> {
-    let builder = rustls::ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
-    Ok(builder.with_root_certificates(roots).with_client_cert_resolver(pair))
+/// Which servers a client takes for what they say they are.
+#[derive(Debug)]
+pub enum Trust {
+    /// Those the system's authorities speak for.
+    System,
+    /// Those these authorities speak for.
+    Authorities(RootCertStore),
+    /// Those the authorities in a file speak for, which may change.
+    File(PathBuf),
+    /// Any.
+    Anybody,
+}
+
+/// A client configuration that trusts so, with a client pair that may change while connections come and go.
+pub fn client_tls(trust: Trust, pair: Option<Arc<ReloadingKey>>) -> Result<rustls::ClientConfig, CertError> {
+    let anybody = matches!(trust, Trust::Anybody);
+    let (roots, verifier) = match trust {
+        Trust::System => (system_roots(), None),
+        Trust::Authorities(roots) => (roots, None),
+        Trust::File(path) => (RootCertStore::empty(), Some(ReloadingRoots::new(path)?)),
+        Trust::Anybody => (RootCertStore::empty(), None),
+    };
+    let builder = rustls::ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots);
+    let mut config = match pair {
+        Some(pair) => builder.with_client_cert_resolver(pair),
+        None => builder.with_no_client_auth(),
+    };
+    if let Some(verifier) = verifier {
+        config.dangerous().set_certificate_verifier(Arc::new(verifier));
+    } else if anybody {
+        trust_anybody(&mut config);
+    }
+    Ok(config)
 }
 
 #[cfg(test)]

@@ -5,23 +5,13 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-use super::{CertError, PemPair, client_config, provider};
-
-/// A client configuration that takes any server for what it says it is, with an optional client pair.
-///
-/// # Errors
-/// The pair is unusable.
-pub fn client_config_unverified(pair: Option<&PemPair>) -> Result<ClientConfig, CertError> {
-    let mut config = client_config(RootCertStore::empty(), pair)?;
-    trust_anybody(&mut config);
-    Ok(config)
-}
+use super::provider;
 
 /// Makes `config` take any server for what it says it is.
-pub fn trust_anybody(config: &mut ClientConfig) {
+pub(super) fn trust_anybody(config: &mut ClientConfig) {
     config.dangerous().set_certificate_verifier(Arc::new(AnyServer(provider())));
 }
 

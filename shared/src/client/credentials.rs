@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use tower::{BoxError, Layer, Service};
 
 use super::plugin::Plugin;
-use crate::cert::{self, PemPair, ReloadingKey, ReloadingRoots};
+use crate::cert::{self, PemPair, ReloadingKey, Trust};
 
 /// How old a token that was read from a file may be, as client-go has it.
 const TOKEN_AGE: Duration = Duration::from_secs(60);
@@ -68,26 +68,19 @@ pub fn resolve(config: &Config) -> anyhow::Result<(Credentials, rustls::ClientCo
 }
 
 fn tls(config: &Config, pair: Option<Arc<ReloadingKey>>) -> anyhow::Result<rustls::ClientConfig> {
-    let roots = match &config.root_cert {
-        None => cert::system_roots(),
-        Some(all) => {
-            let mut store = rustls::RootCertStore::empty();
+    let trust = match (&config.root_cert_file, &config.root_cert) {
+        _ if config.accept_invalid_certs => Trust::Anybody,
+        (Some(path), _) => Trust::File(path.into()),
+        (None, None) => Trust::System,
+        (None, Some(all)) => {
+            let mut roots = rustls::RootCertStore::empty();
             for der in all {
-                store.add(der.clone().into()).context("certificate authority")?;
+                roots.add(der.clone().into()).context("certificate authority")?;
             }
-            store
+            Trust::Authorities(roots)
         }
     };
-    let mut tls = match pair {
-        Some(pair) => cert::client_config_reloading(roots, pair)?,
-        None => cert::client_config(roots, None)?,
-    };
-    if config.accept_invalid_certs {
-        cert::trust_anybody(&mut tls);
-    } else if let Some(path) = &config.root_cert_file {
-        tls.dangerous().set_certificate_verifier(Arc::new(ReloadingRoots::new(path)?));
-    }
-    Ok(tls)
+    Ok(cert::client_tls(trust, pair)?)
 }
 
 /// The user's client certificate. Data wins over files, as in client-go; files may change.

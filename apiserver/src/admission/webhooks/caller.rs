@@ -11,6 +11,7 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use rustls_pki_types::ServerName;
 use sha2::{Digest, Sha256};
+use shared::cert::{self, Trust};
 use shared::run::{Shutdown, TaskGroup};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -28,7 +29,7 @@ const ANSWER_LIMIT: usize = 3 << 20;
 type Connection = SendRequest<Full<Bytes>>;
 
 /// What a TLS set-up depends on: the hash of the CA bundle, and the identity shown.
-type Trust = ([u8; 32], usize);
+type TrustId = ([u8; 32], usize);
 
 /// Calls webhooks.
 pub struct Caller {
@@ -38,7 +39,7 @@ pub struct Caller {
     /// Services are called at an endpoint and not at their cluster IP.
     direct: bool,
     idle: Mutex<HashMap<String, Vec<Connection>>>,
-    trust: Mutex<HashMap<Trust, Arc<rustls::ClientConfig>>>,
+    trust: Mutex<HashMap<TrustId, Arc<rustls::ClientConfig>>>,
 }
 
 /// A call.
@@ -124,18 +125,13 @@ impl Caller {
         if let Some(known) = self.trust.lock().get(&key) {
             return Ok(known.clone());
         }
-        let roots = match bundle {
-            [] => shared::cert::system_roots(),
-            pem => shared::cert::root_store(pem).map_err(|e| format!("unable to load root certificates: {e}"))?,
-        };
-        let builder = rustls::ClientConfig::builder().with_root_certificates(roots);
-        let config = match &identity.pair {
-            Some(pair) => {
-                builder.with_client_auth_cert(pair.chain.clone(), pair.key.clone_key()).map_err(|e| e.to_string())?
+        let trust = match bundle {
+            [] => Trust::System,
+            pem => {
+                Trust::Authorities(cert::root_store(pem).map_err(|e| format!("unable to load root certificates: {e}"))?)
             }
-            None => builder.with_no_client_auth(),
         };
-        let config = Arc::new(config);
+        let config = Arc::new(cert::client_tls(trust, identity.pair.clone()).map_err(|e| e.to_string())?);
         let mut trust = self.trust.lock();
         if trust.len() >= HOSTS {
             trust.clear();

@@ -4,24 +4,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use base64::Engine as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::Value;
+use shared::cert::{PemPair, ReloadingKey};
 
 use crate::access::tree;
-
-/// A client certificate with its key.
-#[derive(Debug)]
-pub(super) struct Pair {
-    pub(super) chain: Vec<CertificateDer<'static>>,
-    pub(super) key: PrivateKeyDer<'static>,
-}
 
 /// What is shown to one host.
 #[derive(Debug, Clone, Default)]
 pub(in super::super) struct Identity {
     /// Names the certificate among the TLS set-ups.
     pub(super) id: usize,
-    pub(super) pair: Option<Arc<Pair>>,
+    pub(super) pair: Option<Arc<ReloadingKey>>,
     /// `Authorization`
     pub(super) authorization: Option<String>,
 }
@@ -50,8 +43,9 @@ fn identity(id: usize, user: &Value, folder: &Path) -> Result<Identity, String> 
     let encode = |text: String| base64::engine::general_purpose::STANDARD.encode(text);
     let pair = match (content(user, "client-certificate", folder)?, content(user, "client-key", folder)?) {
         (Some(certificate), Some(key)) => {
-            let chain = shared::cert::certificates(&certificate).map_err(|e| e.to_string())?;
-            Some(Arc::new(Pair { chain, key: shared::cert::private_key(&key).map_err(|e| e.to_string())? }))
+            let text = |pem| String::from_utf8(pem).map_err(|e| e.to_string());
+            let pair = PemPair { certificate: text(certificate)?, key: text(key)? };
+            Some(Arc::new(ReloadingKey::from_pem(&pair).map_err(|e| e.to_string())?))
         }
         _ => None,
     };
