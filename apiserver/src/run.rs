@@ -22,7 +22,7 @@ use crate::registry::core::kubernetes_service::{Reconciler, Way};
 use crate::registry::core::node_ports::PortRange;
 use crate::registry::core::service::Services;
 use crate::registry::core::{ip_allocator, system_namespaces};
-use crate::registry::{self, Rows};
+use crate::registry::{self, Rows, builtin};
 use crate::serve::health::{Health, Milestones, Results};
 use crate::serve::listen::{self, Addresses};
 use crate::serve::{Conduct, Server};
@@ -63,12 +63,19 @@ fn encodings(flags: &FlagSet) -> anyhow::Result<usize> {
 }
 
 async fn connect(flags: &FlagSet) -> anyhow::Result<Store> {
+    let overrides = storage::overrides(&flags.list("etcd-servers-overrides")).map_err(anyhow::Error::msg)?;
+    // As upstream, what is not compiled in is not looked for.
+    let overrides = overrides
+        .into_iter()
+        .filter_map(|o| Some((builtin(&o.group, &o.resource)?.etcd_prefix.to_string(), o.servers)))
+        .collect();
     let options = storage::Options {
         servers: flags.list("etcd-servers"),
         prefix: flags.string("etcd-prefix"),
         ca_file: flags.string("etcd-cafile"),
         cert_file: flags.string("etcd-certfile"),
         key_file: flags.string("etcd-keyfile"),
+        overrides,
     };
     anyhow::ensure!(!options.servers.is_empty(), "--etcd-servers must be specified");
     let store = Store::connect(&options).await.context("connecting to etcd")?;
@@ -123,7 +130,9 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let way = Way::from_flags(&flags).map_err(anyhow::Error::msg)?;
     let listener = listen::bind(&addresses)?;
     let store = connect(&flags).await?;
-    wait_for(&store, &shutdown).await?;
+    for store in store.each() {
+        wait_for(&store, &shutdown).await?;
+    }
 
     let rows = Rows::default();
     let optional = registry::asked_for(&flags.map("runtime-config"), &flags.feature_gates());
@@ -134,15 +143,20 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let closed = Shutdown::from(closing.clone());
     let encryption = encryption(&flags, &store, &tasks, &closed).await?;
     let (hub, asks) = Hub::new(store.clone(), encodings(&flags)?);
-    tasks.spawn("watch-cache", until(&closed, hub.clone().follow()));
-    tasks.spawn("revision-reader", until(&closed, hub.clone().answer(asks)));
+    for (etcd, asks) in asks.into_iter().enumerate() {
+        tasks.spawn("watch-cache", until(&closed, hub.clone().run(etcd, asks)));
+    }
     let compaction = flags.duration("etcd-compaction-interval");
     if !compaction.is_zero() {
-        tasks.spawn("compactor", until(&shutdown, storage::compact_forever(store.clone(), compaction)));
+        for store in store.each() {
+            tasks.spawn("compactor", until(&shutdown, storage::compact_forever(store, compaction)));
+        }
     }
     let sizes = flags.duration("etcd-db-metric-poll-interval");
     if !sizes.is_zero() {
-        tasks.spawn("storage-size", until(&closed, storage::poll_size(store.clone(), sizes)));
+        for store in store.each() {
+            tasks.spawn("storage-size", until(&closed, storage::poll_size(store, sizes)));
+        }
     }
 
     let engine = Arc::new(Engine {
@@ -318,7 +332,7 @@ async fn synced(hub: Arc<Hub>, defined: Arc<tokio::sync::Notify>, milestones: Ar
         ("rbac.authorization.k8s.io", "clusterroles"),
         ("rbac.authorization.k8s.io", "clusterrolebindings"),
     ] {
-        if let Some(row) = crate::registry::builtin(group, plural) {
+        if let Some(row) = builtin(group, plural) {
             hub.cacher(&row).wait_ready().await;
         }
     }

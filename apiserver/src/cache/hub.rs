@@ -1,8 +1,7 @@
-//! One watch over everything in etcd feeds the caches of all resources.
+//! One watch over everything in an etcd feeds the caches of all resources.
 //!
-//! Because that watch sees every revision, "has the cache caught up with revision R?" needs no progress notification
-//! from etcd: the hub has seen R when it has seen an event at R or later. A consistent read asks etcd for its revision
-//! (one read of no data, shared by all readers that wait at that moment) and waits for the hub to get there.
+//! Resources that `--etcd-servers-overrides` keeps elsewhere are followed there: one watch and one [`Progress`] for each
+//! etcd.
 //!
 //! Caches start at their first use: the list is read while changes queue up, then both are joined by revision.
 
@@ -15,13 +14,13 @@ use std::time::Duration;
 use etcd_client::{EventType, KeyValue, WatchOptions};
 use parking_lot::{Mutex, RwLock};
 use proto::resources::{Resource, Row};
-use tokio::sync::{mpsc, oneshot, watch};
 
 use super::cacher::Cacher;
 use super::encoded::Budget;
 use super::entry::Entry;
 use super::history;
 use super::packs::Packs;
+use super::progress::{Asks, Progress};
 use crate::storage::{self, Store, Stored, codec};
 
 /// Entries per page of an initial list.
@@ -32,10 +31,6 @@ const CELLS: usize = 16 << 20;
 const PACKS: usize = 16 << 20;
 /// How long reading history may take.
 const RECALL_DEADLINE: Duration = Duration::from_secs(10);
-/// How long a consistent read waits for the cache.
-const CATCH_UP: Duration = Duration::from_secs(3);
-/// Readers that may wait for one revision read.
-const READERS: usize = 4096;
 
 /// A change as etcd told it.
 enum Pending {
@@ -56,6 +51,8 @@ enum Phase {
 
 struct Slot {
     resource: Row,
+    /// Which etcd it is in.
+    etcd: usize,
     /// Changes that came from etcd, and lists that were read.
     received: AtomicU64,
     initialized: AtomicU64,
@@ -80,8 +77,8 @@ pub struct Hub {
     store: Store,
     /// By full key prefix, with trailing slash. No prefix is the beginning of another.
     slots: RwLock<BTreeMap<String, Arc<Slot>>>,
-    processed: watch::Sender<i64>,
-    asks: mpsc::Sender<oneshot::Sender<i64>>,
+    /// By the number of the etcd.
+    progress: Vec<Progress>,
     budget: Arc<Budget>,
     cells: Arc<Budget>,
     packs: Packs,
@@ -91,28 +88,30 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// Creates the hub; its two loops ([`Hub::follow`] and [`Hub::answer`]) are to be run by the caller.
+    /// Creates the hub. [`Hub::run`] is to be run by the caller for each etcd, with its readers.
     ///
     /// `encodings` bounds the bytes of encodings that are kept with their objects (`--watch-cache-encodings-mb`).
-    pub fn new(store: Store, encodings: usize) -> (Arc<Self>, mpsc::Receiver<oneshot::Sender<i64>>) {
-        let (asks, receiver) = mpsc::channel(READERS);
+    pub fn new(store: Store, encodings: usize) -> (Arc<Self>, Vec<Asks>) {
+        let (progress, asks) = store.each().map(Progress::new).unzip();
         let hub = Self {
             store,
             slots: RwLock::default(),
-            processed: watch::Sender::new(0),
-            asks,
+            progress,
             budget: Budget::new(encodings),
             cells: Budget::new(CELLS),
             packs: Packs::new(PACKS),
             recalling: tokio::sync::Mutex::default(),
             runtime: tokio::runtime::Handle::current(),
         };
-        (Arc::new(hub), receiver)
+        (Arc::new(hub), asks)
     }
 
-    /// The revision up to which all changes are in the caches.
-    pub fn processed(&self) -> i64 {
-        *self.processed.borrow()
+    /// How far the etcd of a resource is followed. What is in no etcd of its own shares the main one's revisions.
+    pub fn progress(&self, resource: &Row) -> &Progress {
+        match self.progress.as_slice() {
+            [only] => only,
+            several => &several[self.store.etcd_of(&self.prefix(resource))],
+        }
     }
 
     /// What encodings that are kept may take.
@@ -168,6 +167,7 @@ impl Hub {
         let slot = slots.entry(prefix.clone()).or_insert_with(|| {
             let slot = Arc::new(Slot {
                 resource: resource.clone(),
+                etcd: self.store.etcd_of(&prefix),
                 received: AtomicU64::new(0),
                 initialized: AtomicU64::new(0),
                 cacher: Arc::default(),
@@ -184,8 +184,7 @@ impl Hub {
         let mut delay = Duration::from_millis(50);
         loop {
             // Changes are queued from where the watch begins: only what is listed after that leaves no gap.
-            // The sender lives in self: waiting cannot fail.
-            let _ = self.processed.subscribe().wait_for(|r| *r > 0).await;
+            self.progress[slot.etcd].begun().await;
             match self.read_all(&prefix, &slot.resource).await {
                 Ok((entries, revision)) => {
                     if join(prefix.len(), &slot, entries, revision) {
@@ -227,57 +226,22 @@ impl Hub {
         }
     }
 
-    /// Waits until the caches are as new as etcd is now. Returns the revision reached.
-    pub async fn catch_up(&self) -> Result<i64, storage::Error> {
-        let (tell, told) = oneshot::channel();
-        if self.asks.send(tell).await.is_err() {
-            return Err(storage::Error::Timeout);
-        }
-        let revision = told.await.map_err(|_| storage::Error::Timeout)?;
-        self.reach(revision, CATCH_UP).await?;
-        Ok(self.processed())
+    /// Follows an etcd, by its number, and answers its readers, until dropped.
+    pub async fn run(self: Arc<Self>, etcd: usize, asks: Asks) {
+        tokio::join!(self.follow(etcd), self.progress[etcd].answer(asks));
     }
 
-    /// Waits until the caches have reached a revision.
-    pub async fn reach(&self, revision: i64, patience: Duration) -> Result<(), storage::Error> {
-        if self.processed() >= revision {
-            return Ok(());
-        }
-        let mut processed = self.processed.subscribe();
-        match tokio::time::timeout(patience, processed.wait_for(|r| *r >= revision)).await {
-            Ok(Ok(_)) => Ok(()),
-            _ => Err(storage::Error::Timeout),
-        }
-    }
-
-    /// Answers readers with etcd's revision, one read for all who wait.
-    pub async fn answer(self: Arc<Self>, mut asks: mpsc::Receiver<oneshot::Sender<i64>>) {
-        let mut waiting = Vec::new();
-        while asks.recv_many(&mut waiting, READERS).await > 0 {
-            match self.store.revision().await {
-                Ok(revision) => waiting.drain(..).for_each(|w| {
-                    // A reader that went away needs no answer.
-                    let _ = w.send(revision);
-                }),
-                Err(error) => {
-                    tracing::warn!(%error, "reading etcd's revision failed");
-                    waiting.clear();
-                }
-            }
-        }
-    }
-
-    /// Follows etcd until dropped.
-    pub async fn follow(self: Arc<Self>) {
+    async fn follow(self: &Arc<Self>, etcd: usize) {
+        let progress = &self.progress[etcd];
         let mut delay = Duration::from_millis(20);
         loop {
-            let from = self.processed();
-            match self.follow_once().await {
+            let from = progress.processed();
+            match self.follow_once(etcd).await {
                 Ok(()) => {}
-                Err(storage::Error::Compacted) => self.reload(),
+                Err(storage::Error::Compacted) => self.reload(etcd),
                 Err(error) => tracing::warn!(%error, "watch on etcd broke"),
             }
-            delay = if self.processed() > from {
+            delay = if progress.processed() > from {
                 Duration::from_millis(20)
             } else {
                 (delay * 2).min(Duration::from_secs(2))
@@ -286,13 +250,14 @@ impl Hub {
         }
     }
 
-    async fn follow_once(self: &Arc<Self>) -> Result<(), storage::Error> {
-        let mut processed = self.processed();
+    async fn follow_once(self: &Arc<Self>, etcd: usize) -> Result<(), storage::Error> {
+        let progress = &self.progress[etcd];
+        let mut processed = progress.processed();
         if processed == 0 {
-            processed = self.store.revision().await?;
+            processed = progress.store.revision().await?;
         }
         let options = WatchOptions::new().with_all_keys().with_start_revision(processed + 1).with_progress_notify();
-        let mut stream = self.store.watch_client().watch("", Some(options)).await?;
+        let mut stream = progress.store.watch_client().watch("", Some(options)).await?;
         while let Some(response) = stream.message().await? {
             if response.canceled() || response.compact_revision() > 0 {
                 return Err(if response.compact_revision() > 0 {
@@ -302,17 +267,17 @@ impl Hub {
                 });
             }
             if response.created() {
-                self.processed.send_if_modified(|r| std::mem::replace(r, (*r).max(processed)) < processed);
+                progress.raise(processed);
             }
             let mut last = 0;
             for event in response.events() {
                 if let Some(kv) = event.kv() {
                     last = kv.mod_revision();
-                    self.dispatch(event.event_type(), kv).await;
+                    self.dispatch(etcd, event.event_type(), kv).await;
                 }
             }
             if last > 0 {
-                self.processed.send_replace(last);
+                progress.set(last);
             }
         }
         Ok(())
@@ -325,9 +290,13 @@ impl Hub {
         candidate.filter(|(prefix, _)| key.starts_with(prefix.as_str())).map(|(p, s)| (p.len(), s.clone()))
     }
 
-    async fn dispatch(self: &Arc<Self>, kind: EventType, kv: &KeyValue) {
+    async fn dispatch(self: &Arc<Self>, etcd: usize, kind: EventType, kv: &KeyValue) {
         let Ok(key) = kv.key_str() else { return };
         let Some((prefix, slot)) = self.slot_of(key) else { return };
+        if slot.etcd != etcd {
+            // Left behind from before the resource was kept elsewhere.
+            return;
+        }
         slot.received.fetch_add(1, Ordering::Relaxed);
         let pending = match kind {
             EventType::Put => match self.store.open(kv.clone()).await {
@@ -356,10 +325,10 @@ impl Hub {
         }
     }
 
-    /// History was lost: every cache reads its list again.
-    fn reload(self: &Arc<Self>) {
-        self.processed.send_replace(0);
-        let slots: Vec<Arc<Slot>> = self.slots.read().values().cloned().collect();
+    /// History was lost: every cache of an etcd reads its list again.
+    fn reload(self: &Arc<Self>, etcd: usize) {
+        self.progress[etcd].set(0);
+        let slots: Vec<Arc<Slot>> = self.slots.read().values().filter(|s| s.etcd == etcd).cloned().collect();
         slots.iter().for_each(|slot| self.take(0, slot, Pending::Unknown));
     }
 
@@ -376,14 +345,14 @@ impl Hub {
         if upto <= after || !slot.cacher.is_ready() {
             return;
         }
-        match tokio::time::timeout(RECALL_DEADLINE, history::read(&self.store, after, upto)).await {
+        let store = &self.progress[slot.etcd].store;
+        match tokio::time::timeout(RECALL_DEADLINE, history::read(store, after, upto)).await {
             Ok(Ok(events)) => {
                 // The same history serves all caches that know no more than it.
-                let slots: Vec<(String, Arc<Slot>)> =
-                    self.slots.read().iter().map(|(p, s)| (p.clone(), s.clone())).collect();
-                for (prefix, slot) in slots.into_iter().filter(|(_, s)| s.cacher.is_ready() && s.cacher.floor() <= upto)
-                {
-                    let changes = history::changes(&self.store, &events, &prefix, &slot.resource).await;
+                let served = |s: &Slot| s.etcd == slot.etcd && s.cacher.is_ready() && s.cacher.floor() <= upto;
+                let slots = self.slots.read().iter().map(|(p, s)| (p.clone(), s.clone())).collect::<Vec<_>>();
+                for (prefix, slot) in slots.into_iter().filter(|(_, s)| served(s)) {
+                    let changes = history::changes(store, &events, &prefix, &slot.resource).await;
                     if let Some(changes) = changes {
                         slot.cacher.recall(after, changes);
                     }

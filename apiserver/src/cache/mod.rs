@@ -12,6 +12,7 @@ mod hub;
 mod index;
 mod meters;
 pub mod packs;
+mod progress;
 mod reader;
 mod state;
 
@@ -22,5 +23,6 @@ pub use hub::Hub;
 pub use index::{By, Term};
 pub use meters::Meters;
 pub use packs::{Pack, Packs};
+pub use progress::Progress;
 pub use reader::CacheReader;
 pub use state::Trigger;

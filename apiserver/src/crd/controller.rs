@@ -79,7 +79,7 @@ impl Controller {
     async fn follow(&mut self, ready: &impl Fn()) {
         let cacher = self.engine.hub.cacher(&self.row);
         cacher.wait_ready().await;
-        let processed = self.engine.hub.processed();
+        let processed = self.engine.hub.progress(&self.row).processed();
         let begin = Begin { scope: "", start: Start::State, at_least: processed, term: None, trigger: None };
         let Ok(mut watch) = cacher.watch(begin, Arc::new(|_: &Entry| true)) else { return };
         let found: BTreeMap<String, Arc<Value>> = watch

@@ -34,7 +34,7 @@ async fn step(store: &Store, round: Round) -> Result<Round, Error> {
         .when([Compare::version(KEY, CompareOp::Equal, round.version)])
         .and_then([TxnOp::put(KEY, round.revision.to_string(), None)])
         .or_else([TxnOp::get(KEY, None)]);
-    let r = timed(store.kv.clone().txn(txn)).await?;
+    let r = timed(store.etcd().kv.clone().txn(txn)).await?;
     let revision = r.header().map_or(0, etcd_client::ResponseHeader::revision);
     if !r.succeeded() {
         let version = r.op_responses().into_iter().find_map(|op| match op {
@@ -45,7 +45,7 @@ async fn step(store: &Store, round: Round) -> Result<Round, Error> {
     }
     let next = Round { version: round.version + 1, revision };
     if round.revision != 0 {
-        match timed(store.kv.clone().compact(round.revision, None)).await {
+        match timed(store.etcd().kv.clone().compact(round.revision, None)).await {
             Ok(_) | Err(Error::Compacted) => {}
             Err(e) => return Err(e),
         }

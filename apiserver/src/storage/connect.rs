@@ -1,4 +1,5 @@
-//! The connection to etcd as `--etcd-servers`, `--etcd-cafile`, `--etcd-certfile`, `--etcd-keyfile` describe it.
+//! The connections to etcd as `--etcd-servers`, `--etcd-servers-overrides`, `--etcd-cafile`, `--etcd-certfile` and
+//! `--etcd-keyfile` describe them.
 
 use std::time::Duration;
 
@@ -19,14 +20,56 @@ pub struct Options {
     pub cert_file: String,
     /// Its key.
     pub key_file: String,
+    /// What is kept on other servers: paths as rows have them (`/registry/events`), and the servers.
+    pub overrides: Vec<(String, Vec<String>)>,
 }
 
-pub(super) async fn client(options: &Options) -> Result<Client, Error> {
+/// An element of `--etcd-servers-overrides`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// API group, empty for core.
+    pub group: String,
+    /// Plural.
+    pub resource: String,
+    /// `https://host:port` of each member.
+    pub servers: Vec<String>,
+}
+
+/// Reads `--etcd-servers-overrides`: `group/resource#server;server`.
+///
+/// # Errors
+/// Upstream's text for an element of another form.
+pub fn overrides(list: &[String]) -> Result<Vec<Override>, &'static str> {
+    const INVALID: &str = "--etcd-servers-overrides invalid, must be of format: group/resource#servers, where servers are URLs, semicolon separated";
+    let read = |text: &String| {
+        let (of, servers) = text.split_once('#').filter(|(_, servers)| !servers.contains('#')).ok_or(INVALID)?;
+        let (group, resource) = of.split_once('/').filter(|(_, rest)| !rest.contains('/')).ok_or(INVALID)?;
+        let servers = servers.split(';').map(str::to_owned).collect();
+        Ok(Override { group: group.to_owned(), resource: resource.to_owned(), servers })
+    };
+    list.iter().map(read).collect()
+}
+
+impl Options {
+    /// The other servers, each once, and what they keep.
+    pub(super) fn elsewhere(&self) -> Vec<(&[String], Vec<&str>)> {
+        let mut found: Vec<(&[String], Vec<&str>)> = Vec::new();
+        for (path, servers) in &self.overrides {
+            match found.iter_mut().find(|(known, _)| known == servers) {
+                Some((_, paths)) => paths.push(path),
+                None => found.push((servers, vec![path])),
+            }
+        }
+        found
+    }
+}
+
+pub(super) async fn client(options: &Options, servers: &[String]) -> Result<Client, Error> {
     let mut connect = ConnectOptions::new()
         .with_connect_timeout(Duration::from_secs(10))
         .with_keep_alive(Duration::from_secs(30), Duration::from_secs(10))
         .with_keep_alive_while_idle(true);
-    if options.servers.iter().any(|s| s.starts_with("https://")) {
+    if servers.iter().any(|s| s.starts_with("https://")) {
         let mut tls = TlsOptions::new();
         if !options.ca_file.is_empty() {
             tls = tls.ca_certificate(Certificate::from_pem(read(&options.ca_file).await?));
@@ -36,9 +79,43 @@ pub(super) async fn client(options: &Options) -> Result<Client, Error> {
         }
         connect = connect.with_tls(tls);
     }
-    Ok(Client::connect(&options.servers, Some(connect)).await?)
+    Ok(Client::connect(servers, Some(connect)).await?)
 }
 
 async fn read(path: &str) -> Result<Vec<u8>, Error> {
     tokio::fs::read(path).await.map_err(|source| Error::File { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overrides_name_a_resource_and_its_servers() {
+        let read = |text: &str| overrides(&[text.to_owned()]).map(|mut o| o.remove(0));
+        let events = read("/events#http://a:2379;http://b:2379").unwrap();
+        assert_eq!((events.group.as_str(), events.resource.as_str()), ("", "events"));
+        assert_eq!(events.servers, ["http://a:2379", "http://b:2379"]);
+        assert_eq!(read("coordination.k8s.io/leases#http://a:2379").unwrap().group, "coordination.k8s.io");
+        for wrong in ["/events/http://127.0.0.1:4002", "events#http://a:2379", "/a/b#http://a", "/events#a#b"] {
+            assert!(read(wrong).unwrap_err().starts_with("--etcd-servers-overrides invalid"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn one_connection_serves_all_that_is_on_the_same_servers() {
+        let list: Vec<_> =
+            ["/events#http://a", "coordination.k8s.io/leases#http://b", "/pods#http://a"].map(str::to_owned).into();
+        let overrides = overrides(&list).unwrap().into_iter().map(|o| (format!("/registry/{}", o.resource), o.servers));
+        let options = Options {
+            servers: Vec::new(),
+            prefix: String::new(),
+            ca_file: String::new(),
+            cert_file: String::new(),
+            key_file: String::new(),
+            overrides: overrides.collect(),
+        };
+        let paths: Vec<_> = options.elsewhere().into_iter().map(|(_, paths)| paths).collect();
+        assert_eq!(paths, [vec!["/registry/events", "/registry/pods"], vec!["/registry/leases"]]);
+    }
 }

@@ -12,13 +12,15 @@ mod lease;
 mod size;
 pub mod transform;
 
+use std::sync::Arc;
+
 use etcd_client::{
     Compare, CompareOp, DeleteOptions, GetOptions, KeyValue, KvClient, PutOptions, Txn, TxnOp, TxnOpResponse,
     WatchClient,
 };
 
 pub use compact::compact_forever;
-pub use connect::Options;
+pub use connect::{Options, Override, overrides};
 pub use size::poll_size;
 pub use transform::Transformers;
 
@@ -92,17 +94,30 @@ pub struct Page {
     pub revision: i64,
 }
 
-/// A cheap-to-clone connection to etcd.
+/// Cheap-to-clone connections to etcd: to the main one, and to those that keep some resources.
+///
+/// A call about a key goes to the etcd that keeps it. What is about an etcd as a whole (its revision, its history) is
+/// about the main one, or the one that [`Store::each`] made this one for.
 #[derive(Clone)]
 pub struct Store {
-    kv: KvClient,
-    watch: WatchClient,
-    maintenance: etcd_client::MaintenanceClient,
-    leases: std::sync::Arc<lease::Pool>,
-    prefix: std::sync::Arc<str>,
+    etcds: Arc<[Etcd]>,
+    at: usize,
+    prefix: Arc<str>,
     transformers: Transformers,
 }
 
+/// The connection to one etcd.
+struct Etcd {
+    kv: KvClient,
+    watch: WatchClient,
+    maintenance: etcd_client::MaintenanceClient,
+    leases: lease::Pool,
+    /// Key prefixes with trailing slash that are kept here; the main one keeps what no other does.
+    keeps: Vec<String>,
+}
+
+/// A key that nobody writes, for reads whose answer is etcd's revision.
+const PROBE: &str = "\u{1}ironclad-revision-probe";
 /// Deadline of one call.
 const CALL_DEADLINE: std::time::Duration = std::time::Duration::from_secs(10);
 
@@ -136,18 +151,53 @@ fn classify(e: etcd_client::Error) -> Error {
     Error::Etcd(e)
 }
 
-impl Store {
-    /// Connects as the flags say.
-    pub async fn connect(options: &Options) -> Result<Self, Error> {
-        let client = connect::client(options).await?;
+impl Etcd {
+    async fn connect(options: &Options, servers: &[String], keeps: Vec<String>) -> Result<Self, Error> {
+        let client = connect::client(options, servers).await?;
         Ok(Self {
             kv: client.kv_client().max_decoding_message_size(usize::MAX).max_encoding_message_size(usize::MAX),
             maintenance: client.maintenance_client(),
             watch: client.watch_client().max_decoding_message_size(usize::MAX),
-            leases: std::sync::Arc::new(lease::Pool::new(client.lease_client())),
+            leases: lease::Pool::new(client.lease_client()),
+            keeps,
+        })
+    }
+}
+
+impl Store {
+    /// Connects as the flags say.
+    pub async fn connect(options: &Options) -> Result<Self, Error> {
+        let mut store = Self {
+            etcds: Arc::new([]),
+            at: 0,
             prefix: options.prefix.trim_end_matches('/').into(),
             transformers: Transformers::default(),
-        })
+        };
+        let mut etcds = vec![Etcd::connect(options, &options.servers, Vec::new()).await?];
+        for (servers, paths) in options.elsewhere() {
+            let keeps = paths.iter().map(|path| format!("{}/", store.key(path))).collect();
+            etcds.push(Etcd::connect(options, servers, keeps).await?);
+        }
+        store.etcds = etcds.into();
+        Ok(store)
+    }
+
+    /// The same store once for each etcd, in their order: the main one is the first.
+    pub fn each(&self) -> impl Iterator<Item = Self> + '_ {
+        (0..self.etcds.len()).map(|at| Self { at, ..self.clone() })
+    }
+
+    /// The number of the etcd that keeps a key.
+    pub fn etcd_of(&self, key: &str) -> usize {
+        self.etcds.iter().position(|e| e.keeps.iter().any(|prefix| key.starts_with(prefix))).unwrap_or_default()
+    }
+
+    fn etcd(&self) -> &Etcd {
+        &self.etcds[self.at]
+    }
+
+    fn keeper(&self, key: &str) -> &Etcd {
+        &self.etcds[self.etcd_of(key)]
     }
 
     /// The key prefix of this cluster, without trailing slash.
@@ -202,32 +252,33 @@ impl Store {
 
     /// The raw watch client, for the cache.
     pub fn watch_client(&self) -> WatchClient {
-        self.watch.clone()
+        self.etcd().watch.clone()
     }
 
     /// A linearizable read of one key, with the store's revision.
     pub async fn get(&self, key: &str) -> Result<(Option<Stored>, i64), Error> {
-        let mut r = timed(self.kv.clone().get(key, None)).await?;
+        let mut r = timed(self.keeper(key).kv.clone().get(key, None)).await?;
         let revision = r.header().map_or(0, etcd_client::ResponseHeader::revision);
         Ok((self.first(r.take_kvs()).await?, revision))
     }
 
     /// The store's revision, agreed by a quorum. Reads no data.
     pub async fn revision(&self) -> Result<i64, Error> {
-        let r = timed(self.kv.clone().get("\u{1}ironclad-revision-probe", Some(GetOptions::new().with_count_only())))
-            .await?;
+        let r = timed(self.etcd().kv.clone().get(PROBE, Some(GetOptions::new().with_count_only()))).await?;
         Ok(r.header().map_or(0, etcd_client::ResponseHeader::revision))
     }
 
     /// Fails with [`Error::Compacted`] when etcd no longer knows what was at a revision. Reads no data.
     pub async fn remembers(&self, revision: i64) -> Result<(), Error> {
         let options = GetOptions::new().with_count_only().with_revision(revision);
-        timed(self.kv.clone().get("\u{1}ironclad-revision-probe", Some(options))).await.map(drop)
+        timed(self.etcd().kv.clone().get(PROBE, Some(options))).await.map(drop)
     }
 
     /// Number of keys below `prefix`.
     pub async fn count(&self, prefix: &str) -> Result<i64, Error> {
-        let r = timed(self.kv.clone().get(prefix, Some(GetOptions::new().with_prefix().with_count_only()))).await?;
+        let r =
+            timed(self.keeper(prefix).kv.clone().get(prefix, Some(GetOptions::new().with_prefix().with_count_only())))
+                .await?;
         Ok(r.count())
     }
 
@@ -235,7 +286,7 @@ impl Store {
     pub async fn page(&self, prefix: &str, start: &str, limit: i64, revision: i64) -> Result<Page, Error> {
         let options =
             GetOptions::new().with_range(range_end(prefix.as_bytes())).with_limit(limit).with_revision(revision);
-        let mut r = timed(self.kv.clone().get(start, Some(options))).await?;
+        let mut r = timed(self.keeper(prefix).kv.clone().get(start, Some(options))).await?;
         let (more, count) = (r.more(), r.count());
         let revision = r.header().map_or(0, etcd_client::ResponseHeader::revision);
         let mut items = Vec::new();
@@ -253,7 +304,7 @@ impl Store {
     /// Writes a key whose last write must be `revision` (0: must not exist).
     pub async fn put_if(&self, key: &str, value: Vec<u8>, revision: i64, ttl: Option<i64>) -> Result<Written, Error> {
         let options = match ttl {
-            Some(ttl) => Some(PutOptions::new().with_lease(self.leases.lease(ttl).await?)),
+            Some(ttl) => Some(PutOptions::new().with_lease(self.keeper(key).leases.lease(ttl).await?)),
             None => None,
         };
         let value = self.seal(key, value).await?;
@@ -283,7 +334,7 @@ impl Store {
             .when([Compare::mod_revision(key, CompareOp::Equal, revision)])
             .and_then([op])
             .or_else([TxnOp::get(key, None)]);
-        let r = timed(self.kv.clone().txn(txn)).await?;
+        let r = timed(self.keeper(key).kv.clone().txn(txn)).await?;
         if r.succeeded() {
             return Ok(Written::Done(r.header().map_or(0, etcd_client::ResponseHeader::revision)));
         }

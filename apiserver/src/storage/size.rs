@@ -13,12 +13,13 @@ pub async fn poll_size(store: Store, interval: Duration) {
         "Size of the storage database file physically allocated in bytes.",
         &["storage_cluster_id"],
     );
+    let cluster = format!("etcd-{}", store.at);
     let mut tick = tokio::time::interval(interval);
     loop {
         tick.tick().await;
-        match timed(store.maintenance.clone().status()).await {
+        match timed(store.etcd().maintenance.clone().status()).await {
             #[allow(clippy::cast_precision_loss)]
-            Ok(status) => size.with_label_values(&["etcd-0"]).set(status.db_size() as f64),
+            Ok(status) => size.with_label_values(&[&cluster]).set(status.db_size() as f64),
             Err(error) => tracing::debug!(%error, "the size of etcd's database is not known"),
         }
     }

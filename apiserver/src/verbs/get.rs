@@ -37,7 +37,7 @@ pub async fn entry(
     let Some(at) = at else {
         // A cache that is as new as etcd answers for it; where there is none, one object is not worth making it.
         if let Some(cacher) = engine.hub.running(storage)
-            && engine.hub.catch_up().await.is_ok()
+            && engine.hub.progress(storage).catch_up().await.is_ok()
         {
             let found = cacher.get(&short).ok_or_else(missing)?;
             return one(engine.in_version(row, vec![found]).await?).ok_or_else(missing);
@@ -48,7 +48,7 @@ pub async fn entry(
     let cacher = engine.hub.cacher(storage);
     ready(&cacher).await?;
     if at > 0 {
-        reach(engine, at).await?;
+        reach(engine, storage, at).await?;
     }
     let found = cacher.get(&short).ok_or_else(missing)?;
     one(engine.in_version(row, vec![found]).await?).ok_or_else(missing)
@@ -77,12 +77,13 @@ pub async fn ready(cacher: &Cacher) -> Result<(), Status> {
     waited.map_err(|_| Status::too_many_requests("storage is (re)initializing", 1))
 }
 
-/// Waits until the caches know a revision.
-pub async fn reach(engine: &Engine, at: i64) -> Result<(), Status> {
+/// Waits until the cache of a resource knows a revision.
+pub async fn reach(engine: &Engine, storage: &Row, at: i64) -> Result<(), Status> {
     const PATIENCE: std::time::Duration = std::time::Duration::from_secs(3);
-    engine.hub.reach(at, PATIENCE).await.map_err(|_| {
+    let progress = engine.hub.progress(storage);
+    progress.reach(at, PATIENCE).await.map_err(|_| {
         let n = |v: i64| u64::try_from(v).unwrap_or(0);
-        Status::too_large_resource_version(n(at), n(engine.hub.processed()))
+        Status::too_large_resource_version(n(at), n(progress.processed()))
     })
 }
 

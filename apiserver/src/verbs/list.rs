@@ -259,19 +259,20 @@ async fn find(
     let scope = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
     let cacher = engine.hub.cacher(storage);
     get::ready(&cacher).await?;
+    let progress = engine.hub.progress(storage);
     let at_least = match o.moment {
-        Moment::Now => engine.hub.catch_up().await.map_err(|e| storage_status(&e))?,
-        Moment::Any => engine.hub.processed(),
+        Moment::Now => progress.catch_up().await.map_err(|e| storage_status(&e))?,
+        Moment::Any => progress.processed(),
         Moment::NotOlder(n) | Moment::Exact(n) => {
-            get::reach(engine, n).await?;
-            engine.hub.processed()
+            get::reach(engine, storage, n).await?;
+            progress.processed()
         }
     };
     // What etcd has forgotten is not shown either, although the cache may still know it.
     if let Moment::Exact(n) = o.moment
         && !cacher.unchanged_since(n)
     {
-        engine.store.remembers(n).await.map_err(|e| expired(e, o, &scope, &o.start))?;
+        progress.remembers(n).await.map_err(|e| expired(e, o, &scope, &o.start))?;
     }
     match from_cache(&cacher, row, &scope, o, selection, at_least) {
         Ok(found) => Ok(found),
@@ -303,7 +304,7 @@ pub async fn list(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply,
     let selection = Selection::read(&r.query, row)?;
     let o = options(&r.query, &scope)?;
     if !row.is_stored() {
-        let empty = Found { items: Vec::new(), revision: engine.hub.processed(), rest: None };
+        let empty = Found { items: Vec::new(), revision: engine.hub.progress(row).processed(), rest: None };
         return reply(engine, r, row, &accepted, include.unwrap_or(Include::Metadata), empty);
     }
     let mut found = find(engine, row, namespace, &o, &selection).await?;

@@ -21,7 +21,7 @@ use super::list::{check, put};
 use super::select::Selection;
 use super::table::{self, Include};
 use super::{Body, Reply, Request, accepted, get, namespace_of};
-use crate::cache::{Begin, Entry, Filter, Message, Raw, Seen, Start, Watch};
+use crate::cache::{Begin, Entry, Filter, Message, Progress, Raw, Seen, Start, Watch};
 use crate::negotiate::{self, Accepted, Format, Shape};
 use crate::serve::info::names_object;
 use crate::storage::codec;
@@ -43,6 +43,10 @@ struct Framer {
 }
 
 impl Framer {
+    fn progress(&self) -> &Progress {
+        self.engine.hub.progress(&self.row.storage())
+    }
+
     fn own(&self) -> bool {
         // Custom resources are brought into the row's version before they are framed.
         self.row.custom.is_some() || self.row.is_storage()
@@ -250,7 +254,7 @@ impl Session {
 
     async fn bookmark(&mut self, batch: &mut Batch) {
         // Everything up to this revision is in the channel already.
-        let revision = self.framer.engine.hub.processed();
+        let revision = self.framer.progress().processed();
         if self.batch == 1 && !self.watch.receiver.is_empty() {
             // Its turn comes after theirs.
             return;
@@ -348,16 +352,17 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
     let namespace = namespace_of(&r.info, row);
     let scope = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
 
-    let cacher = engine.hub.cacher(&row.storage());
+    let storage = row.storage();
+    let (cacher, progress) = (engine.hub.cacher(&storage), engine.hub.progress(&storage));
     get::ready(&cacher).await?;
     let mut after = 0;
     let start = match (send_initial, at) {
         (Some(true), Some(n)) if n > 0 => {
-            get::reach(engine, n).await?;
+            get::reach(engine, &storage, n).await?;
             Start::State
         }
         (Some(true) | None, None) => {
-            engine.hub.catch_up().await.map_err(|e| storage_status(&e))?;
+            progress.catch_up().await.map_err(|e| storage_status(&e))?;
             Start::State
         }
         (_, Some(0)) if send_initial != Some(false) => Start::State,
@@ -366,7 +371,7 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
             Start::After(n)
         }
         _ => {
-            after = engine.hub.catch_up().await.map_err(|e| storage_status(&e))?;
+            after = progress.catch_up().await.map_err(|e| storage_status(&e))?;
             Start::After(after)
         }
     };
@@ -377,9 +382,9 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
     };
     let framer = Framer { engine: engine.clone(), row: row.clone(), accepted, include, headers_sent: false };
     let content_type = accepted.format.stream_content_type();
-    let processed = engine.hub.processed();
+    let processed = progress.processed();
     if let Start::After(n) = start {
-        engine.hub.recall(&row.storage(), n).await;
+        engine.hub.recall(&storage, n).await;
     }
     let from = Begin { scope: &scope, start, at_least: processed, term: term.as_ref(), trigger };
     let mut watch = match cacher.watch(from, filter.clone()) {

@@ -166,6 +166,11 @@ impl Cluster {
         &self.dir
     }
 
+    /// Where this cluster's etcd listens.
+    pub fn etcd_port(&self) -> u16 {
+        self.etcd_port
+    }
+
     pub fn port(&self) -> u16 {
         self.port
     }

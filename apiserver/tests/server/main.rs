@@ -14,6 +14,7 @@ mod bad_input;
 mod configured;
 mod custom;
 mod encryption;
+mod etcd_overrides;
 mod faults;
 mod flowcontrol;
 mod forms;

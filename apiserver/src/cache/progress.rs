@@ -1,0 +1,100 @@
+//! How far the caches have followed one etcd.
+//!
+//! The watch of the [`super::Hub`] sees every revision, so a cache is as new as revision R when an event at R or later
+//! was seen. A consistent read asks etcd for its revision (one read of no data, shared by all readers that wait at that
+//! moment) and waits for the hub to get there.
+
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::storage::{self, Store};
+
+/// How long a consistent read waits for the caches.
+const CATCH_UP: Duration = Duration::from_secs(3);
+/// Readers that may wait for one revision read.
+const READERS: usize = 4096;
+
+/// Readers that wait for etcd's revision.
+pub struct Asks(mpsc::Receiver<oneshot::Sender<i64>>);
+
+/// See the module.
+pub struct Progress {
+    pub(super) store: Store,
+    processed: watch::Sender<i64>,
+    asks: mpsc::Sender<oneshot::Sender<i64>>,
+}
+
+impl Progress {
+    /// Of nothing yet.
+    pub(super) fn new(store: Store) -> (Self, Asks) {
+        let (asks, receiver) = mpsc::channel(READERS);
+        (Self { store, processed: watch::Sender::new(0), asks }, Asks(receiver))
+    }
+
+    /// The revision up to which all changes are in the caches; 0 before the first, and while history is lost.
+    pub fn processed(&self) -> i64 {
+        *self.processed.borrow()
+    }
+
+    /// All changes up to a revision are in the caches.
+    pub(super) fn set(&self, revision: i64) {
+        self.processed.send_replace(revision);
+    }
+
+    /// As [`Progress::set`], unless more is in the caches already.
+    pub(super) fn raise(&self, revision: i64) {
+        self.processed.send_if_modified(|r| std::mem::replace(r, (*r).max(revision)) < revision);
+    }
+
+    /// Fails with [`storage::Error::Compacted`] when etcd no longer knows what was at a revision.
+    pub async fn remembers(&self, revision: i64) -> Result<(), storage::Error> {
+        self.store.remembers(revision).await
+    }
+
+    /// Waits until changes are followed.
+    pub(super) async fn begun(&self) {
+        // The sender lives in self: waiting cannot fail.
+        let _ = self.processed.subscribe().wait_for(|r| *r > 0).await;
+    }
+
+    /// Waits until the caches are as new as etcd is now. Returns the revision reached.
+    pub async fn catch_up(&self) -> Result<i64, storage::Error> {
+        let (tell, told) = oneshot::channel();
+        if self.asks.send(tell).await.is_err() {
+            return Err(storage::Error::Timeout);
+        }
+        let revision = told.await.map_err(|_| storage::Error::Timeout)?;
+        self.reach(revision, CATCH_UP).await?;
+        Ok(self.processed())
+    }
+
+    /// Waits until the caches have reached a revision.
+    pub async fn reach(&self, revision: i64, patience: Duration) -> Result<(), storage::Error> {
+        if self.processed() >= revision {
+            return Ok(());
+        }
+        let mut processed = self.processed.subscribe();
+        match tokio::time::timeout(patience, processed.wait_for(|r| *r >= revision)).await {
+            Ok(Ok(_)) => Ok(()),
+            _ => Err(storage::Error::Timeout),
+        }
+    }
+
+    /// Answers readers with etcd's revision, one read for all who wait.
+    pub(super) async fn answer(&self, mut asks: Asks) {
+        let mut waiting = Vec::new();
+        while asks.0.recv_many(&mut waiting, READERS).await > 0 {
+            match self.store.revision().await {
+                Ok(revision) => waiting.drain(..).for_each(|w| {
+                    // A reader that went away needs no answer.
+                    let _ = w.send(revision);
+                }),
+                Err(error) => {
+                    tracing::warn!(%error, "reading etcd's revision failed");
+                    waiting.clear();
+                }
+            }
+        }
+    }
+}
