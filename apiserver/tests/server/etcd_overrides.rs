@@ -45,8 +45,7 @@ async fn objects_live_in_the_etcd_that_their_resource_names() {
     let (_, lease) = other.stored("/apart/events/default/e").await.expect("the event is there");
     assert_ne!(lease, 0, "its lease is one of that etcd");
 
-    let merge = "application/merge-patch+json";
-    cluster.patch(&format!("{MAPS}/a"), merge, json!({"data": {"k": "v"}})).await.ok();
+    cluster.patch(&format!("{MAPS}/a"), "merge-patch+json", json!({"data": {"k": "v"}})).await.ok();
     cluster.delete(&format!("{MAPS}/a")).await.ok();
     cluster.post(MAPS, json!({"metadata": {"name": "b"}})).await.ok();
     let seen = cluster.watch(&format!("{MAPS}?watch=1&timeoutSeconds=10&resourceVersion={from}"), 3).await;
