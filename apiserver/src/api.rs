@@ -15,6 +15,7 @@ use shared::flags::FlagSet;
 use shared::run::{Shutdown, TaskGroup};
 use shared::status::Status;
 
+use crate::egress::Egress;
 use crate::registry::Rows;
 
 /// What a request asks for, read from its method and path alone.
@@ -228,6 +229,8 @@ pub struct Context {
     pub advertise_address: std::net::IpAddr,
     /// The secure port.
     pub secure_port: u16,
+    /// The way to other servers.
+    pub egress: Egress,
 }
 
 /// Issues service-account tokens for the `serviceaccounts/token` subresource; implemented by `tokens`.

@@ -18,6 +18,7 @@ pub mod bootstrap;
 pub mod cache;
 pub mod connect;
 pub mod crd;
+pub mod egress;
 pub mod expressions;
 pub mod flowcontrol;
 pub mod negotiate;

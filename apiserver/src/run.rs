@@ -18,6 +18,7 @@ use crate::bootstrap;
 use crate::cache::{CacheReader, Hub};
 use crate::connect::Connect;
 use crate::crd;
+use crate::egress::Egress;
 use crate::registry::core::kubernetes_service::{Reconciler, Way};
 use crate::registry::core::node_ports::PortRange;
 use crate::registry::core::service::Services;
@@ -128,6 +129,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let services = services(&flags)?;
     let conduct = Conduct::from_flags(&flags).map_err(anyhow::Error::msg)?;
     let way = Way::from_flags(&flags).map_err(anyhow::Error::msg)?;
+    let egress = Egress::from_flags(&flags)?;
     let listener = listen::bind(&addresses)?;
     let store = connect(&flags).await?;
     for store in store.each() {
@@ -187,6 +189,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         shutdown: shutdown.clone(),
         advertise_address: addresses.advertise,
         secure_port: addresses.port,
+        egress: egress.clone(),
     };
     let access = Access::new(&cx).await?;
     // Each is set once, here.
@@ -216,6 +219,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         tasks.clone(),
         shutdown.clone(),
         flags.boolean("enable-aggregator-routing"),
+        egress.clone(),
     )));
     let (defined, registrable) = (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Notify::new()));
     if let Some(controller) = crd::controller::Controller::new(engine.clone(), api.clone()) {
@@ -245,7 +249,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         etcd_timeouts: (flags.duration("etcd-healthcheck-timeout"), flags.duration("etcd-readycheck-timeout")),
     };
     let address = format!("{}:{}", addresses.advertise, addresses.port);
-    let connect = Connect::new(&flags, api.clone())?;
+    let connect = Connect::new(&flags, api.clone(), egress)?;
     let audit = Audit::from_flags(&flags, &tasks, &shutdown).await.map_err(anyhow::Error::msg)?;
     let server = Server::new(engine.clone(), Some(access), audit, aggregator, connect, health, conduct, address);
     let names: Vec<String> =

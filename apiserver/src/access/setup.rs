@@ -372,6 +372,7 @@ impl Access {
             authorization: self.authorization.clone(),
             tasks: cx.tasks.clone(),
             shutdown: cx.shutdown.clone(),
+            egress: cx.egress.clone(),
         })
     }
 }

@@ -185,7 +185,9 @@ mod tests {
         let flags = FlagSet::of("kube-apiserver", args).expect("flags");
         let authorization = Arc::new(Authorization::new(&[Mode::Rbac], reader.clone(), Vec::new()));
         let (tasks, shutdown) = (TaskGroup::new(), Shutdown::new());
-        let deps = Deps { flags: &flags, reader: reader.clone(), api: reader.api(), authorization, tasks, shutdown };
+        let egress = crate::egress::Egress::default();
+        let (reader, api) = (reader.clone(), reader.api());
+        let deps = Deps { flags: &flags, reader, api, authorization, tasks, shutdown, egress };
         Chain::from_flags(&deps).map_err(|e| e.to_string())
     }
 

@@ -36,6 +36,7 @@ use super::webhooks::{Caller, Means, MutatingWebhooks, ValidatingWebhooks};
 use super::{Attributes, Error, Operation, Shared};
 use crate::api::{Api, Reader};
 use crate::authz::Authorization;
+use crate::egress::Egress;
 use crate::registry::Rows;
 
 /// What plugins may need.
@@ -52,6 +53,8 @@ pub struct Deps<'a> {
     pub tasks: TaskGroup,
     /// Ends them.
     pub shutdown: Shutdown,
+    /// The way to webhooks.
+    pub egress: Egress,
 }
 
 /// What the makers of plugins are given.
@@ -64,7 +67,8 @@ pub(super) struct Parts<'a> {
 impl<'a> Parts<'a> {
     pub(super) fn new(deps: &'a Deps<'a>, configurations: &'a Configurations) -> Self {
         let direct = deps.flags.boolean("enable-aggregator-routing");
-        let caller = Caller::new(deps.reader.clone(), deps.tasks.clone(), deps.shutdown.clone(), direct);
+        let (tasks, shutdown) = (deps.tasks.clone(), deps.shutdown.clone());
+        let caller = Caller::new(deps.reader.clone(), tasks, shutdown, direct, deps.egress.clone());
         Self { deps, caller: Arc::new(caller), configurations }
     }
 

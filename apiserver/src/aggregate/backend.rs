@@ -1,27 +1,33 @@
 //! Connections to one other server: HTTP/2 or HTTP/1.1 with the front proxy's certificate, kept open between requests.
 
 use std::error::Error as _;
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use actix_web::web;
 use bytes::Bytes;
-use futures::future::{FusedFuture as _, LocalBoxFuture};
+use futures::future::{BoxFuture, FusedFuture as _, LocalBoxFuture};
 use futures::{FutureExt as _, StreamExt as _};
 use http_body_util::{BodyExt as _, Empty, Limited, StreamBody};
 use hyper::body::{Body as _, Frame, Incoming};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use shared::authn::{SYSTEM_MASTERS, UserInfo};
-use shared::cert::{self, ReloadingKey, Trust};
+use shared::cert::{self, Trust};
 use shared::run::{Shutdown, TaskGroup};
 
+use super::Aggregator;
 use super::service::Behind;
 use crate::admission::{Target, dial_error, tls_error};
 use crate::api::Reader;
+use crate::egress::{BoxStream, Egress, To};
 
 /// Until a connection stands.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -40,7 +46,8 @@ pub struct Backend {
     direct: bool,
     tls: Arc<ClientConfig>,
     name: ServerName<'static>,
-    client: Client<HttpsConnector<HttpConnector>, Body>,
+    egress: Egress,
+    client: Client<HttpsConnector<Dialer>, Body>,
 }
 
 /// An answer that begins.
@@ -48,6 +55,63 @@ pub(super) struct Sent {
     pub(super) answer: http::Response<Incoming>,
     /// Sends what remains of the request.
     pub(super) rest: Option<LocalBoxFuture<'static, ()>>,
+}
+
+/// Opens connections the way egress goes.
+#[derive(Clone)]
+struct Dialer(Egress);
+
+/// A connection as the client takes it.
+struct Line(TokioIo<BoxStream>);
+
+impl Connection for Line {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl hyper::rt::Read for Line {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: hyper::rt::ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl hyper::rt::Write for Line {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+impl tower::Service<http::Uri> for Dialer {
+    type Response = Line;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, io::Result<Line>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: http::Uri) -> Self::Future {
+        let egress = self.0.clone();
+        Box::pin(async move {
+            let host = uri.host().unwrap_or_default();
+            let address = format!("{host}:{}", uri.port_u16().unwrap_or(443));
+            let dialed = tokio::time::timeout(CONNECT, egress.dial(To::Cluster, &address)).await;
+            Ok(Line(TokioIo::new(dialed.map_err(|_| io::ErrorKind::TimedOut)??)))
+        })
+    }
 }
 
 /// Runs connections as named work that ends with the server.
@@ -84,36 +148,27 @@ fn trust(behind: &Behind) -> Result<Trust, cert::CertError> {
 }
 
 impl Backend {
-    /// A server behind a service; `pair` is what it is shown.
-    pub(super) fn new(
-        behind: &Behind,
-        pair: Option<Arc<ReloadingKey>>,
-        direct: bool,
-        tasks: TaskGroup,
-        closed: Shutdown,
-    ) -> Result<Self, String> {
+    /// A server behind a service.
+    pub(super) fn new(behind: &Behind, aggregator: &Aggregator) -> Result<Self, String> {
         let tls = trust(behind)
-            .and_then(|trust| cert::client_tls(trust, pair))
+            .and_then(|trust| cert::client_tls(trust, aggregator.pair.clone()))
             .map_err(|e| format!("unable to load root certificates: {e}"))?;
         let target = Target::service(&behind.namespace, &behind.name, behind.port);
         let name = ServerName::try_from(target.server.clone()).map_err(|e| e.to_string())?;
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(CONNECT));
         let https = HttpsConnectorBuilder::new()
             .with_tls_config(tls.clone())
             .https_only()
             .with_server_name_resolver(FixedServerNameResolver::new(name.clone()))
             .enable_http1()
             .enable_http2()
-            .wrap_connector(tcp);
-        let client = Client::builder(Tasks(tasks, closed))
+            .wrap_connector(Dialer(aggregator.egress.clone()));
+        let client = Client::builder(Tasks(aggregator.tasks.clone(), aggregator.closed.clone()))
             .pool_max_idle_per_host(IDLE)
             .pool_idle_timeout(IDLE_FOR)
             .pool_timer(hyper_util::rt::TokioTimer::new())
             .build(https);
-        Ok(Self { target, direct, tls: Arc::new(tls), name, client })
+        let (direct, egress) = (aggregator.direct, aggregator.egress.clone());
+        Ok(Self { target, direct, tls: Arc::new(tls), name, egress, client })
     }
 
     /// Where the server is now: `host:port`.
@@ -129,6 +184,7 @@ impl Backend {
             port: port.parse().unwrap_or(443),
             tls: Some(self.tls.clone()),
             name: Some(self.name.clone()),
+            egress: self.egress.clone(),
         }
     }
 

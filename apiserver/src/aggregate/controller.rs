@@ -204,7 +204,7 @@ impl Controller {
                     Some(remote) => remote.backend.clone(),
                     None => {
                         let a = &self.aggregator;
-                        Backend::new(behind, a.pair.clone(), a.direct, a.tasks.clone(), a.closed.clone()).map(Arc::new)
+                        Backend::new(behind, a).map(Arc::new)
                     }
                 };
                 self.remotes.insert(key, Arc::new(Remote { service: service.clone(), backend }));

@@ -26,6 +26,7 @@ use shared::flags::FlagSet;
 use shared::run::{Shutdown, TaskGroup};
 
 use crate::api::{Api, Context, Reader};
+use crate::egress::Egress;
 pub use backend::Backend;
 pub use proxy::holding;
 pub use service::{ApiService, preference};
@@ -98,6 +99,7 @@ pub struct Aggregator {
     schemas: openapi::Kept,
     tasks: TaskGroup,
     closed: Shutdown,
+    egress: Egress,
     meters: meters::Meters,
 }
 
@@ -117,6 +119,7 @@ impl Aggregator {
             schemas: openapi::Kept::default(),
             tasks: cx.tasks.clone(),
             closed: closed.clone(),
+            egress: cx.egress.clone(),
             meters: meters::Meters::new(),
         }))
     }

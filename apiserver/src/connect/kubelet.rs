@@ -10,16 +10,19 @@ use shared::status::Status;
 
 use super::transport::Origin;
 use crate::api::Api;
+use crate::egress::Egress;
 
 /// The kubelets' side of the command line.
 pub(super) struct Kubelets {
     tls: Arc<ClientConfig>,
     preferred: Vec<String>,
     default_port: u16,
+    /// The way to nodes and pods.
+    pub(super) egress: Egress,
 }
 
 impl Kubelets {
-    pub(super) fn new(flags: &FlagSet) -> anyhow::Result<Self> {
+    pub(super) fn new(flags: &FlagSet, egress: Egress) -> anyhow::Result<Self> {
         let (authority, certificate, key) = (
             flags.string("kubelet-certificate-authority"),
             flags.string("kubelet-client-certificate"),
@@ -39,6 +42,7 @@ impl Kubelets {
             tls: Arc::new(tls),
             preferred: flags.list("kubelet-preferred-address-types"),
             default_port: u16::try_from(flags.integer("kubelet-port")).unwrap_or(10250),
+            egress,
         })
     }
 
@@ -52,7 +56,8 @@ impl Kubelets {
     pub(super) fn locate(&self, node: &Value) -> Result<Origin, Status> {
         let port = node.pointer("/status/daemonEndpoints/kubeletEndpoint/Port").and_then(Value::as_u64);
         let port = port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0).unwrap_or(self.default_port);
-        Ok(Origin { host: self.address(node)?, port, tls: Some(Arc::clone(&self.tls)), name: None })
+        let (tls, egress) = (Some(Arc::clone(&self.tls)), self.egress.clone());
+        Ok(Origin { host: self.address(node)?, port, tls, name: None, egress })
     }
 
     /// The node's address of the most preferred type that it has.

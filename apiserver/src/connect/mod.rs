@@ -21,6 +21,7 @@ use tokio_tungstenite::WebSocketStream;
 use tungstenite::protocol::{Role, WebSocketConfig};
 
 use crate::api::{Api, RequestInfo};
+use crate::egress::Egress;
 use kubelet::Kubelets;
 pub(crate) use pods::carried;
 pub(crate) use transport::{HOP_BY_HOP, Origin, forwarded};
@@ -54,8 +55,8 @@ impl Connect {
     ///
     /// # Errors
     /// A file that cannot be used.
-    pub fn new(flags: &FlagSet, api: Api) -> anyhow::Result<Self> {
-        Ok(Self { api, kubelets: Kubelets::new(flags)? })
+    pub fn new(flags: &FlagSet, api: Api, egress: Egress) -> anyhow::Result<Self> {
+        Ok(Self { api, kubelets: Kubelets::new(flags, egress)? })
     }
 
     /// Whether a request belongs here.

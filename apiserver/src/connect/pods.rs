@@ -8,9 +8,10 @@ use shared::status::{Status, field};
 use shared::upgrade::{self, Dialed, RequestHead, ResponseHead};
 
 use super::translate::{self, Streams};
-use super::transport::{BoxStream, Origin, collect, forwarded};
+use super::transport::{Origin, collect, forwarded};
 use super::{Call, Connect, tunnel};
 use crate::access::tree::text;
+use crate::egress::BoxStream;
 use crate::verbs::query::Query;
 
 /// Of a kubelet's refusal, so much is passed on.

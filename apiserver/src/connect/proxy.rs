@@ -83,7 +83,7 @@ impl Connect {
         if ip.is_empty() {
             return Err(Status::bad_request("address not allowed"));
         }
-        origin(name.scheme, ip, pod_port(&pod, name.port)?)
+        self.origin(name.scheme, ip, pod_port(&pod, name.port)?)
     }
 
     async fn service_origin(&self, call: &Call<'_>, name: &Name<'_>) -> Result<Origin, Status> {
@@ -96,7 +96,7 @@ impl Connect {
         })?;
         let ready = addresses(&endpoints, &port_name);
         let (ip, port) = ready.choose(&mut rand::rng()).ok_or_else(none)?;
-        origin(name.scheme, ip, *port)
+        self.origin(name.scheme, ip, *port)
     }
 
     async fn node_origin(&self, name: &Name<'_>) -> Result<Origin, Status> {
@@ -107,18 +107,18 @@ impl Connect {
         }
         let port =
             name.port.parse().map_err(|_| Status::bad_request(&format!("invalid node request {:?}", name.name)))?;
-        origin(name.scheme, &kubelet.host, port)
+        self.origin(name.scheme, &kubelet.host, port)
     }
-}
 
-fn origin(scheme: &str, host: &str, port: u16) -> Result<Origin, Status> {
-    let tls = match scheme {
-        "https" => Some(Arc::new(
-            cert::client_tls(cert::Trust::Anybody, None).map_err(|error| Status::internal(&error.to_string()))?,
-        )),
-        _ => None,
-    };
-    Ok(Origin { host: host.to_owned(), port, tls, name: None })
+    fn origin(&self, scheme: &str, host: &str, port: u16) -> Result<Origin, Status> {
+        let tls = match scheme {
+            "https" => Some(Arc::new(
+                cert::client_tls(cert::Trust::Anybody, None).map_err(|error| Status::internal(&error.to_string()))?,
+            )),
+            _ => None,
+        };
+        Ok(Origin { host: host.to_owned(), port, tls, name: None, egress: self.kubelets.egress.clone() })
+    }
 }
 
 /// Whether somebody who may proxy may be led to an address: never to this machine itself, nor to what only machines on
@@ -223,11 +223,13 @@ fn relocate(response: &mut HttpResponse, prefix: &str, origin: &Origin) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::egress::Egress;
     use serde_json::json;
 
     #[tokio::test]
     async fn some_addresses_are_nobodys_business() {
-        let at = |host: &str| Origin { host: host.to_owned(), port: 80, tls: None, name: None };
+        let at =
+            |host: &str| Origin { host: host.to_owned(), port: 80, tls: None, name: None, egress: Egress::default() };
         for (host, open) in [
             ("10.0.0.1", true),
             ("192.168.1.1", true),

@@ -2,7 +2,6 @@
 //! their bytes: the server's and the client's HTTP libraries have header types of their own.
 
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,9 +16,9 @@ use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use shared::upgrade::{Dialed, RequestHead, dial};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+
+use crate::egress::{BoxStream, Egress, Refused, To};
 
 const CONNECT: Duration = Duration::from_secs(10);
 /// How long the other side may take to answer a request to upgrade.
@@ -47,11 +46,9 @@ pub(crate) struct Origin {
     pub(crate) tls: Option<Arc<ClientConfig>>,
     /// The name its certificate must have, where that is not the host.
     pub(crate) name: Option<ServerName<'static>>,
+    /// The way there.
+    pub(crate) egress: Egress,
 }
-
-pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
-pub(super) type BoxStream = Pin<Box<dyn Stream>>;
 
 impl Origin {
     /// `host:port`, with brackets where the host is an IPv6 address.
@@ -64,14 +61,15 @@ impl Origin {
     }
 
     async fn open(&self) -> io::Result<BoxStream> {
-        let connect = TcpStream::connect((self.host.as_str(), self.port));
+        let address = self.authority();
+        let connect = self.egress.dial(To::Cluster, &address);
         let timeout = |_| io::Error::new(io::ErrorKind::TimedOut, "i/o timeout");
         let reached = tokio::time::timeout(CONNECT, connect).await.map_err(timeout).flatten();
-        let socket = reached.map_err(|error| {
-            io::Error::new(error.kind(), format!("dial tcp {}: connect: {}", self.authority(), go_words(&error)))
+        let socket = reached.map_err(|error| match Refused::of(&error) {
+            Some(_) => error,
+            None => io::Error::new(error.kind(), format!("dial tcp {address}: connect: {}", go_words(&error))),
         })?;
-        socket.set_nodelay(true)?;
-        let Some(tls) = &self.tls else { return Ok(Box::pin(socket)) };
+        let Some(tls) = &self.tls else { return Ok(socket) };
         let name = match &self.name {
             Some(name) => name.clone(),
             None => ServerName::try_from(self.host.clone()).map_err(io::Error::other)?,

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // Each test binary uses its part of it.
 
 mod client;
+mod egress;
 mod extension;
 mod extension_schemas;
 pub mod histories;
@@ -23,6 +24,8 @@ use shared::run::Shutdown;
 
 #[allow(unused_imports)]
 pub use client::{Answer, Client};
+#[allow(unused_imports)]
+pub use egress::{Proxy, Speaks};
 #[allow(unused_imports)]
 pub use extension::{Extension, GROUP as EXTENSION};
 #[allow(unused_imports)]

@@ -13,6 +13,7 @@ mod authorization;
 mod bad_input;
 mod configured;
 mod custom;
+mod egress;
 mod encryption;
 mod etcd_overrides;
 mod faults;

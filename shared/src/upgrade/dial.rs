@@ -46,7 +46,7 @@ pub enum Dialed<S> {
     Refused(ResponseHead, Bytes),
 }
 
-/// Sends a request that asks for an upgrade.
+/// Sends a request that asks for an upgrade, or for a tunnel (CONNECT, RFC 9110 section 9.3.6).
 ///
 /// # Errors
 /// The connection breaks, or what comes back is not HTTP.
@@ -63,7 +63,11 @@ pub async fn dial<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, head: &Reque
     let mut buffer = BytesMut::with_capacity(4 << 10);
     let (response, length) = read_head(&mut stream, &mut buffer).await?;
     let rest = leftover(&mut buffer, length);
-    if response.status == StatusCode::SWITCHING_PROTOCOLS {
+    let switched = match head.method.as_str() {
+        "CONNECT" => response.status.is_success(),
+        _ => response.status == StatusCode::SWITCHING_PROTOCOLS,
+    };
+    if switched {
         return Ok(Dialed::Switched(response, Rewound { first: rest, inner: stream }));
     }
     let announced = response.headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse().ok());

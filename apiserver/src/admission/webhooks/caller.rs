@@ -13,12 +13,12 @@ use rustls_pki_types::ServerName;
 use sha2::{Digest, Sha256};
 use shared::cert::{self, Trust};
 use shared::run::{Shutdown, TaskGroup};
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::credentials::{Credentials, Identity};
 use super::target::Target;
 use crate::api::Reader;
+use crate::egress::{Egress, Refused};
 
 /// Idle connections per webhook, and webhooks with idle connections.
 const IDLE: usize = 4;
@@ -38,6 +38,7 @@ pub struct Caller {
     shutdown: Shutdown,
     /// Services are called at an endpoint and not at their cluster IP.
     direct: bool,
+    egress: Egress,
     idle: Mutex<HashMap<String, Vec<Connection>>>,
     trust: Mutex<HashMap<TrustId, Arc<rustls::ClientConfig>>>,
 }
@@ -71,8 +72,8 @@ impl From<String> for Failed {
 
 impl Caller {
     /// Services are found through the cache; open connections are work of `tasks` until `shutdown`.
-    pub fn new(reader: Arc<dyn Reader>, tasks: TaskGroup, shutdown: Shutdown, direct: bool) -> Self {
-        Self { reader, tasks, shutdown, direct, idle: Mutex::default(), trust: Mutex::default() }
+    pub fn new(reader: Arc<dyn Reader>, tasks: TaskGroup, shutdown: Shutdown, direct: bool, egress: Egress) -> Self {
+        Self { reader, tasks, shutdown, direct, egress, idle: Mutex::default(), trust: Mutex::default() }
     }
 
     /// Posts something to whom a `clientConfig` names; the body of the answer.
@@ -190,8 +191,7 @@ impl Caller {
 
     async fn connect(&self, target: &Target, trust: Arc<rustls::ClientConfig>) -> Result<Connection, String> {
         let address = target.address(self.reader.as_ref(), self.direct)?;
-        let stream = TcpStream::connect(&address).await.map_err(|e| dial_error(&address, &e))?;
-        let _ = stream.set_nodelay(true);
+        let stream = self.egress.dial(target.network(), &address).await.map_err(|e| dial_error(&address, &e))?;
         let name = ServerName::try_from(target.server.clone()).map_err(|e| e.to_string())?;
         let stream =
             TlsConnector::from(trust).connect(name, stream).await.map_err(|e| tls_error(&target.server, &e))?;
@@ -246,6 +246,9 @@ fn unsuccessful(code: u16, text: bool, body: &[u8]) -> String {
 /// Why a connection failed, in the words operators know.
 pub(crate) fn dial_error(address: &str, error: &std::io::Error) -> String {
     use std::io::ErrorKind as K;
+    if let Some(refused) = Refused::of(error) {
+        return refused.to_string();
+    }
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let why = match error.kind() {
         K::ConnectionRefused => "connect: connection refused".to_owned(),

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::access::tree;
 use crate::api::Reader;
+use crate::egress::To;
 
 /// Where a webhook is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +75,11 @@ impl Target {
             path: if path.is_empty() { "/".to_owned() } else { path.to_owned() },
             service: None,
         })
+    }
+
+    /// Which network it is in.
+    pub(super) fn network(&self) -> To {
+        if self.service.is_some() { To::Cluster } else { To::ControlPlane }
     }
 
     /// Host and port to connect to. Services are found by their cluster IP, or directly by an endpoint.

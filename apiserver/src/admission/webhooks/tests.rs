@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
 use crate::admission::testing::{Fixed, Write};
+use crate::egress::Egress;
 use crate::registry::Rows;
 
 /// Answers reviews in turn with what it was given, and keeps what it was asked.
@@ -94,7 +95,7 @@ fn cluster(plural: &str, hooks: &[Value]) -> Arc<Fixed> {
 }
 
 fn caller(cluster: Arc<Fixed>) -> Caller {
-    Caller::new(cluster, shared::run::TaskGroup::new(), shared::run::Shutdown::new(), false)
+    Caller::new(cluster, shared::run::TaskGroup::new(), shared::run::Shutdown::new(), false, Egress::default())
 }
 
 fn anybody(cluster: &Arc<Fixed>) -> Arc<Authorization> {

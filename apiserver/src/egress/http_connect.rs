@@ -1,0 +1,99 @@
+//! A proxy that is asked with HTTP's CONNECT (RFC 9110 section 9.3.6), over TCP, TLS or a unix socket.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use actix_web::http::header::{HOST, HeaderMap, HeaderValue};
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
+use shared::cert::{self, ReloadingKey, Trust};
+use shared::upgrade::{Dialed, RequestHead, dial};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
+
+use super::{BoxStream, Stage};
+
+/// Where the proxy is.
+pub(super) enum Proxy {
+    Tcp { address: String, tls: Option<(Arc<ClientConfig>, ServerName<'static>)> },
+    Uds(PathBuf),
+}
+
+impl std::fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name())
+    }
+}
+
+/// TLS to a proxy: files of authorities (those of the system when empty), certificate and key.
+pub(super) fn client_tls(authorities: &str, certificate: &str, key: &str) -> Result<ClientConfig, String> {
+    let trust = match authorities {
+        "" => Trust::System,
+        path => Trust::File(path.into()),
+    };
+    let pair = ReloadingKey::from_files(certificate, key).map_err(|e| e.to_string())?;
+    cert::client_tls(trust, Some(Arc::new(pair))).map_err(|e| e.to_string())
+}
+
+impl Proxy {
+    /// At `host:port`.
+    pub(super) fn tcp(address: String, tls: Option<ClientConfig>) -> Result<Self, String> {
+        let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+        let name = ServerName::try_from(host.trim_start_matches('[').trim_end_matches(']').to_owned());
+        let tls = match tls {
+            Some(tls) => Some((Arc::new(tls), name.map_err(|e| format!("invalid proxy address {address:?}: {e}"))?)),
+            None => None,
+        };
+        Ok(Self::Tcp { address, tls })
+    }
+
+    pub(super) fn transport(&self) -> &'static str {
+        match self {
+            Self::Tcp { .. } => "tcp",
+            Self::Uds(_) => "uds",
+        }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::Tcp { address, .. } => address.clone(),
+            Self::Uds(path) => path.display().to_string(),
+        }
+    }
+
+    async fn open(&self) -> std::io::Result<BoxStream> {
+        match self {
+            Self::Uds(path) => Ok(Box::pin(UnixStream::connect(path).await?)),
+            Self::Tcp { address, tls } => {
+                let stream = TcpStream::connect(address).await?;
+                stream.set_nodelay(true)?;
+                let Some((config, name)) = tls else { return Ok(Box::pin(stream)) };
+                Ok(Box::pin(TlsConnector::from(config.clone()).connect(name.clone(), stream).await?))
+            }
+        }
+    }
+
+    /// A connection to `address` through the proxy.
+    pub(super) async fn dial(&self, address: &str) -> Result<BoxStream, (Stage, String)> {
+        let proxy = self.name();
+        let stream = self.open().await.map_err(|e| (Stage::Connect, format!("dialing proxy {proxy:?} failed: {e}")))?;
+        let mut headers = HeaderMap::new();
+        headers.insert(HOST, HeaderValue::from_static("127.0.0.1"));
+        let head = RequestHead { method: "CONNECT".to_owned(), path_and_query: address.to_owned(), headers };
+        match dial(stream, &head).await {
+            Ok(Dialed::Switched(_, stream)) => Ok(Box::pin(stream)),
+            Ok(Dialed::Refused(answer, _)) => Err((
+                Stage::Proxy,
+                format!(
+                    "proxy error from {proxy} while dialing {address}, code {}: {}",
+                    answer.status.as_u16(),
+                    answer.status
+                ),
+            )),
+            Err(e) => Err((
+                Stage::Proxy,
+                format!("reading HTTP response from CONNECT to {address} via proxy {proxy} failed: {e}"),
+            )),
+        }
+    }
+}

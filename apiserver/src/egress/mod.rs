@@ -1,0 +1,186 @@
+//! How connections leave the API server: straight, or through a proxy that `--egress-selector-config-file` names for
+//! where they lead.
+//!
+//! In: `host:port` and which network it belongs to. Out: a stream of bytes to it. What is spoken on it (TLS, HTTP) is the
+//! caller's business. Proxies speak HTTP CONNECT ([`http_connect`]) or Konnectivity's gRPC ([`konnectivity`]).
+
+mod config;
+mod http_connect;
+mod konnectivity;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use prometheus::{CounterVec, HistogramVec};
+use shared::flags::FlagSet;
+use shared::metrics;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+
+/// Bytes to and from the other side.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+/// Any of them.
+pub type BoxStream = Pin<Box<dyn Stream>>;
+
+/// The network an address belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// Nodes, pods and services.
+    Cluster,
+    /// What stands beside the API servers, such as a webhook that is named by its URL.
+    ControlPlane,
+}
+
+/// How a network is reached.
+#[derive(Debug, Default)]
+enum Way {
+    #[default]
+    Direct,
+    HttpConnect(http_connect::Proxy),
+    /// The socket of a Konnectivity server.
+    Grpc(PathBuf),
+}
+
+/// Why a proxy did not connect.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(String);
+
+impl Refused {
+    /// The proxy's reason in an error of [`Egress::dial`].
+    pub fn of(error: &io::Error) -> Option<&Self> {
+        error.get_ref()?.downcast_ref()
+    }
+}
+
+/// Cheap to clone. The default leads everything straight.
+#[derive(Clone, Default)]
+pub struct Egress(Arc<Ways>);
+
+#[derive(Default)]
+struct Ways {
+    cluster: Way,
+    control_plane: Way,
+    meters: Option<Meters>,
+}
+
+struct Meters {
+    started: CounterVec,
+    failed: CounterVec,
+    took: HistogramVec,
+}
+
+impl Meters {
+    fn new() -> Self {
+        Self {
+            started: metrics::counter(
+                "apiserver_egress_dialer_dial_start_total",
+                "Dial starts, labeled by the protocol (http-connect or grpc) and transport (tcp or uds).",
+                &["protocol", "transport"],
+            ),
+            failed: metrics::counter(
+                "apiserver_egress_dialer_dial_failure_count",
+                "Dial failure count, labeled by the protocol (http-connect or grpc), transport (tcp or uds), and stage (connect or proxy). The stage indicates at which stage the dial failed",
+                &["protocol", "stage", "transport"],
+            ),
+            took: metrics::histogram(
+                "apiserver_egress_dialer_dial_duration_seconds",
+                "Dial latency histogram in seconds, labeled by the protocol (http-connect or grpc), transport (tcp or uds)",
+                &["protocol", "transport"],
+                vec![0.005, 0.025, 0.1, 0.5, 2.5, 12.5],
+            ),
+        }
+    }
+}
+
+impl Egress {
+    /// Reads `--egress-selector-config-file`.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or upstream's words about what is wrong in it.
+    pub fn from_flags(flags: &FlagSet) -> anyhow::Result<Self> {
+        let path = flags.string("egress-selector-config-file");
+        if path.is_empty() {
+            return Ok(Self::default());
+        }
+        let text = std::fs::read(&path)
+            .map_err(|e| anyhow::anyhow!("unable to read egress selector configuration from {path:?} [{e}]"))?;
+        let selections = config::read(&text).context("failed to read egress selector config")?;
+        let mut ways = Ways { meters: Some(Meters::new()), ..Ways::default() };
+        for (name, way) in selections {
+            match name {
+                config::Name::Cluster => ways.cluster = way,
+                config::Name::ControlPlane => ways.control_plane = way,
+                config::Name::Etcd if matches!(way, Way::Direct) => {}
+                config::Name::Etcd => {
+                    tracing::warn!("egress selection \"etcd\" has no effect: etcd is connected to directly");
+                }
+            }
+        }
+        Ok(Self(Arc::new(ways)))
+    }
+
+    /// A connection to `host:port`. The caller sets the deadline.
+    ///
+    /// # Errors
+    /// The system's for a straight connection, [`Refused`] with the proxy's reason otherwise.
+    pub async fn dial(&self, to: To, address: &str) -> io::Result<BoxStream> {
+        let way = match to {
+            To::Cluster => &self.0.cluster,
+            To::ControlPlane => &self.0.control_plane,
+        };
+        match way {
+            Way::Direct => {
+                let stream = TcpStream::connect(address).await?;
+                stream.set_nodelay(true)?;
+                Ok(Box::pin(stream))
+            }
+            Way::HttpConnect(proxy) => self.counted(["http-connect", proxy.transport()], proxy.dial(address)).await,
+            Way::Grpc(socket) => self.counted(["grpc", "uds"], konnectivity::dial(socket, address)).await,
+        }
+    }
+
+    async fn counted(
+        &self,
+        labels: [&str; 2],
+        dialing: impl Future<Output = Result<BoxStream, (Stage, String)>>,
+    ) -> io::Result<BoxStream> {
+        let started = Instant::now();
+        if let Some(m) = &self.0.meters {
+            m.started.with_label_values(&labels).inc();
+        }
+        let dialed = dialing.await;
+        if let Some(m) = &self.0.meters {
+            match &dialed {
+                Ok(_) => m.took.with_label_values(&labels).observe(started.elapsed().as_secs_f64()),
+                Err((stage, _)) => m.failed.with_label_values(&[labels[0], stage.name(), labels[1]]).inc(),
+            }
+        }
+        dialed.map_err(|(_, why)| io::Error::other(Refused(why)))
+    }
+}
+
+/// Where a dial failed.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// The proxy was not reached.
+    Connect,
+    /// The proxy did not reach the address.
+    Proxy,
+}
+
+impl Stage {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Proxy => "proxy",
+        }
+    }
+}

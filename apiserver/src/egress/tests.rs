@@ -1,0 +1,80 @@
+//! What a configuration may say. That it is followed is tested through the server.
+
+use super::config::{self, Name};
+
+fn read(selections: &str) -> Result<Vec<(Name, String)>, String> {
+    let text = format!(
+        "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\negressSelections: {selections}"
+    );
+    let read = config::read(text.as_bytes()).map_err(|e| e.to_string())?;
+    Ok(read.into_iter().map(|(name, way)| (name, format!("{way:?}"))).collect())
+}
+
+#[test]
+fn networks_are_reached_as_configured() {
+    for (selections, expected) in [
+        ("[]", vec![]),
+        ("[{name: cluster, connection: {proxyProtocol: Direct}}]", vec![(Name::Cluster, "Direct")]),
+        (
+            "[{name: Cluster, connection: {proxyProtocol: GRPC, transport: {uds: {udsName: /run/k.sock}}}}, \
+             {name: controlplane, connection: {proxyProtocol: HTTPConnect, transport: {tcp: {url: 'http://proxy:8131'}}}}]",
+            vec![(Name::Cluster, "Grpc(\"/run/k.sock\")"), (Name::ControlPlane, "HttpConnect(proxy:8131)")],
+        ),
+        (
+            "[{name: etcd, connection: {proxyProtocol: HTTPConnect, transport: {uds: {udsName: /run/p.sock}}}}]",
+            vec![(Name::Etcd, "HttpConnect(/run/p.sock)")],
+        ),
+    ] {
+        let expected: Vec<_> = expected.into_iter().map(|(name, way)| (name, way.to_owned())).collect();
+        assert_eq!(read(selections), Ok(expected), "{selections}");
+    }
+}
+
+#[test]
+fn mistakes_are_told_as_upstream_tells_them() {
+    const AT: &str = "failed to validate egress selector configuration: service.connection";
+    for (connection, told) in [
+        (
+            "{proxyProtocol: Direct, transport: {}}",
+            ".transport: Invalid value: \"direct\": Transport config should be absent for direct connect",
+        ),
+        ("{proxyProtocol: HTTPConnect}", ".transport: Required value: transport must be set for HTTPConnect"),
+        ("{proxyProtocol: HTTPConnect, transport: {}}", ".tcp: Required value: One of TCP or UDS must be set"),
+        (
+            "{proxyProtocol: GRPC, transport: {tcp: {url: 'http://a'}}}",
+            ".uds: Required value: UDS must be set with GRPC",
+        ),
+        (
+            "{proxyProtocol: GRPC, transport: {uds: {}}}",
+            ".udsName: Invalid value: \"nil\": UDSName should be present for UDS connections",
+        ),
+        (
+            "{proxyProtocol: HTTPConnect, transport: {tcp: {url: 'a:1'}}}",
+            ".url: Invalid value: \"a:1\": supported connection protocols are http:// and https://",
+        ),
+        (
+            "{proxyProtocol: HTTPConnect, transport: {tcp: {url: 'https://a:1'}}}",
+            ".tlsConfig: Required value: TLSConfig must be present when using HTTPS",
+        ),
+        (
+            "{proxyProtocol: HTTPConnect, transport: {tcp: {url: 'https://a:1', tlsConfig: {clientKey: /nowhere}}}}",
+            ".tlsConfig.clientCert: Invalid value: \"nil\": Using TLS requires clientCert",
+        ),
+        (
+            "{proxyProtocol: SOCKS}",
+            ".protocol: Unsupported value: \"SOCKS\": supported values: \"Direct\", \"GRPC\", \"HTTPConnect\"",
+        ),
+    ] {
+        let said = read(&format!("[{{name: cluster, connection: {connection}}}]")).expect_err(connection);
+        assert_eq!(said, format!("{AT}{told}"), "{connection}");
+    }
+    let direct = "connection: {proxyProtocol: Direct}";
+    let said = read(&format!("[{{name: moon, {direct}}}, {{name: etcd, {direct}}}, {{name: Etcd, {direct}}}]"));
+    assert_eq!(
+        said.expect_err("two mistakes"),
+        "failed to validate egress selector configuration: [service.connection: Unsupported value: \"moon\": supported \
+         values: \"cluster\", \"controlplane\", \"etcd\", service.connection[2]: Duplicate value: \"etcd\"]"
+    );
+    let other = config::read(b"kind: Other").expect_err("another kind").to_string();
+    assert_eq!(other, "invalid service configuration object \"Other\"");
+}
