@@ -11,6 +11,8 @@ pub mod metrics;
 pub mod model;
 pub mod plugins;
 pub mod queue;
+#[cfg(test)]
+mod reference;
 pub mod replay;
 pub mod settings;
 pub mod simulation;

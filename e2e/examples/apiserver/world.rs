@@ -44,6 +44,11 @@ fn start_etcd(dir: &Path, port: u16, peer: u16) -> anyhow::Result<Process> {
 impl World {
     /// Starts both and waits until the server is ready.
     pub async fn start(binary: &str) -> anyhow::Result<Self> {
+        Self::start_with(binary, &[]).await
+    }
+
+    /// The same with more flags.
+    pub async fn start_with(binary: &str, flags: &[&str]) -> anyhow::Result<Self> {
         let memory = Path::new("/dev/shm");
         let base = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let dir = base.join(format!("apiserver-bench-{}", std::process::id()));
@@ -66,6 +71,7 @@ impl World {
             format!("--service-account-key-file={}", file("sa.key")),
             format!("--service-account-signing-key-file={}", file("sa.key")),
         ]);
+        command.args(flags);
         let began = Instant::now();
         let server = Process::start(&mut command, &dir.join("server.log")).context("the server does not start")?;
         let mut world = Self { dir, etcd, server, etcd_port, port, pki, start: (0.0, 0.0) };
@@ -93,6 +99,12 @@ impl World {
     /// A connection of its own, as the administrator.
     pub async fn client(&self) -> anyhow::Result<Client> {
         Client::connect(self.port, &self.pki, &Identity::Admin).await
+    }
+
+    /// A connection to another program on this machine, as the administrator.
+    #[allow(dead_code, reason = "not every benchmark starts another program")]
+    pub async fn client_of(&self, port: u16) -> anyhow::Result<Client> {
+        Client::connect(port, &self.pki, &Identity::Admin).await
     }
 
     /// The administrator's kubeconfig, as a file.

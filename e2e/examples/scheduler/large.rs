@@ -83,7 +83,7 @@ async fn store(world: &World) -> anyhow::Result<()> {
 
 /// All figures.
 pub async fn all(apiserver: &str, binary: &str) -> anyhow::Result<()> {
-    let world = World::start(apiserver).await?;
+    let world = cluster::world(apiserver).await?;
     cluster::create_nodes(&world).await?;
     store(&world).await?;
     let mut client = world.client().await?;

@@ -3,16 +3,24 @@
 use std::fs;
 use std::net::TcpListener;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use crate::process::Process;
 use crate::world::World;
 
+/// It is at rest when it used less than this in one of [`WINDOW`].
+const REST: Duration = Duration::from_millis(5);
+const WINDOW: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_mins(2);
+/// How long pods waited until their bindings were sent.
+const WAITED: &str = "scheduler_pod_seen_to_bind_duration_seconds_bucket{le=\"";
+
 /// See the module.
 pub struct Scheduler {
     pub process: Process,
+    port: u16,
     /// When it was started.
     pub began: Instant,
 }
@@ -31,11 +39,47 @@ impl Scheduler {
         let mut command = Command::new(binary);
         command.arg(format!("--config={}", path.display()));
         command.args([format!("--secure-port={port}"), "--bind-address=127.0.0.1".to_owned()]);
+        command.arg("--authorization-always-allow-paths=/metrics");
         for (flag, file) in [("tls-cert-file", "server.crt"), ("tls-private-key-file", "server.key")] {
             command.arg(format!("--{flag}={}", world.dir().join(file).display()));
         }
         let began = Instant::now();
         let process = Process::start(&mut command, &world.dir().join("scheduler.log"))?;
-        Ok(Self { process, began })
+        Ok(Self { process, port, began })
     }
+
+    /// Waits until all that was to be told, events above all, has been.
+    pub async fn rest(&self) {
+        let until = Instant::now() + PATIENCE;
+        let mut before = self.process.cpu();
+        while Instant::now() < until {
+            tokio::time::sleep(WINDOW).await;
+            let now = self.process.cpu();
+            if now - before < REST {
+                return;
+            }
+            before = now;
+        }
+    }
+
+    /// How many pods had waited no longer than so many seconds when their bindings were sent; upstream does not tell.
+    pub async fn waited(&self, world: &World) -> anyhow::Result<Vec<(f64, f64)>> {
+        let text = world.client_of(self.port).await?.get("/metrics", "*/*").await?;
+        let text = String::from_utf8_lossy(&text);
+        let bucket = |line: &str| {
+            let (limit, count) = line.strip_prefix(WAITED)?.split_once("\"} ")?;
+            Some((limit.replace("+Inf", "inf").parse().ok()?, count.parse().ok()?))
+        };
+        Ok(text.lines().filter_map(bucket).collect())
+    }
+}
+
+/// The wait that so many of the pods between two readings did not exceed, in milliseconds: the limit of its bucket.
+pub fn quantile_ms(before: &[(f64, f64)], after: &[(f64, f64)], q: f64) -> f64 {
+    let counts: Vec<(f64, f64)> = after
+        .iter()
+        .map(|(limit, n)| (*limit, n - before.iter().find(|(l, _)| l == limit).map_or(0.0, |(_, n)| *n)))
+        .collect();
+    let all = counts.last().map_or(0.0, |(_, n)| *n);
+    counts.iter().find(|(_, n)| all > 0.0 && *n >= q * all).map_or(f64::NAN, |(limit, _)| limit * 1e3)
 }

@@ -209,9 +209,18 @@ impl Api for Arc<Cluster> {
 
 type Seen = Arc<Mutex<BTreeMap<String, Arc<PodInfo>>>>;
 
-/// Tells a scheduler what happens, some time after it did.
+/// Tells a scheduler what there is, and what happens from then on, some time after it did.
 async fn watch(cluster: Arc<Cluster>, core: Arc<Core>, seen: Seen) {
-    let mut at = 0;
+    let mut at = {
+        let state = cluster.state.lock();
+        state.nodes.values().for_each(|n| core.node_seen(n.base()));
+        for p in state.pods.values() {
+            let info = Arc::new(p.info());
+            seen.lock().insert(info.name.to_string(), Arc::clone(&info));
+            core.pod_seen(&info);
+        }
+        state.log.len()
+    };
     loop {
         let pause = cluster.rng.lock().random_range(0..4);
         tokio::time::sleep(Duration::from_millis(pause)).await;
@@ -368,6 +377,73 @@ async fn one_scheduler_among_faults() {
         agrees(&core, &cluster, &format!("seed {seed}")).await;
         stop.trigger();
     }
+}
+
+/// A scheduler ends in the middle of it all, bindings on their way included, and another begins with what the server knows.
+#[tokio::test]
+async fn a_scheduler_is_started_again() {
+    for seed in 200..202 {
+        let what = format!("seed {seed}");
+        let (cluster, first, second) = (Cluster::new(seed, false), Shutdown::new(), Shutdown::new());
+        drop(start(&cluster, &first));
+        let restart = async {
+            while cluster.state.lock().bindings.len() < 20 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            first.trigger();
+            start(&cluster, &second)
+        };
+        let ((), core) = tokio::join!(churn(&cluster, seed, 150), restart);
+        settle(&cluster, &what).await;
+        agrees(&core, &cluster, &what).await;
+        second.trigger();
+    }
+}
+
+/// Many that fit nowhere come first by priority and are tried again with everything that happens; the one that fits must
+/// not wait for the end of that.
+#[tokio::test]
+async fn nobody_starves_behind_those_that_fit_nowhere() {
+    const HOPELESS: usize = 200;
+    let (cluster, stop) = (Cluster::new(300, true), Shutdown::new());
+    let _core = start(&cluster, &stop);
+    for n in 0..HOPELESS {
+        cluster.add_pod(pod(&format!("hopeless-{n}")).cpu(&format!("{}m", TOO_MUCH + n as i64)).priority(1000));
+    }
+    let stirred = async {
+        // A node that grows and shrinks wakes all of them again and again.
+        loop {
+            for cpu in [CPU, CPU / 2] {
+                let made = node("restless").has("cpu", &format!("{cpu}m"));
+                cluster.change(|s| {
+                    s.nodes.insert("restless".to_owned(), made.clone());
+                    s.log.push(Change::Node(made));
+                });
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    };
+    let served = async {
+        for n in 0..10 {
+            let modest = pod(&format!("modest-{n}")).cpu("100m").set("/spec", "preemptionPolicy", json!("Never"));
+            let uid = modest.info().uid.to_string();
+            cluster.add_pod(modest);
+            let until = std::time::Instant::now() + Duration::from_secs(20);
+            while !cluster.state.lock().bindings.contains_key(&uid) {
+                assert!(std::time::Instant::now() < until, "modest-{n} starves");
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        }
+    };
+    tokio::select! {
+        () = stirred => {}
+        () = served => {}
+    }
+    let state = cluster.state.lock();
+    assert_eq!(state.wrong, Vec::<String>::new());
+    assert_eq!(state.bindings.len(), 10, "the others fit nowhere");
+    drop(state);
+    stop.trigger();
 }
 
 #[tokio::test]

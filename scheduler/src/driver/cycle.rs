@@ -294,6 +294,9 @@ impl Binding {
             metrics::observe_point(Point::Bind, &self.profile.name, status.code().name(), begun.elapsed());
             return status;
         }
+        if self.queued.attempts == 1 {
+            metrics::binding(self.queued.queued.elapsed());
+        }
         let mut status = Status::SKIP;
         for (name, plugin) in self.profile.binders() {
             let began = Instant::now();

@@ -107,6 +107,54 @@ fn dumps_are_read_from_files_and_folders() {
     assert_eq!((dump.nodes.len(), dump.pods.len()), (2, 1));
 }
 
+/// A server that answers every request with this code and text; it says what it was asked.
+async fn refuse(code: u16, message: &str, asked: tokio::sync::mpsc::UnboundedSender<String>) -> std::net::SocketAddr {
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listens");
+    let address = listener.local_addr().expect("address");
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": code, "message": message});
+    let (length, body) = (status.to_string().len(), status.to_string());
+    let answer = format!("HTTP/1.1 {code} No\r\ncontent-type: application/json\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let mut stream = BufReader::new(stream);
+            let mut lines = vec![String::new()];
+            while stream.read_line(lines.last_mut().expect("one")).await.is_ok_and(|n| n > 2) {
+                lines.push(String::new());
+            }
+            let _ = (asked.send(lines.swap_remove(0)), stream.write_all(answer.as_bytes()).await);
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn who_may_not_read_the_cluster_is_told_so() {
+    let message = r#"pods is forbidden: User "eve" cannot list resource "pods" in API group "" at the cluster scope"#;
+    let (asked, mut requests) = tokio::sync::mpsc::unbounded_channel();
+    let address = refuse(403, message, asked).await;
+    let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": format!("http://{address}")}}],
+        "users": [{"name": "eve", "user": {"token": "eve"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "eve"}}]});
+    let path = std::env::temp_dir().join(format!("explain-{}.conf", std::process::id()));
+    std::fs::write(&path, config.to_string()).expect("kubeconfig");
+    let args = ["explain", "web-1", "--kubeconfig", &path.to_string_lossy()].map(str::to_owned);
+    let matches = super::command().try_get_matches_from(args).expect("arguments");
+    let refused = super::tell(&matches).await.expect_err("refused");
+    std::fs::remove_file(&path).expect("clean");
+    let text = format!("{refused:#}");
+    assert!(text.starts_with("listing Pod: ") && text.contains(message), "{text}");
+    assert_eq!(text.matches(message).count(), 1, "{text}");
+    // It stops at the first refusal, and only ever reads.
+    let mut lines = Vec::new();
+    while let Ok(line) = requests.try_recv() {
+        lines.push(line);
+    }
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].starts_with("GET /api/v1/pods?"), "{lines:?}");
+}
+
 #[test]
 fn only_the_subcommand_is_taken() {
     assert!(super::run(["--help".into()]).is_none());

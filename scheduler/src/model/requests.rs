@@ -89,10 +89,16 @@ impl<'a> Granted<'a> {
         let mut by_name: BTreeMap<&str, Resource> = BTreeMap::new();
         let mut infeasible = false;
         if let Some(status) = &pod.status {
+            let init = pod.spec.as_ref().and_then(|s| s.init_containers.as_ref());
+            // Init containers that end are not resized.
+            let ends = |name: &str| {
+                init.into_iter().flatten().any(|c| c.name == name && c.restart_policy.as_deref() != Some("Always"))
+            };
             let statuses =
                 status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten());
-            for s in statuses {
-                let lists = [s.resources.as_ref().and_then(|r| r.requests.as_ref()), s.allocated_resources.as_ref()];
+            for s in statuses.filter(|s| !ends(&s.name)) {
+                let Some(resources) = &s.resources else { continue };
+                let lists = [resources.requests.as_ref(), s.allocated_resources.as_ref()];
                 for list in lists.into_iter().flatten() {
                     by_name.entry(s.name.as_str()).or_default().max(&Resource::from_list(list));
                 }

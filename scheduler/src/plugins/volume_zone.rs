@@ -15,12 +15,12 @@ use crate::model::{NodeInfo, PodInfo};
 /// Upstream's name.
 pub const NAME: &str = "VolumeZone";
 
-/// Labels that count, and what older clusters call them on nodes.
+/// Labels that count, and what nodes may be labelled with instead.
 const KEYS: [(&str, &str); 4] = [
     ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
     ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),
-    ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"),
-    ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"),
+    ("topology.kubernetes.io/zone", "topology.kubernetes.io/zone"),
+    ("topology.kubernetes.io/region", "topology.kubernetes.io/region"),
 ];
 
 struct VolumeZone;
@@ -131,10 +131,11 @@ mod tests {
         let nodes = [
             node("a").label("topology.kubernetes.io/zone", "a").with(&[]),
             node("old-b").label("failure-domain.beta.kubernetes.io/zone", "b").with(&[]),
+            node("b").label("failure-domain.beta.kubernetes.io/zone", "z").label("topology.kubernetes.io/zone", "b").with(&[]),
             node("c").label("topology.kubernetes.io/zone", "c").with(&[]),
             node("nowhere").with(&[]),
         ];
-        assert_eq!(check.fits(&p, &nodes), ["a", "old-b", "nowhere"]);
-        assert_eq!(check.statuses(&p, &nodes)[2].to_string(), "node(s) had no available volume zone");
+        assert_eq!(check.fits(&p, &nodes), ["a", "b", "nowhere"]);
+        assert_eq!(check.statuses(&p, &nodes)[3].to_string(), "node(s) had no available volume zone");
     }
 }

@@ -47,7 +47,7 @@ struct Entry {
 #[derive(Default)]
 pub struct Tables {
     entries: HashMap<usize, Entry>,
-    rows: usize,
+    pub(crate) rows: usize,
     clock: u64,
 }
 

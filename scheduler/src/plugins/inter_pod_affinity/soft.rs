@@ -95,10 +95,13 @@ impl Score for InterPodAffinity {
         state.get::<Notes>().map_or(0, |notes| notes.0.iter().filter_map(|d| d.at(&node.base)).sum())
     }
 
+    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
     fn normalize(&self, scores: &mut [i64]) {
         let (min, max) = (scores.iter().copied().min().unwrap_or(0), scores.iter().copied().max().unwrap_or(0));
         for s in scores {
-            *s = if max > min { MAX_NODE_SCORE * (*s - min) / (max - min) } else { 0 };
+            // In fractions, as upstream: 29 of 100 are 28.
+            let part = (*s - min) as f64 / (max - min).max(1) as f64;
+            *s = (MAX_NODE_SCORE as f64 * part) as i64;
         }
     }
 }

@@ -44,25 +44,18 @@ impl PreScore for Balanced {
 impl Score for Balanced {
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
     fn score(&self, _: Context<'_>, _: &CycleState, pod: &PodInfo, node: &NodeInfo) -> i64 {
-        let (mut n, mut sum, mut squares) = (0.0_f64, 0.0_f64, 0.0_f64);
-        let mut pair = [0.0_f64; 2];
-        for r in &self.resources {
+        let part = |r: &ResourceSpec| {
             let (has, taken) = r.allocatable_and_taken(pod, node, false);
-            if has == 0 {
-                continue;
-            }
-            let fraction = (taken as f64 / has as f64).min(1.0);
-            pair = [pair[1], fraction];
-            n += 1.0;
-            sum += fraction;
-            squares += fraction * fraction;
-        }
-        let deviation = if n < 1.5 {
-            0.0
-        } else if n < 2.5 {
-            ((pair[0] - pair[1]) / 2.0).abs()
-        } else {
-            (squares / n - (sum / n) * (sum / n)).max(0.0).sqrt()
+            (has != 0).then(|| (taken as f64 / has as f64).min(1.0))
+        };
+        let parts = || self.resources.iter().filter_map(part);
+        let n = parts().count() as f64;
+        let mean = parts().sum::<f64>() / n;
+        let deviation = match n {
+            0.0 | 1.0 => 0.0,
+            // Scores are cut to whole numbers, so it matters how they are reckoned.
+            2.0 => parts().reduce(|a, b| ((a - b) / 2.0).abs()).unwrap_or(0.0),
+            _ => (parts().map(|p| (p - mean) * (p - mean)).sum::<f64>() / n).sqrt(),
         };
         ((1.0 - deviation) * 100.0) as i64
     }

@@ -74,7 +74,7 @@ impl Strategy {
         let (mut sum, mut weights) = (0_i64, 0_i64);
         let ratio = self.kind == Kind::RequestedToCapacityRatio;
         for r in &self.resources {
-            let (has, taken) = r.allocatable_and_taken(pod, node, !ratio);
+            let (has, taken) = r.allocatable_and_taken(pod, node, true);
             if has == 0 {
                 continue;
             }

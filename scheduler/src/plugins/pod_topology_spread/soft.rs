@@ -78,7 +78,8 @@ impl PreScore for PodTopologySpread {
             if c.topology_key == HOSTNAME {
                 return fitting().count();
             }
-            fitting().filter_map(|n| n.base.labels.get(&c.topology_key)).collect::<HashSet<_>>().len()
+            // Nodes without the label that count all the same are a domain of their own.
+            fitting().map(|n| n.base.labels.get(&c.topology_key)).collect::<HashSet<_>>().len()
         };
         let weights = plan.constraints.iter().map(|c| weight(size(c))).collect();
         let mut domains: Vec<Domains> = plan.constraints.iter().map(|c| Domains::new(&c.topology_key)).collect();
@@ -181,7 +182,7 @@ impl Rule for Kept {
         let size = |(i, counts): (usize, &Counts)| match counts {
             Counts::Hosts(_) => counted().map(|(_, n)| n).sum(),
             Counts::Domains(_) => {
-                let mut domains: Vec<i64> = counted().map(|(facet, _)| facet[i]).filter(|t| *t != MISSING).collect();
+                let mut domains: Vec<i64> = counted().map(|(facet, _)| facet[i]).collect();
                 domains.sort_unstable();
                 domains.dedup();
                 domains.len()

@@ -41,22 +41,22 @@ pub(super) fn smallest(
     let selector = spec.selector.as_ref().map(|s| Selector::from_api(Some(s)));
     let mode = |m: &Option<String>| m.as_deref().unwrap_or("Filesystem").to_owned();
     let mut best: Option<(i64, &Arc<PersistentVolume>)> = None;
+    let (name, namespace) = (&claim.metadata.name, &claim.metadata.namespace);
     for volume in volumes {
         let Some(v) = &volume.spec else { continue };
         let size = v.capacity.as_ref().and_then(|c| c.get("storage")).map_or(0, value);
         let modes = v.access_modes.as_deref().unwrap_or_default();
         let suits = volume.metadata.deletion_timestamp.is_none()
             && size >= wanted
-            && mode(&v.volume_mode) == mode(&spec.volume_mode)
-            && spec.access_modes.iter().flatten().all(|m| modes.contains(m))
-            && reachable(volume, node);
+            && mode(&v.volume_mode) == mode(&spec.volume_mode);
         if !suits {
             continue;
         }
         if let Some(r) = &v.claim_ref {
-            let same = r.name == claim.metadata.name && r.namespace == claim.metadata.namespace;
+            let same = r.name == *name && r.namespace == *namespace;
             if same && r.uid.as_ref().is_none_or(|u| u.is_empty() || Some(u) == claim.metadata.uid.as_ref()) {
-                return Some(Arc::clone(volume));
+                // Whoever set it aside meant this one: it will do, or nothing here will.
+                return reachable(volume, node).then(|| Arc::clone(volume));
             }
             continue;
         }
@@ -65,6 +65,8 @@ pub(super) fn smallest(
             selector.as_ref().is_none_or(|s| s.matches(volume.metadata.labels.as_ref().unwrap_or(&NO_LABELS)));
         if available
             && labelled
+            && spec.access_modes.iter().flatten().all(|m| modes.contains(m))
+            && reachable(volume, node)
             && !taken(volume.metadata.name.as_deref().unwrap_or_default())
             && best.is_none_or(|(s, _)| size < s)
         {

@@ -146,6 +146,8 @@ impl PreFilter for VolumeBinding {
         if immediate {
             return Err(Status::unresolvable("pod has unbound immediate PersistentVolumeClaims"));
         }
+        // Those that want least choose first, so that large volumes are left for others.
+        notes.delayed.sort_by_cached_key(|claim| capacity::requested(claim));
         state.put(notes);
         Ok(PreFiltered::All)
     }
