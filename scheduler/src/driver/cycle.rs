@@ -7,6 +7,7 @@ use rand::Rng as _;
 use serde_json::json;
 use shared::events::Kind;
 use shared::run::TaskGroup;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::core::Core;
@@ -20,6 +21,9 @@ use crate::queue::QueuedPod;
 
 /// How often at least the clock is looked at.
 const TICK: Duration = Duration::from_secs(1);
+/// Bindings under way at once. With more the server gets no faster, and whoever comes in between with a higher priority
+/// would find the room given away. Those that wait for volumes or permission do not count.
+const BINDINGS: usize = 128;
 /// In so many of a hundred cycles plugins are timed one by one, as upstream has it.
 const SAMPLED: u32 = 10;
 
@@ -43,19 +47,27 @@ struct Binding {
     assumed: Arc<PodInfo>,
     node: Arc<str>,
     started: Instant,
+    /// One of [`BINDINGS`], while it has to wait for nothing but the server.
+    turn: Option<OwnedSemaphorePermit>,
 }
 
 impl Cycle {
     /// Schedules until `stop`.
     pub(super) async fn run(mut self, stop: CancellationToken) {
+        let turns = Arc::new(Semaphore::new(BINDINGS));
         while !stop.is_cancelled() {
+            let turn = tokio::select! {
+                () = stop.cancelled() => return,
+                turn = Arc::clone(&turns).acquire_owned() => turn.ok(),
+            };
             let next = self.core.queue.lock().pop(Instant::now());
             if let Some(queued) = next {
-                self.attempt(queued);
+                self.attempt(queued, turn);
                 // Bindings share these threads.
                 tokio::task::yield_now().await;
                 continue;
             }
+            drop(turn);
             let due = self.core.queue.lock().next_due();
             let pause = due.map_or(TICK, |t| t.saturating_duration_since(Instant::now()).min(TICK));
             tokio::select! {
@@ -74,7 +86,7 @@ impl Cycle {
         metrics::cache(self.core.cache.lock().sizes());
     }
 
-    fn attempt(&mut self, queued: QueuedPod) {
+    fn attempt(&mut self, queued: QueuedPod, turn: Option<OwnedSemaphorePermit>) {
         let started = Instant::now();
         let pod = Arc::clone(&queued.pod);
         let Some(profile) = self.core.profiles.get(&pod.scheduler_name).cloned() else {
@@ -120,6 +132,7 @@ impl Cycle {
                     queued,
                     assumed,
                     started,
+                    turn,
                 };
                 if !status.is_success() && status.code() != Code::Wait {
                     binding.undo(status);
@@ -237,6 +250,7 @@ impl Binding {
     async fn run(mut self, waits: Option<(tokio::sync::oneshot::Receiver<Status>, Duration)>) {
         let _running = Running::one("binding");
         if waits.is_some() || self.prepares() {
+            self.turn = None;
             self.announce().await;
         }
         if let Some((told, patience)) = waits {
