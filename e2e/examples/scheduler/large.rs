@@ -1,7 +1,7 @@
 //! 5,000 nodes with 150,000 pods: start and memory. The pods are put into etcd as the API server writes them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::future::try_join_all;
@@ -20,6 +20,8 @@ const COUNT: usize = 150_000;
 /// Pods of one template.
 const REPLICAS: usize = 300;
 const AT_ONCE: usize = 64;
+/// For the server to take them in.
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// A running pod as a deployment's are.
 fn running(number: usize) -> Value {
@@ -87,8 +89,12 @@ pub async fn all(apiserver: &str, binary: &str) -> anyhow::Result<()> {
     cluster::create_nodes(&world).await?;
     store(&world).await?;
     let mut client = world.client().await?;
-    // A consistent read: the server knows all of them afterwards.
-    client.get(&format!("{PODS}?limit=1"), JSON).await?;
+    // A consistent read: the server knows all of them afterwards. It may have lost track of so many, and read them anew.
+    let until = Instant::now() + PATIENCE;
+    while let Err(error) = client.get(&format!("{PODS}?limit=1"), JSON).await {
+        anyhow::ensure!(Instant::now() < until, error);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
     let waiting = cluster::pod("waiting", "default-scheduler");
     cluster::post(client.clone(), PODS, cluster::encoded("Pod", &waiting)?).await?;
     let mut pods = Pods::watch(&world).await?;
