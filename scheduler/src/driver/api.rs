@@ -3,12 +3,13 @@
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::client::Body;
 use kube::core::Request;
 use serde::Serialize;
-use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use shared::informer::{Cached, Store};
 
@@ -28,6 +29,25 @@ pub(super) struct KubeApi {
 impl KubeApi {
     fn pods(&self, pod: &PodInfo) -> kube::Api<Pod> {
         kube::Api::namespaced(self.client.clone(), &pod.namespace)
+    }
+
+    /// Sends a request of which only the failure is of interest.
+    async fn done(&self, request: Result<http::Request<Vec<u8>>, kube::core::request::Error>) -> Result<(), ApiError> {
+        let request = request.map_err(|e| ApiError { code: 400, message: e.to_string() })?;
+        let response = self.client.send(request.map(Body::from)).await.map_err(failed)?;
+        let code = response.status();
+        if code.is_success() {
+            // Read to its end, or the stream would be broken off; what it says is not looked at.
+            let mut body = response.into_body();
+            while body.frame().await.is_some_and(|frame| frame.is_ok()) {}
+            return Ok(());
+        }
+        let body = response.into_body().collect().await.map(|b| b.to_bytes()).unwrap_or_default();
+        let message = match serde_json::from_slice::<kube::core::Status>(&body) {
+            Ok(status) => status.message,
+            Err(_) => code.to_string(),
+        };
+        Err(ApiError { code: code.as_u16(), message })
     }
 
     fn resource_claims(&self, claim: &ResourceClaim) -> (kube::Api<ResourceClaim>, String) {
@@ -78,9 +98,7 @@ impl Api for KubeApi {
         };
         let body = serde_json::to_vec(&binding).map_err(|e| ApiError { code: 0, message: e.to_string() })?;
         let pods = Request::new(<Pod as Cached>::collection_path(Some(&pod.namespace)));
-        let request = pods.create_subresource("binding", &pod.name, &PostParams::default(), body);
-        let request = request.map_err(|e| ApiError { code: 400, message: e.to_string() })?;
-        self.client.request::<IgnoredAny>(request).await.map(drop).map_err(failed)
+        self.done(pods.create_subresource("binding", &pod.name, &PostParams::default(), body)).await
     }
 
     async fn node_of(&self, pod: &PodInfo) -> Result<Option<String>, ApiError> {
@@ -94,8 +112,9 @@ impl Api for KubeApi {
     async fn patch_status(&self, pod: &PodInfo, mut patch: Value) -> Result<(), ApiError> {
         // A pod of the same name made in between must not be touched.
         patch["metadata"] = json!({"uid": &*pod.uid});
-        let done = self.pods(pod).patch_status(&pod.name, &PatchParams::default(), &Patch::Strategic(patch)).await;
-        done.map(drop).map_err(failed)
+        let pods = Request::new(<Pod as Cached>::collection_path(Some(&pod.namespace)));
+        let patch = Patch::Strategic(patch);
+        self.done(pods.patch_subresource("status", &pod.name, &PatchParams::default(), &patch)).await
     }
 
     async fn delete(&self, pod: &PodInfo) -> Result<(), ApiError> {

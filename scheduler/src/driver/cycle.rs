@@ -276,7 +276,7 @@ impl Binding {
         metrics::attempt(&name, Attempt::Scheduled, self.started.elapsed());
         metrics::bound(self.queued.attempts, self.queued.first.map(|t| t.elapsed()).unwrap_or_default());
         let text = format!("Successfully assigned {} to {}", self.assumed, self.node);
-        tracing::info!(pod = %self.assumed, node = %self.node, "Successfully bound pod to node");
+        tracing::debug!(pod = %self.assumed, node = %self.node, "Successfully bound pod to node");
         self.reporter.event(&name, &self.assumed, Kind::Normal, "Scheduled", "Binding", text);
         self.profile.post_bind(&self.state, &self.assumed, &self.node);
         // Notes may hold what somebody else waits for.

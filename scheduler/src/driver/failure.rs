@@ -46,7 +46,7 @@ impl Reporter {
             Failure::NoNodes => [NO_NODES].into(),
             Failure::Broken(_) => Default::default(),
         };
-        tracing::info!(pod = %queued.pod, err = %message, "Unable to schedule pod; waiting");
+        tracing::debug!(pod = %queued.pod, err = %message, "Unable to schedule pod; waiting");
         let uid = Arc::clone(&queued.pod.uid);
         let current = (self.core.pods)(&queued.pod.namespace, &queued.pod.name);
         let Some(current) = current.filter(|p| p.uid == uid && p.node_name.is_none()) else {

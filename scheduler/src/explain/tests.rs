@@ -114,7 +114,9 @@ async fn refuse(code: u16, message: &str, asked: tokio::sync::mpsc::UnboundedSen
     let address = listener.local_addr().expect("address");
     let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": code, "message": message});
     let (length, body) = (status.to_string().len(), status.to_string());
-    let answer = format!("HTTP/1.1 {code} No\r\ncontent-type: application/json\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
+    let answer = format!(
+        "HTTP/1.1 {code} No\r\ncontent-type: application/json\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+    );
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let mut stream = BufReader::new(stream);

@@ -104,6 +104,8 @@ async fn all<K: shared::informer::Object + Resource>(client: &kube::Client) -> a
         let page = match api.list(&params).await {
             Ok(page) => page,
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(out),
+            // In the server's words, once: they say who may not do what.
+            Err(kube::Error::Api(status)) => anyhow::bail!("listing {}: {}", <K as Resource>::KIND, status.message),
             Err(e) => return Err(e).with_context(|| format!("listing {}", <K as Resource>::KIND)),
         };
         let more = page.metadata.continue_.clone().filter(|c| !c.is_empty());

@@ -315,7 +315,7 @@ mod tests {
                 "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"},
                     {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "why"}],
                 "containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
-                    "allocatedResources": {"cpu": "500m"}, "state": {"running": {}}}]},
+                    "allocatedResources": {"cpu": "500m"}, "resources": {"requests": {"cpu": "400m"}}, "state": {"running": {}}}]},
         })
     }
 

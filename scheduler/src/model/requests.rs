@@ -4,8 +4,12 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::resource::{DEFAULT_MEMORY, DEFAULT_MILLI_CPU, Resource};
+
+/// Amounts by resource.
+type List = BTreeMap<String, Quantity>;
 
 /// The pod's total request, and the same with upstream's stand-ins for containers that name no CPU or memory.
 pub fn pod_requests(pod: &Pod) -> (Resource, Resource) {
@@ -59,20 +63,18 @@ struct Fill {
 }
 
 fn container_requests(container: &Container, granted: &Granted<'_>, fill: Fill) -> Resource {
-    let requests = container.resources.as_ref().and_then(|r| r.requests.as_ref());
-    let mut out = requests.map(Resource::from_list).unwrap_or_default();
-    if let Some(actual) = granted.by_name.get(container.name.as_str()) {
-        if granted.infeasible {
-            out = actual.clone();
-        } else {
-            out.max(actual);
-        }
-    }
+    let written = container.resources.as_ref().and_then(|r| r.requests.as_ref());
+    let actual = granted.by_name.get(container.name.as_str());
+    let written = written.filter(|_| actual.is_none() || !granted.infeasible);
+    let lists = || written.into_iter().chain(actual.into_iter().flatten().copied());
+    let mut out = Resource::default();
+    lists().for_each(|list| out.max(&Resource::from_list(list)));
     out.pods = 0;
-    if fill.cpu && !requests.is_some_and(|r| r.contains_key("cpu")) {
+    let named = |name: &str| lists().any(|list| list.contains_key(name));
+    if fill.cpu && !named("cpu") {
         out.milli_cpu = DEFAULT_MILLI_CPU;
     }
-    if fill.memory && !requests.is_some_and(|r| r.contains_key("memory")) {
+    if fill.memory && !named("memory") {
         out.memory = DEFAULT_MEMORY;
     }
     out
@@ -80,13 +82,13 @@ fn container_requests(container: &Container, granted: &Granted<'_>, fill: Fill) 
 
 /// What the kubelet reports as granted per container; where a resize can never fit, only that counts.
 struct Granted<'a> {
-    by_name: BTreeMap<&'a str, Resource>,
+    by_name: BTreeMap<&'a str, Vec<&'a List>>,
     infeasible: bool,
 }
 
 impl<'a> Granted<'a> {
     fn of(pod: &'a Pod) -> Self {
-        let mut by_name: BTreeMap<&str, Resource> = BTreeMap::new();
+        let mut by_name: BTreeMap<&str, Vec<&List>> = BTreeMap::new();
         let mut infeasible = false;
         if let Some(status) = &pod.status {
             let init = pod.spec.as_ref().and_then(|s| s.init_containers.as_ref());
@@ -99,9 +101,7 @@ impl<'a> Granted<'a> {
             for s in statuses.filter(|s| !ends(&s.name)) {
                 let Some(resources) = &s.resources else { continue };
                 let lists = [resources.requests.as_ref(), s.allocated_resources.as_ref()];
-                for list in lists.into_iter().flatten() {
-                    by_name.entry(s.name.as_str()).or_default().max(&Resource::from_list(list));
-                }
+                by_name.entry(s.name.as_str()).or_default().extend(lists.into_iter().flatten());
             }
             infeasible = status.conditions.iter().flatten().any(|c| {
                 c.type_ == "PodResizePending" && c.status == "True" && c.reason.as_deref() == Some("Infeasible")
@@ -160,6 +160,35 @@ mod tests {
             let (total, filled) = pod_requests(&pod(spec));
             assert_eq!(total.milli_cpu, want, "{what}");
             assert_eq!(filled.milli_cpu, non_zero, "{what} (non-zero)");
+        }
+    }
+
+    #[test]
+    fn resizes() {
+        let granted = |name: &str, resources: serde_json::Value, allocated: serde_json::Value| {
+            json!([{"name": name, "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                "resources": resources, "allocatedResources": allocated}])
+        };
+        let refused = json!([{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]);
+        let two = json!({"cpu": "2"});
+        for (what, status, want) in [
+            ("the most counts", json!({"containerStatuses": granted("a", cpu("500m"), two.clone())}), 2000),
+            ("what is in use", json!({"containerStatuses": granted("a", cpu("3"), two.clone())}), 3000),
+            (
+                "a wish that cannot be granted does not",
+                json!({"containerStatuses": granted("a", cpu("500m"), json!({"cpu": "700m"})), "conditions": refused}),
+                700,
+            ),
+            (
+                "a kubelet that says nothing of it",
+                json!({"containerStatuses": granted("a", json!(null), two.clone())}),
+                1000,
+            ),
+            ("init containers are not resized", json!({"initContainerStatuses": granted("i", cpu("9"), two)}), 1000),
+        ] {
+            let spec = json!({"containers": [{"name": "a", "resources": cpu("1")}], "initContainers": [{"name": "i"}]});
+            let pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec, "status": status}));
+            assert_eq!(pod_requests(&pod.expect("pod")).0.milli_cpu, want, "{what}");
         }
     }
 }

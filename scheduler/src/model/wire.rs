@@ -121,7 +121,7 @@ mod tests {
                 "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"},
                     {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "why"}],
                 "containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
-                    "allocatedResources": {"cpu": "2"}, "state": {"running": {}}}],
+                    "allocatedResources": {"cpu": "2"}, "resources": {"requests": {"cpu": "1"}}, "state": {"running": {}}}],
                 "resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "claim"}]},
         });
         let full: core::Pod = serde_json::from_value(text.clone()).expect("pod");

@@ -131,7 +131,10 @@ mod tests {
         let nodes = [
             node("a").label("topology.kubernetes.io/zone", "a").with(&[]),
             node("old-b").label("failure-domain.beta.kubernetes.io/zone", "b").with(&[]),
-            node("b").label("failure-domain.beta.kubernetes.io/zone", "z").label("topology.kubernetes.io/zone", "b").with(&[]),
+            node("b")
+                .label("failure-domain.beta.kubernetes.io/zone", "z")
+                .label("topology.kubernetes.io/zone", "b")
+                .with(&[]),
             node("c").label("topology.kubernetes.io/zone", "c").with(&[]),
             node("nowhere").with(&[]),
         ];

@@ -86,6 +86,9 @@ fn objection(world: &World, pod: &Value, node: &Value) -> Option<&'static str> {
 /// Fits beside those who are there, and beside those who are about to come as well.
 fn fits(world: &World, pod: &Value, node: &Value) -> bool {
     let promised = world.promised(node, pod);
+    if promised.is_empty() {
+        return objection(world, pod, node).is_none();
+    }
     let mut crowded = world.clone();
     for p in &promised {
         let all = crowded.all_mut("Pod");
@@ -94,7 +97,10 @@ fn fits(world: &World, pod: &Value, node: &Value) -> bool {
         there["spec"]["nodeName"] = node["metadata"]["name"].clone();
         all.push(there);
     }
-    objection(&crowded, pod, node).is_none() && objection(world, pod, node).is_none()
+    // Whom affinity does not concern as things are is not asked about those who are about to come, either.
+    let unconcerned = |plugin: &&str| *plugin == "InterPodAffinity" && !pods::concerned(world, pod);
+    objection(&crowded, pod, node).filter(|plugin| !unconcerned(plugin)).is_none()
+        && objection(world, pod, node).is_none()
 }
 
 /// Decides.

@@ -43,14 +43,15 @@ fn host_ports(pod: &Value) -> Vec<(String, String, i64)> {
 pub(super) fn ports_are_free(world: &World, pod: &Value, node: &Value) -> bool {
     let used: Vec<_> = world.pods_on(node).flat_map(host_ports).collect();
     let overlap = |a: &str, b: &str| a == b || a == "0.0.0.0" || b == "0.0.0.0";
-    host_ports(pod).iter().all(|(ip, protocol, port)| {
-        !used.iter().any(|(other, p, n)| p == protocol && n == port && overlap(ip, other))
-    })
+    host_ports(pod)
+        .iter()
+        .all(|(ip, protocol, port)| !used.iter().any(|(other, p, n)| p == protocol && n == port && overlap(ip, other)))
 }
 
 /// 100 for the node with no soft taint that is not tolerated, 0 for the one with the most.
 pub(super) fn taint_scores(pod: &Value, fitting: &[&Value]) -> Vec<i64> {
-    let soft = || list(&pod["spec"]["tolerations"]).filter(|t| ["", "PreferNoSchedule"].contains(&&*text(&t["effect"])));
+    let soft =
+        || list(&pod["spec"]["tolerations"]).filter(|t| ["", "PreferNoSchedule"].contains(&&*text(&t["effect"])));
     let count = |node: &&Value| {
         let taints = list(&node["spec"]["taints"]).filter(|t| t["effect"] == "PreferNoSchedule");
         i64::try_from(taints.filter(|t| !selectors::tolerates(soft(), t)).count()).expect("few")
@@ -76,7 +77,8 @@ pub(super) fn affinity_scores(pod: &Value, fitting: &[&Value]) -> Vec<i64> {
 #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
 pub(super) fn image_scores(world: &World, pod: &Value, fitting: &[&Value]) -> Vec<i64> {
     const MIB: i64 = 1024 * 1024;
-    let containers: Vec<&Value> = list(&pod["spec"]["initContainers"]).chain(list(&pod["spec"]["containers"])).collect();
+    let containers: Vec<&Value> =
+        list(&pod["spec"]["initContainers"]).chain(list(&pod["spec"]["containers"])).collect();
     let full = |image: &Value| {
         let name = text(image);
         let last = name.rsplit('/').next().unwrap_or_default().to_owned();

@@ -149,7 +149,8 @@ fn speaks_of(world: &World, term: &Value, pod: &Value, other: &Value) -> bool {
     let in_namespace = if !named && term["namespaceSelector"].is_null() {
         *namespace == pod["metadata"]["namespace"]
     } else {
-        let labels = world.find("Namespace", &Value::Null, namespace).map_or(&Value::Null, |n| &n["metadata"]["labels"]);
+        let labels =
+            world.find("Namespace", &Value::Null, namespace).map_or(&Value::Null, |n| &n["metadata"]["labels"]);
         list(&term["namespaces"]).any(|n| n == namespace) || selectors::selects(&term["namespaceSelector"], labels)
     };
     in_namespace && selectors::selects(&term["labelSelector"], &other["metadata"]["labels"])
@@ -164,6 +165,16 @@ fn neighbours<'a>(world: &'a World, key: &Value, node: &Value) -> Vec<&'a Value>
 
 fn terms<'a>(pod: &'a Value, kind: &str, when: &str) -> impl Iterator<Item = &'a Value> {
     list(&pod["spec"]["affinity"][kind][when])
+}
+
+/// Whether it has to be near or far from anybody, or somebody on a node far from it.
+pub(super) fn concerned(world: &World, pod: &Value) -> bool {
+    let own = ["podAffinity", "podAntiAffinity"].iter().any(|kind| terms(pod, kind, REQUIRED).next().is_some());
+    let refuses = |n: &Value, other: &Value| {
+        terms(other, "podAntiAffinity", REQUIRED)
+            .any(|t| label(n, &t["topologyKey"]).is_some() && speaks_of(world, t, other, pod))
+    };
+    own || world.all("Node").iter().any(|n| world.pods_on(n).any(|p| refuses(n, p)))
 }
 
 /// Near whom it must be, and far from whom it or they must be.
@@ -206,7 +217,8 @@ pub(super) fn affinity_scores(world: &World, pod: &Value, fitting: &[&Value]) ->
         for other in world.pods_on(node) {
             for (kind, sign) in [("podAffinity", 1), ("podAntiAffinity", -1)] {
                 for (from, to) in [(pod, other), (other, pod)] {
-                    for w in terms(from, kind, PREFERRED).filter(|w| speaks_of(world, &w["podAffinityTerm"], from, to)) {
+                    for w in terms(from, kind, PREFERRED).filter(|w| speaks_of(world, &w["podAffinityTerm"], from, to))
+                    {
                         add(&w["podAffinityTerm"], sign * int(&w["weight"]));
                     }
                 }

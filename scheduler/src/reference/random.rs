@@ -209,7 +209,9 @@ pub(super) fn pod(rng: &mut StdRng, name: &str) -> Value {
     for i in 0..2 {
         let toleration = match rng.random_range(0..4) {
             0 => json!({"operator": "Exists"}),
-            1 => json!({"key": format!("t{i}"), "operator": "Exists", "effect": one_of(rng, &["NoSchedule", "PreferNoSchedule"])}),
+            1 => {
+                json!({"key": format!("t{i}"), "operator": "Exists", "effect": one_of(rng, &["NoSchedule", "PreferNoSchedule"])})
+            }
             2 => json!({"key": format!("t{i}"), "operator": "Equal", "value": "v"}),
             _ => json!({"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}),
         };
@@ -304,7 +306,8 @@ fn storage(rng: &mut StdRng, out: &mut World) {
     out.all_mut("CSIDriver").push(driver);
     for n in 0..8 {
         if rng.random_bool(0.5) {
-            let drivers = json!([{"name": "csi.example.com", "nodeID": "n", "allocatable": {"count": rng.random_range(1..3)}}]);
+            let drivers =
+                json!([{"name": "csi.example.com", "nodeID": "n", "allocatable": {"count": rng.random_range(1..3)}}]);
             out.all_mut("CSINode").push(json!({"metadata": {"name": format!("n{n}")}, "spec": {"drivers": drivers}}));
         }
     }
@@ -340,7 +343,11 @@ fn claim(rng: &mut StdRng, namespace: &str, i: usize, out: &mut World) {
             it["spec"]["volumeName"] = json!(bound);
             it["metadata"]["annotations"] = json!({"pv.kubernetes.io/bind-completed": "yes"});
             let mut labels = json!({});
-            for key in ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/region"] {
+            for key in [
+                "topology.kubernetes.io/zone",
+                "failure-domain.beta.kubernetes.io/zone",
+                "topology.kubernetes.io/region",
+            ] {
                 if rng.random_bool(0.2) {
                     labels[key] = json!(one_of(rng, &["a", "b", "a__b", "c"]));
                 }
@@ -392,7 +399,10 @@ fn devices(rng: &mut StdRng, out: &mut World) {
             let n = rng.random_range(0..8);
             let pool = format!("gpu-n{n}");
             let device = json!({"request": "r0", "driver": "gpu.example.com", "pool": pool, "device": "d0"});
-            let gone = out.all("ResourceClaim").iter().any(|c| c["status"]["allocation"]["devices"]["results"][0]["pool"] == *pool);
+            let gone = out
+                .all("ResourceClaim")
+                .iter()
+                .any(|c| c["status"]["allocation"]["devices"]["results"][0]["pool"] == *pool);
             let there = out.all("ResourceSlice").iter().any(|s| text(&s["metadata"]["name"]) == format!("gpu-{n}"));
             if rng.random_bool(0.3) && there && !gone {
                 let fields = json!([{"key": "metadata.name", "operator": "In", "values": [format!("n{n}")]}]);

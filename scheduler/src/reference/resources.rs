@@ -39,16 +39,19 @@ fn container(pod: &Value, c: &Value, resource: &str, filled: bool) -> i64 {
     let ask = &c["resources"]["requests"][resource];
     let statuses = list(&pod["status"]["containerStatuses"]).chain(list(&pod["status"]["initContainerStatuses"]));
     let status = statuses.filter(|s| s["name"] == c["name"]).find(|s| !s["resources"].is_null());
-    let plain_init = list(&pod["spec"]["initContainers"]).any(|i| i["name"] == c["name"] && i["restartPolicy"] != "Always");
+    let plain_init =
+        list(&pod["spec"]["initContainers"]).any(|i| i["name"] == c["name"] && i["restartPolicy"] != "Always");
     let refused = list(&pod["status"]["conditions"])
         .any(|c| c["type"] == "PodResizePending" && c["status"] == "True" && c["reason"] == "Infeasible");
-    let mut most = amount(resource, ask);
+    let mut said = vec![ask];
     if let Some(s) = status.filter(|_| !plain_init) {
-        let actual = amount(resource, &s["resources"]["requests"][resource]);
-        let granted = amount(resource, &s["allocatedResources"][resource]);
-        most = if refused { actual.max(granted) } else { most.max(actual).max(granted) };
+        if refused {
+            said.clear();
+        }
+        said.extend([&s["resources"]["requests"][resource], &s["allocatedResources"][resource]]);
     }
-    if filled && ask.is_null() { stand_in(resource) } else { most }
+    let unsaid = if filled { stand_in(resource) } else { 0 };
+    said.iter().filter(|v| !v.is_null()).map(|v| amount(resource, v)).max().unwrap_or(unsaid)
 }
 
 /// What a pod asks for: all containers and sidecars at once, or the hungriest moment before, and the overhead; an amount

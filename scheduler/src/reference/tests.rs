@@ -14,6 +14,10 @@ use crate::framework::{Context, Cursor, Failure, Nominated, Profile, ProfileConf
 use crate::model::demand::Interner;
 use crate::model::{Cache, NodeBase, PodInfo, Selector, Snapshot};
 
+/// Clusters, and pods that are placed in each.
+const SEEDS: u64 = 50;
+const STEPS: usize = 40;
+
 fn api<T: DeserializeOwned>(object: &Value) -> T {
     serde_json::from_value(object.clone()).unwrap_or_else(|e| panic!("{e}: {object}"))
 }
@@ -185,7 +189,9 @@ impl Both {
             }
         }
         if want.len() != 1 || got.len() != 1 {
-            assert_eq!(got, want, "{what}: {pod:#}\nwe say {told:#?}");
+            let (there, nodes) = (self.world.all("Pod"), self.world.all("Node"));
+            let there: Vec<String> = there.iter().chain(nodes).map(Value::to_string).collect();
+            assert_eq!(got, want, "{what}: {pod}\n{}\n{:?}", there.join("\n"), self.scoring);
         }
         let total = |scores: &BTreeMap<&str, i64>| scores.values().sum::<i64>();
         let best = want.values().map(total).max();
@@ -230,10 +236,8 @@ fn run(seed: u64, steps: usize, fitted: &mut [usize; 2]) {
 fn decisions_are_those_of_the_documentation() {
     let mut fitted = [0, 0];
     for seed in 0..SEEDS {
-        run(seed, 60, &mut fitted);
+        run(seed, STEPS, &mut fitted);
     }
     let all = fitted[0] + fitted[1];
     assert!(fitted.iter().all(|n| *n * 5 > all), "too many of a kind: {fitted:?}");
 }
-
-const SEEDS: u64 = 60;

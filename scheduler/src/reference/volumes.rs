@@ -40,12 +40,13 @@ fn same_disk(a: &Value, b: &Value) -> bool {
 pub(super) fn no_conflict(world: &World, pod: &Value, node: &Value) -> bool {
     let mut disks = list(&pod["spec"]["volumes"]);
     let clash = disks.any(|v| world.pods_on(node).any(|p| list(&p["spec"]["volumes"]).any(|w| same_disk(v, w))));
-    let placed = || world.all("Pod").iter().filter(|p| !p["spec"]["nodeName"].is_null());
+    let placed = || world.all("Node").iter().flat_map(|n| world.pods_on(n));
     !clash
         && claims(pod).iter().all(|name| {
             let Some(claim) = claim(world, pod, name) else { return false };
             let alone = list(&claim["spec"]["accessModes"]).any(|m| m == "ReadWriteOncePod");
-            let used = |p: &Value| p["metadata"]["namespace"] == pod["metadata"]["namespace"] && claims(p).contains(name);
+            let used =
+                |p: &Value| p["metadata"]["namespace"] == pod["metadata"]["namespace"] && claims(p).contains(name);
             !alone || !placed().any(used)
         })
 }
