@@ -231,6 +231,11 @@ impl Hub {
         tokio::join!(self.follow(etcd), self.progress[etcd].answer(asks));
     }
 
+    /// Answers the readers of this thread on this thread, until dropped.
+    pub async fn answer_here(&self) {
+        futures::future::join_all(self.progress.iter().map(Progress::answer_here)).await;
+    }
+
     async fn follow(self: &Arc<Self>, etcd: usize) {
         let progress = &self.progress[etcd];
         let mut delay = Duration::from_millis(20);

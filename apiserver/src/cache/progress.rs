@@ -4,6 +4,7 @@
 //! was seen. A consistent read asks etcd for its revision (one read of no data, shared by all readers that wait at that
 //! moment) and waits for the hub to get there.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -18,11 +19,19 @@ const READERS: usize = 4096;
 /// Readers that wait for etcd's revision.
 pub struct Asks(mpsc::Receiver<oneshot::Sender<i64>>);
 
+/// Where they ask.
+type Desk = mpsc::Sender<oneshot::Sender<i64>>;
+
+thread_local! {
+    /// Where the readers of this thread ask, by where all others do.
+    static NEAR: RefCell<Vec<(Desk, Desk)>> = const { RefCell::new(Vec::new()) };
+}
+
 /// See the module.
 pub struct Progress {
     pub(super) store: Store,
     processed: watch::Sender<i64>,
-    asks: mpsc::Sender<oneshot::Sender<i64>>,
+    asks: Desk,
 }
 
 impl Progress {
@@ -61,7 +70,9 @@ impl Progress {
     /// Waits until the caches are as new as etcd is now. Returns the revision reached.
     pub async fn catch_up(&self) -> Result<i64, storage::Error> {
         let (tell, told) = oneshot::channel();
-        if self.asks.send(tell).await.is_err() {
+        let near =
+            NEAR.with_borrow(|near| near.iter().find(|(of, _)| of.same_channel(&self.asks)).map(|(_, n)| n.clone()));
+        if near.as_ref().unwrap_or(&self.asks).send(tell).await.is_err() {
             return Err(storage::Error::Timeout);
         }
         let revision = told.await.map_err(|_| storage::Error::Timeout)?;
@@ -79,6 +90,16 @@ impl Progress {
             Ok(Ok(_)) => Ok(()),
             _ => Err(storage::Error::Timeout),
         }
+    }
+
+    /// Answers the readers of this thread on this thread, until dropped.
+    pub(super) async fn answer_here(&self) {
+        let (asks, receiver) = mpsc::channel(READERS);
+        NEAR.with_borrow_mut(|near| {
+            near.retain(|(of, _)| !of.same_channel(&self.asks));
+            near.push((self.asks.clone(), asks));
+        });
+        self.answer(Asks(receiver)).await;
     }
 
     /// Answers readers with etcd's revision, one read for all who wait.

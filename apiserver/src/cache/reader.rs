@@ -1,8 +1,10 @@
 //! The port policies read through: trees made on demand from cached bytes.
 
-use std::sync::Arc;
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
+use std::sync::{Arc, OnceLock};
 
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use proto::Value;
 use proto::resources::{Resource, Row};
 
@@ -13,16 +15,52 @@ use crate::api::{Changed, Changes, Reader, Source, Stored};
 use crate::registry::Rows;
 use crate::storage::codec;
 
+/// Trees that are kept.
+const KEPT: usize = 256;
+/// The largest object whose tree is kept, and the longest list of such.
+const SMALL: usize = 4 << 10;
+const FEW: usize = 16;
+
+/// Trees of small objects that were asked for lately: with every write admission asks for the same namespace, account and
+/// classes. An object has one place it may be kept in, by where its entry lies in memory; the last one asked for has it.
+#[derive(Default)]
+struct Trees(OnceLock<Box<[Mutex<Option<Kept>>]>>);
+
+struct Kept {
+    of: Arc<Entry>,
+    tree: Arc<Value>,
+}
+
+impl Trees {
+    fn get(&self, row: &Resource, entry: &Arc<Entry>) -> Option<Arc<Value>> {
+        if entry.raw.size() > SMALL {
+            return tree(row, entry);
+        }
+        let places = self.0.get_or_init(|| std::iter::repeat_with(Mutex::default).take(KEPT).collect());
+        let at = BuildHasherDefault::<DefaultHasher>::default().hash_one(Arc::as_ptr(entry).addr());
+        let place = places.get(usize::try_from(at).unwrap_or(0) % KEPT)?;
+        if let Some(kept) = &*place.lock()
+            && Arc::ptr_eq(&kept.of, entry)
+        {
+            return Some(kept.tree.clone());
+        }
+        let tree = tree(row, entry)?;
+        *place.lock() = Some(Kept { of: entry.clone(), tree: tree.clone() });
+        Some(tree)
+    }
+}
+
 /// [`Reader`] over the hub's caches.
 pub struct CacheReader {
     hub: Arc<Hub>,
     rows: Rows,
+    trees: Trees,
 }
 
 impl CacheReader {
     /// Over a hub, for the rows served.
     pub fn new(hub: Arc<Hub>, rows: Rows) -> Self {
-        Self { hub, rows }
+        Self { hub, rows, trees: Trees::default() }
     }
 
     fn cacher(&self, group: &str, plural: &str) -> Option<(Row, Arc<Cacher>)> {
@@ -41,18 +79,15 @@ impl Reader for CacheReader {
     fn get(&self, group: &str, plural: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
         let (row, cacher) = self.cacher(group, plural)?;
         let entry = if namespace.is_empty() { cacher.get(name) } else { cacher.get(&format!("{namespace}/{name}")) };
-        tree(&row, &*entry?)
+        self.trees.get(&row, &entry?)
     }
 
     fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
         let Some((row, cacher)) = self.cacher(group, plural) else { return Vec::new() };
         let scope = namespace.filter(|ns| !ns.is_empty()).map(|ns| format!("{ns}/")).unwrap_or_default();
-        cacher
-            .list(&Scope { prefix: &scope, ..Scope::default() }, 0)
-            .items
-            .iter()
-            .filter_map(|e| tree(&row, e))
-            .collect()
+        let found = cacher.list(&Scope { prefix: &scope, ..Scope::default() }, 0).items;
+        let few = found.len() <= FEW;
+        found.iter().filter_map(|e| if few { self.trees.get(&row, e) } else { tree(&row, e) }).collect()
     }
 
     fn version(&self, group: &str, plural: &str) -> u64 {

@@ -135,6 +135,7 @@ pub fn serve(
     let key = if named.is_empty() { default } else { Arc::new(SniKeys::new(default, &named)?) };
     let options = TlsOptions::new(&flags.string("tls-min-version"), &flags.list("tls-cipher-suites"))?;
     let tls = cert::server_config_with(key, !flags.boolean("disable-http2-serving"), &options)?;
+    let engine = server.engine.clone();
     let data = web::Data::new(server);
     let listening = Listening {
         name: "kube-apiserver",
@@ -148,6 +149,7 @@ pub fn serve(
         head_deadline: Duration::from_secs(32),
         drain: Duration::from_secs(10),
         shutdown: shutdown.clone(),
+        begin: Some(Arc::new(move || drop(tokio::task::spawn_local(engine.clone().settle())))),
     };
     let app = move || App::new().app_data(data.clone()).default_service(web::to(handle));
     let http = upgrade::serve(listening, listener, tls, remember_peer, app)?;

@@ -9,6 +9,7 @@ pub mod codec;
 mod compact;
 mod connect;
 mod lease;
+mod near;
 mod size;
 pub mod transform;
 
@@ -102,6 +103,7 @@ pub struct Page {
 pub struct Store {
     etcds: Arc<[Etcd]>,
     at: usize,
+    options: Arc<Options>,
     prefix: Arc<str>,
     transformers: Transformers,
 }
@@ -112,6 +114,7 @@ struct Etcd {
     watch: WatchClient,
     maintenance: etcd_client::MaintenanceClient,
     leases: lease::Pool,
+    servers: Vec<String>,
     /// Key prefixes with trailing slash that are kept here; the main one keeps what no other does.
     keeps: Vec<String>,
 }
@@ -155,10 +158,11 @@ impl Etcd {
     async fn connect(options: &Options, servers: &[String], keeps: Vec<String>) -> Result<Self, Error> {
         let client = connect::client(options, servers).await?;
         Ok(Self {
-            kv: client.kv_client().max_decoding_message_size(usize::MAX).max_encoding_message_size(usize::MAX),
+            kv: unbounded(client.kv_client()),
             maintenance: client.maintenance_client(),
             watch: client.watch_client().max_decoding_message_size(usize::MAX),
             leases: lease::Pool::new(client.lease_client()),
+            servers: servers.to_vec(),
             keeps,
         })
     }
@@ -170,6 +174,7 @@ impl Store {
         let mut store = Self {
             etcds: Arc::new([]),
             at: 0,
+            options: Arc::new(options.clone()),
             prefix: options.prefix.trim_end_matches('/').into(),
             transformers: Transformers::default(),
         };
@@ -198,6 +203,27 @@ impl Store {
 
     fn keeper(&self, key: &str) -> &Etcd {
         &self.etcds[self.etcd_of(key)]
+    }
+
+    /// Gives this thread connections of its own for reads and writes: their answers wake nobody on another thread. They run
+    /// on this thread's runtime, which must live as long as the thread.
+    pub async fn settle(&self) -> Result<(), Error> {
+        let mut clients = Vec::new();
+        for etcd in self.etcds.iter() {
+            clients.push(unbounded(connect::client(&self.options, &etcd.servers).await?.kv_client()));
+        }
+        near::settle(&self.etcds, clients);
+        Ok(())
+    }
+
+    /// The connection to an etcd for reads and writes: this thread's own, if it has one.
+    fn kv(&self, at: usize) -> KvClient {
+        near::kv(&self.etcds, at).unwrap_or_else(|| self.etcds[at].kv.clone())
+    }
+
+    /// The connection to the etcd that keeps a key.
+    fn kv_of(&self, key: &str) -> KvClient {
+        self.kv(self.etcd_of(key))
     }
 
     /// The key prefix of this cluster, without trailing slash.
@@ -257,28 +283,26 @@ impl Store {
 
     /// A linearizable read of one key, with the store's revision.
     pub async fn get(&self, key: &str) -> Result<(Option<Stored>, i64), Error> {
-        let mut r = timed(self.keeper(key).kv.clone().get(key, None)).await?;
+        let mut r = timed(self.kv_of(key).get(key, None)).await?;
         let revision = r.header().map_or(0, etcd_client::ResponseHeader::revision);
         Ok((self.first(r.take_kvs()).await?, revision))
     }
 
     /// The store's revision, agreed by a quorum. Reads no data.
     pub async fn revision(&self) -> Result<i64, Error> {
-        let r = timed(self.etcd().kv.clone().get(PROBE, Some(GetOptions::new().with_count_only()))).await?;
+        let r = timed(self.kv(self.at).get(PROBE, Some(GetOptions::new().with_count_only()))).await?;
         Ok(r.header().map_or(0, etcd_client::ResponseHeader::revision))
     }
 
     /// Fails with [`Error::Compacted`] when etcd no longer knows what was at a revision. Reads no data.
     pub async fn remembers(&self, revision: i64) -> Result<(), Error> {
         let options = GetOptions::new().with_count_only().with_revision(revision);
-        timed(self.etcd().kv.clone().get(PROBE, Some(options))).await.map(drop)
+        timed(self.kv(self.at).get(PROBE, Some(options))).await.map(drop)
     }
 
     /// Number of keys below `prefix`.
     pub async fn count(&self, prefix: &str) -> Result<i64, Error> {
-        let r =
-            timed(self.keeper(prefix).kv.clone().get(prefix, Some(GetOptions::new().with_prefix().with_count_only())))
-                .await?;
+        let r = timed(self.kv_of(prefix).get(prefix, Some(GetOptions::new().with_prefix().with_count_only()))).await?;
         Ok(r.count())
     }
 
@@ -286,7 +310,7 @@ impl Store {
     pub async fn page(&self, prefix: &str, start: &str, limit: i64, revision: i64) -> Result<Page, Error> {
         let options =
             GetOptions::new().with_range(range_end(prefix.as_bytes())).with_limit(limit).with_revision(revision);
-        let mut r = timed(self.keeper(prefix).kv.clone().get(start, Some(options))).await?;
+        let mut r = timed(self.kv_of(prefix).get(start, Some(options))).await?;
         let (more, count) = (r.more(), r.count());
         let revision = r.header().map_or(0, etcd_client::ResponseHeader::revision);
         let mut items = Vec::new();
@@ -334,7 +358,7 @@ impl Store {
             .when([Compare::mod_revision(key, CompareOp::Equal, revision)])
             .and_then([op])
             .or_else([TxnOp::get(key, None)]);
-        let r = timed(self.keeper(key).kv.clone().txn(txn)).await?;
+        let r = timed(self.kv_of(key).txn(txn)).await?;
         if r.succeeded() {
             return Ok(Written::Done(r.header().map_or(0, etcd_client::ResponseHeader::revision)));
         }
@@ -344,6 +368,11 @@ impl Store {
         });
         Ok(Written::Lost(self.first(there.unwrap_or_default()).await?))
     }
+}
+
+/// Messages of any size: etcd has a limit of its own.
+fn unbounded(kv: KvClient) -> KvClient {
+    kv.max_decoding_message_size(usize::MAX).max_encoding_message_size(usize::MAX)
 }
 
 /// The first key after all keys that begin with `prefix`.

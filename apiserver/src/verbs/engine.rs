@@ -120,6 +120,18 @@ pub struct Deleted {
 pub type Change<'a> = dyn FnMut(Option<&Value>) -> Result<Value, Status> + Send + 'a;
 
 impl Engine {
+    /// Makes a thread that serves requests independent of others: it reads and writes etcd over a connection of its own.
+    /// To be awaited on that thread, for as long as it serves.
+    pub async fn settle(self: Arc<Self>) {
+        let settled = async {
+            match self.store.settle().await {
+                Ok(()) => self.hub.answer_here().await,
+                Err(error) => tracing::warn!(%error, "this thread shares the connection to etcd"),
+            }
+        };
+        self.closing.run_until_cancelled(settled).await;
+    }
+
     /// The key of an object.
     pub fn key(&self, row: &Resource, namespace: &str, name: &str) -> String {
         let prefix = self.store.key(&row.etcd_prefix);

@@ -20,6 +20,8 @@ use crate::cache::{Entry, Hub, Pack, packs};
 
 /// Bytes that are made at a time.
 const CHUNK: usize = 64 << 10;
+/// Lists of more objects are likely to need a whole chunk.
+const FEW: usize = 16;
 /// Bodies below this size are not compressed, as upstream has it.
 pub const COMPRESS_FROM: usize = 128 << 10;
 /// On average so many objects share a compressed piece; a power of two.
@@ -187,7 +189,7 @@ pub fn reply(hub: &Arc<Hub>, content_type: &str, gzip: bool, parts: Parts) -> Re
     let head = parts.head.clone();
     let mut chunks = Chunks { parts, next: 0, any: false, begun: false, ended: false };
     let size = if gzip { COMPRESS_FROM + 1 } else { CHUNK };
-    let mut first = Vec::with_capacity(4 << 10);
+    let mut first = Vec::with_capacity(if chunks.parts.items.len() > FEW { CHUNK + (8 << 10) } else { 4 << 10 });
     chunks.fill(&mut first, size);
     if chunks.ended {
         return Reply::new(200, content_type, first);

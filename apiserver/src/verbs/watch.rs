@@ -15,6 +15,7 @@ use rand::Rng as _;
 use serde_json::json;
 use shared::status::Status;
 use tokio::time::{Instant, Sleep};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::engine::{Engine, storage_status};
 use super::list::{check, put};
@@ -186,7 +187,9 @@ struct Session {
     filter: Filter,
     /// Bytes after which a batch of frames is sent.
     batch: usize,
-    closing: tokio_util::sync::CancellationToken,
+    closing: CancellationToken,
+    /// Waits for it; made once, for everybody who waits for it stands in one line.
+    closed: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
 /// Frames about to be sent: a single one is not copied.
@@ -245,7 +248,7 @@ impl Session {
                         self.one(&m, &mut batch).await;
                     }
                 }
-                () = self.closing.cancelled() => return None,
+                () = self.closed.as_mut() => return None,
                 () = self.deadline.as_mut() => return None,
                 () = self.next_bookmark.as_mut(), if self.bookmarks => self.bookmark(&mut batch).await,
             }
@@ -408,6 +411,7 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
         deadline: Box::pin(tokio::time::sleep(timeout)),
         filter,
         batch: if r.messages { 1 } else { BATCH },
+        closed: Box::pin(engine.closing.clone().cancelled_owned()),
         closing: engine.closing.clone(),
         framer,
         watch,

@@ -6,8 +6,10 @@
 
 use serde_json::Value;
 
-use super::fieldset::{Element, Set, path_text};
-use super::managed::{Decoded, Entry, Managed, Owner, describe, gvk, last_applied, sync_last_applied, unowned};
+use super::fieldset::{Element, Fields, Set, path_text};
+use super::managed::{
+    Decoded, Entry, Managed, Owner, describe, entries, gvk, last_applied, sync_last_applied, take, unowned,
+};
 pub use super::managed::{keep_timestamps, manager_name, reset_fields, strip};
 use super::shape::Type;
 use super::typed::{self, Comparison};
@@ -103,7 +105,11 @@ fn blank(schema: &Message) -> Value {
 /// Records who changed what in a create, update, patch or status write. `live` is null on create. The new object must
 /// be canonical and defaulted; its managed fields, if any, replace the live ones (not through subresources).
 pub fn update(schema: &Message, live: &Value, new: &mut Value, write: &Write<'_>) {
-    let sent = if write.subresource.is_empty() { Managed::decode(new) } else { Decoded::Unusable };
+    let sent = take(new).filter(|_| write.subresource.is_empty()).map_or(Decoded::Unusable, |sent| {
+        // Most writes send back what they read.
+        let stored = entries(live) == Some(&sent);
+        Managed::read(sent, stored)
+    });
     let managed = match sent {
         Decoded::Managed(managed) => managed,
         Decoded::Reset => Managed::default(),
@@ -112,7 +118,6 @@ pub fn update(schema: &Message, live: &Value, new: &mut Value, write: &Write<'_>
             _ => Managed::default(),
         },
     };
-    strip(new);
     let exists = live.get("metadata").and_then(|m| m.get("uid")).and_then(Value::as_str).is_some_and(|u| !u.is_empty());
     if managed.0.is_empty() && exists {
         return;
@@ -138,15 +143,23 @@ fn record(
         &zero
     };
     let changes = typed::compare(Type::Message(schema), live, new).without(write.reset);
-    release(&mut managed, &changes, None);
-    let mut set = changes.added;
-    set.extend(&changes.modified);
+    let mut set = changes.added.union(&changes.modified);
+    let nobodys = set.touches(unowned());
     set.subtract(unowned());
+    let time = Some(write.now.to_owned());
+    // Who owns already what he changes, and gives nothing up, owns the same afterwards.
+    let same = |own: &Fields| !nobodys && !set.is_empty() && own.contains(&set) && !own.touches(&changes.removed);
+    if let Some(own) = managed.0.iter_mut().find(|e| e.owner == *owner && same(&e.set)) {
+        own.time = time;
+        release(&mut managed, &changes, Some(owner));
+        return managed;
+    }
+    release(&mut managed, &changes, None);
     if !set.is_empty() {
         if let Some(old) = managed.find(owner) {
-            set.extend(&old.set);
+            set.extend(old.set.set());
         }
-        managed.put(Entry { owner: owner.clone(), set, time: Some(write.now.to_owned()) });
+        managed.put(Entry { owner: owner.clone(), set: set.into(), time });
     }
     managed
 }
@@ -268,11 +281,11 @@ fn attempt(
     let mut set = typed::to_set(kind, config);
     set.prune(write.reset);
     let time = last.as_ref().and_then(|e| e.time.clone());
-    let mut last = last.map(|e| e.set).unwrap_or_default();
+    let mut last = last.map(|e| e.set.into_set()).unwrap_or_default();
     last.prune(write.reset);
     // Who sets everything again gives nothing up.
     let keeps = last.difference(&set).is_empty();
-    managed.put(Entry { owner: owner.clone(), set, time });
+    managed.put(Entry { owner: owner.clone(), set: set.into(), time });
     let mut pruned = if keeps { merged } else { prune(kind, merged, &managed, &last) };
 
     let changes = typed::compare(kind, live, &pruned).without(write.reset);
@@ -280,9 +293,9 @@ fn attempt(
     gained.extend(&changes.added);
     if !force {
         let mut conflicts = Vec::new();
-        for entry in managed.0.iter().filter(|e| e.owner != owner) {
+        for entry in managed.0.iter().filter(|e| e.owner != owner && e.set.touches(&gained)) {
             let described = entry.owner.describe();
-            let paths = entry.set.intersection(&gained).paths();
+            let paths = entry.set.set().intersection(&gained).paths();
             conflicts.extend(paths.into_iter().map(|path| Owned { owner: described.clone(), path }));
         }
         if !conflicts.is_empty() {
@@ -323,7 +336,7 @@ fn prune(kind: Type<'_>, merged: Value, managed: &Managed, last: &Set) -> Value 
     // Removing an element takes everything below it: put back what others (or the new configuration) own there.
     let mut owned = Set::new();
     for entry in &managed.0 {
-        owned.extend(&entry.set);
+        owned.extend(entry.set.set());
     }
     let named = |set: &Set| typed::with_named_fields(kind, set);
     let everything = named(&typed::to_set(kind, &merged));

@@ -3,6 +3,7 @@
 //! A path element is a field (`f:name`), a list element by key (`k:{"name":"c"}`) or by value (`v:"x"`), or an index
 //! (`i:0`). Keys and values are held as canonical JSON text so that elements compare cheaply.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -194,6 +195,23 @@ impl Set {
         self.children.get(element)
     }
 
+    /// Whether any path of `other` is in the set.
+    #[must_use]
+    pub fn touches(&self, other: &Self) -> bool {
+        other.members.iter().any(|m| self.members.contains(m))
+            || other.children.iter().any(|(e, below)| self.children.get(e).is_some_and(|own| own.touches(below)))
+    }
+
+    /// Whether every path of `other` is in the set.
+    #[must_use]
+    pub fn contains(&self, other: &Self) -> bool {
+        other.members.iter().all(|m| self.members.contains(m))
+            && other.children.iter().all(|(e, below)| match self.children.get(e) {
+                Some(own) => own.contains(below),
+                None => below.is_empty(),
+            })
+    }
+
     /// Everything in either.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
@@ -337,6 +355,114 @@ impl Set {
     }
 }
 
+/// A set as it is stored, read when somebody needs more than to look for a few paths in it: of an object's owners most
+/// writes touch none. The stored form must be canonical, as it is where it was stored by a server.
+#[derive(Debug, Clone)]
+pub(super) struct Fields {
+    stored: Option<Value>,
+    read: OnceCell<Set>,
+}
+
+impl From<Set> for Fields {
+    fn from(set: Set) -> Self {
+        Self { stored: None, read: OnceCell::from(set) }
+    }
+}
+
+impl PartialEq for Fields {
+    fn eq(&self, other: &Self) -> bool {
+        self.set() == other.set()
+    }
+}
+
+impl Fields {
+    /// A stored set; null is an empty one.
+    pub(super) fn stored(fields: Value) -> Self {
+        let stored = if fields.is_object() { fields } else { Value::Object(Map::new()) };
+        Self { stored: Some(stored), read: OnceCell::new() }
+    }
+
+    /// The set.
+    pub(super) fn set(&self) -> &Set {
+        self.read.get_or_init(|| self.stored.as_ref().and_then(Set::parse).unwrap_or_default())
+    }
+
+    /// The set, for oneself.
+    pub(super) fn into_set(self) -> Set {
+        self.set();
+        self.read.into_inner().unwrap_or_default()
+    }
+
+    /// The stored form.
+    pub(super) fn into_value(self) -> Value {
+        match self.stored {
+            Some(stored) => stored,
+            None => self.set().to_value(),
+        }
+    }
+
+    /// See [`Set::is_empty`].
+    pub(super) fn is_empty(&self) -> bool {
+        match (&self.stored, self.read.get()) {
+            (Some(stored), None) => stored.as_object().is_none_or(Map::is_empty),
+            _ => self.set().is_empty(),
+        }
+    }
+
+    /// See [`Set::touches`].
+    pub(super) fn touches(&self, other: &Set) -> bool {
+        match (&self.stored, self.read.get()) {
+            (Some(stored), None) => stored_touches(stored, other),
+            _ => self.set().touches(other),
+        }
+    }
+
+    /// See [`Set::contains`].
+    pub(super) fn contains(&self, other: &Set) -> bool {
+        match (&self.stored, self.read.get()) {
+            (Some(stored), None) => stored_contains(stored, other),
+            _ => self.set().contains(other),
+        }
+    }
+
+    /// Changes the set.
+    pub(super) fn change(&mut self, how: impl FnOnce(&mut Set)) {
+        let mut set = std::mem::replace(self, Self::from(Set::new())).into_set();
+        how(&mut set);
+        *self = Self::from(set);
+    }
+
+    /// See [`Set::subtract`].
+    pub(super) fn subtract(&mut self, other: &Set) {
+        if self.touches(other) {
+            self.change(|set| set.subtract(other));
+        }
+    }
+}
+
+/// What is stored of an element: none when neither it nor anything below it is in the set.
+fn stored_at<'v>(stored: &'v Value, element: &Element) -> Option<&'v Value> {
+    stored.get(element.stored())
+}
+
+fn stored_member(stored: &Value, element: &Element) -> bool {
+    let below = stored_at(stored, element).and_then(Value::as_object);
+    below.is_some_and(|below| below.is_empty() || below.contains_key("."))
+}
+
+fn stored_touches(stored: &Value, other: &Set) -> bool {
+    other.members.iter().any(|m| stored_member(stored, m))
+        || other.children.iter().any(|(e, below)| stored_at(stored, e).is_some_and(|own| stored_touches(own, below)))
+}
+
+fn stored_contains(stored: &Value, other: &Set) -> bool {
+    other.members.iter().all(|m| stored_member(stored, m))
+        && other.children.iter().all(|(e, below)| match stored_at(stored, e) {
+            Some(own) => stored_contains(own, below),
+            None => below.is_empty(),
+        })
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -376,6 +502,32 @@ mod tests {
         assert_eq!(a.union(&b).to_value(), json!({"f:a": {".": {}, "f:b": {}, "f:c": {}}, "f:d": {}, "f:e": {}}));
         assert_eq!(a.recursive_difference(&set(json!({"f:a": {}}))).to_value(), json!({"f:d": {}}));
         assert!(a.difference(&a).is_empty());
+    }
+
+    #[test]
+    fn what_is_stored_answers_as_the_set_does() {
+        let stored = json!({"f:a": {".": {}, "f:b": {}, "f:c": {"f:x": {}}}, "f:d": {}, "f:l": {"k:{\"name\":\"c\"}": {".": {}, "v:\"y\"": {}}}});
+        for (other, touches, contains) in [
+            (json!({}), false, true),
+            (json!({"f:a": {}}), true, true),
+            (json!({"f:a": {"f:b": {}, "f:z": {}}}), true, false),
+            (json!({"f:a": {"f:c": {}}}), false, false),
+            (json!({"f:a": {"f:c": {"f:x": {}}}, "f:d": {}}), true, true),
+            (json!({"f:d": {"f:e": {}}}), false, false),
+            (json!({"f:l": {"k:{\"name\":\"c\"}": {".": {}, "v:\"y\"": {}}}}), true, true),
+            (json!({"f:l": {"k:{\"name\":\"d\"}": {}}}), false, false),
+        ] {
+            let other = set(other);
+            let (lazy, read) = (Fields::stored(stored.clone()), Fields::from(set(stored.clone())));
+            for fields in [&lazy, &read] {
+                assert_eq!((fields.touches(&other), fields.contains(&other)), (touches, contains), "{other:?}");
+            }
+            let mut less = lazy.clone();
+            less.subtract(&other);
+            assert_eq!(less.into_set(), set(stored.clone()).difference(&other));
+            assert_eq!(lazy.into_value(), stored);
+        }
+        assert!(Fields::stored(Value::Null).is_empty() && Fields::stored(json!({})).is_empty());
     }
 
     #[test]

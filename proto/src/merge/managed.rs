@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
 
-use super::fieldset::Set;
+use super::fieldset::{Fields, Set};
 use crate::selector::format::quote;
 
 /// Name of the owner that old update entries are merged into.
@@ -46,7 +46,7 @@ impl Owner {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Entry {
     pub owner: Owner,
-    pub set: Set,
+    pub set: Fields,
     pub time: Option<String>,
 }
 
@@ -68,39 +68,58 @@ fn text<'v>(entry: &'v Value, name: &str) -> &'v str {
     entry.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
+/// The entries of an object.
+pub(super) fn entries(object: &Value) -> Option<&Value> {
+    object.get("metadata")?.get("managedFields")
+}
+
+/// Takes the entries out of an object.
+pub(super) fn take(object: &mut Value) -> Option<Value> {
+    object.get_mut("metadata")?.as_object_mut()?.remove("managedFields")
+}
+
 impl Managed {
-    /// Reads the entries of an object.
+    /// Reads the entries of an object as it is stored.
     pub(super) fn decode(object: &Value) -> Decoded {
-        let list = object.get("metadata").and_then(|m| m.get("managedFields")).and_then(Value::as_array);
-        let Some(list) = list.filter(|l| !l.is_empty()) else { return Decoded::Unusable };
+        entries(object).map_or(Decoded::Unusable, |list| Self::read(list.clone(), true))
+    }
+
+    /// Reads a list of entries. `stored` ones were written by a server; others are what a client makes of them.
+    pub(super) fn read(list: Value, stored: bool) -> Decoded {
+        let list = match list {
+            Value::Array(list) if !list.is_empty() => list,
+            _ => return Decoded::Unusable,
+        };
         if let [Value::Object(only)] = list.as_slice()
             && only.values().all(|v| v.is_null() || v.as_str() == Some(""))
         {
             return Decoded::Reset;
         }
         let mut managed = Self::default();
-        for entry in list {
-            let applied = match text(entry, "operation") {
+        for mut entry in list {
+            let applied = match text(&entry, "operation") {
                 "Apply" => true,
                 "Update" => false,
                 _ => return Decoded::Unusable,
             };
-            let api_version = text(entry, "apiVersion");
-            if api_version.is_empty() || text(entry, "fieldsType") != "FieldsV1" {
+            let api_version = text(&entry, "apiVersion");
+            if api_version.is_empty() || text(&entry, "fieldsType") != "FieldsV1" {
                 return Decoded::Unusable;
             }
-            let set = match entry.get("fieldsV1") {
-                None | Some(Value::Null) => Some(Set::new()),
-                Some(fields) => Set::parse(fields),
-            };
-            let Some(set) = set else { return Decoded::Unusable };
             let owner = Owner {
                 applied,
-                manager: text(entry, "manager").to_owned(),
+                manager: text(&entry, "manager").to_owned(),
                 api_version: api_version.to_owned(),
-                subresource: text(entry, "subresource").to_owned(),
+                subresource: text(&entry, "subresource").to_owned(),
             };
             let time = entry.get("time").and_then(Value::as_str).map(str::to_owned);
+            let fields = entry.get_mut("fieldsV1").map(Value::take).unwrap_or_default();
+            let set = if stored || fields.is_null() {
+                Fields::stored(fields)
+            } else {
+                let Some(set) = Set::parse(&fields) else { return Decoded::Unusable };
+                Fields::from(set)
+            };
             managed.put(Entry { owner, set, time });
         }
         Decoded::Managed(managed)
@@ -145,10 +164,10 @@ impl Managed {
                 continue;
             };
             let Some(entry) = self.find(&owner).cloned() else { continue };
-            let base = self.find(&bucket).or_else(|| self.find(first)).map(|e| e.set.clone()).unwrap_or_default();
+            let base = self.find(&bucket).or_else(|| self.find(first)).map(|e| e.set.set().clone()).unwrap_or_default();
             let first = first.clone();
             self.0.retain(|e| !(e.owner.is(&first) || e.owner.is(&owner) || e.owner.is(&bucket)));
-            self.0.push(Entry { owner: bucket, set: base.union(&entry.set), time });
+            self.0.push(Entry { owner: bucket, set: base.union(entry.set.set()).into(), time });
             count -= 1;
         }
     }
@@ -182,7 +201,7 @@ impl Managed {
                 put("time", time.into());
             }
             put("fieldsType", "FieldsV1".into());
-            put("fieldsV1", e.set.to_value());
+            put("fieldsV1", e.set.into_value());
             if !e.owner.subresource.is_empty() {
                 put("subresource", e.owner.subresource.into());
             }
@@ -194,9 +213,7 @@ impl Managed {
 
 /// Removes the entries from an object.
 pub fn strip(object: &mut Value) {
-    if let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        meta.remove("managedFields");
-    }
+    drop(take(object));
 }
 
 /// Keeps the old timestamps when nothing but timestamps of managed fields changed, so that a write without effect stays

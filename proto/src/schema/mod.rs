@@ -59,18 +59,22 @@ pub struct Message {
     pub derived: Derived,
 }
 
+/// A message with more fields than this is searched by an index of their names.
+const FEW_FIELDS: usize = 6;
+
 /// Facts that follow from a message's tables, found out once. Starts empty.
 #[derive(Debug, Clone, Default)]
 pub struct Derived {
     shown_unset: OnceLock<Box<[u16]>>,
     defaulted: OnceLock<Box<[u16]>>,
+    by_name: OnceLock<Box<[u16]>>,
 }
 
 impl Derived {
     /// Nothing found out yet.
     #[must_use]
     pub const fn new() -> Self {
-        Self { shown_unset: OnceLock::new(), defaulted: OnceLock::new() }
+        Self { shown_unset: OnceLock::new(), defaulted: OnceLock::new(), by_name: OnceLock::new() }
     }
 }
 
@@ -252,13 +256,26 @@ impl Message {
     /// Field by JSON name (case-sensitive).
     #[must_use]
     pub fn field(&self, json: &str) -> Option<&Field> {
-        self.fields.iter().find(|f| f.json == json)
+        self.fields.get(self.field_index(json)?)
     }
 
     /// Index of a field by JSON name.
     #[must_use]
     pub fn field_index(&self, json: &str) -> Option<usize> {
-        self.fields.iter().position(|f| f.json == json)
+        if self.fields.len() <= FEW_FIELDS {
+            return self.fields.iter().position(|f| f.json == json);
+        }
+        let sorted = self.derived.by_name.get_or_init(|| {
+            let mut all: Box<[u16]> = (0..self.fields.len()).filter_map(|i| u16::try_from(i).ok()).collect();
+            all.sort_by(|a, b| self.name_at(*a).cmp(self.name_at(*b)));
+            all
+        });
+        let at = sorted.binary_search_by(|i| self.name_at(*i).cmp(json)).ok()?;
+        sorted.get(at).map(|i| usize::from(*i))
+    }
+
+    fn name_at(&self, index: u16) -> &str {
+        self.fields.get(usize::from(index)).map_or("", |f| &f.json)
     }
 
     /// Indexes of the fields that Go writes although they are unset, ascending.

@@ -1,5 +1,6 @@
 //! The life of a process: command line, logging, runtime, signals, exit code. The same in all five components.
 
+mod blocks;
 mod log;
 mod tasks;
 
@@ -10,6 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::flags::{FlagSet, Stop};
+pub use blocks::Blocks;
 pub use log::{set_verbosity, verbosity};
 pub use tasks::TaskGroup;
 

@@ -197,6 +197,7 @@ impl Server {
                     head_deadline: HEADER_DEADLINE,
                     drain: DRAIN,
                     shutdown: shutdown.clone(),
+                    begin: None,
                 };
                 upgrade::serve(listening, listener, tls, note_certificates, app)
             }

@@ -4,6 +4,8 @@
 //! Requests that were accepted are answered to their end whatever becomes of the connection: half a write is worse
 //! than an answer nobody reads. Bodies end when their stream does.
 
+mod gathered;
+
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -24,10 +26,10 @@ use futures::stream::FuturesUnordered;
 use futures::{Stream, StreamExt as _};
 use h2::server::{Builder, Connection, SendResponse};
 use h2::{Reason, RecvStream, SendStream};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep};
 
 use crate::run::Shutdown;
+use gathered::{Gathered, Holds, gathered};
 
 /// What may be on its way of one request's body: nearly all objects are smaller.
 const STREAM_WINDOW: u32 = 256 << 10;
@@ -40,7 +42,7 @@ const LARGEST_WINDOW: u32 = (1 << 31) - 1;
 /// Requests may wait for as many times the limit of streams as this. Who resets streams to open new ones ends here.
 const WAITING: usize = 4;
 /// Bytes of a body handed over at once.
-const CHUNK: usize = 16 << 10;
+const CHUNK: usize = 64 << 10;
 
 /// What holds for each connection.
 pub(super) struct Settings {
@@ -72,16 +74,18 @@ type Accepted = (http::Request<RecvStream>, SendResponse<Bytes>);
 /// The peer does not speak HTTP/2, or the connection broke.
 pub(super) async fn serve<T, S, B>(io: T, app: &S, peer: &Peer, settings: &Settings) -> Result<(), h2::Error>
 where
-    T: AsyncRead + AsyncWrite + Unpin,
+    T: Holds,
     S: Service<Request>,
     S::Response: Into<Response<B>>,
     S::Error: Into<Error>,
     B: MessageBody + 'static,
 {
+    let (io, outgoing) = gathered(io);
     let Ok(made) = tokio::time::timeout(settings.handshake, builder(settings.streams).handshake(io)).await else {
         return Ok(());
     };
-    let mut connection: Connection<T, Bytes> = made?;
+    let mut connection: Connection<Gathered<T>, Bytes> = made?;
+    outgoing.gather();
     let most = usize::try_from(settings.streams).unwrap_or(usize::MAX);
     let mut running = FuturesUnordered::new();
     let mut waiting: VecDeque<Accepted> = VecDeque::new();
@@ -94,7 +98,16 @@ where
         {
             running.push(answer(app, accepted, peer));
         }
+        // Answers first, then the connection takes their frames and new requests; what is to be sent leaves when nobody has
+        // anything to add.
         let leave = tokio::select! {
+            biased;
+            Some(last) = running.next() => {
+                if running.is_empty() {
+                    idle.as_mut().reset(Instant::now() + settings.idle);
+                }
+                last
+            }
             next = connection.accept() => match next {
                 None => break Ok(()),
                 Some(Err(error)) => break Err(error),
@@ -107,14 +120,9 @@ where
                     false
                 }
             },
-            Some(last) = running.next() => {
-                if running.is_empty() {
-                    idle.as_mut().reset(Instant::now() + settings.idle);
-                }
-                last
-            }
             () = &mut shutdown, if !leaving => true,
             () = &mut idle, if running.is_empty() && !leaving => true,
+            never = outgoing.send() => match never {},
         };
         if leave && !leaving {
             leaving = true;

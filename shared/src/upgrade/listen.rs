@@ -45,6 +45,8 @@ pub struct Listening {
     pub drain: Duration,
     /// Ends idle connections when triggered.
     pub shutdown: Shutdown,
+    /// What each of the threads does before it serves, on its own runtime.
+    pub begin: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 /// Serves an app over TLS. `connected` sees each connection once, before its first request, and may leave notes in
@@ -78,6 +80,9 @@ where
     let built = built.listen(listening.name, listener, move || {
         let (listening, acceptor, factory) = (listening.clone(), acceptor.clone(), factory.clone());
         fn_factory(move || {
+            if let Some(begin) = &listening.begin {
+                begin();
+            }
             let app = || {
                 let app = factory().into_factory().map_err(|error| error.into().error_response());
                 map_config(app, |()| AppConfig::default())

@@ -80,6 +80,7 @@ fn a_client_of_any_protocol_gets_the_raw_connection() {
         head_deadline: Duration::from_secs(5),
         drain: Duration::from_secs(1),
         shutdown: shutdown.clone(),
+        begin: None,
     };
     actix_web::rt::System::new().block_on(async move {
         let server = serve(listening, listener, tls, |_, _| {}, || App::new().default_service(web::to(echo)));

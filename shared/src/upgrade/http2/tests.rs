@@ -6,6 +6,7 @@ use actix_web::{App, HttpRequest, HttpResponse, web};
 use h2::client::SendRequest;
 use tokio::sync::Semaphore;
 
+use super::gathered::testing::Pipe;
 use super::*;
 
 /// What the app knows: how many requests it has begun, and how many it may end.
@@ -60,7 +61,7 @@ async fn talk<F: Future>(
         let (requests, connection) = h2::client::handshake(theirs).await.expect("a connection");
         client(requests, Ended(tokio::spawn(connection))).await
     };
-    tokio::join!(serve(ours, &app, &peer, &settings), client).1
+    tokio::join!(serve(Pipe::new(ours), &app, &peer, &settings), client).1
 }
 
 struct Ended(tokio::task::JoinHandle<Result<(), h2::Error>>);

@@ -1,0 +1,26 @@
+//! Connections to etcd that belong to one thread.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use etcd_client::KvClient;
+
+use super::Etcd;
+
+thread_local! {
+    /// This thread's connections, by the etcds they are to, in their order.
+    static NEAR: RefCell<Vec<(Arc<[Etcd]>, Vec<KvClient>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Keeps connections for this thread.
+pub(super) fn settle(etcds: &Arc<[Etcd]>, clients: Vec<KvClient>) {
+    NEAR.with_borrow_mut(|near| {
+        near.retain(|(known, _)| !Arc::ptr_eq(known, etcds));
+        near.push((etcds.clone(), clients));
+    });
+}
+
+/// This thread's connection to one of them.
+pub(super) fn kv(etcds: &Arc<[Etcd]>, at: usize) -> Option<KvClient> {
+    NEAR.with_borrow(|near| near.iter().find(|(known, _)| Arc::ptr_eq(known, etcds))?.1.get(at).cloned())
+}
