@@ -84,8 +84,11 @@ impl Reinvocation {
 
     /// A plugin ends with an object.
     pub(super) fn end(&mut self, who: Who, object: Option<&Value>) {
-        if !self.second {
-            self.of(who).left = object.cloned();
+        let second = self.second;
+        let asked = self.of(who);
+        // Only for those that may be asked again.
+        if !second && !asked.before.is_empty() {
+            asked.left = object.cloned();
         }
     }
 }

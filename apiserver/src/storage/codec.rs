@@ -136,6 +136,11 @@ pub fn raw(row: &Resource, stored: &[u8], revision: i64) -> Result<Raw, CodecErr
     Ok(Raw::Json(Bytes::from(serde_json::to_vec(&v)?)))
 }
 
+/// The cached form of bytes that were just written, where they are protobuf: of others it costs more than it saves.
+pub fn written(row: &Resource, stored: &[u8], revision: i64) -> Option<Raw> {
+    if stored.starts_with(MAGIC) { raw(row, stored, revision).ok() } else { None }
+}
+
 /// The bytes etcd was given for a cached object.
 pub fn unstamped(row: &Resource, raw: &Raw) -> Option<Vec<u8>> {
     match raw {

@@ -91,6 +91,8 @@ pub struct Target<'a> {
     pub warnings: Vec<String>,
     /// Where admission's notes for the audit log go.
     pub noted: Noted,
+    /// What the store holds of the object now, where it was written in the form the caches keep.
+    pub stored: Option<Raw>,
 }
 
 /// Options of a delete.
@@ -206,8 +208,9 @@ impl Engine {
             return Ok(self.to_served(t.row, object));
         }
         let ttl = strategy.expires.then_some(self.event_ttl);
-        let refused = match self.store.create(&key, bytes, ttl).await {
+        let refused = match self.store.create(&key, bytes.clone(), ttl).await {
             Ok(Written::Done(revision)) => {
+                t.stored = codec::written(storage, &bytes, revision);
                 meta::set_text(&mut object, "resourceVersion", &revision.to_string());
                 return Ok(self.to_served(t.row, object));
             }
@@ -328,15 +331,16 @@ impl Engine {
             }
             Ok(Written::Done(revision))
         } else if strategy.expires {
-            self.store.put_if(key, bytes, revision, Some(self.event_ttl)).await
+            self.store.put_if(key, bytes.clone(), revision, Some(self.event_ttl)).await
         } else {
-            self.store.put_keeping_lease(key, bytes, revision, base.lease()).await
+            self.store.put_keeping_lease(key, bytes.clone(), revision, base.lease()).await
         };
         let written = written.map_err(|e| storage_status(&e))?;
         match written {
             Written::Done(revision) => {
                 self.services.after_update(self, storage, &new, &old, deletable, t.options.dry_run).await;
                 meta::set_text(&mut new, "resourceVersion", &revision.to_string());
+                t.stored = codec::written(storage, &bytes, revision).filter(|_| !t.options.dry_run);
                 Ok(Ok(new))
             }
             Written::Lost(there) => {

@@ -64,6 +64,7 @@ impl Pipeline for InProcess {
             options_object: Value::Null,
             warnings: Vec::new(),
             noted: Noted::default(),
+            stored: None,
         };
         self.0.create(&mut t, object).await
     }
@@ -82,6 +83,7 @@ impl Pipeline for InProcess {
             options_object: Value::Null,
             warnings: Vec::new(),
             noted: Noted::default(),
+            stored: None,
         };
         let mut change = |old: Option<&Value>| {
             let mut new = object.clone();
@@ -125,6 +127,7 @@ impl Pipeline for InProcess {
             options_object: options_object(&delete),
             warnings: Vec::new(),
             noted: Noted::default(),
+            stored: None,
         };
         self.0.delete(&mut t, &delete).await.map(|_| ())
     }

@@ -59,6 +59,24 @@ pub fn direct(row: &Row, accepted: &Accepted, entry: &Entry) -> Result<Option<Ve
     }
 }
 
+/// Encodes what was just stored, without a tree, where it was stored as protobuf in the version it is served in.
+pub fn stored(row: &Row, accepted: &Accepted, raw: &Raw) -> Result<Option<Vec<u8>>, Status> {
+    let Raw::Proto(bytes) = raw else { return Ok(None) };
+    if accepted.shape != Shape::Object || accepted.pretty || row.custom.is_some() || !row.is_storage() {
+        return Ok(None);
+    }
+    match accepted.format {
+        Format::Json => {
+            let mut out = Vec::with_capacity(raw.size() * 2);
+            codec::to_json(row, raw, &mut out).map_err(|e| internal(&e))?;
+            out.push(b'\n');
+            Ok(Some(out))
+        }
+        Format::Protobuf => Ok(Some(protobuf::wrap(&row.api_version(), &row.kind, bytes))),
+        Format::Yaml => Ok(None),
+    }
+}
+
 /// Appends the JSON of an object of a row that is stored as it is served, with type metadata.
 pub fn typed_json(row: &Row, entry: &Entry, out: &mut Vec<u8>) -> Result<(), codec::CodecError> {
     match entry.encoded.json.get() {

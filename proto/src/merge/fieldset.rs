@@ -72,9 +72,9 @@ impl Element {
 
     fn stored(&self) -> String {
         match self {
-            Self::Field(name) => format!("f:{name}"),
-            Self::Key(json) => format!("k:{json}"),
-            Self::Value(json) => format!("v:{json}"),
+            Self::Field(name) => ["f:", name].concat(),
+            Self::Key(json) => ["k:", json].concat(),
+            Self::Value(json) => ["v:", json].concat(),
             Self::Index(i) => format!("i:{i}"),
         }
     }
@@ -338,20 +338,19 @@ impl Set {
     /// The stored form.
     #[must_use]
     pub fn to_value(&self) -> Value {
-        let mut map = Map::new();
-        for element in self.members.iter().chain(self.children.keys()) {
-            let child = self.children.get(element).filter(|c| !c.is_empty());
-            let member = self.members.contains(element);
-            if child.is_none() && !member {
-                continue;
-            }
-            let mut below = child.map_or_else(|| Value::Object(Map::new()), Self::to_value);
-            if let (true, Some(_), Some(map)) = (member, child, below.as_object_mut()) {
+        // Nearly in order: then a map is made at once.
+        let mut all = Vec::with_capacity(self.members.len() + self.children.len() + 1);
+        for element in &self.members {
+            let below = self.children.get(element).filter(|c| !c.is_empty());
+            let mut below = below.map_or_else(|| Value::Object(Map::new()), Self::to_value);
+            if let Some(map) = below.as_object_mut().filter(|map| !map.is_empty()) {
                 map.insert(".".to_owned(), Value::Object(Map::new()));
             }
-            map.insert(element.stored(), below);
+            all.push((element.stored(), below));
         }
-        Value::Object(map)
+        let others = self.children.iter().filter(|(e, child)| !self.members.contains(*e) && !child.is_empty());
+        all.extend(others.map(|(element, child)| (element.stored(), child.to_value())));
+        Value::Object(all.into_iter().collect())
     }
 }
 
