@@ -241,8 +241,17 @@ pub(super) fn compare(kind: Type<'_>, old: &Value, new: &Value) -> Comparison {
 
 /// What changed below a place; how the place itself changed is returned. What is equal costs no more than to see that.
 fn compare_at(kind: Type<'_>, old: Option<&Value>, new: Option<&Value>, out: &mut Comparison) -> Option<Own> {
-    if old.is_some() && old == new {
-        return None;
+    match (old, new) {
+        (Some(a), Some(b)) if a == b => return None,
+        (None, Some(new)) => {
+            out.added = everything(kind, new);
+            return Some(Own::Added);
+        }
+        (Some(old), None) => {
+            out.removed = everything(kind, old);
+            return Some(Own::Removed);
+        }
+        _ => {}
     }
     let both_empty = is_empty(old) && is_empty(new);
     match shape(kind, old, new) {
@@ -271,6 +280,33 @@ fn compare_at(kind: Type<'_>, old: Option<&Value>, new: Option<&Value>, out: &mu
         _ => return Own::leaf(old, new),
     }
     Own::place(old, new)
+}
+
+/// Every place below one that is there on one side only.
+fn everything(kind: Type<'_>, value: &Value) -> Set {
+    let mut set = Set::new();
+    if is_empty(Some(value)) {
+        return set;
+    }
+    match shape(kind, Some(value), None) {
+        Shape::List(list) if !matches!(list.relation, Relation::Atomic) => {
+            let (_, found) = index(list, Some(value));
+            for (element, items) in found {
+                let below = match items.as_slice() {
+                    [one] => everything(list.element, one),
+                    _ => Set::new(),
+                };
+                set.attach(element, true, below);
+            }
+        }
+        Shape::Map(map) if !map.atomic => {
+            for (key, item) in value.as_object().into_iter().flatten() {
+                set.attach(Element::field(key), true, everything(map.child(key).unwrap_or(Type::Any), item));
+            }
+        }
+        _ => {}
+    }
+    set
 }
 
 type Indexed<'v> = (Vec<Element>, BTreeMap<Element, Vec<&'v Value>>);
