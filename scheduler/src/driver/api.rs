@@ -11,6 +11,7 @@ use kube::client::Body;
 use kube::core::Request;
 use serde::Serialize;
 use serde_json::{Value, json};
+use shared::client::typed;
 use shared::informer::{Cached, Store};
 
 use crate::framework::api::{Api, ApiError};
@@ -27,10 +28,6 @@ pub(super) struct KubeApi {
 }
 
 impl KubeApi {
-    fn pods(&self, pod: &PodInfo) -> kube::Api<Pod> {
-        kube::Api::namespaced(self.client.clone(), &pod.namespace)
-    }
-
     /// Sends a request of which only the failure is of interest.
     async fn done(&self, request: Result<http::Request<Vec<u8>>, kube::core::request::Error>) -> Result<(), ApiError> {
         let request = request.map_err(|e| ApiError { code: 400, message: e.to_string() })?;
@@ -50,11 +47,25 @@ impl KubeApi {
         Err(ApiError { code: code.as_u16(), message })
     }
 
-    fn resource_claims(&self, claim: &ResourceClaim) -> (kube::Api<ResourceClaim>, String) {
-        let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
-        let name = claim.metadata.name.clone().unwrap_or_default();
-        (kube::Api::namespaced(self.client.clone(), namespace), name)
+    /// Sends a request about a claim; the claim as it is then.
+    async fn changed(
+        &self,
+        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<ResourceClaim, ApiError> {
+        let request = request.map_err(|e| ApiError { code: 400, message: e.to_string() })?;
+        typed::request(&self.client, request).await.map_err(failed)
     }
+}
+
+/// Where a claim is written, and its name.
+fn resource_claims(claim: &ResourceClaim) -> (Request, &str) {
+    let meta = &claim.metadata;
+    let path = ResourceClaim::collection_path(Some(meta.namespace.as_deref().unwrap_or_default()));
+    (Request::new(path), meta.name.as_deref().unwrap_or_default())
+}
+
+fn bytes(object: &impl Serialize) -> Result<Vec<u8>, ApiError> {
+    serde_json::to_vec(object).map_err(|e| ApiError { code: 0, message: e.to_string() })
 }
 
 /// HOT: written once per pod, so without a tree.
@@ -96,13 +107,13 @@ impl Api for KubeApi {
             metadata: Target { namespace: &pod.namespace, name: &pod.name, uid: &pod.uid },
             target: Chosen { kind: "Node", name: node },
         };
-        let body = serde_json::to_vec(&binding).map_err(|e| ApiError { code: 0, message: e.to_string() })?;
+        let body = bytes(&binding)?;
         let pods = Request::new(<Pod as Cached>::collection_path(Some(&pod.namespace)));
         self.done(pods.create_subresource("binding", &pod.name, &PostParams::default(), body)).await
     }
 
     async fn node_of(&self, pod: &PodInfo) -> Result<Option<String>, ApiError> {
-        let found = self.pods(pod).get(&pod.name).await.map_err(failed)?;
+        let found: Pod = typed::get(&self.client, &pod.namespace, &pod.name).await.map_err(failed)?;
         if found.metadata.uid.as_deref() != Some(&*pod.uid) {
             return Err(ApiError { code: 404, message: format!("pods \"{}\" not found", pod.name) });
         }
@@ -120,21 +131,22 @@ impl Api for KubeApi {
     async fn delete(&self, pod: &PodInfo) -> Result<(), ApiError> {
         let preconditions = Preconditions { uid: Some(pod.uid.to_string()), resource_version: None };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        self.pods(pod).delete(&pod.name, &params).await.map(drop).map_err(failed)
+        let pods = Request::new(<Pod as Cached>::collection_path(Some(&pod.namespace)));
+        self.done(pods.delete(&pod.name, &params)).await
     }
 
     async fn update_claim(&self, claim: &PersistentVolumeClaim) -> Result<(), ApiError> {
         let meta = &claim.metadata;
         let namespace = meta.namespace.as_deref().unwrap_or_default();
-        let api: kube::Api<PersistentVolumeClaim> = kube::Api::namespaced(self.client.clone(), namespace);
-        let done = api.replace(meta.name.as_deref().unwrap_or_default(), &PostParams::default(), claim).await;
-        done.map(drop).map_err(failed)
+        let claims = Request::new(PersistentVolumeClaim::collection_path(Some(namespace)));
+        let body = bytes(claim)?;
+        self.done(claims.replace(meta.name.as_deref().unwrap_or_default(), &PostParams::default(), body)).await
     }
 
     async fn update_volume(&self, volume: &PersistentVolume) -> Result<(), ApiError> {
-        let api: kube::Api<PersistentVolume> = kube::Api::all(self.client.clone());
+        let volumes = Request::new(PersistentVolume::collection_path(None));
         let name = volume.metadata.name.as_deref().unwrap_or_default();
-        api.replace(name, &PostParams::default(), volume).await.map(drop).map_err(failed)
+        self.done(volumes.replace(name, &PostParams::default(), bytes(volume)?)).await
     }
 
     async fn claims_bound(
@@ -179,26 +191,25 @@ impl Api for KubeApi {
     }
 
     async fn resource_claim(&self, namespace: &str, name: &str) -> Result<ResourceClaim, ApiError> {
-        kube::Api::namespaced(self.client.clone(), namespace).get(name).await.map_err(failed)
+        typed::get(&self.client, namespace, name).await.map_err(failed)
     }
 
     async fn update_resource_claim(&self, claim: &ResourceClaim, status: bool) -> Result<ResourceClaim, ApiError> {
-        let (api, name) = self.resource_claims(claim);
-        let params = PostParams::default();
-        let done = if status {
-            api.replace_status(&name, &params, claim).await
-        } else {
-            api.replace(&name, &params, claim).await
+        let (claims, name) = resource_claims(claim);
+        let (params, body) = (PostParams::default(), bytes(claim)?);
+        let request = match status {
+            true => claims.replace_subresource("status", name, &params, body),
+            false => claims.replace(name, &params, body),
         };
-        done.map_err(failed)
+        self.changed(request).await
     }
 
     async fn unreserve_resource_claim(&self, claim: &ResourceClaim, pod: &PodInfo) -> Result<ResourceClaim, ApiError> {
-        let (api, name) = self.resource_claims(claim);
-        let patch = json!({
+        let (claims, name) = resource_claims(claim);
+        let patch = Patch::Strategic(json!({
             "metadata": {"uid": claim.metadata.uid},
             "status": {"reservedFor": [{"$patch": "delete", "uid": &*pod.uid}]},
-        });
-        api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch)).await.map_err(failed)
+        }));
+        self.changed(claims.patch_subresource("status", name, &PatchParams::default(), &patch)).await
     }
 }

@@ -11,6 +11,7 @@ use actix_web::{HttpResponse, http::StatusCode};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::ListParams;
 use serde_json::Value;
+use shared::client::typed;
 
 use super::core::Core;
 use crate::explain::{Priorities, from_manifest, priorities, table, with_priority};
@@ -69,8 +70,7 @@ async fn what_if(source: Data<Source>, params: Params, body: Bytes) -> HttpRespo
 
 async fn classes(source: &Source) -> Priorities {
     let Some(client) = source.client.get() else { return Priorities::new() };
-    let api: kube::Api<PriorityClass> = kube::Api::all(client.clone());
-    match api.list(&ListParams::default()).await {
+    match typed::page::<PriorityClass>(client, &ListParams::default()).await {
         Ok(list) => priorities(&list.items),
         Err(error) => {
             tracing::warn!(%error, "Priority classes cannot be read, going without");

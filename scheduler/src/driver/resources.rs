@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::ListParams;
 use proto::quantity::Quantity as Amount;
+use shared::client::typed;
 
 use super::explain::Source;
 
@@ -39,11 +40,10 @@ pub(super) fn routes(config: &mut ServiceConfig, source: Arc<Source>) {
 /// The scheduler itself keeps less of a pod than is told here, so the pods are read page by page when somebody asks.
 async fn resources(source: Data<Source>) -> HttpResponse {
     let Some(client) = source.client.get() else { return HttpResponse::ServiceUnavailable().finish() };
-    let api: kube::Api<Pod> = kube::Api::all(client.clone());
     let mut lines = Lines::default();
     let mut page = ListParams { limit: Some(PAGE), ..ListParams::default() };
     loop {
-        let list = match api.list(&page).await {
+        let list = match typed::page::<Pod>(client, &page).await {
             Ok(list) => list,
             Err(error) => return HttpResponse::ServiceUnavailable().body(format!("{error}\n")),
         };

@@ -6,6 +6,8 @@ use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
+use super::world::from_tree;
+
 /// Value and preemption policy by priority class; the default class under the empty name.
 pub type Priorities = HashMap<String, (i32, Option<String>)>;
 
@@ -35,7 +37,7 @@ pub fn from_manifest(manifest: &Value, namespace: &str) -> anyhow::Result<Pod> {
     }
     pod["metadata"]["uid"] = "what-if".into();
     proto::defaulting::apply(proto::schema::pod(), &mut pod);
-    serde_json::from_value(pod).context("reading the pod")
+    from_tree(&pod).context("reading the pod")
 }
 
 /// The pod with the priority that its class gives it.

@@ -16,7 +16,9 @@ use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, Stor
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::ListParams;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
+use shared::client::typed;
 
 use super::target::Priorities;
 use crate::framework::explain::Explanation;
@@ -55,7 +57,7 @@ macro_rules! kinds {
                 }
                 match kind.as_str() {
                     $(<$kind as Resource>::KIND => {
-                        let object = serde_json::from_value(value).with_context(|| format!("reading a {kind}"))?;
+                        let object = from_tree(&value).with_context(|| format!("reading a {kind}"))?;
                         self.$field.push(object);
                     })*
                     _ => {}
@@ -96,12 +98,16 @@ kinds! {
     priority_classes: PriorityClass,
 }
 
+/// An object of a tree, by way of its text: the program has one decoder of API types, that of bytes.
+pub(super) fn from_tree<T: DeserializeOwned>(tree: &Value) -> serde_json::Result<T> {
+    serde_json::from_slice(&serde_json::to_vec(tree)?)
+}
+
 async fn all<K: shared::informer::Object + Resource>(client: &kube::Client) -> anyhow::Result<Vec<K>> {
-    let api: kube::Api<K> = kube::Api::all(client.clone());
     let mut out = Vec::new();
     let mut params = ListParams::default().limit(PAGE);
     loop {
-        let page = match api.list(&params).await {
+        let page = match typed::page::<K>(client, &params).await {
             Ok(page) => page,
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(out),
             // In the server's words, once: they say who may not do what.

@@ -7,6 +7,7 @@ mod kubeconfig;
 mod plugin;
 mod remote;
 mod throttle;
+pub mod typed;
 
 use anyhow::Context;
 use http::HeaderValue;
