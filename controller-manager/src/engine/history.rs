@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use serde_json::{Value, json};
+use shared::types::from_tree;
 
 use super::action::{Action, body};
 use super::{hash, object};
@@ -28,7 +29,7 @@ pub fn data(template: &PodTemplateSpec) -> Value {
 pub fn template_of(r: &ControllerRevision) -> Option<PodTemplateSpec> {
     let mut template = r.data.as_ref()?.0.pointer("/spec/template")?.clone();
     template.as_object_mut()?.remove("$patch");
-    serde_json::from_value(template).ok()
+    from_tree(&template).ok()
 }
 
 /// The hash of a revision: its label, or what its name ends in.

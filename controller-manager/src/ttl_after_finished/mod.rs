@@ -8,6 +8,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 use shared::informer::{Event, Store};
+use shared::types::from_tree;
 use shared::workqueue::Queue;
 
 use crate::engine::action::Action;
@@ -90,7 +91,7 @@ impl Expired {
             Err(e) if e.not_found() => return Ok(None),
             other => other?,
         };
-        let live: Job = serde_json::from_value(live).map_err(RestError::other)?;
+        let live: Job = from_tree(&live).map_err(RestError::other)?;
         match left(&live, clock::now()) {
             None => Ok(None),
             Some(d) if !d.is_zero() => Ok(Some(d)),

@@ -4,6 +4,7 @@ use super::annotations;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use sha2::{Digest, Sha256};
+use shared::types::from_tree;
 use std::collections::BTreeMap;
 
 /// Why a manifest is not usable.
@@ -26,7 +27,7 @@ pub fn decode(text: &str) -> Result<Vec<Pod>, ManifestError> {
         "PodList" | "List" => value.get("items").and_then(|i| i.as_array()).cloned().unwrap_or_default(),
         other => return Err(ManifestError::Parse(format!("object is of kind {other:?}, not Pod"))),
     };
-    pods.into_iter().map(|v| serde_json::from_value(v).map_err(|e| ManifestError::Parse(e.to_string()))).collect()
+    pods.iter().map(|v| from_tree(v).map_err(|e| ManifestError::Parse(e.to_string()))).collect()
 }
 
 /// Gives a pod from a manifest its identity on this node: name suffix, namespace, uid, annotations, defaults.

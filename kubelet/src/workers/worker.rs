@@ -14,6 +14,7 @@ use crate::probes::{ProbeKind, ProbeResult, RunningContainer};
 use crate::status::generate::{Inputs, pod_status, rejected};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
+use shared::types::from_tree;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -512,6 +513,6 @@ fn container_to_start<'a>(
     let mut value = serde_json::to_value(ephemeral).ok()?;
     let target = value.as_object_mut()?.remove("targetContainerName");
     let target = target.as_ref().and_then(|t| t.as_str()).and_then(|t| observed.latest(t));
-    let container = serde_json::from_value(value).ok()?;
+    let container = from_tree(&value).ok()?;
     Some((container, target.filter(|t| t.state == State::Running)))
 }

@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
-
-use super::world::from_tree;
+use shared::types::from_tree;
 
 /// Value and preemption policy by priority class; the default class under the empty name.
 pub type Priorities = HashMap<String, (i32, Option<String>)>;

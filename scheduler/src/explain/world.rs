@@ -16,9 +16,9 @@ use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, Stor
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::ListParams;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 use shared::client::typed;
+use shared::types::from_tree;
 
 use super::target::Priorities;
 use crate::framework::explain::Explanation;
@@ -96,11 +96,6 @@ kinds! {
     resource_claims: ResourceClaim,
     slices: ResourceSlice,
     priority_classes: PriorityClass,
-}
-
-/// An object of a tree, by way of its text: the program has one decoder of API types, that of bytes.
-pub(super) fn from_tree<T: DeserializeOwned>(tree: &Value) -> serde_json::Result<T> {
-    serde_json::from_slice(&serde_json::to_vec(tree)?)
 }
 
 async fn all<K: shared::informer::Object + Resource>(client: &kube::Client) -> anyhow::Result<Vec<K>> {

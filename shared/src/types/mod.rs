@@ -3,6 +3,9 @@
 pub mod selector;
 pub mod taints;
 
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
 pub use k8s_openapi;
 pub use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
 pub use k8s_openapi::api::authentication::v1::{TokenRequest, TokenReview};
@@ -128,4 +131,13 @@ pub fn is_node_ready(node: &Node) -> bool {
 /// The name of the node a pod is bound to, or empty.
 pub fn node_name(pod: &Pod) -> &str {
     pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or("")
+}
+
+/// An object of a tree, by way of its text: so a program has one decoder of each API type, that of bytes, which informers
+/// use. Another one for trees is half a megabyte for pods alone.
+///
+/// # Errors
+/// The tree is none of such an object.
+pub fn from_tree<T: DeserializeOwned>(tree: &Value) -> serde_json::Result<T> {
+    serde_json::from_slice(&serde_json::to_vec(tree)?)
 }
