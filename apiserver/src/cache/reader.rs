@@ -152,3 +152,34 @@ impl Source for Followed {
         Changes { version: news.sequence, complete: news.complete, objects: objects.collect() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::cache::Raw;
+
+    #[test]
+    fn trees_of_small_objects_are_kept_and_never_those_of_others() {
+        let row = proto::resources::find("", "v1", "configmaps").expect("a row");
+        let entry = |text: &str| {
+            let raw = Raw::Json(Bytes::from(format!(r#"{{"data":{{"a":"{text}"}}}}"#)));
+            Arc::new(Entry::new("n/a", 1, raw, Vec::new(), std::iter::empty()))
+        };
+        let trees = Trees::default();
+        let get = |e: &Arc<Entry>| trees.get(row, e).expect("a tree");
+        // More than there are places for.
+        let all: Vec<_> = (0..2 * KEPT).map(|i| entry(&i.to_string())).collect();
+        for (i, e) in all.iter().enumerate() {
+            let tree = get(e);
+            assert_eq!(tree["data"]["a"], i.to_string());
+            assert!(Arc::ptr_eq(&tree, &get(e)));
+        }
+        for (i, e) in all.iter().enumerate() {
+            assert_eq!(get(e)["data"]["a"], i.to_string());
+        }
+        let large = entry(&"x".repeat(SMALL));
+        assert!(!Arc::ptr_eq(&get(&large), &get(&large)));
+    }
+}
