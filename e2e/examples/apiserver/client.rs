@@ -11,6 +11,7 @@ use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use rustls_pki_types::ServerName;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::pki::{Identity, Pki};
@@ -59,6 +60,22 @@ fn tls(pki: &Pki, identity: &Identity) -> anyhow::Result<rustls::ClientConfig> {
     };
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(config)
+}
+
+/// What a server that need not speak HTTP/2 says to the administrator who asks for a path.
+#[allow(dead_code, reason = "not every benchmark starts another program")]
+pub async fn text_of(port: u16, pki: &Pki, path: &str) -> anyhow::Result<String> {
+    let mut config = tls(pki, &Identity::Admin)?;
+    config.alpn_protocols.clear();
+    let tcp = TcpStream::connect(("127.0.0.1", port)).await?;
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let mut stream = connector.connect(ServerName::try_from("localhost")?, tcp).await?;
+    // Of this version, so that the answer comes in one piece.
+    stream.write_all(format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n").as_bytes()).await?;
+    let mut answer = Vec::new();
+    let read = stream.read_to_end(&mut answer).await;
+    ensure!(read.is_ok() || !answer.is_empty(), "{path}: no answer");
+    Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
 impl Client {

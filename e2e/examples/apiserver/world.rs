@@ -101,10 +101,10 @@ impl World {
         Client::connect(self.port, &self.pki, &Identity::Admin).await
     }
 
-    /// A connection to another program on this machine, as the administrator.
+    /// What another program on this machine says to the administrator who asks for a path.
     #[allow(dead_code, reason = "not every benchmark starts another program")]
-    pub async fn client_of(&self, port: u16) -> anyhow::Result<Client> {
-        Client::connect(port, &self.pki, &Identity::Admin).await
+    pub async fn text_of(&self, port: u16, path: &str) -> anyhow::Result<String> {
+        crate::client::text_of(port, &self.pki, path).await
     }
 
     /// The administrator's kubeconfig, as a file.

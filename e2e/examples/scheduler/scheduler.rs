@@ -64,8 +64,7 @@ impl Scheduler {
 
     /// How many pods had waited no longer than so many seconds when their bindings were sent; upstream does not tell.
     pub async fn waited(&self, world: &World) -> anyhow::Result<Vec<(f64, f64)>> {
-        let text = world.client_of(self.port).await?.get("/metrics", "*/*").await?;
-        let text = String::from_utf8_lossy(&text);
+        let text = world.text_of(self.port, "/metrics").await?;
         let bucket = |line: &str| {
             let (limit, count) = line.strip_prefix(WAITED)?.split_once("\"} ")?;
             Some((limit.replace("+Inf", "inf").parse().ok()?, count.parse().ok()?))
