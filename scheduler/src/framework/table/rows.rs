@@ -166,13 +166,15 @@ impl Table {
             if let Some(node) = nodes.get(slot) {
                 self.rows[slot].seen = cx.snapshot.changed_at(slot);
                 self.look(layout, cx, pod, slot, node);
+                // When all of them are put into groups anew, once is enough.
+                if !touched.all {
+                    self.join(layout, cx, pod, slot, node);
+                }
             }
         }
         self.rows.truncate(nodes.len());
         if touched.all {
-            for slot in 0..self.rows.len() {
-                self.leave(slot);
-            }
+            self.rows.iter_mut().for_each(|row| row.group = NO_GROUP);
             self.groups.clear();
             self.by_key.clear();
             (0..nodes.len()).for_each(|slot| self.join(layout, cx, pod, slot, &nodes[slot]));
@@ -192,7 +194,6 @@ impl Table {
             let state = CycleState::default();
             let scores = layout.fixed.iter().filter(|((name, _), _)| !self.skips.scores.contains(name));
             self.rows[slot].fixed = scores.map(|((_, it), weight)| it.score(cx, &state, pod, node) * weight).sum();
-            self.join(layout, cx, pod, slot, node);
         }
     }
 
