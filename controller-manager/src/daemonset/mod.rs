@@ -68,7 +68,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             sets: cx.selectors(),
             queue: queue.clone(),
             expectations,
-            selects: |s: &DaemonSet, p: &Pod| selects(s, p.metadata.labels.as_ref()),
+            selects: |s: &DaemonSet, p: &Pod| selects(s, p.metadata.labels.as_deref()),
         };
         wake.listen(&pods);
         let (wake, all) = (queue.clone(), sets.store());
@@ -109,11 +109,13 @@ impl DaemonSets {
         };
         let uid = object::uid(&set.metadata);
         let rest = &self.executor.rest;
-        let mine = |m: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta| selects(&set, m.labels.as_ref());
         let revisions = owned::candidates(&self.revisions, &key.namespace, uid);
-        let revisions = owned::settle(rest, &*set, |r: &ControllerRevision| mine(&r.metadata), revisions).await?;
+        let revisions =
+            owned::settle(rest, &*set, |r: &ControllerRevision| selects(&set, r.metadata.labels.as_ref()), revisions)
+                .await?;
         let candidates = owned::candidates(&self.pods, &key.namespace, uid);
-        let pods = owned::settle(rest, &*set, |p: &Pod| mine(&p.metadata), candidates).await?;
+        let pods =
+            owned::settle(rest, &*set, |p: &Pod| selects(&set, p.metadata.labels.as_deref()), candidates).await?;
         let mut nodes = self.nodes.list();
         nodes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         let settled = self.expectations.satisfied(key, clock::instant());

@@ -68,7 +68,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 _ => None,
             };
             for pod in before.into_iter().chain([pod]) {
-                let found = all.candidates(object::namespace(&pod.metadata), pod.metadata.labels.as_ref());
+                let found = all.candidates(object::namespace(&pod.metadata), pod.metadata.labels.as_deref());
                 found.iter().filter(|b| plan::selects(b, pod)).for_each(|b| wake.add(Key::of(&b.metadata)));
             }
             if marked(pod) && !matches!(event, Event::Deleted(_)) {

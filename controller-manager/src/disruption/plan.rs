@@ -52,7 +52,7 @@ pub struct Decision {
 #[must_use]
 pub fn selects(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
     let selector = budget.spec.as_ref().and_then(|s| s.selector.as_ref());
-    selector.is_some_and(|s| object::matches_selector(s, pod.metadata.labels.as_ref()))
+    selector.is_some_and(|s| object::matches_selector(s, pod.metadata.labels.as_deref()))
 }
 
 /// Decide.

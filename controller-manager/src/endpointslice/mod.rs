@@ -127,7 +127,7 @@ impl Slices {
         let mut keys: Vec<Key> = pods
             .iter()
             .flat_map(|p| {
-                let labels = p.metadata.labels.as_ref();
+                let labels = p.metadata.labels.as_deref();
                 let mut found = self.selectors.candidates(object::namespace(&p.metadata), labels);
                 found.retain(|s| object::matches_map(s.spec.as_ref().and_then(|x| x.selector.as_ref()), labels));
                 found.into_iter().map(|s| Key::of(&s.metadata))

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::Serialize;
 use serde_json::{Value, json};
+
+use super::object::{Held, Metadata};
 
 /// How a patch body is merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +72,7 @@ impl Action {
     where
         K: Resource<DynamicType = ()> + Serialize,
     {
-        Self::Update { path: object_path::<K>(object.meta()), body: body(object) }
+        Self::Update { path: path_of::<K>(object.meta()), body: body(object) }
     }
 
     /// PUT of a subresource.
@@ -79,7 +80,7 @@ impl Action {
     where
         K: Resource<DynamicType = ()> + Serialize,
     {
-        Self::Update { path: format!("{}/{subresource}", object_path::<K>(object.meta())), body: body(object) }
+        Self::Update { path: format!("{}/{subresource}", path_of::<K>(object.meta())), body: body(object) }
     }
 
     /// PUT of `/status`.
@@ -91,22 +92,22 @@ impl Action {
     }
 
     /// PATCH of an object.
-    pub fn patch<K: Resource<DynamicType = ()>>(meta: &ObjectMeta, kind: PatchKind, body: Value) -> Self {
+    pub fn patch<K: Held>(meta: &K::Meta, kind: PatchKind, body: Value) -> Self {
         Self::Patch { path: object_path::<K>(meta), kind, body }
     }
 
     /// PATCH of `/status`.
-    pub fn patch_status<K: Resource<DynamicType = ()>>(meta: &ObjectMeta, kind: PatchKind, body: Value) -> Self {
+    pub fn patch_status<K: Held>(meta: &K::Meta, kind: PatchKind, body: Value) -> Self {
         Self::Patch { path: format!("{}/status", object_path::<K>(meta)), kind, body }
     }
 
     /// DELETE guarded by the object's uid.
-    pub fn delete<K: Resource<DynamicType = ()>>(meta: &ObjectMeta) -> Self {
-        Self::delete_with::<K>(meta, json!({"preconditions": {"uid": meta.uid}}))
+    pub fn delete<K: Held>(meta: &K::Meta) -> Self {
+        Self::delete_with::<K>(meta, json!({"preconditions": {"uid": meta.uid()}}))
     }
 
     /// DELETE with explicit options.
-    pub fn delete_with<K: Resource<DynamicType = ()>>(meta: &ObjectMeta, options: Value) -> Self {
+    pub fn delete_with<K: Held>(meta: &K::Meta, options: Value) -> Self {
         Self::Delete { path: object_path::<K>(meta), options }
     }
 
@@ -124,9 +125,12 @@ impl Action {
 }
 
 /// The request path of an object.
-pub fn object_path<K: Resource<DynamicType = ()>>(meta: &ObjectMeta) -> String {
-    let collection = K::url_path(&(), meta.namespace.as_deref());
-    format!("{collection}/{}", meta.name.as_deref().unwrap_or_default())
+pub fn object_path<K: Held>(meta: &K::Meta) -> String {
+    path_of::<K::Api>(meta)
+}
+
+fn path_of<K: Resource<DynamicType = ()>>(meta: &impl Metadata) -> String {
+    join(&K::url_path(&(), meta.namespace()), meta.name().unwrap_or_default())
 }
 
 /// A typed object as a JSON body. Typed objects always serialise: their keys are strings.

@@ -1,12 +1,11 @@
 //! Who owns what: adoption of matching orphans and release of what no longer matches.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::Resource;
 use serde_json::json;
 use std::sync::Arc;
 
 use super::action::{Action, PatchKind};
-use super::object;
+use super::object::{self, Held, Metadata as _};
 
 /// The outcome of sorting candidates by owner.
 #[derive(Debug)]
@@ -21,7 +20,7 @@ pub struct Claimed<K> {
 
 /// Sort `candidates` for `owner`: keep what it controls and selects, adopt orphans it selects, release what it no
 /// longer selects. Nothing is adopted by an owner that is being deleted, nor adopted when itself being deleted.
-pub fn claim<K: Resource<DynamicType = ()>>(
+pub fn claim<K: Held>(
     owner: &ObjectMeta,
     reference: &OwnerReference,
     selects: impl Fn(&K) -> bool,
@@ -29,7 +28,7 @@ pub fn claim<K: Resource<DynamicType = ()>>(
 ) -> Claimed<K> {
     let mut out = Claimed { owned: Vec::new(), patches: Vec::new(), adopts: false };
     for candidate in candidates {
-        let meta = candidate.meta();
+        let meta = candidate.metadata();
         match object::controller_of(meta) {
             Some(r) if r.uid != reference.uid => {}
             Some(_) if selects(&candidate) => out.owned.push(candidate),
@@ -50,19 +49,19 @@ pub fn claim<K: Resource<DynamicType = ()>>(
     out
 }
 
-fn adopt<K: Resource<DynamicType = ()>>(meta: &ObjectMeta, reference: &OwnerReference) -> Action {
+fn adopt<K: Held>(meta: &K::Meta, reference: &OwnerReference) -> Action {
     Action::patch::<K>(
         meta,
         PatchKind::Strategic,
-        json!({"metadata": {"ownerReferences": [reference], "uid": meta.uid}}),
+        json!({"metadata": {"ownerReferences": [reference], "uid": meta.uid()}}),
     )
 }
 
-fn release<K: Resource<DynamicType = ()>>(meta: &ObjectMeta, owner_uid: &str) -> Action {
+fn release<K: Held>(meta: &K::Meta, owner_uid: &str) -> Action {
     Action::patch::<K>(
         meta,
         PatchKind::Strategic,
-        json!({"metadata": {"ownerReferences": [{"$patch": "delete", "uid": owner_uid}], "uid": meta.uid}}),
+        json!({"metadata": {"ownerReferences": [{"$patch": "delete", "uid": owner_uid}], "uid": meta.uid()}}),
     )
 }
 

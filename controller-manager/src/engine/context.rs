@@ -6,6 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Client;
@@ -16,11 +17,13 @@ use shared::run::{Shutdown, TaskGroup};
 
 use super::events::Events;
 use super::executor::Executor;
+use super::object::Held;
 use super::pod::Pod;
+use super::pod_reader::PodReader;
 use super::rest::{Rest, RestError};
 use super::selectors::{BY_LABEL, Selecting, Selectors};
 use super::settings::Settings;
-use super::{discovery, metadata, slim};
+use super::{discovery, metadata, slim, wire};
 
 /// Index of objects by the uid of their controller; objects without one are under [`orphans`].
 pub const BY_CONTROLLER: &str = "controller";
@@ -76,6 +79,8 @@ impl Context {
     pub fn new(clients: Clients, tasks: TaskGroup, shutdown: Shutdown, settings: Settings, host: String) -> Self {
         let factory = Factory::new(clients.main.clone(), tasks.clone(), shutdown.clone());
         factory.informer::<Node>().set_transform(slim::node);
+        factory.informer::<Node>().read_protobuf(wire::node);
+        factory.informer::<Lease>().read_protobuf(wire::read);
         let hub = metadata::Hub::default();
         let inner = Inner {
             main: clients.main,
@@ -239,12 +244,12 @@ impl Context {
 
     /// The informer of a kind that has owners, indexed by controller.
     #[must_use]
-    pub fn owned<K: Object>(&self) -> Informer<K> {
-        let informer = self.informer::<K>();
+    pub fn owned<K: Held>(&self) -> Informer<K> {
+        let informer = self.factory().informer::<K>();
         let tag = std::any::type_name::<(K,)>();
         if self.first(tag) {
             informer.add_index(BY_CONTROLLER, |object: &K| {
-                let meta = object.meta();
+                let meta = object.metadata();
                 vec![match super::object::controller_of(meta) {
                     Some(r) => r.uid.clone(),
                     None => orphans(super::object::namespace(meta)),
@@ -273,6 +278,8 @@ impl Context {
         let informer = self.owned::<Pod>();
         if self.first("pods") {
             informer.set_transform(super::pod::slim);
+            let reader = Mutex::new(PodReader::default());
+            informer.read_protobuf(move |raw| reader.lock().read(raw));
             informer.add_index(BY_LABEL, |pod: &Pod| super::selectors::entries(&pod.metadata));
             informer.add_index(BY_NODE, |pod: &Pod| {
                 let node = super::pods::node(pod);

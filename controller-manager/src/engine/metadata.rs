@@ -9,16 +9,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::{TryStreamExt, pin_mut};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource as _;
 use kube::core::WatchEvent;
 use parking_lot::{Mutex, RwLock};
 use serde::Deserialize;
-use shared::informer::{Event, Informer, Object, Text};
+use shared::informer::{Event, Informer, Text};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::context::Context;
 use super::discovery::{Catalogue, Served, discover};
+use super::object::{Held, Metadata};
 use super::rest::RestError;
 use crate::garbage_collector::graph::Owner;
 
@@ -54,9 +55,9 @@ pub struct Meta {
     pub deletion_timestamp: Option<String>,
 }
 
-impl From<&ObjectMeta> for Meta {
-    fn from(m: &ObjectMeta) -> Self {
-        let owners = m.owner_references.iter().flatten().map(|r| Owner {
+impl Meta {
+    fn of(m: &impl Metadata) -> Self {
+        let owners = m.owners().iter().map(|r| Owner {
             // All dependents of an owner hold these once.
             api_version: Text::from(r.api_version.as_str()).into(),
             kind: Text::from(r.kind.as_str()).into(),
@@ -64,14 +65,15 @@ impl From<&ObjectMeta> for Meta {
             uid: Text::from(r.uid.as_str()).into(),
             block_owner_deletion: r.block_owner_deletion,
         });
+        let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
         Self {
-            name: m.name.clone().unwrap_or_default(),
-            namespace: m.namespace.clone().unwrap_or_default(),
-            uid: m.uid.clone().unwrap_or_default(),
-            resource_version: m.resource_version.clone().unwrap_or_default(),
+            name: text(m.name()),
+            namespace: text(m.namespace()),
+            uid: text(m.uid()),
+            resource_version: text(m.resource_version()),
             owner_references: owners.collect(),
-            finalizers: m.finalizers.clone().unwrap_or_default(),
-            deletion_timestamp: m.deletion_timestamp.as_ref().map(|t| t.0.to_string()),
+            finalizers: m.finalizers().to_vec(),
+            deletion_timestamp: m.deleted().map(|t| t.0.to_string()),
         }
     }
 }
@@ -104,6 +106,8 @@ pub enum Change {
     Listed(Vec<Meta>),
     /// It appeared or changed.
     Applied(Meta),
+    /// It changed in ways that are of no interest: only its version is new.
+    Touched { uid: Box<str>, version: Box<str> },
     /// It is gone.
     Deleted(Meta),
     /// The resource is not served any more.
@@ -170,12 +174,12 @@ impl Hub {
     }
 
     /// Take the metadata of this kind from an informer.
-    pub fn feed<K: Object>(&self, informer: &Informer<K>) {
-        let (group, version) = (K::group(&()).into_owned(), K::version(&()).into_owned());
+    pub fn feed<K: Held>(&self, informer: &Informer<K>) {
+        let (group, version) = (K::Api::group(&()).into_owned(), K::Api::version(&()).into_owned());
         let served = Served {
-            plural: K::plural(&()).into_owned(),
-            kind: K::kind(&()).into_owned(),
-            namespaced: K::url_path(&(), Some("n")).contains("/namespaces/"),
+            plural: K::Api::plural(&()).into_owned(),
+            kind: K::Api::kind(&()).into_owned(),
+            namespaced: K::collection_path(Some("n")).contains("/namespaces/"),
             verbs: Vec::new(),
             group,
             version,
@@ -184,9 +188,12 @@ impl Hub {
         let hub = self.clone();
         informer.add_handler(move |event: &Event<K>| {
             let change = match event {
-                Event::Updated { old, new } if same(old.meta(), new.meta()) => return,
-                Event::Deleted(o) => Change::Deleted(Meta::from(o.meta())),
-                other => Change::Applied(Meta::from(other.object().meta())),
+                Event::Updated { old, new } if same(old.metadata(), new.metadata()) => Change::Touched {
+                    uid: new.metadata().uid().unwrap_or_default().into(),
+                    version: new.metadata().resource_version().unwrap_or_default().into(),
+                },
+                Event::Deleted(o) => Change::Deleted(Meta::of(o.metadata())),
+                other => Change::Applied(Meta::of(other.object().metadata())),
             };
             hub.tell(&served, &change);
         });
@@ -355,11 +362,11 @@ impl Hub {
 }
 
 /// Whether a change left alone all that anybody wants to know of an object: heartbeats and progress do.
-fn same(old: &ObjectMeta, new: &ObjectMeta) -> bool {
-    old.uid == new.uid
-        && old.owner_references == new.owner_references
-        && old.finalizers == new.finalizers
-        && old.deletion_timestamp == new.deletion_timestamp
+fn same<M: Metadata>(old: &M, new: &M) -> bool {
+    old.uid() == new.uid()
+        && old.owners() == new.owners()
+        && old.finalizers() == new.finalizers()
+        && old.deleted() == new.deleted()
 }
 
 fn request(uri: &str, accept: &str) -> Result<http::Request<Vec<u8>>, RestError> {

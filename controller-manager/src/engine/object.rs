@@ -4,8 +4,94 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
+use shared::informer::{Cached, Object};
 use std::collections::BTreeMap;
 use std::fmt;
+
+/// What controllers read of an object's metadata, however a cache holds it.
+pub trait Metadata {
+    /// Name.
+    fn name(&self) -> Option<&str>;
+    /// Namespace.
+    fn namespace(&self) -> Option<&str>;
+    /// Unique id.
+    fn uid(&self) -> Option<&str>;
+    /// Version.
+    fn resource_version(&self) -> Option<&str>;
+    /// Labels.
+    fn labels(&self) -> Option<&BTreeMap<String, String>>;
+    /// Annotations.
+    fn annotations(&self) -> Option<&BTreeMap<String, String>>;
+    /// Owners.
+    fn owners(&self) -> &[OwnerReference];
+    /// Finalizers.
+    fn finalizers(&self) -> &[String];
+    /// When it was made.
+    fn created(&self) -> Option<&Time>;
+    /// When its deletion was asked for, and what it was given to end is over.
+    fn deleted(&self) -> Option<&Time>;
+}
+
+impl Metadata for ObjectMeta {
+    fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    fn namespace(&self) -> Option<&str> {
+        self.namespace.as_deref()
+    }
+
+    fn uid(&self) -> Option<&str> {
+        self.uid.as_deref()
+    }
+
+    fn resource_version(&self) -> Option<&str> {
+        self.resource_version.as_deref()
+    }
+
+    fn labels(&self) -> Option<&BTreeMap<String, String>> {
+        self.labels.as_ref()
+    }
+
+    fn annotations(&self) -> Option<&BTreeMap<String, String>> {
+        self.annotations.as_ref()
+    }
+
+    fn owners(&self) -> &[OwnerReference] {
+        self.owner_references.as_deref().unwrap_or_default()
+    }
+
+    fn finalizers(&self) -> &[String] {
+        self.finalizers.as_deref().unwrap_or_default()
+    }
+
+    fn created(&self) -> Option<&Time> {
+        self.creation_timestamp.as_ref()
+    }
+
+    fn deleted(&self) -> Option<&Time> {
+        self.deletion_timestamp.as_ref()
+    }
+}
+
+/// What caches hold: the API's types, and those made of them to hold less.
+pub trait Held: Cached {
+    /// What it is on the server.
+    type Api: Resource<DynamicType = ()>;
+    /// Its metadata.
+    type Meta: Metadata;
+    /// Its metadata.
+    fn metadata(&self) -> &Self::Meta;
+}
+
+impl<K: Object> Held for K {
+    type Api = K;
+    type Meta = ObjectMeta;
+
+    fn metadata(&self) -> &ObjectMeta {
+        self.meta()
+    }
+}
 
 /// Namespace and name, the usual work item.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,7 +110,7 @@ impl Key {
 
     /// Of an object.
     #[must_use]
-    pub fn of(meta: &ObjectMeta) -> Self {
+    pub fn of(meta: &impl Metadata) -> Self {
         Self::new(namespace(meta), name(meta))
     }
 }
@@ -37,57 +123,57 @@ impl fmt::Display for Key {
 
 /// The name, or the empty string.
 #[must_use]
-pub fn name(meta: &ObjectMeta) -> &str {
-    meta.name.as_deref().unwrap_or_default()
+pub fn name(meta: &impl Metadata) -> &str {
+    meta.name().unwrap_or_default()
 }
 
 /// The namespace, or the empty string.
 #[must_use]
-pub fn namespace(meta: &ObjectMeta) -> &str {
-    meta.namespace.as_deref().unwrap_or_default()
+pub fn namespace(meta: &impl Metadata) -> &str {
+    meta.namespace().unwrap_or_default()
 }
 
 /// The uid, or the empty string.
 #[must_use]
-pub fn uid(meta: &ObjectMeta) -> &str {
-    meta.uid.as_deref().unwrap_or_default()
+pub fn uid(meta: &impl Metadata) -> &str {
+    meta.uid().unwrap_or_default()
 }
 
 /// Whether deletion has been asked for.
 #[must_use]
-pub fn deleting(meta: &ObjectMeta) -> bool {
-    meta.deletion_timestamp.is_some()
+pub fn deleting(meta: &impl Metadata) -> bool {
+    meta.deleted().is_some()
 }
 
 /// When it was created; the epoch if unknown.
 #[must_use]
-pub fn created(meta: &ObjectMeta) -> Timestamp {
-    meta.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |t| t.0)
+pub fn created(meta: &impl Metadata) -> Timestamp {
+    meta.created().map_or(Timestamp::UNIX_EPOCH, |t| t.0)
 }
 
 /// The owner reference that says who controls the object.
 #[must_use]
-pub fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
-    meta.owner_references.as_ref()?.iter().find(|r| r.controller == Some(true))
+pub fn controller_of(meta: &impl Metadata) -> Option<&OwnerReference> {
+    meta.owners().iter().find(|r| r.controller == Some(true))
 }
 
 /// An annotation's value.
 #[must_use]
-pub fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
-    meta.annotations.as_ref()?.get(key).map(String::as_str)
+pub fn annotation<'a>(meta: &'a impl Metadata, key: &str) -> Option<&'a str> {
+    meta.annotations()?.get(key).map(String::as_str)
 }
 
 /// A label's value.
 #[must_use]
-pub fn label<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
-    meta.labels.as_ref()?.get(key).map(String::as_str)
+pub fn label<'a>(meta: &'a impl Metadata, key: &str) -> Option<&'a str> {
+    meta.labels()?.get(key).map(String::as_str)
 }
 
 /// A controlling owner reference to `owner`.
-pub fn controller_ref<K: Resource<DynamicType = ()>>(owner: &ObjectMeta) -> OwnerReference {
+pub fn controller_ref<K: Held>(owner: &K::Meta) -> OwnerReference {
     OwnerReference {
-        api_version: K::api_version(&()).into_owned(),
-        kind: K::kind(&()).into_owned(),
+        api_version: K::Api::api_version(&()).into_owned(),
+        kind: K::Api::kind(&()).into_owned(),
         name: name(owner).to_owned(),
         uid: uid(owner).to_owned(),
         controller: Some(true),
@@ -96,14 +182,14 @@ pub fn controller_ref<K: Resource<DynamicType = ()>>(owner: &ObjectMeta) -> Owne
 }
 
 /// What an event is about.
-pub fn reference<K: Resource<DynamicType = ()>>(meta: &ObjectMeta) -> ObjectReference {
+pub fn reference<K: Held>(meta: &K::Meta) -> ObjectReference {
     ObjectReference {
-        api_version: Some(K::api_version(&()).into_owned()),
-        kind: Some(K::kind(&()).into_owned()),
-        name: meta.name.clone(),
-        namespace: meta.namespace.clone(),
-        uid: meta.uid.clone(),
-        resource_version: meta.resource_version.clone(),
+        api_version: Some(K::Api::api_version(&()).into_owned()),
+        kind: Some(K::Api::kind(&()).into_owned()),
+        name: meta.name().map(str::to_owned),
+        namespace: meta.namespace().map(str::to_owned),
+        uid: meta.uid().map(str::to_owned),
+        resource_version: meta.resource_version().map(str::to_owned),
         field_path: None,
     }
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::Resource;
 use shared::informer::{Event, Informer, Object, Store};
 use shared::workqueue::Queue;
 
@@ -11,7 +10,7 @@ use super::action::object_path;
 use super::claim::claim;
 use super::context::{BY_CONTROLLER, orphans};
 use super::expect::Expectations;
-use super::object::{self, Key};
+use super::object::{self, Held, Key, Metadata as _};
 use super::pod::Pod;
 use super::pods;
 use super::rest::{Rest, RestError};
@@ -99,7 +98,7 @@ impl<K: Selecting> PodWatch<K> {
     }
 
     fn wake_takers(&self, pod: &Pod) {
-        for set in self.sets.candidates(object::namespace(&pod.metadata), pod.metadata.labels.as_ref()) {
+        for set in self.sets.candidates(object::namespace(&pod.metadata), pod.metadata.labels.as_deref()) {
             if (self.selects)(&set, pod) {
                 self.queue.add(Key::of(set.meta()));
             }
@@ -149,11 +148,11 @@ pub fn watch_children<P: Selecting, C: Object>(
 }
 
 /// What a set owns or could adopt: its children and the orphans of its namespace.
-pub fn candidates<C: Object>(store: &Store<C>, namespace: &str, uid: &str) -> Vec<Arc<C>> {
+pub fn candidates<C: Held>(store: &Store<C>, namespace: &str, uid: &str) -> Vec<Arc<C>> {
     let mut out = store.by_index(BY_CONTROLLER, uid);
-    out.retain(|c| c.meta().namespace.as_deref().unwrap_or_default() == namespace);
+    out.retain(|c| object::namespace(c.metadata()) == namespace);
     out.extend(store.by_index(BY_CONTROLLER, &orphans(namespace)));
-    out.sort_by(|a, b| a.meta().name.cmp(&b.meta().name));
+    out.sort_by(|a, b| a.metadata().name().cmp(&b.metadata().name()));
     out
 }
 
@@ -166,7 +165,7 @@ pub async fn settle<P, C>(
 ) -> Result<Vec<Arc<C>>, RestError>
 where
     P: Object,
-    C: Resource<DynamicType = ()>,
+    C: Held,
 {
     let reference = object::controller_ref::<P>(owner.meta());
     let claimed = claim(owner.meta(), &reference, selects, candidates);

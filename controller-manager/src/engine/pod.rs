@@ -5,50 +5,138 @@
 //! These pods are never written back whole; controllers create pods of the API's own type.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as core;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use kube::Resource;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
+use kube::Resource as _;
 use serde::{Deserialize, Serialize};
-use shared::informer::{Interned, Text};
+use shared::informer::{Cached, Interned, Text};
+
+use super::object::{Held, Metadata};
 
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Pod {
-    /// All of it but managed fields and [`slim`]'s annotations.
-    pub metadata: ObjectMeta,
+    /// Who it is.
+    pub metadata: Meta,
     /// What is asked for.
     pub spec: Option<PodSpec>,
     /// What is.
     pub status: Option<PodStatus>,
 }
 
-/// What controllers read of a pod's specification.
+/// What controllers read of a pod's metadata.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the API's names")]
+pub struct Meta {
+    pub name: Option<Arc<str>>,
+    pub namespace: Option<Text>,
+    pub uid: Option<Arc<str>>,
+    pub resource_version: Option<Box<str>>,
+    pub generation: Option<i64>,
+    pub creation_timestamp: Option<Time>,
+    pub deletion_timestamp: Option<Time>,
+    pub deletion_grace_period_seconds: Option<i64>,
+    pub labels: Option<Interned<Labels>>,
+    /// Without those of tools, once [`slim`] has seen it.
+    pub annotations: Option<Box<Labels>>,
+    pub owner_references: Option<Interned<Vec<OwnerReference>>>,
+    pub finalizers: Option<Interned<Vec<String>>>,
+}
+
+/// Labels or annotations.
+pub type Labels = BTreeMap<String, String>;
+
+impl Metadata for Meta {
+    fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    fn namespace(&self) -> Option<&str> {
+        self.namespace.as_deref()
+    }
+
+    fn uid(&self) -> Option<&str> {
+        self.uid.as_deref()
+    }
+
+    fn resource_version(&self) -> Option<&str> {
+        self.resource_version.as_deref()
+    }
+
+    fn labels(&self) -> Option<&Labels> {
+        self.labels.as_deref()
+    }
+
+    fn annotations(&self) -> Option<&Labels> {
+        self.annotations.as_deref()
+    }
+
+    fn owners(&self) -> &[OwnerReference] {
+        self.owner_references.as_deref().map(Vec::as_slice).unwrap_or_default()
+    }
+
+    fn finalizers(&self) -> &[String] {
+        self.finalizers.as_deref().map(Vec::as_slice).unwrap_or_default()
+    }
+
+    fn created(&self) -> Option<&Time> {
+        self.creation_timestamp.as_ref()
+    }
+
+    fn deleted(&self) -> Option<&Time> {
+        self.deletion_timestamp.as_ref()
+    }
+}
+
+/// What controllers read of a pod's specification. Reads as its [`Template`], besides what it has for itself.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 #[allow(missing_docs, reason = "the API's names")]
 pub struct PodSpec {
     pub node_name: Option<Text>,
     pub hostname: Option<Box<str>>,
+    pub resource_claims: Option<Box<[core::PodResourceClaim]>>,
+    #[serde(deserialize_with = "claims")]
+    pub volumes: Option<Box<[Volume]>>,
+    /// What it has in common with its replicas.
+    #[serde(flatten)]
+    pub template: Interned<Template>,
+}
+
+impl Deref for PodSpec {
+    type Target = Template;
+
+    fn deref(&self) -> &Template {
+        &self.template
+    }
+}
+
+/// The part of a specification that all replicas share.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the API's names")]
+pub struct Template {
     pub subdomain: Option<Text>,
     pub priority_class_name: Option<Text>,
     pub active_deadline_seconds: Option<i64>,
     #[serde(deserialize_with = "or_none")]
-    pub containers: Interned<Vec<Container>>,
-    pub init_containers: Option<Interned<Vec<Container>>>,
-    pub tolerations: Option<Interned<Vec<core::Toleration>>>,
-    pub affinity: Option<Interned<core::Affinity>>,
-    pub resources: Option<Interned<core::ResourceRequirements>>,
-    pub overhead: Option<Interned<Overhead>>,
-    pub scheduling_gates: Option<Interned<Vec<core::PodSchedulingGate>>>,
-    pub resource_claims: Option<Box<[core::PodResourceClaim]>>,
-    #[serde(deserialize_with = "claims")]
-    pub volumes: Option<Box<[Volume]>>,
+    pub containers: Vec<Container>,
+    pub init_containers: Option<Vec<Container>>,
+    pub tolerations: Option<Vec<core::Toleration>>,
+    pub affinity: Option<core::Affinity>,
+    pub resources: Option<core::ResourceRequirements>,
+    pub overhead: Option<Overhead>,
+    pub scheduling_gates: Option<Vec<core::PodSchedulingGate>>,
 }
 
 /// Of what the pod itself takes, besides its containers.
-pub type Overhead = std::collections::BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>;
+pub type Overhead = BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>;
 
 /// What controllers read of a container.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -72,7 +160,7 @@ pub struct Volume {
 }
 
 /// Go writes an empty list as null.
-fn or_none<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Interned<Vec<Container>>, D::Error> {
+fn or_none<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<Container>, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
@@ -109,7 +197,7 @@ pub struct PodIp {
 }
 
 /// A condition without its words.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs, reason = "the API's names")]
 pub struct PodCondition {
@@ -121,7 +209,7 @@ pub struct PodCondition {
 }
 
 /// What controllers read of a container's status.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs, reason = "the API's names")]
 pub struct ContainerStatus {
@@ -157,45 +245,45 @@ pub struct Terminated {
 }
 
 /// Pods are found where the API has them.
-impl Resource for Pod {
-    type DynamicType = ();
-    type Scope = <core::Pod as Resource>::Scope;
-
-    fn kind((): &()) -> Cow<'_, str> {
+impl Cached for Pod {
+    fn kind_name() -> Cow<'static, str> {
         core::Pod::kind(&())
     }
 
-    fn group((): &()) -> Cow<'_, str> {
-        core::Pod::group(&())
+    fn collection_path(namespace: Option<&str>) -> String {
+        core::Pod::url_path(&(), namespace)
     }
 
-    fn version((): &()) -> Cow<'_, str> {
-        core::Pod::version(&())
+    fn cache_key(&self) -> (&str, &str) {
+        (self.metadata.namespace().unwrap_or_default(), self.metadata.name().unwrap_or_default())
     }
 
-    fn plural((): &()) -> Cow<'_, str> {
-        core::Pod::plural(&())
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
+    fn cache_version(&self) -> Option<&str> {
+        self.metadata.resource_version()
     }
 }
 
-/// Leaves out the annotations that no controller reads: those of tools.
+impl Held for Pod {
+    type Api = core::Pod;
+    type Meta = Meta;
+
+    fn metadata(&self) -> &Meta {
+        &self.metadata
+    }
+}
+
+/// Whether a controller may read an annotation: those of tools are nobody's business here.
+pub(super) fn worth_keeping(annotation: &str) -> bool {
+    annotation.contains("kubernetes.io/") && !annotation.starts_with("kubectl.kubernetes.io/")
+}
+
+/// Leaves out the annotations that no controller reads.
 pub fn slim(pod: &mut Pod) {
     let meta = &mut pod.metadata;
-    meta.generate_name = None;
     if let Some(annotations) = meta.annotations.as_mut() {
-        annotations.retain(|key, _| key.contains("kubernetes.io/") && !key.starts_with("kubectl.kubernetes.io/"));
-        if annotations.is_empty() {
-            meta.annotations = None;
-        }
+        annotations.retain(|key, _| worth_keeping(key));
     }
+    meta.annotations.take_if(|all| all.is_empty());
 }
 
 #[cfg(test)]
@@ -226,6 +314,6 @@ mod tests {
 
     #[test]
     fn is_small() {
-        assert!(size_of::<Pod>() <= 800, "{}", size_of::<Pod>());
+        assert!(size_of::<Pod>() <= 400, "{}", size_of::<Pod>());
     }
 }

@@ -12,11 +12,11 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet}
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::core::v1::{ReplicationController, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use parking_lot::Mutex;
-use shared::informer::{Event, Informer, Object, Store};
+use shared::informer::{Cached, Event, Informer, Object, Store};
 
-use super::object::{name, namespace};
+use super::object::{Metadata, name, namespace};
 
 /// Index of objects by each of their labels.
 pub const BY_LABEL: &str = "label";
@@ -29,13 +29,13 @@ fn entry(namespace: &str, key: &str, value: &str) -> String {
 
 /// The [`BY_LABEL`] entries of an object.
 #[must_use]
-pub fn entries(meta: &ObjectMeta) -> Vec<String> {
-    meta.labels.iter().flatten().map(|(key, value)| entry(namespace(meta), key, value)).collect()
+pub fn entries(meta: &impl Metadata) -> Vec<String> {
+    meta.labels().into_iter().flatten().map(|(key, value)| entry(namespace(meta), key, value)).collect()
 }
 
 /// Objects of a namespace that have at least one of the required pairs; all when nothing is required.
 #[must_use]
-pub fn candidates<K: Object>(store: &Store<K>, namespace: &str, required: &Labels) -> Vec<Arc<K>> {
+pub fn candidates<K: Cached>(store: &Store<K>, namespace: &str, required: &Labels) -> Vec<Arc<K>> {
     if required.is_empty() {
         return store.list_namespace(namespace);
     }

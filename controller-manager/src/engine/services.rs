@@ -95,9 +95,9 @@ pub fn hostname<'a>(pod: &'a Pod, service: &Service) -> Option<&'a str> {
 pub fn pod_reference(pod: &Pod) -> ObjectReference {
     ObjectReference {
         kind: Some("Pod".into()),
-        namespace: pod.metadata.namespace.clone(),
-        name: pod.metadata.name.clone(),
-        uid: pod.metadata.uid.clone(),
+        namespace: pod.metadata.namespace.as_deref().map(str::to_owned),
+        name: pod.metadata.name.as_deref().map(str::to_owned),
+        uid: pod.metadata.uid.as_deref().map(str::to_owned),
         ..ObjectReference::default()
     }
 }
@@ -107,7 +107,7 @@ pub fn pod_reference(pod: &Pod) -> ObjectReference {
 pub fn behind(pods: &Store<Pod>, service: &Service) -> Vec<Arc<Pod>> {
     let Some(selector) = service.required() else { return Vec::new() };
     let mut found = selectors::candidates(pods, object::namespace(&service.metadata), selector);
-    found.retain(|p| object::matches_map(Some(selector), p.metadata.labels.as_ref()));
+    found.retain(|p| object::matches_map(Some(selector), p.metadata.labels.as_deref()));
     pods::sort_by_name(&mut found);
     found
 }
@@ -115,9 +115,9 @@ pub fn behind(pods: &Store<Pod>, service: &Service) -> Vec<Arc<Pod>> {
 /// Wake the services that select a pod when something about the pod changes that endpoints show.
 pub fn watch_pods(pods: &Informer<Pod>, services: Arc<Selectors<Service>>, queue: Queue<object::Key>, batch: Duration) {
     let wake = move |pod: &Pod| {
-        for service in services.candidates(object::namespace(&pod.metadata), pod.metadata.labels.as_ref()) {
+        for service in services.candidates(object::namespace(&pod.metadata), pod.metadata.labels.as_deref()) {
             let selector = service.spec.as_ref().and_then(|s| s.selector.as_ref());
-            if object::matches_map(selector, pod.metadata.labels.as_ref()) {
+            if object::matches_map(selector, pod.metadata.labels.as_deref()) {
                 let key = object::Key::of(&service.metadata);
                 if batch.is_zero() { queue.add(key) } else { queue.add_after(key, batch) }
             }

@@ -85,7 +85,7 @@ pub fn plan(pod: &Pod, there: &dyn Fn(&str) -> Option<Arc<PersistentVolumeClaim>
         actions.push(Action::create(&PersistentVolumeClaim {
             metadata: ObjectMeta {
                 name: Some(name),
-                namespace: pod.metadata.namespace.clone(),
+                namespace: pod.metadata.namespace.as_deref().map(str::to_owned),
                 labels: meta.labels,
                 annotations: meta.annotations,
                 owner_references: Some(vec![owner.clone()]),

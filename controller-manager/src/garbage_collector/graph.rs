@@ -4,6 +4,7 @@
 //! absence.
 
 use std::collections::{HashMap, HashSet};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -56,6 +57,12 @@ pub struct Node {
     pub deleting: bool,
     /// It waits for its dependents to go first.
     pub deleting_dependents: bool,
+    /// The version that was seen last; none for virtual nodes and for versions that are no numbers.
+    pub version: Option<NonZeroU64>,
+    /// Has the finalizer `foregroundDeletion`.
+    pub foreground: bool,
+    /// Has the finalizer `orphan`.
+    pub orphan: bool,
 }
 
 impl Node {
@@ -82,6 +89,8 @@ pub struct Seen {
     pub foreground: bool,
     /// Has the finalizer `orphan`.
     pub orphan: bool,
+    /// Version, where it is a number.
+    pub version: Option<NonZeroU64>,
 }
 
 /// What an event makes worth looking at.
@@ -96,14 +105,15 @@ pub struct Work {
 /// The graph.
 #[derive(Debug, Default)]
 pub struct Graph {
-    nodes: HashMap<Uid, Node>,
+    /// Boxed, as half of a large table is empty.
+    nodes: HashMap<Uid, Box<Node>>,
 }
 
 impl Graph {
     /// A node by uid.
     #[must_use]
     pub fn get(&self, uid: &str) -> Option<&Node> {
-        self.nodes.get(uid)
+        self.nodes.get(uid).map(|node| &**node)
     }
 
     /// How many nodes there are.
@@ -128,7 +138,19 @@ impl Graph {
 
     /// Dependents of `uid` that are in the graph.
     pub fn dependents<'a>(&'a self, uid: &str) -> impl Iterator<Item = (&'a Uid, &'a Node)> + 'a {
-        self.nodes.get(uid).into_iter().flat_map(|n| n.dependents.iter()).filter_map(|d| self.nodes.get_key_value(d))
+        self.nodes
+            .get(uid)
+            .into_iter()
+            .flat_map(|n| n.dependents.iter())
+            .filter_map(|d| self.nodes.get_key_value(d))
+            .map(|(uid, node)| (uid, &**node))
+    }
+
+    /// An object changed in ways that do not matter here.
+    pub fn touch(&mut self, uid: &str, version: Option<NonZeroU64>) {
+        if let Some(node) = self.nodes.get_mut(uid) {
+            node.version = version;
+        }
     }
 
     /// An object appeared or changed.
@@ -140,6 +162,7 @@ impl Graph {
             Some(node) => {
                 unveiled = std::mem::replace(&mut node.virtual_, false);
                 node.identity = seen.identity;
+                (node.version, node.foreground, node.orphan) = (seen.version, seen.foreground, seen.orphan);
                 let waited = node.deleting_dependents;
                 (
                     std::mem::replace(&mut node.owners, seen.owners.clone()),
@@ -155,8 +178,11 @@ impl Graph {
                     virtual_: false,
                     deleting: seen.deleting,
                     deleting_dependents: false,
+                    version: seen.version,
+                    foreground: seen.foreground,
+                    orphan: seen.orphan,
                 };
-                self.nodes.insert(uid.clone(), node);
+                self.nodes.insert(uid.clone(), Box::new(node));
                 (Vec::new(), false, false)
             }
         };
@@ -211,7 +237,7 @@ impl Graph {
             let node = self.nodes.entry(owner.uid.clone()).or_insert_with(|| {
                 // Named but not seen: look it up.
                 work.delete.push(owner.uid.clone());
-                Node {
+                Box::new(Node {
                     identity: Identity {
                         api_version: owner.api_version.clone(),
                         kind: owner.kind.clone(),
@@ -223,7 +249,10 @@ impl Graph {
                     virtual_: true,
                     deleting: false,
                     deleting_dependents: false,
-                }
+                    version: None,
+                    foreground: false,
+                    orphan: false,
+                })
             });
             node.dependents.insert(uid.clone());
             if !node.virtual_ && !node.is_meant_by(owner, &namespace) {
@@ -270,6 +299,7 @@ mod tests {
             deleting: !state.is_empty(),
             foreground: state == "foreground",
             orphan: state == "orphan",
+            version: None,
         }
     }
 

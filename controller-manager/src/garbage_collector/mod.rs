@@ -84,7 +84,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 /// Kinds that other controllers cache anyway need no watch of their own.
 fn feed_from_caches(cx: &Context) {
     macro_rules! feed {
-        ($($kind:ty),*) => { $( cx.hub().feed(&cx.informer::<$kind>()); )* };
+        ($($kind:ty),*) => { $( cx.hub().feed(&cx.factory().informer::<$kind>()); )* };
     }
     feed!(
         Pod,
@@ -129,6 +129,7 @@ fn seen(api_version: &Arc<str>, kind: &Arc<str>, meta: &Meta) -> Seen {
         deleting: meta.deletion_timestamp.is_some(),
         foreground: has(FOREGROUND),
         orphan: has(ORPHAN),
+        version: meta.resource_version.parse().ok(),
     }
 }
 
@@ -143,6 +144,7 @@ impl Collector {
         };
         match change {
             Change::Applied(meta) => add(graph.observe(seen(&api_version, &kind, meta))),
+            Change::Touched { uid, version } => graph.touch(uid, version.parse().ok()),
             Change::Deleted(meta) => add(graph.remove(&meta.uid)),
             Change::Listed(metas) => {
                 let mut gone: std::collections::HashSet<Uid> = graph.of_kind(&api_version, &kind).cloned().collect();
@@ -207,6 +209,9 @@ impl Collector {
             return Ok(None);
         }
         let path = self.path(&identity)?;
+        if self.delete_as_seen(uid, &path).await? {
+            return Ok(None);
+        }
         let Some(live) = self.live(&path, uid).await? else {
             let work = {
                 let mut graph = self.graph.lock();
@@ -236,6 +241,40 @@ impl Collector {
             }
         }
         self.carry_out(uid, &path, &live, plan::plan(subject, &states)).await
+    }
+
+    /// Deletes what has lost all of its owners, in the very version that the graph knows: nothing has to be asked about it
+    /// then, and when it has changed since, the server refuses. False when it takes a closer look.
+    async fn delete_as_seen(&self, uid: &Uid, path: &str) -> Result<bool, RestError> {
+        let known = {
+            let graph = self.graph.lock();
+            let node = graph.get(uid).filter(|n| !n.virtual_ && !n.deleting && !n.owners.is_empty());
+            node.and_then(|n| Some((n.identity.clone(), n.owners.clone(), n.version?, n.foreground, n.orphan)))
+        };
+        let Some((identity, owners, version, foreground_finalizer, orphan_finalizer)) = known else {
+            return Ok(false);
+        };
+        let mut states = Vec::with_capacity(owners.len());
+        for owner in owners {
+            if self.owner_state(&owner, &identity).await? != OwnerState::Dangling
+                || self.lives_elsewhere(&owner, &identity)
+            {
+                return Ok(false);
+            }
+            states.push((owner, OwnerState::Dangling));
+        }
+        let subject = Subject { foreground_finalizer, orphan_finalizer, ..Subject::default() };
+        let Step::Delete { propagation, unblock: false } = plan::plan(subject, &states) else { return Ok(false) };
+        let options = json!({
+            "kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation,
+            "preconditions": {"uid": &**uid, "resourceVersion": version.to_string()},
+        });
+        match self.rest.delete(path, &options).await {
+            Ok(_) => Ok(true),
+            // Gone, which the graph may not have been told, or another version: look at what there is.
+            Err(e) if e.not_found() || e.conflict() => Ok(false),
+            Err(e) => Err(e),
+        }
     }
 
     fn subject(&self, uid: &Uid, live: &Value, deleting_dependents: bool) -> Subject {

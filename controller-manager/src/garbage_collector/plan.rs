@@ -16,7 +16,7 @@ pub enum OwnerState {
 }
 
 /// What is known about the object.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Subject {
     /// Deletion was asked for.
     pub deleting: bool,
@@ -129,16 +129,6 @@ pub fn remove_finalizer(live: &Value, finalizer: &str) -> Option<Value> {
 mod tests {
     use super::*;
 
-    const PLAIN: Subject = Subject {
-        deleting: false,
-        deleting_dependents: false,
-        has_dependents: false,
-        dependents_waiting: false,
-        blocked: false,
-        orphan_finalizer: false,
-        foreground_finalizer: false,
-    };
-
     #[test]
     fn decisions() {
         use OwnerState::{Dangling, Solid, WaitingForDependents};
@@ -156,38 +146,43 @@ mod tests {
         };
         let delete = |propagation| Step::Delete { propagation, unblock: false };
         let cases = [
-            ("no owners", PLAIN, vec![], Step::Nothing),
-            ("a live owner keeps it", PLAIN, vec![owner("a", Solid)], Step::Nothing),
+            ("no owners", Subject::default(), vec![], Step::Nothing),
+            ("a live owner keeps it", Subject::default(), vec![owner("a", Solid)], Step::Nothing),
             (
                 "a live owner keeps it, dead ones are dropped",
-                PLAIN,
+                Subject::default(),
                 vec![owner("a", Solid), owner("b", Dangling)],
                 Step::DropOwners(vec!["b".into()]),
             ),
-            ("all owners gone", PLAIN, vec![owner("a", Dangling)], delete("Background")),
-            ("a waiting owner", PLAIN, vec![owner("a", WaitingForDependents)], delete("Background")),
+            ("all owners gone", Subject::default(), vec![owner("a", Dangling)], delete("Background")),
+            ("a waiting owner", Subject::default(), vec![owner("a", WaitingForDependents)], delete("Background")),
             (
                 "a waiting owner and own dependents",
-                Subject { has_dependents: true, ..PLAIN },
+                Subject { has_dependents: true, ..Subject::default() },
                 vec![owner("a", WaitingForDependents)],
                 delete("Foreground"),
             ),
             (
                 "its orphan finalizer is respected",
-                Subject { orphan_finalizer: true, ..PLAIN },
+                Subject { orphan_finalizer: true, ..Subject::default() },
                 vec![owner("a", Dangling)],
                 delete("Orphan"),
             ),
-            ("on its way out", Subject { deleting: true, ..PLAIN }, vec![owner("a", Dangling)], Step::Nothing),
+            (
+                "on its way out",
+                Subject { deleting: true, ..Subject::default() },
+                vec![owner("a", Dangling)],
+                Step::Nothing,
+            ),
             (
                 "waits for its dependents",
-                Subject { deleting: true, deleting_dependents: true, blocked: true, ..PLAIN },
+                Subject { deleting: true, deleting_dependents: true, blocked: true, ..Subject::default() },
                 vec![],
                 Step::LookAtDependents,
             ),
             (
                 "waited long enough",
-                Subject { deleting: true, deleting_dependents: true, ..PLAIN },
+                Subject { deleting: true, deleting_dependents: true, ..Subject::default() },
                 vec![],
                 Step::RemoveForegroundFinalizer,
             ),

@@ -235,7 +235,7 @@ impl Autoscaler {
 }
 
 fn picks(selector: &Selector, pod: &Pod) -> bool {
-    let labels = pod.metadata.labels.as_ref();
+    let labels = pod.metadata.labels.as_deref();
     selector.requirements().iter().all(|r| r.matches(labels.and_then(|l| l.get(r.key())).map(String::as_str)))
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
 use serde::Serialize;
+use shared::informer::Cached as _;
 use shared::informer::{Event, Object, Store};
 use shared::workqueue::Queue;
 
@@ -98,7 +98,7 @@ impl Claims {
         let Some(action) = plan(&*claim, CLAIM, object::deleting(&claim.metadata) && cached()) else { return Ok(None) };
         if object::deleting(&claim.metadata) {
             // The last word before something is lost is the server's.
-            let path = Pod::url_path(&(), Some(&key.namespace));
+            let path = Pod::collection_path(Some(&key.namespace));
             let live = self.executor.rest.get(&path).await?;
             let pods: Vec<Pod> = serde_json::from_value(live["items"].clone()).map_err(RestError::other)?;
             if pods.iter().any(|p| uses(p, &key.name)) {

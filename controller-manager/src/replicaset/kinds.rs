@@ -76,7 +76,7 @@ impl Set for ReplicaSet {
     fn selects_pod(&self, pod: &Pod) -> bool {
         self.spec.as_ref().is_some_and(|s| {
             !object::selector_is_empty(&s.selector)
-                && object::matches_selector(&s.selector, pod.metadata.labels.as_ref())
+                && object::matches_selector(&s.selector, pod.metadata.labels.as_deref())
         })
     }
 
@@ -129,7 +129,7 @@ impl Set for ReplicationController {
     }
 
     fn selects_pod(&self, pod: &Pod) -> bool {
-        object::matches_map(self.spec.as_ref().and_then(|s| s.selector.as_ref()), pod.metadata.labels.as_ref())
+        object::matches_map(self.spec.as_ref().and_then(|s| s.selector.as_ref()), pod.metadata.labels.as_deref())
     }
 
     fn status(&self) -> Status {

@@ -50,7 +50,7 @@ pub fn named(pod: &Pod, entry: &PodResourceClaim) -> Named {
 /// Whether a claim was made for this very pod.
 #[must_use]
 pub fn belongs(claim: &ResourceClaim, pod: &Pod) -> bool {
-    object::controller_of(&claim.metadata).is_some_and(|r| Some(&r.uid) == pod.metadata.uid.as_ref())
+    object::controller_of(&claim.metadata).is_some_and(|r| pod.metadata.uid.as_deref() == Some(&r.uid))
 }
 
 /// The claim that a template makes for an entry of a pod.
@@ -62,7 +62,7 @@ pub fn from_template(pod: &Pod, entry: &PodResourceClaim, template: &ResourceCla
     ResourceClaim {
         metadata: ObjectMeta {
             generate_name: Some(base(object::name(&pod.metadata), &entry.name)),
-            namespace: pod.metadata.namespace.clone(),
+            namespace: pod.metadata.namespace.as_deref().map(str::to_owned),
             labels: meta.labels,
             annotations: Some(annotations),
             owner_references: Some(vec![object::controller_ref::<Pod>(&pod.metadata)]),

@@ -68,7 +68,7 @@ fn of_pod(spec: &PodSpec, limits: bool) -> Usage {
     for (name, amount) in read(whole.and_then(|r| if limits { r.limits.as_ref() } else { r.requests.as_ref() })) {
         sum.insert(name, amount);
     }
-    let overhead = read(spec.overhead.as_deref());
+    let overhead = read(spec.overhead.as_ref());
     for (name, amount) in overhead {
         if !limits || sum.contains_key(&name) {
             sum.entry(name).or_default().add(&amount);

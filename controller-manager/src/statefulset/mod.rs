@@ -42,7 +42,7 @@ fn selects(set: &StatefulSet, labels: Option<&Labels>) -> bool {
 }
 
 fn selects_pod(set: &StatefulSet, pod: &Pod) -> bool {
-    identity::ordinal(set, pod).is_some() && selects(set, pod.metadata.labels.as_ref())
+    identity::ordinal(set, pod).is_some() && selects(set, pod.metadata.labels.as_deref())
 }
 
 /// Wire the StatefulSet controller.

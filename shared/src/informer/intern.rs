@@ -10,7 +10,7 @@ use std::fmt;
 use std::hash::{BuildHasher as _, Hasher, RandomState};
 use std::io;
 use std::ops::Deref;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Weak};
 
 use parking_lot::Mutex;
 use serde::de::{DeserializeOwned, Visitor};
@@ -69,6 +69,12 @@ pub struct Text(Arc<str>);
 impl From<&str> for Text {
     fn from(text: &str) -> Self {
         Self(TEXTS.lock().take(KEYS.hash_one(text), |one| one == text, || Arc::from(text)))
+    }
+}
+
+impl Default for Text {
+    fn default() -> Self {
+        "".into()
     }
 }
 
@@ -209,6 +215,44 @@ impl<'de, T: DeserializeOwned + PartialEq + Serialize + Send + Sync + 'static> D
     }
 }
 
+/// The hash of the bytes that a shared value is read from: long enough that no two are ever the same.
+pub type Signature = [u64; 2];
+
+/// Finds shared values by the bytes they are read from, so that what replicas have in common is decoded once. Forgets
+/// what nobody holds any more.
+pub struct Memo<T> {
+    states: [RandomState; 2],
+    known: HashMap<Signature, Weak<T>>,
+    sweep_at: usize,
+}
+
+impl<T> Default for Memo<T> {
+    fn default() -> Self {
+        Self { states: Default::default(), known: HashMap::new(), sweep_at: FIRST_SWEEP }
+    }
+}
+
+impl<T> Memo<T> {
+    /// The signature of these bytes.
+    pub fn signature(&self, bytes: &[u8]) -> Signature {
+        [self.states[0].hash_one(bytes), self.states[1].hash_one(bytes)]
+    }
+
+    /// The value that was read from such bytes.
+    pub fn find(&self, signature: Signature) -> Option<Interned<T>> {
+        self.known.get(&signature).and_then(Weak::upgrade).map(Interned)
+    }
+
+    /// Remembers what was read from such bytes.
+    pub fn keep(&mut self, signature: Signature, value: &Interned<T>) {
+        if self.known.len() >= self.sweep_at {
+            self.known.retain(|_, value| value.strong_count() > 0);
+            self.sweep_at = (self.known.len() * 2).max(FIRST_SWEEP);
+        }
+        self.known.insert(signature, Arc::downgrade(&value.0));
+    }
+}
+
 /// A hash of anything that has a text form: API types have no hash of their own.
 fn fingerprint(value: &impl Serialize) -> u64 {
     struct Sink<H>(H);
@@ -239,6 +283,20 @@ mod tests {
         assert!(Arc::ptr_eq(&a.0.0, &b.0.0) && Arc::ptr_eq(&a.1.0, &b.1.0));
         assert!(a.0 != c.0 && a.1 != c.1);
         assert_eq!(serde_json::to_string(&a).expect("text"), r#"["x",["1","2"]]"#);
+    }
+
+    #[test]
+    fn what_was_read_is_found_again() {
+        let mut memo = Memo::default();
+        let (one, other) = (memo.signature(b"one"), memo.signature(b"other"));
+        let value: Interned<u8> = 1.into();
+        memo.keep(one, &value);
+        assert!(memo.find(one).is_some_and(|found| Arc::ptr_eq(&found.0, &value.0)));
+        assert!(memo.find(other).is_none());
+        for n in 0..1000_u32 {
+            memo.keep(memo.signature(&n.to_le_bytes()), &Interned(Arc::new(2)));
+        }
+        assert!(memo.known.len() <= 2 * FIRST_SWEEP && memo.find(one).is_some());
     }
 
     #[test]

@@ -28,7 +28,7 @@ use tokio::sync::watch;
 use crate::run::{Shutdown, TaskGroup};
 
 use frames::{Broken, Raw};
-pub use intern::{Interned, Text};
+pub use intern::{Interned, Memo, Signature, Text};
 use reflector::{Cache, Put, Reflector};
 use store::Key;
 pub use store::Store;

@@ -1,0 +1,419 @@
+//! A pod as it is read from protobuf, the form in which it comes from the API server.
+//!
+//! HOT: runs for every change of every pod (held by `e2e/examples/controllers`). What replicas have in common is the same
+//! byte for byte, so those bytes are only hashed: the [`Template`], the labels and the owners are made for the first of
+//! them and found again for the others. The few pods that have claims of dynamic resources or volumes made for them are
+//! read by way of JSON, as is the first pod of each template. Must not read anything that [`Pod`] does not name, nor less.
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaimVolumeSource;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use proto::protobuf::{self, Error, Wire, fields};
+use proto::schema;
+use shared::informer::{Interned, Memo, Signature};
+
+use super::pod::{
+    ContainerState, ContainerStatus, Labels, Meta, Pod, PodCondition, PodIp, PodSpec, PodStatus, Template, Terminated,
+    Volume, Waiting, slim, worth_keeping,
+};
+use super::wire::{Wired, optional, text, wired};
+
+/// Fields of a specification that are in its template, besides containers: activeDeadlineSeconds, subdomain, affinity,
+/// tolerations, priorityClassName, overhead, schedulingGates, resources.
+const TEMPLATE: [u32; 8] = [5, 17, 18, 22, 24, 32, 38, 40];
+/// Of a container: name, ports, resources, restartPolicy.
+const CONTAINER: [u32; 4] = [1, 6, 8, 24];
+
+/// See the module.
+#[derive(Default)]
+pub struct PodReader {
+    templates: Memo<Template>,
+    labels: Memo<Labels>,
+    owners: Memo<Vec<OwnerReference>>,
+    signature: Vec<u8>,
+}
+
+impl PodReader {
+    /// Reads a pod without its envelope.
+    ///
+    /// # Errors
+    /// Bytes that are no pod.
+    pub fn read(&mut self, raw: &[u8]) -> Result<Pod, String> {
+        let mut pod = Pod::default();
+        match self.survey(raw, &mut pod).map_err(|error| error.to_string())? {
+            Found::All => Ok(pod),
+            Found::NewTemplate(signature) => {
+                let pod = fully(raw)?;
+                if let Some(spec) = &pod.spec {
+                    self.templates.keep(signature, &spec.template);
+                }
+                Ok(pod)
+            }
+            Found::TooMuch => fully(raw),
+        }
+    }
+
+    fn survey(&mut self, raw: &[u8], pod: &mut Pod) -> Result<Found, Error> {
+        let mut found = Found::All;
+        for field in fields(raw) {
+            match field? {
+                (1, value) => self.metadata(value.bytes("metadata")?, &mut pod.metadata)?,
+                (2, value) => found = self.spec(value.bytes("spec")?, pod.spec.get_or_insert_default())?,
+                (3, value) => {
+                    if !status(value.bytes("status")?, pod.status.get_or_insert_default())? {
+                        return Ok(Found::TooMuch);
+                    }
+                }
+                _ => {}
+            }
+            if !matches!(found, Found::All) {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    fn metadata(&mut self, message: &[u8], meta: &mut Meta) -> Result<(), Error> {
+        let mut finalizers: Option<Vec<String>> = None;
+        for field in fields(message) {
+            let (number, value) = field?;
+            match number {
+                1 => meta.name.add(value)?,
+                3 => meta.namespace.add(value)?,
+                5 => meta.uid.add(value)?,
+                6 => meta.resource_version.add(value)?,
+                7 => meta.generation = Some(value.int("generation")?).filter(|n| *n != 0),
+                8 => meta.creation_timestamp.add(value)?,
+                9 => meta.deletion_timestamp.add(value)?,
+                10 => meta.deletion_grace_period_seconds.add(value)?,
+                12 => annotation(value, &mut meta.annotations)?,
+                14 => finalizers.add(value)?,
+                _ => {}
+            }
+        }
+        meta.labels = shared(&mut self.labels, message, 11, &mut self.signature)?;
+        meta.owner_references = shared(&mut self.owners, message, 13, &mut self.signature)?;
+        meta.finalizers = finalizers.map(Interned::from);
+        Ok(())
+    }
+
+    fn spec(&mut self, message: &[u8], spec: &mut PodSpec) -> Result<Found, Error> {
+        let signature = &mut self.signature;
+        signature.clear();
+        let mut volumes = Vec::new();
+        for field in fields(message) {
+            let (number, value) = field?;
+            match number {
+                1 => {
+                    if !volume(value, &mut volumes)? {
+                        return Ok(Found::TooMuch);
+                    }
+                }
+                2 | 20 => container(number, value.bytes("containers")?, signature)?,
+                10 => spec.node_name.add(value)?,
+                16 => spec.hostname.add(value)?,
+                39 => return Ok(Found::TooMuch),
+                number if TEMPLATE.contains(&number) => part(signature, number, value),
+                _ => {}
+            }
+        }
+        spec.volumes = (!volumes.is_empty()).then(|| volumes.into_boxed_slice());
+        let signature = self.templates.signature(signature);
+        match self.templates.find(signature) {
+            Some(template) => {
+                spec.template = template;
+                Ok(Found::All)
+            }
+            None => Ok(Found::NewTemplate(signature)),
+        }
+    }
+}
+
+enum Found {
+    All,
+    /// The template is not known yet.
+    NewTemplate(Signature),
+    /// There is what only JSON tells.
+    TooMuch,
+}
+
+/// By way of JSON.
+fn fully(raw: &[u8]) -> Result<Pod, String> {
+    let mut json = Vec::new();
+    protobuf::to_json(schema::POD, "v1", "Pod", raw, &mut json).map_err(|error| error.to_string())?;
+    let mut pod = serde_json::from_slice(&json).map_err(|error| error.to_string())?;
+    slim(&mut pod);
+    Ok(pod)
+}
+
+/// A signature is the parts in turn, each with its length and where it comes from.
+fn part(signature: &mut Vec<u8>, place: u32, value: Wire<'_>) {
+    let whole;
+    let bytes = match value {
+        Wire::Bytes(bytes) => bytes,
+        Wire::Varint(n) | Wire::Fixed64(n) => {
+            whole = n.to_le_bytes();
+            &whole
+        }
+        Wire::Fixed32 => &[],
+    };
+    signature.extend_from_slice(&place.to_le_bytes());
+    signature.extend_from_slice(&bytes.len().to_le_bytes());
+    signature.extend_from_slice(bytes);
+}
+
+fn container(place: u32, message: &[u8], signature: &mut Vec<u8>) -> Result<(), Error> {
+    const INSIDE: u32 = 1 << 16;
+    part(signature, place, Wire::Bytes(b""));
+    for field in fields(message) {
+        let (number, value) = field?;
+        if CONTAINER.contains(&number) {
+            part(signature, INSIDE + number, value);
+        }
+    }
+    Ok(())
+}
+
+/// The value of a repeated field, or the one that another pod has too.
+fn shared<T>(
+    memo: &mut Memo<T>,
+    message: &[u8],
+    wanted: u32,
+    signature: &mut Vec<u8>,
+) -> Result<Option<Interned<T>>, Error>
+where
+    T: Wired + Default + PartialEq + serde::Serialize + Send + Sync + 'static,
+{
+    signature.clear();
+    for field in fields(message) {
+        let (number, value) = field?;
+        if number == wanted {
+            part(signature, number, value);
+        }
+    }
+    if signature.is_empty() {
+        return Ok(None);
+    }
+    let signature = memo.signature(signature);
+    if let Some(known) = memo.find(signature) {
+        return Ok(Some(known));
+    }
+    let mut value = T::default();
+    for field in fields(message) {
+        if let (number, part) = field?
+            && number == wanted
+        {
+            value.add(part)?;
+        }
+    }
+    let value = Interned::from(value);
+    memo.keep(signature, &value);
+    Ok(Some(value))
+}
+
+fn annotation(entry: Wire<'_>, annotations: &mut Option<Box<Labels>>) -> Result<(), Error> {
+    for field in fields(entry.bytes("annotations")?) {
+        if let (1, key) = field?
+            && worth_keeping(text(key)?)
+        {
+            return annotations.get_or_insert_default().add(entry);
+        }
+    }
+    Ok(())
+}
+
+/// `false` for a volume whose claim is made for the pod.
+fn volume(value: Wire<'_>, volumes: &mut Vec<Volume>) -> Result<bool, Error> {
+    const CLAIM: u32 = 10;
+    const EPHEMERAL: u32 = 29;
+    let (mut name, mut claim) = (None, None);
+    for field in fields(value.bytes("volumes")?) {
+        match field? {
+            (1, value) => name = Some(value),
+            (2, source) => {
+                for field in fields(source.bytes("volumeSource")?) {
+                    match field? {
+                        (CLAIM, value) => claim.add(value)?,
+                        (EPHEMERAL, _) => return Ok(false),
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    if claim.is_some() {
+        let mut volume = Volume { persistent_volume_claim: claim, ..Volume::default() };
+        if let Some(name) = name {
+            volume.name.add(name)?;
+        }
+        volumes.push(volume);
+    }
+    Ok(true)
+}
+
+/// `false` when it tells of claims of dynamic resources.
+fn status(message: &[u8], status: &mut PodStatus) -> Result<bool, Error> {
+    let (mut conditions, mut ips) = (Vec::<PodCondition>::new(), Vec::<PodIp>::new());
+    let (mut containers, mut inits) = (Vec::<ContainerStatus>::new(), Vec::<ContainerStatus>::new());
+    for field in fields(message) {
+        let (number, value) = field?;
+        match number {
+            1 => status.phase.add(value)?,
+            2 => conditions.add(value)?,
+            4 => status.reason.add(value)?,
+            6 => status.pod_ip.add(value)?,
+            7 => status.start_time.add(value)?,
+            8 => containers.add(value)?,
+            10 => inits.add(value)?,
+            12 => ips.add(value)?,
+            15 => return Ok(false),
+            _ => {}
+        }
+    }
+    status.conditions = some(conditions);
+    status.pod_ips = some(ips);
+    status.container_statuses = some(containers);
+    status.init_container_statuses = some(inits);
+    Ok(true)
+}
+
+fn some<T>(all: Vec<T>) -> Option<Box<[T]>> {
+    (!all.is_empty()).then(|| all.into_boxed_slice())
+}
+
+impl Wired for Waiting {
+    fn add(&mut self, _: Wire<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+impl<T: Wired> Wired for Box<T> {
+    fn add(&mut self, value: Wire<'_>) -> Result<(), Error> {
+        (**self).add(value)
+    }
+}
+
+optional!(PersistentVolumeClaimVolumeSource, ContainerState, Waiting, Box<Terminated>);
+wired!(PersistentVolumeClaimVolumeSource { 1 => claim_name, 2 => read_only });
+wired!(PodCondition { 1 => type_, 2 => status, 4 => last_transition_time });
+wired!(PodIp { 1 => ip });
+wired!(ContainerStatus { 1 => name, 2 => state, 4 => ready, 5 => restart_count });
+wired!(ContainerState { 1 => waiting, 3 => terminated });
+wired!(Terminated { 1 => exit_code, 6 => finished_at });
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn full() -> Value {
+        let container = |name: &str| {
+            json!({"name": name, "image": "i", "env": [{"name": "A", "value": name}], "restartPolicy": "Always",
+                "ports": [{"name": "http", "containerPort": 80, "protocol": "TCP"}], "resources": {"requests": {"cpu": "1"}}})
+        };
+        let status = |state: Value| json!({"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 3, "state": state});
+        json!({
+            "metadata": {"name": "p-1", "namespace": "ns", "uid": "u", "resourceVersion": "7", "generation": 2, "generateName": "p-",
+                "labels": {"app": "a", "z": "1"}, "annotations": {"controller.kubernetes.io/pod-deletion-cost": "5", "tool": "x"},
+                "creationTimestamp": "2026-01-02T03:04:05Z", "deletionTimestamp": "2026-01-02T03:04:06Z",
+                "deletionGracePeriodSeconds": 30, "finalizers": ["batch.kubernetes.io/job-tracking"],
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "o", "controller": true}]},
+            "spec": {"nodeName": "n", "hostname": "h", "subdomain": "s", "priorityClassName": "high", "activeDeadlineSeconds": 5,
+                "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+                    {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "a"}}}]}},
+                "tolerations": [{"key": "k", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}],
+                "overhead": {"cpu": "10m"}, "schedulingGates": [{"name": "g"}], "resources": {"requests": {"cpu": "9"}},
+                "volumes": [{"name": "token", "projected": {"sources": []}},
+                    {"name": "data", "persistentVolumeClaim": {"claimName": "c", "readOnly": true}}],
+                "initContainers": [container("i")], "containers": [container("c"), container("d")]},
+            "status": {"phase": "Running", "reason": "r", "startTime": "2026-01-02T03:04:05Z", "podIP": "10.0.0.1",
+                "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}],
+                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-02T03:04:05Z", "message": "m"}],
+                "containerStatuses": [status(json!({"waiting": {"reason": "w"}})),
+                    status(json!({"terminated": {"exitCode": 137, "finishedAt": "2026-01-02T03:04:05Z"}}))],
+                "initContainerStatuses": [status(json!({"running": {}}))]},
+        })
+    }
+
+    fn with(pointer: &str, key: &str, value: Value) -> Value {
+        let mut pod = full();
+        pod.pointer_mut(pointer).expect("pointer")[key] = value;
+        pod
+    }
+
+    fn bytes(pod: &Value) -> Vec<u8> {
+        protobuf::encode(schema::POD, pod)
+    }
+
+    fn of_json(pod: &Value) -> Pod {
+        let mut pod = serde_json::from_value(pod.clone()).expect("pod");
+        slim(&mut pod);
+        pod
+    }
+
+    #[test]
+    fn reads_what_json_says_also_when_the_template_is_known() {
+        let bare = json!({"metadata": {"name": "bare", "namespace": "ns"}, "spec": {"containers": []}, "status": {}});
+        let claims = with("/spec", "resourceClaims", json!([{"name": "gpu", "resourceClaimName": "claim"}]));
+        let told = with("/status", "resourceClaimStatuses", json!([{"name": "gpu", "resourceClaimName": "claim"}]));
+        let made = with(
+            "/spec",
+            "volumes",
+            json!([{"name": "e", "ephemeral": {"volumeClaimTemplate": {"spec": {"resources": {}}}}}]),
+        );
+        let mut reader = PodReader::default();
+        for pod in [full(), with("/metadata", "name", json!("p-2")), bare, claims, told, made] {
+            for _ in 0..2 {
+                assert_eq!(reader.read(&bytes(&pod)), Ok(of_json(&pod)));
+            }
+        }
+        assert!(reader.read(&[0x0a, 0xff]).is_err());
+    }
+
+    #[test]
+    fn replicas_share_what_they_have_in_common() {
+        let mut other = with("/metadata", "name", json!("p-2"));
+        other["spec"]["nodeName"] = json!("m");
+        other["spec"]["containers"][0]["env"][0]["value"] = json!("its own");
+        let mut reader = PodReader::default();
+        let [a, b] = [full(), other].map(|pod| reader.read(&bytes(&pod)).expect("pod"));
+        let at = |pod: &Pod| {
+            let meta = &pod.metadata;
+            let template = &*pod.spec.as_ref().expect("spec").template;
+            (
+                std::ptr::from_ref(template).addr(),
+                meta.labels.as_deref().map(|l| std::ptr::from_ref(l).addr()),
+                meta.owner_references.as_deref().map(|o| std::ptr::from_ref(o).addr()),
+            )
+        };
+        assert_eq!(at(&a), at(&b));
+    }
+
+    #[test]
+    fn whatever_changes_a_template_is_seen() {
+        let changed = [
+            with("/metadata/labels", "app", json!("b")),
+            with("/metadata/ownerReferences/0", "name", json!("other")),
+            with("/spec", "subdomain", json!("other")),
+            with("/spec", "priorityClassName", json!("low")),
+            with("/spec", "activeDeadlineSeconds", json!(6)),
+            with("/spec", "affinity", json!({})),
+            with("/spec/tolerations/0", "key", json!("other")),
+            with("/spec", "overhead", json!({"cpu": "20m"})),
+            with("/spec", "schedulingGates", json!([])),
+            with("/spec", "resources", json!({"requests": {"cpu": "8"}})),
+            with("/spec/initContainers/0", "restartPolicy", Value::Null),
+            with("/spec/containers/0", "name", json!("other")),
+            with("/spec/containers/0/ports/0", "containerPort", json!(81)),
+            with("/spec/containers/0/resources", "requests", json!({"cpu": "3"})),
+        ];
+        let mut reader = PodReader::default();
+        let first = reader.read(&bytes(&full())).expect("pod");
+        for pod in changed {
+            let read = reader.read(&bytes(&pod)).expect("pod");
+            assert_eq!(read, of_json(&pod));
+            assert_ne!(read, first, "{pod}");
+        }
+    }
+}
