@@ -70,7 +70,8 @@ impl Catalogue {
     /// The resource of a kind as an owner reference names it.
     #[must_use]
     pub fn kind(&self, api_version: &str, kind: &str) -> Option<&Served> {
-        self.all.iter().find(|s| s.kind == kind && s.api_version() == api_version)
+        let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
+        self.all.iter().find(|s| s.kind == kind && s.version == version && s.group == group)
     }
 }
 

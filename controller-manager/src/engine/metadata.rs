@@ -5,27 +5,28 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use futures::{TryStreamExt, pin_mut};
 use kube::Resource as _;
-use kube::core::WatchEvent;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use parking_lot::{Mutex, RwLock};
+use proto::protobuf::{Error, Wire, fields};
 use serde::Deserialize;
-use shared::informer::{Event, Informer, Text};
+use shared::informer::{Event, Follower, Formats, Informer, Raw, Text, follow};
+use shared::run::Shutdown;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::context::Context;
 use super::discovery::{Catalogue, Served, discover};
 use super::object::{Held, Metadata};
-use super::rest::RestError;
+use super::wire::{self, Wired, text, wired};
 use crate::garbage_collector::graph::Owner;
 
 const LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
-const ONE: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
-const PAGE: usize = 500;
+const ONE: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,\
+    application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 /// After a change of what is served, changes are gathered this long before discovery runs again.
 const SETTLE: Duration = Duration::from_secs(1);
 /// Discovery also runs again after this long, for aggregated servers that change without saying so.
@@ -33,18 +34,17 @@ const REDISCOVER: Duration = Duration::from_mins(5);
 const RETRY: Duration = Duration::from_secs(1);
 /// A resource that could not be listed so often is not waited for.
 const GIVE_UP: u32 = 5;
-const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// The metadata that matters.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Meta {
     /// Name.
-    pub name: String,
+    pub name: Arc<str>,
     /// Namespace, or empty.
     pub namespace: String,
     /// Unique id.
-    pub uid: String,
+    pub uid: Arc<str>,
     /// Version.
     pub resource_version: String,
     /// Owners.
@@ -52,51 +52,68 @@ pub struct Meta {
     /// Finalizers.
     pub finalizers: Vec<String>,
     /// Set when deletion was asked for.
-    pub deletion_timestamp: Option<String>,
+    pub deletion_timestamp: Option<Time>,
 }
 
 impl Meta {
     fn of(m: &impl Metadata) -> Self {
         let owners = m.owners().iter().map(|r| Owner {
-            // All dependents of an owner hold these once.
-            api_version: Text::from(r.api_version.as_str()).into(),
-            kind: Text::from(r.kind.as_str()).into(),
-            name: Text::from(r.name.as_str()).into(),
-            uid: Text::from(r.uid.as_str()).into(),
+            api_version: common(&r.api_version),
+            kind: common(&r.kind),
+            name: common(&r.name),
+            uid: common(&r.uid),
             block_owner_deletion: r.block_owner_deletion,
         });
-        let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
+        let held = |text: Option<&str>| text.unwrap_or_default().to_owned();
         Self {
-            name: text(m.name()),
-            namespace: text(m.namespace()),
-            uid: text(m.uid()),
-            resource_version: text(m.resource_version()),
+            name: m.held_name(),
+            namespace: held(m.namespace()),
+            uid: m.held_uid(),
+            resource_version: held(m.resource_version()),
             owner_references: owners.collect(),
             finalizers: m.finalizers().to_vec(),
-            deletion_timestamp: m.deleted().map(|t| t.0.to_string()),
+            deletion_timestamp: m.deleted().cloned(),
         }
     }
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 struct Partial {
     #[serde(default)]
     metadata: Meta,
 }
 
-#[derive(Debug, Deserialize)]
-struct PartialList {
-    metadata: ListMeta,
-    #[serde(default)]
-    items: Vec<Partial>,
+wired!(Partial { 1 => metadata });
+wired!(Meta {
+    1 => name,
+    3 => namespace,
+    5 => uid,
+    6 => resource_version,
+    9 => deletion_timestamp,
+    13 => owner_references,
+    14 => finalizers,
+});
+
+/// All dependents of an owner hold these once.
+fn common(text: &str) -> Arc<str> {
+    Text::from(text).into()
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct ListMeta {
-    resource_version: String,
-    #[serde(rename = "continue")]
-    next: Option<String>,
+impl Wired for Owner {
+    fn add(&mut self, value: Wire<'_>) -> Result<(), Error> {
+        for field in fields(value.bytes("ownerReferences")?) {
+            let (number, value) = field?;
+            match number {
+                1 => self.kind = common(text(value)?),
+                3 => self.name = common(text(value)?),
+                4 => self.uid = common(text(value)?),
+                5 => self.api_version = common(text(value)?),
+                7 => self.block_owner_deletion.add(value)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What happened to objects of a resource.
@@ -266,97 +283,87 @@ impl Hub {
             running.insert(served.clone(), token.clone());
             let (hub, cx2, served) = (self.clone(), cx.clone(), served.clone());
             cx.spawn("metadata-watch", async move {
-                tokio::select! {
-                    () = hub.watch(&cx2, &served) => {}
-                    () = token.cancelled() => {}
-                }
+                follow(cx2.main().clone(), Arc::new(Watched::new(hub, served)), Shutdown::from(token)).await;
             });
         }
     }
+}
 
-    async fn watch(&self, cx: &Context, served: &Served) {
-        let mut pause = RETRY;
-        let mut failures = 0;
-        loop {
-            match self.list(cx, served).await {
-                Ok(version) => {
-                    (pause, failures) = (RETRY, 0);
-                    self.shared.synced.lock().insert((served.group.clone(), served.plural.clone()));
-                    self.stream(cx, served, version).await;
-                }
-                Err(error) => {
-                    tracing::debug!(resource = %served.group_resource(), %error, "metadata list failed");
-                    failures += 1;
-                    if failures == GIVE_UP {
-                        // One broken resource must not keep everything else from being collected.
-                        tracing::warn!(resource = %served.group_resource(), %error, "going on without its objects");
-                        self.shared.synced.lock().insert((served.group.clone(), served.plural.clone()));
-                    }
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(RETRY_MAX);
-                }
-            }
-        }
+/// Follows one resource for the hub.
+struct Watched {
+    hub: Hub,
+    served: Served,
+    /// What was listed so far, while it is.
+    listing: Mutex<Option<Vec<Meta>>>,
+    failures: AtomicU32,
+}
+
+impl Watched {
+    fn new(hub: Hub, served: Served) -> Self {
+        Self { hub, served, listing: Mutex::default(), failures: AtomicU32::new(0) }
     }
 
-    async fn list(&self, cx: &Context, served: &Served) -> Result<String, RestError> {
-        let mut all = Vec::new();
-        let mut next: Option<String> = None;
-        let path = served.path(None);
-        loop {
-            let token = next.take().map(|n| format!("&continue={n}")).unwrap_or_default();
-            let uri = format!("{path}?limit={PAGE}{token}");
-            let page: PartialList = cx.main().request(request(&uri, LIST)?).await?;
-            all.extend(page.items.into_iter().map(|p| p.metadata));
-            next = page.metadata.next.filter(|n| !n.is_empty());
-            if next.is_none() {
-                all.shrink_to_fit();
-                self.tell(served, &Change::Listed(all));
-                return Ok(page.metadata.resource_version);
-            }
-        }
+    fn now_synced(&self) {
+        self.hub.shared.synced.lock().insert((self.served.group.clone(), self.served.plural.clone()));
+    }
+}
+
+fn read(object: Raw<'_>) -> Result<Meta, String> {
+    match object {
+        Raw::Json(text) => serde_json::from_str::<Partial>(text).map(|o| o.metadata).map_err(|error| error.to_string()),
+        Raw::Protobuf(raw) => wire::read::<Partial>(raw).map(|o| o.metadata),
+    }
+}
+
+impl Follower for Watched {
+    fn path(&self) -> String {
+        self.served.path(None)
     }
 
-    /// Watch from a version until that is no longer possible.
-    async fn stream(&self, cx: &Context, served: &Served, mut version: String) {
-        let path = served.path(None);
-        let mut failures = 0u32;
-        while failures < 3 {
-            let timeout = 300 + rand::random_range(0..300);
-            let uri = format!(
-                "{path}?watch=true&allowWatchBookmarks=true&timeoutSeconds={timeout}&resourceVersion={version}"
-            );
-            let Ok(request) = request(&uri, ONE) else { return };
-            let stream = match cx.main().request_events::<Partial>(request).await {
-                Ok(stream) => stream,
-                Err(kube::Error::Api(s)) if s.code == 410 => return,
-                Err(_) => {
-                    failures += 1;
-                    tokio::time::sleep(RETRY).await;
-                    continue;
-                }
-            };
-            pin_mut!(stream);
-            while let Some(event) = stream.try_next().await.transpose() {
-                let change = match event {
-                    Ok(WatchEvent::Added(o) | WatchEvent::Modified(o)) => Change::Applied(o.metadata),
-                    Ok(WatchEvent::Deleted(o)) => Change::Deleted(o.metadata),
-                    Ok(WatchEvent::Bookmark(b)) => {
-                        version = b.metadata.resource_version;
-                        continue;
-                    }
-                    Ok(WatchEvent::Error(_)) => return,
-                    Err(_) => {
-                        failures += 1;
-                        break;
-                    }
-                };
-                failures = 0;
-                if let Change::Applied(m) | Change::Deleted(m) = &change {
-                    version.clone_from(&m.resource_version);
-                }
-                self.tell(served, &change);
-            }
+    fn kind(&self) -> String {
+        self.served.kind.clone()
+    }
+
+    fn formats(&self) -> Formats {
+        Formats { watch: Some(ONE), list: Some(LIST) }
+    }
+
+    fn begin(&self) {
+        *self.listing.lock() = Some(Vec::new());
+    }
+
+    fn put(&self, object: Raw<'_>) -> Result<String, String> {
+        let meta = read(object)?;
+        let version = meta.resource_version.clone();
+        if let Some(listing) = &mut *self.listing.lock() {
+            listing.push(meta);
+            return Ok(version);
+        }
+        self.hub.tell(&self.served, &Change::Applied(meta));
+        Ok(version)
+    }
+
+    fn remove(&self, object: Raw<'_>) -> Result<String, String> {
+        let meta = read(object)?;
+        let version = meta.resource_version.clone();
+        self.hub.tell(&self.served, &Change::Deleted(meta));
+        Ok(version)
+    }
+
+    fn listed(&self) {
+        if let Some(all) = self.listing.lock().take() {
+            self.hub.tell(&self.served, &Change::Listed(all));
+        }
+        self.failures.store(0, Ordering::Relaxed);
+        self.now_synced();
+    }
+
+    fn failed(&self, error: &str) {
+        tracing::debug!(resource = %self.served.group_resource(), %error, "metadata list or watch failed");
+        if self.failures.fetch_add(1, Ordering::Relaxed) + 1 == GIVE_UP {
+            // One broken resource must not keep everything else from being collected.
+            tracing::warn!(resource = %self.served.group_resource(), %error, "going on without its objects");
+            self.now_synced();
         }
     }
 }
@@ -369,10 +376,6 @@ fn same<M: Metadata>(old: &M, new: &M) -> bool {
         && old.deleted() == new.deleted()
 }
 
-fn request(uri: &str, accept: &str) -> Result<http::Request<Vec<u8>>, RestError> {
-    http::Request::get(uri).header(http::header::ACCEPT, accept).body(Vec::new()).map_err(RestError::other)
-}
-
 /// Resources that can be listed, watched and deleted; events are not worth watching.
 fn collectable(s: &Served) -> bool {
     s.can("list") && s.can("watch") && s.can("delete") && s.plural != "events"
@@ -383,4 +386,24 @@ fn defines_resources(s: &Served) -> bool {
         (s.group.as_str(), s.plural.as_str()),
         ("apiextensions.k8s.io", "customresourcedefinitions") | ("apiregistration.k8s.io", "apiservices")
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn both_forms_say_the_same() {
+        let object = json!({"metadata": {"name": "n", "namespace": "ns", "uid": "u", "resourceVersion": "7", "finalizers": ["f"],
+            "deletionTimestamp": "2026-01-02T03:04:05Z", "ownerReferences": [
+                {"apiVersion": "v1", "kind": "K", "name": "o", "uid": "ou", "blockOwnerDeletion": true},
+                {"apiVersion": "v1", "kind": "K", "name": "p", "uid": "pu"}]}});
+        let schema = proto::schema::kind("meta.k8s.io", "v1", "PartialObjectMetadata").expect("a known kind");
+        let bytes = proto::protobuf::encode(schema, &object);
+        let text = object.to_string();
+        let [a, b] = [Raw::Json(&text), Raw::Protobuf(&bytes)].map(|raw| read(raw).expect("metadata"));
+        assert_eq!(a, b);
+        assert_eq!((&*a.uid, a.owner_references.len(), a.deletion_timestamp.is_some()), ("u", 2, true));
+    }
 }

@@ -7,6 +7,7 @@ use kube::Resource;
 use shared::informer::{Cached, Object};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 /// What controllers read of an object's metadata, however a cache holds it.
 pub trait Metadata {
@@ -30,6 +31,16 @@ pub trait Metadata {
     fn created(&self) -> Option<&Time>;
     /// When its deletion was asked for, and what it was given to end is over.
     fn deleted(&self) -> Option<&Time>;
+
+    /// The name, to hold; empty without one.
+    fn held_name(&self) -> Arc<str> {
+        self.name().unwrap_or_default().into()
+    }
+
+    /// The uid, to hold; empty without one.
+    fn held_uid(&self) -> Arc<str> {
+        self.uid().unwrap_or_default().into()
+    }
 }
 
 impl Metadata for ObjectMeta {

@@ -92,6 +92,14 @@ impl Metadata for Meta {
     fn deleted(&self) -> Option<&Time> {
         self.deletion_timestamp.as_ref()
     }
+
+    fn held_name(&self) -> Arc<str> {
+        self.name.clone().unwrap_or_default()
+    }
+
+    fn held_uid(&self) -> Arc<str> {
+        self.uid.clone().unwrap_or_default()
+    }
 }
 
 /// What controllers read of a pod's specification. Reads as its [`Template`], besides what it has for itself.

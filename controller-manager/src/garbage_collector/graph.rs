@@ -13,7 +13,7 @@ use serde::Deserialize;
 pub type Uid = Arc<str>;
 
 /// A reference to an owner.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Owner {
     /// Group and version.

@@ -122,9 +122,9 @@ fn seen(api_version: &Arc<str>, kind: &Arc<str>, meta: &Meta) -> Seen {
             api_version: Arc::clone(api_version),
             kind: Arc::clone(kind),
             namespace: common(&meta.namespace),
-            name: meta.name.as_str().into(),
+            name: Arc::clone(&meta.name),
         },
-        uid: meta.uid.as_str().into(),
+        uid: Arc::clone(&meta.uid),
         owners: meta.owner_references.clone(),
         deleting: meta.deletion_timestamp.is_some(),
         foreground: has(FOREGROUND),
@@ -149,7 +149,7 @@ impl Collector {
             Change::Listed(metas) => {
                 let mut gone: std::collections::HashSet<Uid> = graph.of_kind(&api_version, &kind).cloned().collect();
                 for meta in metas {
-                    gone.remove(meta.uid.as_str());
+                    gone.remove(&meta.uid);
                     add(graph.observe(seen(&api_version, &kind, meta)));
                 }
                 for uid in gone {

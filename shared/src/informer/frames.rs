@@ -29,11 +29,12 @@ const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 /// Why an object cannot be read.
-pub(super) type Broken = String;
+pub type Broken = String;
 
 /// An object as it came.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Raw<'a> {
+pub enum Raw<'a> {
+    /// The text.
     Json(&'a str),
     /// Without its envelope.
     Protobuf(&'a [u8]),
@@ -80,16 +81,15 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// Begins a watch.
+    /// Begins a watch; `format` is what to ask for, if not the API's own JSON.
     pub(super) async fn open(
         client: &Client,
         request: http::Request<Vec<u8>>,
-        protobuf: bool,
+        format: Option<&'static str>,
     ) -> Result<Self, Refusal> {
         let mut request = request.map(Body::from);
-        if protobuf {
-            let both = HeaderValue::from_static("application/vnd.kubernetes.protobuf, application/json");
-            request.headers_mut().insert(ACCEPT, both);
+        if let Some(format) = format {
+            request.headers_mut().insert(ACCEPT, HeaderValue::from_static(format));
         }
         let response = client.send(request).await.map_err(failed)?;
         let kind = response.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();

@@ -5,6 +5,7 @@
 //! Objects are shared as `Arc`s and must never be copied into other caches. Handlers run on the watch task: they
 //! enqueue keys and return, they never block and never call the API.
 
+mod follow;
 mod frames;
 mod intern;
 mod reflector;
@@ -27,8 +28,10 @@ use tokio::sync::watch;
 
 use crate::run::{Shutdown, TaskGroup};
 
-use frames::{Broken, Raw};
+pub use follow::{Follower, follow};
+pub use frames::{Broken, Raw};
 pub use intern::{Interned, Memo, Signature, Text};
+pub use reflector::Formats;
 use reflector::{Cache, Put, Reflector};
 use store::Key;
 pub use store::Store;
@@ -211,8 +214,9 @@ impl<K: Cached> Cache for Informer<K> {
         self.0.store.resource_version()
     }
 
-    fn reads_protobuf(&self) -> bool {
-        self.0.from_protobuf.get().is_some()
+    fn formats(&self) -> Formats {
+        const BOTH: &str = "application/vnd.kubernetes.protobuf, application/json";
+        Formats { watch: self.0.from_protobuf.get().map(|_| BOTH), list: None }
     }
 
     fn is_empty(&self) -> bool {

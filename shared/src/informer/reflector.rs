@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
+use http::header::{ACCEPT, HeaderValue};
 use kube::Client;
 use kube::api::{ListParams, WatchParams};
 use kube::core::Request;
@@ -25,6 +26,15 @@ const PAGE: u32 = 500;
 const FIRST_DELAY: Duration = Duration::from_millis(200);
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
 
+/// The media types that are asked for; none for the API's own JSON.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Formats {
+    /// Of watches.
+    pub watch: Option<&'static str>,
+    /// Of lists in pages; JSON in any case.
+    pub list: Option<&'static str>,
+}
+
 /// What was put or removed.
 pub(super) struct Put {
     pub(super) key: Key,
@@ -39,14 +49,20 @@ pub(super) trait Cache: Send + Sync {
     fn scope(&self) -> &Scope;
     /// Up to which revision the store is complete.
     fn revision(&self) -> String;
-    /// Whether watches shall speak protobuf.
-    fn reads_protobuf(&self) -> bool;
+    /// What watches and lists ask for.
+    fn formats(&self) -> Formats;
+    /// A list begins.
+    fn begin_list(&self) {}
     fn put(&self, object: Raw<'_>) -> Result<Put, Broken>;
     fn remove(&self, object: Raw<'_>) -> Result<Put, Broken>;
     fn is_empty(&self) -> bool;
     /// Drops what the list did not name (if it may hold any such), and opens the latch.
     fn finish_list(&self, seen: Option<&HashSet<Key>>, revision: String);
     fn advance(&self, revision: String);
+    /// A list or a watch failed.
+    fn failed(&self, error: &str) {
+        tracing::warn!(kind = self.kind(), %error, "Failed to list or watch");
+    }
     /// True on the first call.
     fn first_start(&self) -> bool;
     /// Becomes true with the initial list.
@@ -97,7 +113,7 @@ impl Reflector {
                 }
                 End::Failed(error) => {
                     self.failures = self.failures.saturating_add(1);
-                    tracing::warn!(kind = self.cache.kind(), %error, "Failed to list or watch");
+                    self.cache.failed(&error);
                 }
             }
             let delay = self.delay();
@@ -144,12 +160,11 @@ impl Reflector {
             send_initial_events: initial.is_some(),
         };
         let version = if initial.is_some() { String::new() } else { self.cache.revision() };
-        let protobuf = self.cache.reads_protobuf();
         let request = match self.cache.request().watch(&params, &version) {
             Ok(request) => request,
             Err(error) => return End::Failed(error.to_string()),
         };
-        let mut frames = match Frames::open(&self.client, request, protobuf).await {
+        let mut frames = match Frames::open(&self.client, request, self.cache.formats().watch).await {
             Ok(frames) => frames,
             Err(why) => return refusal(why, initial.is_some()),
         };
@@ -165,6 +180,7 @@ impl Reflector {
     async fn receive_initial(&mut self, frames: &mut Frames) -> Result<(), End> {
         // Where nothing was before, nothing can be left over.
         let fresh = self.cache.is_empty();
+        self.cache.begin_list();
         let mut seen = HashSet::new();
         loop {
             let frame = frames.next().await.map_err(|why| refusal(why, true))?;
@@ -230,8 +246,12 @@ impl Reflector {
             ..ListParams::default()
         };
         let mut seen = HashSet::new();
+        self.cache.begin_list();
         loop {
-            let request = self.cache.request().list(&params).map_err(|error| End::Failed(error.to_string()))?;
+            let mut request = self.cache.request().list(&params).map_err(|error| End::Failed(error.to_string()))?;
+            if let Some(format) = self.cache.formats().list {
+                request.headers_mut().insert(ACCEPT, HeaderValue::from_static(format));
+            }
             let page: Page = match self.client.request(request).await {
                 Ok(page) => page,
                 Err(kube::Error::Api(status)) => {
