@@ -153,7 +153,9 @@ impl Executor {
         }
         uncreated += left.len();
         if let Some(e) = expectations {
-            left.for_each(|_| e.created(key));
+            for _ in left {
+                e.created(key);
+            }
         }
         (failure, uncreated)
     }

@@ -51,18 +51,17 @@ impl Expectations {
         }
     }
 
-    /// A creation was seen, or failed.
-    pub fn created(&self, key: &Key) {
-        if let Some(p) = self.pending.lock().get_mut(key) {
+    /// A creation was seen, or failed. True when that was the last of what was expected.
+    pub fn created(&self, key: &Key) -> bool {
+        self.pending.lock().get_mut(key).is_some_and(|p| {
             p.adds -= 1;
-        }
+            p.adds == 0 && p.deletes.is_empty()
+        })
     }
 
-    /// A deletion (or its start) was seen, or failed.
-    pub fn deleted(&self, key: &Key, uid: &str) {
-        if let Some(p) = self.pending.lock().get_mut(key) {
-            p.deletes.remove(uid);
-        }
+    /// A deletion (or its start) was seen, or failed. True when that was the last of what was expected.
+    pub fn deleted(&self, key: &Key, uid: &str) -> bool {
+        self.pending.lock().get_mut(key).is_some_and(|p| p.deletes.remove(uid) && p.deletes.is_empty() && p.adds <= 0)
     }
 
     /// The key's object is gone.
@@ -81,11 +80,12 @@ mod tests {
         assert!(e.satisfied(&key, t0));
         e.expect(&key, 2, ["u1".to_owned()], t0);
         assert!(!e.satisfied(&key, t0));
-        e.created(&key);
-        e.created(&key);
+        assert!(!e.created(&key));
+        assert!(!e.created(&key));
         assert!(!e.satisfied(&key, t0), "a deletion is still out");
-        e.deleted(&key, "other");
-        e.deleted(&key, "u1");
+        assert!(!e.deleted(&key, "other"));
+        assert!(e.deleted(&key, "u1"), "the last");
+        assert!(!e.deleted(&key, "u1"), "once");
         assert!(e.satisfied(&key, t0));
         e.expect(&key, 1, [], t0);
         assert!(e.satisfied(&key, t0 + EXPIRY + Duration::from_secs(1)));

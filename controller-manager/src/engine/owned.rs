@@ -1,10 +1,14 @@
 //! The ties between sets and the objects they own: who is woken when a pod changes, and who gets to keep it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use parking_lot::Mutex;
 use shared::informer::{Event, Informer, Object, Store};
 use shared::workqueue::Queue;
+use tokio::time::Instant;
 
 use super::action::object_path;
 use super::claim::claim;
@@ -30,6 +34,37 @@ pub fn resolve<K: Object>(store: &Store<K>, namespace: &str, reference: &OwnerRe
     store.get(namespace, &reference.name).filter(|o| o.meta().uid.as_deref() == Some(reference.uid.as_str()))
 }
 
+/// How often a set is looked at, at the most, because of its pods: each look goes over all of them, and when very many
+/// change at once each change would bring one.
+const PACE: Duration = Duration::from_millis(100);
+/// Sets whose last look is remembered, before those are forgotten that were looked at long ago.
+const REMEMBERED: usize = 1024;
+
+/// Wakes the keys of a queue: the first time at once, and then not before [`PACE`] has passed.
+struct Paced {
+    queue: Queue<Key>,
+    /// When each was looked at last, or will be next.
+    looks: Mutex<HashMap<Key, Instant>>,
+}
+
+impl Paced {
+    fn wake(&self, key: Key) {
+        let now = Instant::now();
+        let mut looks = self.looks.lock();
+        let due = match looks.get(&key) {
+            Some(next) if *next > now => return,
+            Some(last) => (*last + PACE).max(now),
+            None => now,
+        };
+        if looks.len() >= REMEMBERED {
+            looks.retain(|_, look| *look + PACE > now);
+        }
+        looks.insert(key.clone(), due);
+        drop(looks);
+        self.queue.add_after(key, due - now);
+    }
+}
+
 /// Wakes the sets of one kind when their pods change.
 pub struct PodWatch<K: Selecting> {
     /// The sets.
@@ -45,37 +80,38 @@ pub struct PodWatch<K: Selecting> {
 impl<K: Selecting> PodWatch<K> {
     /// Listen to the pods.
     pub fn listen(self, pods: &Informer<Pod>) {
-        pods.add_handler(move |event| self.on(event));
+        let paced = Paced { queue: self.queue.clone(), looks: Mutex::default() };
+        pods.add_handler(move |event| self.on(event, &paced));
     }
 
-    fn on(&self, event: &Event<Pod>) {
+    fn on(&self, event: &Event<Pod>, paced: &Paced) {
         match event {
-            Event::Added(pod) if object::deleting(&pod.metadata) => self.gone(pod),
+            Event::Added(pod) if object::deleting(&pod.metadata) => self.gone(pod, paced),
             Event::Added(pod) => {
                 if let Some(set) = self.owner(pod) {
                     let key = Key::of(set.meta());
-                    self.expectations.created(&key);
-                    self.queue.add(key);
+                    let all_seen = self.expectations.created(&key);
+                    self.seen(key, all_seen, paced);
                 } else if object::controller_of(&pod.metadata).is_none() {
                     self.wake_takers(pod);
                 }
             }
             Event::Updated { old, new } => {
                 if object::deleting(&new.metadata) {
-                    self.gone(new);
+                    self.gone(new, paced);
                     return;
                 }
                 let same = pods::owner_uid(old) == pods::owner_uid(new);
                 if !same {
-                    self.wake_owner(old);
+                    self.wake_owner(old, paced);
                 }
                 if object::controller_of(&new.metadata).is_some() {
-                    self.wake_owner(new);
+                    self.wake_owner(new, paced);
                 } else if !same || old.metadata.labels != new.metadata.labels {
                     self.wake_takers(new);
                 }
             }
-            Event::Deleted(pod) => self.gone(pod),
+            Event::Deleted(pod) => self.gone(pod, paced),
         }
     }
 
@@ -83,17 +119,22 @@ impl<K: Selecting> PodWatch<K> {
         resolve(self.sets.store(), object::namespace(&pod.metadata), object::controller_of(&pod.metadata)?)
     }
 
-    fn wake_owner(&self, pod: &Pod) {
+    /// What this controller waited for goes on at once; anything else at its pace.
+    fn seen(&self, key: Key, all_expected: bool, paced: &Paced) {
+        if all_expected { self.queue.add(key) } else { paced.wake(key) }
+    }
+
+    fn wake_owner(&self, pod: &Pod, paced: &Paced) {
         if let Some(set) = self.owner(pod) {
-            self.queue.add(Key::of(set.meta()));
+            paced.wake(Key::of(set.meta()));
         }
     }
 
-    fn gone(&self, pod: &Pod) {
+    fn gone(&self, pod: &Pod, paced: &Paced) {
         if let Some(set) = self.owner(pod) {
             let key = Key::of(set.meta());
-            self.expectations.deleted(&key, object::uid(&pod.metadata));
-            self.queue.add(key);
+            let all_seen = self.expectations.deleted(&key, object::uid(&pod.metadata));
+            self.seen(key, all_seen, paced);
         }
     }
 

@@ -2,7 +2,6 @@
 //!
 //! The monitor is a pure state machine: the driver calls [`Monitor::tick`] with what it sees and the time.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -126,7 +125,8 @@ impl Monitor {
     /// Look at every node once.
     pub fn tick(&mut self, world: &World<'_>, now: Timestamp) -> Vec<Action> {
         let mut actions = self.arrivals_and_departures(world, now);
-        let mut readiness: HashMap<&str, Option<String>> = HashMap::new();
+        let zones: Vec<String> = world.nodes.iter().map(|n| zone_of(n)).collect();
+        let mut readiness: Vec<Option<&str>> = Vec::with_capacity(world.nodes.len());
         let mut written: HashSet<&str> = HashSet::new();
         for node in world.nodes {
             let name = object::name(&node.metadata);
@@ -135,18 +135,17 @@ impl Monitor {
             if let Some(patch) = silent.then(|| unknown_conditions(node, now)).flatten() {
                 actions.push(patch);
                 written.insert(name);
-                status = Some("Unknown".into());
+                status = Some("Unknown");
             }
-            actions.extend(self.follow_readiness(node, status.as_deref(), world));
-            readiness.insert(name, status);
+            actions.extend(self.follow_readiness(node, status, world));
+            readiness.push(status);
         }
-        let states = self.zone_states(world.nodes, &readiness);
-        let all_down = !states.is_empty() && states.values().all(|s| *s == ZoneState::FullDisruption);
-        for node in world.nodes {
-            let name = object::name(&node.metadata);
-            let status = readiness.get(name).cloned().flatten();
-            let evict = self.may_evict(node, status.as_deref(), all_down);
-            if let Some(taints) = desired_taints(node, status.as_deref(), evict, now) {
+        let states = self.zone_states(&zones, &readiness);
+        let all_down = !states.is_empty() && states.values().all(|(s, _)| *s == ZoneState::FullDisruption);
+        for ((node, status), zone) in world.nodes.iter().zip(&readiness).zip(&zones) {
+            let (name, status) = (object::name(&node.metadata), *status);
+            let evict = self.may_evict(node, zone, status, all_down);
+            if let Some(taints) = desired_taints(node, status, evict, now) {
                 // The status patch above moved the resourceVersion; its watch event brings the node back here.
                 if !written.contains(name) {
                     actions.push(taint_patch(node, &taints));
@@ -174,20 +173,20 @@ impl Monitor {
             }
         }
         for node in world.nodes {
-            let name = object::name(&node.metadata).to_owned();
-            let uid = object::uid(&node.metadata).to_owned();
-            if let Entry::Vacant(slot) = self.health.entry(name.clone()) {
-                let text = format!("Node {name} event: Registered Node {name} in Controller");
-                actions.push(Action::normal(&node_reference(&name, &uid), "RegisteredNode", text));
-                let health = Health {
-                    heartbeat: heartbeat(node),
-                    renewed: (world.renewed)(&name),
-                    probed: now,
-                    was_ready: ready_status(node).as_deref() == Some("True"),
-                    mark_pods: false,
-                };
-                slot.insert((uid, health));
+            let (name, uid) = (object::name(&node.metadata), object::uid(&node.metadata));
+            if self.health.contains_key(name) {
+                continue;
             }
+            let text = format!("Node {name} event: Registered Node {name} in Controller");
+            actions.push(Action::normal(&node_reference(name, uid), "RegisteredNode", text));
+            let health = Health {
+                heartbeat: heartbeat(node),
+                renewed: (world.renewed)(name),
+                probed: now,
+                was_ready: ready_status(node) == Some("True"),
+                mark_pods: false,
+            };
+            self.health.insert(name.to_owned(), (uid.to_owned(), health));
         }
         actions
     }
@@ -230,18 +229,19 @@ impl Monitor {
         actions
     }
 
-    fn zone_states(
+    /// How each zone fares, and how many nodes it has.
+    fn zone_states<'z>(
         &self,
-        nodes: &[Arc<Node>],
-        readiness: &HashMap<&str, Option<String>>,
-    ) -> HashMap<String, ZoneState> {
-        let mut counts: HashMap<String, (usize, usize)> = HashMap::new();
-        for node in nodes {
-            let up = readiness.get(object::name(&node.metadata)).cloned().flatten().as_deref() == Some("True");
-            let (ready, not_ready) = counts.entry(zone_of(node)).or_default();
-            if up { *ready += 1 } else { *not_ready += 1 }
+        zones: &'z [String],
+        readiness: &[Option<&str>],
+    ) -> HashMap<&'z str, (ZoneState, usize)> {
+        let mut counts: HashMap<&str, (usize, usize)> = HashMap::new();
+        for (zone, status) in zones.iter().zip(readiness) {
+            let (ready, not_ready) = counts.entry(zone).or_default();
+            if *status == Some("True") { *ready += 1 } else { *not_ready += 1 }
         }
-        counts.into_iter().map(|(zone, (ready, not_ready))| (zone, self.zone_state(ready, not_ready))).collect()
+        let state = |(zone, (ready, not_ready))| (zone, (self.zone_state(ready, not_ready), ready + not_ready));
+        counts.into_iter().map(state).collect()
     }
 
     fn zone_state(&self, ready: usize, not_ready: usize) -> ZoneState {
@@ -258,16 +258,16 @@ impl Monitor {
 
     /// Keep the NoExecute taint a node has, or queue it for one. Nothing is evicted when every zone is down: then it
     /// is more likely us who lost the network.
-    fn may_evict(&mut self, node: &Node, status: Option<&str>, all_down: bool) -> bool {
+    fn may_evict(&mut self, node: &Node, zone: &str, status: Option<&str>, all_down: bool) -> bool {
         let name = object::name(&node.metadata);
         let unready = matches!(status, Some("False" | "Unknown"));
         let tainted =
             nodes::taints(node).iter().any(|t| t.effect == "NoExecute" && (t.key == NOT_READY || t.key == UNREACHABLE));
-        let zone = self.zones.entry(zone_of(node)).or_insert_with(|| Zone {
-            tokens: 1.0,
-            filled: Timestamp::UNIX_EPOCH,
-            waiting: BTreeSet::new(),
-        });
+        if !self.zones.contains_key(zone) {
+            let new = Zone { tokens: 1.0, filled: Timestamp::UNIX_EPOCH, waiting: BTreeSet::new() };
+            self.zones.insert(zone.to_owned(), new);
+        }
+        let Some(zone) = self.zones.get_mut(zone) else { return false };
         if unready && !tainted && !all_down {
             zone.waiting.insert(name.to_owned());
         } else {
@@ -280,19 +280,20 @@ impl Monitor {
     fn drain_zones(
         &mut self,
         world: &World<'_>,
-        states: &HashMap<String, ZoneState>,
+        states: &HashMap<&str, (ZoneState, usize)>,
         all_down: bool,
-        readiness: &HashMap<&str, Option<String>>,
+        readiness: &[Option<&str>],
         written: &HashSet<&str>,
         now: Timestamp,
         actions: &mut Vec<Action>,
     ) {
         for (name, zone) in &mut self.zones {
-            let size = world.nodes.iter().filter(|n| zone_of(n) == *name).count();
-            let rate = match states.get(name) {
+            let rate = match states.get(name.as_str()) {
                 _ if all_down => 0.0,
-                Some(ZoneState::PartialDisruption) if size > self.config.large_zone => self.config.secondary_rate,
-                Some(ZoneState::PartialDisruption) => 0.0,
+                Some((ZoneState::PartialDisruption, size)) if *size > self.config.large_zone => {
+                    self.config.secondary_rate
+                }
+                Some((ZoneState::PartialDisruption, _)) => 0.0,
                 _ => self.config.eviction_rate,
             };
             let elapsed = now.duration_since(zone.filled).as_secs_f64().max(0.0);
@@ -301,10 +302,12 @@ impl Monitor {
             while rate > 0.0 && zone.tokens >= 1.0 {
                 let Some(next) = zone.waiting.iter().find(|n| !written.contains(n.as_str())).cloned() else { break };
                 zone.waiting.remove(&next);
-                let Some(node) = world.nodes.iter().find(|n| object::name(&n.metadata) == next) else { continue };
+                let at = world.nodes.iter().position(|n| object::name(&n.metadata) == next);
+                let Some((node, status)) = at.and_then(|at| Some((world.nodes.get(at)?, *readiness.get(at)?))) else {
+                    continue;
+                };
                 zone.tokens -= 1.0;
-                let status = readiness.get(next.as_str()).cloned().flatten();
-                if let Some(taints) = desired_taints(node, status.as_deref(), true, now) {
+                if let Some(taints) = desired_taints(node, status, true, now) {
                     // Replaces the NoSchedule-only patch of the same node in this tick.
                     let patch = taint_patch(node, &taints);
                     actions.retain(|a| !same_target(a, &patch));
@@ -330,8 +333,8 @@ fn node_reference(name: &str, uid: &str) -> ObjectReference {
     }
 }
 
-fn ready_status(node: &Node) -> Option<String> {
-    nodes::condition(node, "Ready").map(|c| c.status.clone())
+fn ready_status(node: &Node) -> Option<&str> {
+    nodes::condition(node, "Ready").map(|c| c.status.as_str())
 }
 
 fn heartbeat(node: &Node) -> Option<Timestamp> {
