@@ -20,4 +20,4 @@ fi
 cargo build --workspace --locked --bins
 bin=$CARGO_TARGET_DIR/debug
 e2e/images/build.sh "${CACHE:-$HOME/.cache/ironclad}/images" "$bin/cluster"
-BINARIES=$bin cargo test --workspace --locked --test cluster -- --test-threads=1 --nocapture
+BINARIES=$bin cargo test --workspace --locked --test autoscaling --test cluster -- --test-threads=1 --nocapture

@@ -49,6 +49,33 @@ impl World {
 
     /// The same with more flags.
     pub async fn start_with(binary: &str, flags: &[&str]) -> anyhow::Result<Self> {
+        Self::launch(binary, |_, _| Ok(flags.iter().map(|flag| (*flag).to_owned()).collect())).await
+    }
+
+    /// With what it takes to pass requests on to other servers.
+    #[allow(dead_code, reason = "one test has another server")]
+    pub async fn start_behind_a_proxy(binary: &str) -> anyhow::Result<Self> {
+        let flags = |dir: &Path, pki: &Pki| {
+            let (certificate, key) = pki.pair(&Identity::Alice).context("alice has a certificate")?;
+            fs::write(dir.join("proxy.crt"), certificate)?;
+            fs::write(dir.join("proxy.key"), key)?;
+            let file = |name: &str| dir.join(name).display().to_string();
+            Ok(vec![
+                format!("--proxy-client-cert-file={}", file("proxy.crt")),
+                format!("--proxy-client-key-file={}", file("proxy.key")),
+                format!("--requestheader-client-ca-file={}", file("ca.crt")),
+                "--requestheader-allowed-names=alice".to_owned(),
+                "--requestheader-username-headers=X-Remote-User".to_owned(),
+                "--requestheader-group-headers=X-Remote-Group".to_owned(),
+            ])
+        };
+        Self::launch(binary, flags).await
+    }
+
+    async fn launch(
+        binary: &str,
+        more: impl FnOnce(&Path, &Pki) -> anyhow::Result<Vec<String>>,
+    ) -> anyhow::Result<Self> {
         let memory = Path::new("/dev/shm");
         let base = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let dir = base.join(format!("apiserver-bench-{}", std::process::id()));
@@ -71,7 +98,7 @@ impl World {
             format!("--service-account-key-file={}", file("sa.key")),
             format!("--service-account-signing-key-file={}", file("sa.key")),
         ]);
-        command.args(flags);
+        command.args(more(&dir, &pki)?);
         let began = Instant::now();
         let server = Process::start(&mut command, &dir.join("server.log")).context("the server does not start")?;
         let mut world = Self { dir, etcd, server, etcd_port, port, pki, start: (0.0, 0.0) };
@@ -94,6 +121,12 @@ impl World {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+    }
+
+    /// The certificates.
+    #[allow(dead_code, reason = "one test has another server")]
+    pub fn pki(&self) -> &Pki {
+        &self.pki
     }
 
     /// A connection of its own, as the administrator.

@@ -25,6 +25,11 @@ pub struct Manager {
 impl Manager {
     /// Starts it against the server of `world`. Nodes may stay silent for long: nobody runs them.
     pub fn start(world: &World, binary: &str) -> anyhow::Result<Self> {
+        Self::start_with(world, binary, &[])
+    }
+
+    /// With more flags.
+    pub fn start_with(world: &World, binary: &str, more: &[&str]) -> anyhow::Result<Self> {
         let config = world.kubeconfig()?;
         let log = fs::File::create(config.with_file_name("manager.log"))?;
         let since = Instant::now();
@@ -33,6 +38,7 @@ impl Manager {
             .arg(format!("--kubeconfig={}", config.display()))
             .args(["--leader-elect=false", "--secure-port=0", "--kube-api-qps=100000", "--kube-api-burst=100000"])
             .args(["--node-monitor-grace-period=3h", "--node-startup-grace-period=3h"])
+            .args(more)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
