@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Endpoints, Node};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Client;
 use parking_lot::Mutex;
@@ -78,9 +78,13 @@ impl Context {
     #[must_use]
     pub fn new(clients: Clients, tasks: TaskGroup, shutdown: Shutdown, settings: Settings, host: String) -> Self {
         let factory = Factory::new(clients.main.clone(), tasks.clone(), shutdown.clone());
-        factory.informer::<Node>().set_transform(slim::node);
-        factory.informer::<Node>().read_protobuf(wire::node);
-        factory.informer::<Lease>().read_protobuf(wire::read);
+        factory.prepare(|nodes: &Informer<Node>| {
+            nodes.set_transform(slim::node);
+            nodes.read_protobuf(wire::node);
+        });
+        factory.prepare(|leases: &Informer<Lease>| leases.read_protobuf(wire::read));
+        factory.prepare(|slices: &Informer<EndpointSlice>| slices.read_protobuf(wire::read));
+        factory.prepare(|endpoints: &Informer<Endpoints>| endpoints.read_protobuf(wire::read));
         let hub = metadata::Hub::default();
         let inner = Inner {
             main: clients.main,

@@ -289,6 +289,17 @@ impl<K: Cached> Informer<K> {
     }
 }
 
+impl Made {
+    fn informer<K: Cached>(&mut self, scope: Scope) -> Informer<K> {
+        let informer = Informer::new(scope);
+        if let Some(prepare) = self.prepare.get(&TypeId::of::<K>()) {
+            prepare(&informer);
+        }
+        self.all.push(Arc::new(informer.clone()));
+        informer
+    }
+}
+
 /// Makes informers, one per kind, shared by everybody in the process.
 #[derive(Clone)]
 pub struct Factory {
@@ -298,8 +309,12 @@ pub struct Factory {
     made: Arc<Mutex<Made>>,
 }
 
+type Prepare = Box<dyn Fn(&dyn Any) + Send + Sync>;
+
 #[derive(Default)]
 struct Made {
+    /// What is done to a new informer of a kind.
+    prepare: HashMap<TypeId, Prepare>,
     shared: HashMap<TypeId, Box<dyn Any + Send + Sync>>,
     all: Vec<Arc<dyn Cache>>,
 }
@@ -317,17 +332,20 @@ impl Factory {
         if let Some(informer) = known {
             return informer.clone();
         }
-        let informer = Informer::new(Scope::default());
+        let informer = made.informer(Scope::default());
         made.shared.insert(TypeId::of::<K>(), Box::new(informer.clone()));
-        made.all.push(Arc::new(informer.clone()));
         informer
+    }
+
+    /// Has this done to every informer of `K` that is made from now on: how objects of the kind are read and held.
+    pub fn prepare<K: Cached>(&self, with: impl Fn(&Informer<K>) + Send + Sync + 'static) {
+        let prepare: Prepare = Box::new(move |made| made.downcast_ref::<Informer<K>>().into_iter().for_each(&with));
+        self.made.lock().prepare.insert(TypeId::of::<K>(), prepare);
     }
 
     /// An informer of its own for a part of the objects of `K`.
     pub fn informer_in<K: Cached>(&self, scope: Scope) -> Informer<K> {
-        let informer = Informer::new(scope);
-        self.made.lock().all.push(Arc::new(informer.clone()));
-        informer
+        self.made.lock().informer(scope)
     }
 
     /// Starts every informer that was asked for and does not run yet.
