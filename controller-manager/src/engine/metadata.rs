@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use kube::Resource as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Resource as _;
 use parking_lot::{Mutex, RwLock};
 use proto::protobuf::{Error, Wire, fields};
 use serde::Deserialize;
@@ -346,6 +346,9 @@ impl Follower for Watched {
     fn remove(&self, object: Raw<'_>) -> Result<String, String> {
         let meta = read(object)?;
         let version = meta.resource_version.clone();
+        if let Some(listing) = &mut *self.listing.lock() {
+            listing.retain(|listed| listed.uid != meta.uid);
+        }
         self.hub.tell(&self.served, &Change::Deleted(meta));
         Ok(version)
     }

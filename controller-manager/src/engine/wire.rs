@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::{
-    AttachedVolume, EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Node, NodeAddress, NodeCondition, NodeSpec,
-    NodeStatus, ObjectReference, Taint,
+    AttachedVolume, EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Node, NodeAddress, NodeCondition,
+    NodeSpec, NodeStatus, ObjectReference, Taint,
 };
 use k8s_openapi::api::discovery::v1::{
     Endpoint, EndpointConditions, EndpointHints, EndpointPort as SlicePort, EndpointSlice, ForNode, ForZone,

@@ -230,11 +230,7 @@ impl Monitor {
     }
 
     /// How each zone fares, and how many nodes it has.
-    fn zone_states<'z>(
-        &self,
-        zones: &'z [String],
-        readiness: &[Option<&str>],
-    ) -> HashMap<&'z str, (ZoneState, usize)> {
+    fn zone_states<'z>(&self, zones: &'z [String], readiness: &[Option<&str>]) -> HashMap<&'z str, (ZoneState, usize)> {
         let mut counts: HashMap<&str, (usize, usize)> = HashMap::new();
         for (zone, status) in zones.iter().zip(readiness) {
             let (ready, not_ready) = counts.entry(zone).or_default();

@@ -121,7 +121,8 @@ async fn replicas_follow_what_pods_use() {
     serve_metrics(&mut client, &world.pki().ca, &metrics).await;
     *metrics.measured.lock() = Measured { pods: Vec::new(), cpu: Some("50m") };
     let flags = ["--horizontal-pod-autoscaler-sync-period=1s"];
-    let _manager = Manager::start_with(&world, &format!("{binaries}/kube-controller-manager"), &flags).expect("a manager");
+    let _manager =
+        Manager::start_with(&world, &format!("{binaries}/kube-controller-manager"), &flags).expect("a manager");
     post(&mut client, "/apis/apps/v1/namespaces/default/deployments", &deployment()).await.expect("a deployment");
     post(&mut client, AUTOSCALER.trim_end_matches("/web"), &autoscaler()).await.expect("an autoscaler");
 
@@ -134,7 +135,8 @@ async fn replicas_follow_what_pods_use() {
     // Three times as much, then more than the most replicas could take.
     metrics.measured.lock().cpu = Some("150m");
     let of = |n: i64| move |o: &Value| o["spec"]["replicas"] == n;
-    until(&mut client, &metrics, DEPLOYMENT, "three replicas or more", |o| o["spec"]["replicas"].as_i64() >= Some(3)).await;
+    until(&mut client, &metrics, DEPLOYMENT, "three replicas or more", |o| o["spec"]["replicas"].as_i64() >= Some(3))
+        .await;
     metrics.measured.lock().cpu = Some("500m");
     until(&mut client, &metrics, DEPLOYMENT, "the most replicas", of(4)).await;
     let limited = |o: &Value| condition(o, "ScalingLimited")["reason"] == "TooManyReplicas";

@@ -39,7 +39,10 @@ fn answer(request: &Request<Incoming>, measured: &Measured) -> (u16, Value) {
         return (200, list);
     }
     if path != "/apis/metrics.k8s.io/v1beta1/namespaces/default/pods" {
-        return (404, json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound"}));
+        return (
+            404,
+            json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound"}),
+        );
     }
     let Some(cpu) = measured.cpu else {
         let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 500, "reason": "InternalError",
