@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::Mutex;
 
@@ -244,7 +245,7 @@ impl Rest {
     }
 
     /// GET with an explicit Accept header.
-    pub async fn get_as(&self, path: &str, accept: &str) -> Result<Value, RestError> {
+    pub async fn get_as<T: DeserializeOwned>(&self, path: &str, accept: &str) -> Result<T, RestError> {
         read(&self.request(("GET", path, accept, None), Vec::new()).await?)
     }
 
@@ -312,6 +313,6 @@ fn bytes(body: &Value) -> Result<Vec<u8>, RestError> {
     serde_json::to_vec(body).map_err(RestError::other)
 }
 
-fn read(answer: &str) -> Result<Value, RestError> {
+fn read<T: DeserializeOwned>(answer: &str) -> Result<T, RestError> {
     serde_json::from_str(answer).map_err(RestError::other)
 }

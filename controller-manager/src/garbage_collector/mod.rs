@@ -188,7 +188,7 @@ impl Collector {
 
     /// The live metadata, if it is still the same object.
     async fn live(&self, path: &str, uid: &str) -> Result<Option<Value>, RestError> {
-        match self.rest.get_as(path, METADATA).await {
+        match self.rest.get_as::<Value>(path, METADATA).await {
             Ok(v) if v["metadata"]["uid"] == uid => Ok(Some(v)),
             Ok(_) => Ok(None),
             Err(e) if e.not_found() => Ok(None),

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Namespace;
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::json;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
@@ -26,6 +27,28 @@ const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s
 const GRACE: Duration = Duration::from_millis(500);
 /// Resources deleted before all others: what runs must stop before what it depends on goes.
 const FIRST: [(&str, &str); 1] = [("", "pods")];
+
+/// What is left of a resource.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Left {
+    items: Option<Vec<Item>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Item {
+    metadata: Remains,
+}
+
+/// What matters of an object that is going away.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Remains {
+    name: String,
+    finalizers: Vec<String>,
+    deletion_grace_period_seconds: Option<u64>,
+}
 
 struct Namespaces {
     rest: Rest,
@@ -134,10 +157,10 @@ impl Namespaces {
             Ok(left) => {
                 round.remaining.insert(resource, left.len());
                 for item in &left {
-                    for f in item["metadata"]["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-                        *round.finalizers.entry(f.to_owned()).or_default() += 1;
+                    for f in &item.metadata.finalizers {
+                        *round.finalizers.entry(f.clone()).or_default() += 1;
                     }
-                    let grace = item["metadata"]["deletionGracePeriodSeconds"].as_u64().map(Duration::from_secs);
+                    let grace = item.metadata.deletion_grace_period_seconds.map(Duration::from_secs);
                     *estimate = (*estimate).max(grace);
                 }
             }
@@ -146,7 +169,7 @@ impl Namespaces {
     }
 
     /// What is left of a resource after asking for its deletion.
-    async fn remove_resource(&self, namespace: &str, served: &Served) -> Result<Vec<Value>, RestError> {
+    async fn remove_resource(&self, namespace: &str, served: &Served) -> Result<Vec<Item>, RestError> {
         let path = served.path(Some(namespace));
         let items = self.list(&path, served).await?;
         if items.is_empty() {
@@ -165,7 +188,7 @@ impl Namespaces {
         };
         if !done {
             for item in &items {
-                let name = item["metadata"]["name"].as_str().unwrap_or_default();
+                let name = &item.metadata.name;
                 match self.rest.delete(&format!("{path}/{name}"), &options).await {
                     Err(e) if e.not_found() || e.unsupported() => {}
                     other => drop(other?),
@@ -175,16 +198,12 @@ impl Namespaces {
         self.list(&path, served).await
     }
 
-    async fn list(&self, path: &str, served: &Served) -> Result<Vec<Value>, RestError> {
+    async fn list(&self, path: &str, served: &Served) -> Result<Vec<Item>, RestError> {
         if !served.can("list") {
             return Ok(Vec::new());
         }
-        match self.rest.get_as(path, METADATA).await {
-            Ok(Value::Object(mut list)) => match list.remove("items") {
-                Some(Value::Array(items)) => Ok(items),
-                _ => Ok(Vec::new()),
-            },
-            Ok(_) => Ok(Vec::new()),
+        match self.rest.get_as::<Left>(path, METADATA).await {
+            Ok(left) => Ok(left.items.unwrap_or_default()),
             Err(e) if e.not_found() || e.unsupported() => Ok(Vec::new()),
             Err(e) => Err(e),
         }

@@ -71,7 +71,7 @@ impl Migrator {
         let version = migration.status.as_ref().and_then(|s| s.resource_version.clone()).filter(|v| !v.is_empty());
         let Some(version) = version.filter(|_| Phase::Running.is(&migration)) else {
             // Objects written after this moment are in today's version already.
-            let list = self.executor.rest.get_as(&format!("{}?limit=1", served.path(None)), LIST).await?;
+            let list: Value = self.executor.rest.get_as(&format!("{}?limit=1", served.path(None)), LIST).await?;
             let mut copy = plan::in_phase(&migration, Phase::Running, "", clock::now());
             copy.status.get_or_insert_default().resource_version =
                 list["metadata"]["resourceVersion"].as_str().map(str::to_owned);
@@ -89,7 +89,7 @@ impl Migrator {
         let mut next = String::new();
         loop {
             let more = if next.is_empty() { String::new() } else { format!("&continue={next}") };
-            let page = self.executor.rest.get_as(&format!("{}?limit={PAGE}{more}", served.path(None)), LIST).await?;
+            let page: Value = self.executor.rest.get_as(&format!("{}?limit={PAGE}{more}", served.path(None)), LIST).await?;
             for item in page["items"].as_array().into_iter().flatten() {
                 self.touch(served, &item["metadata"], version).await?;
             }
