@@ -139,7 +139,7 @@ enum Found {
 /// By way of JSON.
 fn fully(raw: &[u8]) -> Result<Pod, String> {
     let mut json = Vec::new();
-    protobuf::to_json(schema::POD, "v1", "Pod", raw, &mut json).map_err(|error| error.to_string())?;
+    protobuf::to_json(schema::pod(), "v1", "Pod", raw, &mut json).map_err(|error| error.to_string())?;
     let mut pod = serde_json::from_slice(&json).map_err(|error| error.to_string())?;
     slim(&mut pod);
     Ok(pod)
@@ -343,7 +343,7 @@ mod tests {
     }
 
     fn bytes(pod: &Value) -> Vec<u8> {
-        protobuf::encode(schema::POD, pod)
+        protobuf::encode(schema::pod(), pod)
     }
 
     fn of_json(pod: &Value) -> Pod {
