@@ -177,7 +177,8 @@ impl Quotas {
         let path = served.path(Some(namespace));
         let (mut total, mut next) = (0, String::new());
         loop {
-            let page: serde_json::Value = self.executor.rest.get_as(&format!("{path}?limit={PAGE}{next}"), METADATA).await?;
+            let page: serde_json::Value =
+                self.executor.rest.get_as(&format!("{path}?limit={PAGE}{next}"), METADATA).await?;
             total += page["items"].as_array().map_or(0, Vec::len);
             if let Some(left) = page["metadata"]["remainingItemCount"].as_u64() {
                 total += usize::try_from(left).unwrap_or(0);
