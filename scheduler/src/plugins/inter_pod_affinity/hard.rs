@@ -132,7 +132,8 @@ impl PreFilter for InterPodAffinity {
         };
         if plan.wants_nothing() {
             cx.snapshot.with_anti_affinity().for_each(|n| look(n));
-            if refused.is_empty() {
+            // Who refuses it from a node that is in no domain refuses it nowhere.
+            if refused.iter().all(|d| d.total() <= 0) {
                 return Err(Status::SKIP);
             }
         } else {
