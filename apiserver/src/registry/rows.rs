@@ -177,13 +177,15 @@ pub fn version_rank(version: &str) -> (u8, std::cmp::Reverse<u64>, std::cmp::Rev
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::resources::Resource;
+    use proto::resources::{Custom, Resource};
 
     fn row(group: &str, version: &str, plural: &str) -> Row {
         let mut row: Resource = resources::find("", "v1", "configmaps").expect("row").clone();
         row.group = group.to_owned().into();
         row.version = version.to_owned().into();
         row.plural = plural.to_owned().into();
+        let schema = Arc::new(proto::schema::kind("", "v1", "ConfigMap").expect("a type").clone());
+        row.custom = Some(Custom { schema: schema.clone(), list_schema: schema, storage: None, behind: Arc::new(()) });
         Row::from(Arc::new(row))
     }
 
