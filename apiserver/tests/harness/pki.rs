@@ -49,7 +49,9 @@ fn authority() -> (String, Issuer<'static, KeyPair>) {
 
 fn leaf(issuer: &Issuer<'static, KeyPair>, common: &str, group: Option<&str>, until: i32) -> Pair {
     let key = KeyPair::generate().expect("key");
-    let mut p = CertificateParams::new(["localhost", "127.0.0.1", "api.wardle.svc"].map(str::to_owned)).expect("names");
+    let mut p =
+        CertificateParams::new(["localhost", "127.0.0.1", "api.wardle.svc", "metrics.default.svc"].map(str::to_owned))
+            .expect("names");
     p.distinguished_name.push(DnType::CommonName, common);
     if let Some(g) = group {
         p.distinguished_name.push(DnType::OrganizationName, g);
