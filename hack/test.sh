@@ -16,8 +16,9 @@ if [ "$(id -u)" != 0 ]; then
   skip "the end-to-end tests need root (namespaces, mounts, cgroups)"
   exit 0
 fi
-# The binaries the tests above have made, with their checks for overflow: only `make up` links whole releases.
-cargo build --workspace --locked --bins
+# Of the libraries that the tests above have made, with their checks for overflow: only `make up` links whole releases.
+# Examples are named because what they need is what tests need: without them all would be compiled anew.
+cargo build --workspace --locked --bins --examples
 bin=$CARGO_TARGET_DIR/debug
 e2e/images/build.sh "${CACHE:-$HOME/.cache/ironclad}/images" "$bin/cluster"
 BINARIES=$bin cargo test --workspace --locked --test autoscaling --test cluster -- --test-threads=1 --nocapture

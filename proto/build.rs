@@ -1,7 +1,7 @@
 //! Compiles the IDL in `k8s/` into `static` tables (`messages.rs`, `resources.rs` in `OUT_DIR`).
 //! The rows of `messages.rs` are declared and read in `src/schema/builtin.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -412,7 +412,7 @@ impl Idl {
 
     fn resources(&self) -> Result<String> {
         let ext = self.pool.get_extension_by_name("ironclad.resource").ok_or("resource extension")?;
-        let (mut on, mut off) = (Vec::new(), Vec::new());
+        let (mut on, mut off) = (BTreeSet::new(), BTreeSet::new());
         for entry in self.entries.values() {
             let file = self.file(&entry.descriptor)?;
             let rows = if file.flag("off") { &mut off } else { &mut on };
@@ -422,13 +422,10 @@ impl Idl {
                 let row = Options(row.as_message().cloned());
                 let plural = row.text("plural").unwrap_or_default();
                 let key = (file.number("group_order"), file.number("version_order"), plural);
-                rows.push((key, resource_row(&file, entry.descriptor.name(), &row)));
+                rows.insert((key, resource_row(&file, entry.descriptor.name(), &row)));
             }
         }
-        let sorted = |mut rows: Vec<((Option<u32>, Option<u32>, String), String)>| {
-            rows.sort();
-            rows.into_iter().map(|(_, row)| row).collect::<Vec<_>>().join(",\n")
-        };
+        let sorted = |rows: BTreeSet<(_, String)>| rows.into_iter().map(|(_, row)| row).collect::<Vec<_>>().join(",\n");
         Ok(format!(
             "const fn s(t: &'static str) -> Cow<'static, str> {{ Cow::Borrowed(t) }}\n\
              static RESOURCES: &[Resource] = &[{}];\nstatic OPTIONAL: &[Resource] = &[{}];\n",

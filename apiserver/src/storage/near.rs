@@ -7,9 +7,12 @@ use etcd_client::KvClient;
 
 use super::Etcd;
 
+/// Etcds, and connections to them in their order.
+type Near = (Arc<[Etcd]>, Vec<KvClient>);
+
 thread_local! {
-    /// This thread's connections, by the etcds they are to, in their order.
-    static NEAR: RefCell<Vec<(Arc<[Etcd]>, Vec<KvClient>)>> = const { RefCell::new(Vec::new()) };
+    /// This thread's connections.
+    static NEAR: RefCell<Vec<Near>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Keeps connections for this thread.

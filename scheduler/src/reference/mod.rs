@@ -63,9 +63,12 @@ impl World {
 /// Nodes that fit and the score of each plugin there, weighted and by name.
 type Decision = BTreeMap<String, BTreeMap<&'static str, i64>>;
 
+/// Whether a pod may go to a node.
+type Rule = fn(&World, &Value, &Value) -> bool;
+
 /// Which plugin keeps a pod off a node; none when it fits.
 fn objection(world: &World, pod: &Value, node: &Value) -> Option<&'static str> {
-    let rules: [(&str, fn(&World, &Value, &Value) -> bool); 13] = [
+    let rules: [(&str, Rule); 13] = [
         ("NodeUnschedulable", |_, p, n| nodes::schedulable(p, n)),
         ("NodeName", |_, p, n| p["spec"]["nodeName"].is_null() || p["spec"]["nodeName"] == n["metadata"]["name"]),
         ("TaintToleration", |_, p, n| nodes::tolerated(p, n)),

@@ -182,11 +182,11 @@ pub(super) fn gets_along(world: &World, pod: &Value, node: &Value) -> bool {
     let near: Vec<&Value> = terms(pod, "podAffinity", REQUIRED).collect();
     let friend = |other: &Value| near.iter().all(|t| speaks_of(world, t, pod, other));
     let labelled = near.iter().all(|t| label(node, &t["topologyKey"]).is_some());
-    let company = near.iter().all(|t| neighbours(world, &t["topologyKey"], node).into_iter().any(|p| friend(p)));
+    let company = near.iter().all(|t| neighbours(world, &t["topologyKey"], node).into_iter().any(&friend));
     // The first of those that want to be with one another may go anywhere.
     let alone = || {
         let counted = |n: &&Value| near.iter().any(|t| label(n, &t["topologyKey"]).is_some());
-        !world.all("Node").iter().filter(counted).flat_map(|n| world.pods_on(n)).any(|p| friend(p))
+        !world.all("Node").iter().filter(counted).flat_map(|n| world.pods_on(n)).any(&friend)
     };
     if !near.is_empty() && !(labelled && (company || alone() && friend(pod))) {
         return false;
