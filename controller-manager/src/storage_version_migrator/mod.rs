@@ -89,7 +89,8 @@ impl Migrator {
         let mut next = String::new();
         loop {
             let more = if next.is_empty() { String::new() } else { format!("&continue={next}") };
-            let page: Value = self.executor.rest.get_as(&format!("{}?limit={PAGE}{more}", served.path(None)), LIST).await?;
+            let page: Value =
+                self.executor.rest.get_as(&format!("{}?limit={PAGE}{more}", served.path(None)), LIST).await?;
             for item in page["items"].as_array().into_iter().flatten() {
                 self.touch(served, &item["metadata"], version).await?;
             }
