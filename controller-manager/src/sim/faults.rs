@@ -42,10 +42,18 @@ pub(super) enum Fate {
     Later(Duration),
 }
 
+/// A number that has nothing to do with its neighbours' (the finaliser of splitmix64). Were every third write in conflict,
+/// two that write by turns could meet it for ever.
+fn mixed(n: u64) -> u64 {
+    let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    n ^ (n >> 31)
+}
+
 /// The fate of the `n`th write.
 pub(super) fn of_write(fault: Fault, n: u64) -> Fate {
     match fault {
-        Fault::Conflicts if n.is_multiple_of(3) => Fate::Second,
+        Fault::Conflicts if mixed(n).is_multiple_of(3) => Fate::Second,
         Fault::Failing if n % 11 == 7 => Fate::Unheard,
         Fault::Failing if n % 4 == 1 => Fate::Refused,
         Fault::Slow => Fate::Later(Duration::from_millis(n % 5 * 400)),
