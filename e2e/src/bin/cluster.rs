@@ -2,12 +2,16 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use e2e::layout::Layout;
-use e2e::machine::Machine;
-use e2e::{bench, down, image, supervisor, up};
+use e2e::machine::{self, Machine};
+use e2e::{bench, down, image, shell, supervisor, up};
+
+/// How long a process may take to end; its supervisor kills it before that.
+const STOP_LIMIT: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
     match run(&command().get_matches()) {
@@ -82,7 +86,7 @@ fn run(matches: &ArgMatches) -> Result<()> {
         Some(("load", given)) => up::load(&layout, path(given, "archive")?),
         Some(("bench", given)) => bench::bench(&layout, path(given, "archive")?),
         Some(("supervise", given)) => supervisor::supervise(&Machine::read(path(given, "machine")?)?),
-        Some(("stop", given)) => std::fs::write(mark(&layout, given)?, "").context("cannot write the stop mark"),
+        Some(("stop", given)) => stop(&mark(&layout, given)?),
         Some(("start", given)) => std::fs::remove_file(mark(&layout, given)?).context("it is not stopped"),
         Some(("wrap", given)) => wrap(given),
         _ => bail!("unknown command"),
@@ -91,6 +95,14 @@ fn run(matches: &ArgMatches) -> Result<()> {
 
 fn path<'a>(given: &'a ArgMatches, name: &str) -> Result<&'a Path> {
     given.get_one::<PathBuf>(name).map(PathBuf::as_path).with_context(|| format!("no {name}"))
+}
+
+/// Has a process stopped, and returns when it has ended: who starts it again gets another one.
+fn stop(mark: &Path) -> Result<()> {
+    std::fs::write(mark, "").context("cannot write the stop mark")?;
+    let (pid, folder) = (mark.with_extension("pid"), mark.parent().context("no folder")?);
+    let told = format!("{} does not stop", mark.with_extension("").display());
+    shell::wait_for(&told, STOP_LIMIT, folder, || machine::alive(&pid).is_none())
 }
 
 fn mark(layout: &Layout, given: &ArgMatches) -> Result<PathBuf> {

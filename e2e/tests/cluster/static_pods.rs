@@ -28,7 +28,8 @@ pub fn cannot_be_got_rid_of(cluster: &Cluster) {
         (restarted >= Some(1) && is_ready(pod)).then_some(()).ok_or_else(|| pod["status"].to_string())
     });
     let before = cluster.json("get pod -n kube-system kube-scheduler-control-plane");
-    cluster.kubectl("delete pod -n kube-system kube-scheduler-control-plane");
+    // The next one may be there before kubectl looks whether this one is gone; it would wait for that one then.
+    cluster.kubectl("delete pod -n kube-system kube-scheduler-control-plane --wait=false");
     mirror(cluster, "kube-scheduler", |pod| {
         let same_container = text(pod, "/status/containerStatuses/0/containerID")
             == text(&before, "/status/containerStatuses/0/containerID");
