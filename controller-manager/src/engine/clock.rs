@@ -14,17 +14,24 @@ pub fn now() -> Timestamp {
     Timestamp::now()
 }
 
+#[cfg(test)]
+thread_local!(static START: std::cell::Cell<Option<(Timestamp, tokio::time::Instant)>> = const { std::cell::Cell::new(None) });
+
 /// The time of day, which passes as fast as the runtime lets it.
 #[cfg(test)]
 #[must_use]
 pub fn now() -> Timestamp {
-    use std::cell::OnceCell;
-    thread_local!(static START: OnceCell<(Timestamp, tokio::time::Instant)> = const { OnceCell::new() });
-    START.with(|start| {
-        let (wall, instant) = start.get_or_init(|| (Timestamp::now(), tokio::time::Instant::now()));
-        wall.saturating_add(k8s_openapi::jiff::SignedDuration::try_from(instant.elapsed()).unwrap_or_default())
-            .unwrap_or(*wall)
-    })
+    let (wall, instant) = START.get().unwrap_or_else(|| start_at(Timestamp::now()));
+    wall.saturating_add(k8s_openapi::jiff::SignedDuration::try_from(instant.elapsed()).unwrap_or_default())
+        .unwrap_or(wall)
+}
+
+/// Let it be this time now in the runtime of this thread.
+#[cfg(test)]
+pub fn start_at(wall: Timestamp) -> (Timestamp, tokio::time::Instant) {
+    let start = (wall, tokio::time::Instant::now());
+    START.set(Some(start));
+    start
 }
 
 /// A moment to measure from.

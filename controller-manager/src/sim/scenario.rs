@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::jiff::Timestamp;
 use proto::resources::{self, Resource};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -12,6 +13,7 @@ use super::http::Server;
 use super::manager::Manager;
 use super::store::{Name, key};
 use super::{kubelet, verbs};
+use crate::engine::clock;
 
 /// Where objects are that name no namespace.
 pub(super) const NAMESPACE: &str = "ns";
@@ -169,6 +171,7 @@ pub(super) struct Run {
 impl Run {
     /// A cluster with these objects, and its controllers.
     pub(super) async fn start(given: &[Value], flags: Vec<String>, fault: Fault) -> Self {
+        clock::start_at(dawn());
         let server = Server::new(fault);
         for name in ["default", "kube-system", "kube-public", "kube-node-lease", NAMESPACE] {
             make(&server, json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
@@ -367,6 +370,13 @@ fn make(server: &Server, object: Value) {
         }
         store.put(&key(row), made);
     }
+}
+
+/// When every scenario starts: a quarter of a minute past the hour, so that what happens every minute does not
+/// happen just when somebody looks.
+fn dawn() -> Timestamp {
+    let now = Timestamp::now().as_second();
+    Timestamp::from_second(now - now % 3600 + 15).expect("a time")
 }
 
 /// A node that is well.
