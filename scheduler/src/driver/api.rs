@@ -20,6 +20,9 @@ use crate::model::PodInfo;
 /// How often a claim is looked at while its binding is awaited; looks go to the informer's store.
 const CLAIM_POLL: Duration = Duration::from_millis(250);
 
+/// A request, if it could be put together.
+type Built = Result<http::Request<Vec<u8>>, kube::core::request::Error>;
+
 /// Calls over one client.
 pub(super) struct KubeApi {
     pub(super) client: kube::Client,
@@ -29,9 +32,8 @@ pub(super) struct KubeApi {
 
 impl KubeApi {
     /// Sends a request of which only the failure is of interest.
-    async fn done(&self, request: Result<http::Request<Vec<u8>>, kube::core::request::Error>) -> Result<(), ApiError> {
-        let request = request.map_err(|e| ApiError { code: 400, message: e.to_string() })?;
-        let response = self.client.send(request.map(Body::from)).await.map_err(failed)?;
+    async fn done(&self, request: Built) -> Result<(), ApiError> {
+        let response = self.client.send(request.map_err(unbuilt)?.map(Body::from)).await.map_err(failed)?;
         let code = response.status();
         if code.is_success() {
             // Read to its end, or the stream would be broken off; what it says is not looked at.
@@ -48,13 +50,14 @@ impl KubeApi {
     }
 
     /// Sends a request about a claim; the claim as it is then.
-    async fn changed(
-        &self,
-        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
-    ) -> Result<ResourceClaim, ApiError> {
-        let request = request.map_err(|e| ApiError { code: 400, message: e.to_string() })?;
-        typed::request(&self.client, request).await.map_err(failed)
+    async fn changed(&self, request: Built) -> Result<ResourceClaim, ApiError> {
+        typed::request(&self.client, request.map_err(unbuilt)?).await.map_err(failed)
     }
+}
+
+/// Where pods of this one's namespace are written.
+fn pods(pod: &PodInfo) -> Request {
+    Request::new(<Pod as Cached>::collection_path(Some(&pod.namespace)))
 }
 
 /// Where a claim is written, and its name.
@@ -91,6 +94,10 @@ struct Chosen<'a> {
     name: &'a str,
 }
 
+fn unbuilt(error: kube::core::request::Error) -> ApiError {
+    ApiError { code: 400, message: error.to_string() }
+}
+
 fn failed(error: kube::Error) -> ApiError {
     match error {
         kube::Error::Api(status) => ApiError { code: status.code, message: status.message.clone() },
@@ -108,8 +115,7 @@ impl Api for KubeApi {
             target: Chosen { kind: "Node", name: node },
         };
         let body = bytes(&binding)?;
-        let pods = Request::new(<Pod as Cached>::collection_path(Some(&pod.namespace)));
-        self.done(pods.create_subresource("binding", &pod.name, &PostParams::default(), body)).await
+        self.done(pods(pod).create_subresource("binding", &pod.name, &PostParams::default(), body)).await
     }
 
     async fn node_of(&self, pod: &PodInfo) -> Result<Option<String>, ApiError> {
@@ -123,16 +129,14 @@ impl Api for KubeApi {
     async fn patch_status(&self, pod: &PodInfo, mut patch: Value) -> Result<(), ApiError> {
         // A pod of the same name made in between must not be touched.
         patch["metadata"] = json!({"uid": &*pod.uid});
-        let pods = Request::new(<Pod as Cached>::collection_path(Some(&pod.namespace)));
         let patch = Patch::Strategic(patch);
-        self.done(pods.patch_subresource("status", &pod.name, &PatchParams::default(), &patch)).await
+        self.done(pods(pod).patch_subresource("status", &pod.name, &PatchParams::default(), &patch)).await
     }
 
     async fn delete(&self, pod: &PodInfo) -> Result<(), ApiError> {
         let preconditions = Preconditions { uid: Some(pod.uid.to_string()), resource_version: None };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        let pods = Request::new(<Pod as Cached>::collection_path(Some(&pod.namespace)));
-        self.done(pods.delete(&pod.name, &params)).await
+        self.done(pods(pod).delete(&pod.name, &params)).await
     }
 
     async fn update_claim(&self, claim: &PersistentVolumeClaim) -> Result<(), ApiError> {
