@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use jiff::tz::TimeZone;
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use shared::informer::Store;
+use shared::types::from_tree;
 use shared::workqueue::Queue;
 
 use self::plan::Snapshot;
@@ -69,7 +70,7 @@ impl CronJobs {
                     // Started before its status could be stored, or another's job: either way it is not started again.
                     let there =
                         self.executor.rest.get(&crate::engine::action::object_path::<Job>(&job.metadata)).await?;
-                    let there: Job = serde_json::from_value(there).map_err(RestError::other)?;
+                    let there: Job = from_tree(&there).map_err(RestError::other)?;
                     let ours = object::controller_of(&there.metadata)
                         .is_some_and(|r| Some(&r.uid) == snapshot.cron.metadata.uid.as_ref());
                     if !ours {
@@ -101,6 +102,6 @@ impl CronJobs {
 
     async fn create(&self, job: &Job) -> Result<Job, RestError> {
         let Action::Create { path, body } = Action::create(job) else { return Err(RestError::other("not a creation")) };
-        serde_json::from_value(self.executor.rest.post_whole(&path, &body).await?).map_err(RestError::other)
+        from_tree(&self.executor.rest.post_whole(&path, &body).await?).map_err(RestError::other)
     }
 }

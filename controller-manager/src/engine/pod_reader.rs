@@ -7,7 +7,7 @@
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaimVolumeSource;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use proto::protobuf::{self, Error, Wire, fields};
+use proto::protobuf::{self, Error, Wire, fields, sign_parts};
 use proto::schema;
 use shared::informer::{Interned, Memo, Signature};
 
@@ -44,7 +44,7 @@ impl PodReader {
             Found::NewTemplate(signature) => {
                 let pod = fully(raw)?;
                 if let Some(spec) = &pod.spec {
-                    self.templates.keep(signature, &spec.template);
+                    self.templates.keep(signature, spec.template.arc());
                 }
                 Ok(pod)
             }
@@ -97,6 +97,7 @@ impl PodReader {
     }
 
     fn spec(&mut self, message: &[u8], spec: &mut PodSpec) -> Result<Found, Error> {
+        const PLACE: u32 = 1 << 16;
         let signature = &mut self.signature;
         signature.clear();
         let mut volumes = Vec::new();
@@ -108,11 +109,11 @@ impl PodReader {
                         return Ok(Found::TooMuch);
                     }
                 }
-                2 | 20 => container(number, value.bytes("containers")?, signature)?,
+                2 | 20 => sign_parts(value.bytes("containers")?, PLACE + number, &CONTAINER, signature)?,
                 10 => spec.node_name.add(value)?,
                 16 => spec.hostname.add(value)?,
                 39 => return Ok(Found::TooMuch),
-                number if TEMPLATE.contains(&number) => part(signature, number, value),
+                number if TEMPLATE.contains(&number) => value.sign(PLACE + number, signature),
                 _ => {}
             }
         }
@@ -120,7 +121,7 @@ impl PodReader {
         let signature = self.templates.signature(signature);
         match self.templates.find(signature) {
             Some(template) => {
-                spec.template = template;
+                spec.template = Interned::known(template);
                 Ok(Found::All)
             }
             None => Ok(Found::NewTemplate(signature)),
@@ -145,34 +146,6 @@ fn fully(raw: &[u8]) -> Result<Pod, String> {
     Ok(pod)
 }
 
-/// A signature is the parts in turn, each with its length and where it comes from.
-fn part(signature: &mut Vec<u8>, place: u32, value: Wire<'_>) {
-    let whole;
-    let bytes = match value {
-        Wire::Bytes(bytes) => bytes,
-        Wire::Varint(n) | Wire::Fixed64(n) => {
-            whole = n.to_le_bytes();
-            &whole
-        }
-        Wire::Fixed32 => &[],
-    };
-    signature.extend_from_slice(&place.to_le_bytes());
-    signature.extend_from_slice(&bytes.len().to_le_bytes());
-    signature.extend_from_slice(bytes);
-}
-
-fn container(place: u32, message: &[u8], signature: &mut Vec<u8>) -> Result<(), Error> {
-    const INSIDE: u32 = 1 << 16;
-    part(signature, place, Wire::Bytes(b""));
-    for field in fields(message) {
-        let (number, value) = field?;
-        if CONTAINER.contains(&number) {
-            part(signature, INSIDE + number, value);
-        }
-    }
-    Ok(())
-}
-
 /// The value of a repeated field, or the one that another pod has too.
 fn shared<T>(
     memo: &mut Memo<T>,
@@ -187,7 +160,7 @@ where
     for field in fields(message) {
         let (number, value) = field?;
         if number == wanted {
-            part(signature, number, value);
+            value.sign(number, signature);
         }
     }
     if signature.is_empty() {
@@ -195,7 +168,7 @@ where
     }
     let signature = memo.signature(signature);
     if let Some(known) = memo.find(signature) {
-        return Ok(Some(known));
+        return Ok(Some(Interned::known(known)));
     }
     let mut value = T::default();
     for field in fields(message) {
@@ -206,7 +179,7 @@ where
         }
     }
     let value = Interned::from(value);
-    memo.keep(signature, &value);
+    memo.keep(signature, value.arc());
     Ok(Some(value))
 }
 

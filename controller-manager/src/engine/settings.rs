@@ -196,7 +196,7 @@ fn template_of(path: &str) -> Option<Box<PodTemplate>> {
     let read = || -> anyhow::Result<PodTemplate> {
         let text = std::fs::read(path)?;
         let pod = proto::yaml::decode_any(&text).map_err(|e| anyhow::anyhow!("{e:?}"))?;
-        Ok(serde_json::from_value(serde_json::json!({"template": pod}))?)
+        Ok(shared::types::from_tree(&serde_json::json!({"template": pod}))?)
     };
     read().inspect_err(|error| tracing::error!(path, %error, "the recycler's pod cannot be read")).ok().map(Box::new)
 }

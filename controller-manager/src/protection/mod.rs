@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 use shared::informer::Cached as _;
 use shared::informer::{Event, Object, Store};
+use shared::types::from_tree;
 use shared::workqueue::Queue;
 
 use crate::engine::action::Action;
@@ -100,7 +101,7 @@ impl Claims {
             // The last word before something is lost is the server's.
             let path = Pod::collection_path(Some(&key.namespace));
             let live = self.executor.rest.get(&path).await?;
-            let pods: Vec<Pod> = serde_json::from_value(live["items"].clone()).map_err(RestError::other)?;
+            let pods: Vec<Pod> = from_tree(&live["items"]).map_err(RestError::other)?;
             if pods.iter().any(|p| uses(p, &key.name)) {
                 return Ok(None);
             }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use shared::informer::{Event, Scope, Store};
+use shared::types::from_tree;
 use shared::workqueue::Queue;
 
 use self::jwt::TokenSigner;
@@ -77,7 +78,7 @@ impl Tokens {
             // A secret must not be removed on the word of a cache.
             let path = format!("/api/v1/namespaces/{}/serviceaccounts/{name}", key.namespace);
             account = match self.executor.rest.get(&path).await {
-                Ok(v) => Some(Arc::new(serde_json::from_value(v).map_err(RestError::other)?)),
+                Ok(v) => Some(Arc::new(from_tree(&v).map_err(RestError::other)?)),
                 Err(e) if e.not_found() => None,
                 Err(e) => return Err(e),
             };

@@ -16,7 +16,7 @@ use crate::schema::{self, Message};
 pub use decode::{decode, lookup};
 pub use encode::encode;
 pub use transcode::to_json;
-pub use wire::{Wire, fields};
+pub use wire::{Wire, fields, sign_parts};
 
 /// First bytes of an enveloped object.
 pub const MAGIC: [u8; 4] = *b"k8s\0";

@@ -112,6 +112,40 @@ impl<'a> Wire<'a> {
     }
 }
 
+impl Wire<'_> {
+    /// Adds the value to a signature, with its length and where it comes from. What has the same signature was read from
+    /// the same values at the same places.
+    pub fn sign(self, place: u32, signature: &mut Vec<u8>) {
+        let whole;
+        let bytes = match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Varint(n) | Self::Fixed64(n) => {
+                whole = n.to_le_bytes();
+                &whole
+            }
+            Self::Fixed32 => &[],
+        };
+        signature.extend_from_slice(&place.to_le_bytes());
+        signature.extend_from_slice(&bytes.len().to_le_bytes());
+        signature.extend_from_slice(bytes);
+    }
+}
+
+/// Adds the wanted fields of a message to a signature, and where the message comes from.
+///
+/// # Errors
+/// Bytes that are no message.
+pub fn sign_parts(message: &[u8], place: u32, wanted: &[u32], signature: &mut Vec<u8>) -> Result<(), Error> {
+    Wire::Bytes(b"").sign(place, signature);
+    for field in fields(message) {
+        let (number, value) = field?;
+        if wanted.contains(&number) {
+            value.sign(number, signature);
+        }
+    }
+    Ok(())
+}
+
 /// The fields of one message in the order of its bytes, for those who look for a few of them. Ends with the first error.
 pub fn fields(data: &[u8]) -> impl Iterator<Item = Result<(u32, Wire<'_>), Error>> {
     let mut reader = Some(Reader::new(data));

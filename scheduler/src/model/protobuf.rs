@@ -5,13 +5,12 @@
 //! way of JSON, and found again for the others. What is left are a few fields that every pod has for itself. Must not read
 //! anything that [`super::pod::PodInfo::from_api`] does not, nor less.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use jiff::Timestamp;
-use proto::protobuf::{self, Error, Wire, fields};
+use proto::protobuf::{self, Error, Wire, fields, sign_parts};
 use proto::schema;
+use shared::informer::Memo;
 
 use super::demand::{Demand, Interner};
 use super::pod::PodInfo;
@@ -32,9 +31,7 @@ const EPHEMERAL: u32 = 29;
 pub struct PodReader {
     /// Demands that pods share, however they are read.
     pub interner: Interner,
-    state: [RandomState; 2],
-    known: HashMap<[u64; 2], Weak<Demand>>,
-    sweep_at: usize,
+    known: Memo<Demand>,
     signature: Vec<u8>,
 }
 
@@ -53,32 +50,6 @@ struct Own<'a> {
     started: Option<Timestamp>,
     preempted: Option<bool>,
     unscheduled: Option<Option<Box<(String, String)>>>,
-}
-
-/// A signature is the parts in turn, each with its length and where it comes from.
-fn part(signature: &mut Vec<u8>, place: u32, bytes: &[u8]) {
-    signature.extend_from_slice(&place.to_le_bytes());
-    signature.extend_from_slice(&bytes.len().to_le_bytes());
-    signature.extend_from_slice(bytes);
-}
-
-fn parts(signature: &mut Vec<u8>, place: u32, message: &[u8], wanted: &[u32]) -> Result<(), Error> {
-    part(signature, place, b"");
-    for field in fields(message) {
-        let (number, value) = field?;
-        if wanted.contains(&number) {
-            whole(signature, number, value);
-        }
-    }
-    Ok(())
-}
-
-fn whole(signature: &mut Vec<u8>, place: u32, value: Wire<'_>) {
-    match value {
-        Wire::Bytes(bytes) => part(signature, place, bytes),
-        Wire::Varint(n) | Wire::Fixed64(n) => part(signature, place, &n.to_le_bytes()),
-        Wire::Fixed32 => {}
-    }
 }
 
 fn text<'a>(value: Wire<'a>, field: &str) -> Result<&'a str, Error> {
@@ -110,12 +81,12 @@ impl PodReader {
         let mut signature = std::mem::take(&mut self.signature);
         signature.clear();
         let own = survey(raw, &mut signature).map_err(|error| error.to_string());
-        let key = [self.state[0].hash_one(&signature), self.state[1].hash_one(&signature)];
+        let key = self.known.signature(&signature);
         self.signature = signature;
         let Some(own) = own? else { return self.read_fully(raw) };
-        let Some(demand) = self.known.get(&key).and_then(Weak::upgrade) else {
+        let Some(demand) = self.known.find(key) else {
             let pod = self.read_fully(raw)?;
-            self.remember(key, &pod.demand);
+            self.known.keep(key, &pod.demand);
             return Ok(pod);
         };
         Ok(self.assemble(&own, demand))
@@ -150,14 +121,6 @@ impl PodReader {
         pod.intern(&mut self.interner);
         Ok(pod)
     }
-
-    fn remember(&mut self, key: [u64; 2], demand: &Arc<Demand>) {
-        if self.known.len() >= self.sweep_at.max(64) {
-            self.known.retain(|_, demand| demand.strong_count() > 0);
-            self.sweep_at = self.known.len() * 2;
-        }
-        self.known.insert(key, Arc::downgrade(demand));
-    }
 }
 
 /// What the pod has for itself, and the signature of what it demands; `None` for pods that have more for themselves.
@@ -189,7 +152,7 @@ fn metadata<'a>(message: &'a [u8], own: &mut Own<'a>, signature: &mut Vec<u8>) -
             8 => own.created = time(value, "creationTimestamp")?,
             9 => own.terminating = true,
             // Namespace, labels and owner references.
-            3 | 11 | 13 => whole(signature, number, value),
+            3 | 11 | 13 => value.sign(number, signature),
             _ => {}
         }
     }
@@ -203,10 +166,10 @@ fn spec<'a>(message: &'a [u8], own: &mut Own<'a>, signature: &mut Vec<u8>) -> Re
         let (number, value) = field?;
         match number {
             1 => volume(value.bytes("volumes")?, own, signature)?,
-            2 | 20 => parts(signature, PLACE + number, value.bytes("containers")?, &CONTAINER)?,
+            2 | 20 => sign_parts(value.bytes("containers")?, PLACE + number, &CONTAINER, signature)?,
             10 => own.node_name = text(value, "nodeName")?,
             39 => return Ok(false),
-            number if SPEC.contains(&number) => whole(signature, PLACE + number, value),
+            number if SPEC.contains(&number) => value.sign(PLACE + number, signature),
             _ => {}
         }
     }
@@ -221,10 +184,10 @@ fn volume(message: &[u8], own: &Own<'_>, signature: &mut Vec<u8>) -> Result<(), 
             let (number, value) = field?;
             if number == EPHEMERAL {
                 // Its claim is named after the pod and the volume.
-                part(signature, PLACE, own.name.as_bytes());
-                part(signature, PLACE + EPHEMERAL, message);
+                Wire::Bytes(own.name.as_bytes()).sign(PLACE, signature);
+                Wire::Bytes(message).sign(PLACE + EPHEMERAL, signature);
             } else if VOLUMES.contains(&number) {
-                whole(signature, PLACE + number, value);
+                value.sign(PLACE + number, signature);
             }
         }
     }
@@ -250,7 +213,7 @@ fn status<'a>(message: &'a [u8], own: &mut Own<'a>, signature: &mut Vec<u8>) -> 
 /// A status counts as soon as it names an amount.
 fn container_status(message: &[u8], place: u32, signature: &mut Vec<u8>) -> Result<(), Error> {
     let before = signature.len();
-    parts(signature, place, message, &CONTAINER_STATUS)?;
+    sign_parts(message, place, &CONTAINER_STATUS, signature)?;
     let mut amounts = false;
     for field in fields(message) {
         amounts |= matches!(field?.0, 10 | 11);
@@ -281,8 +244,8 @@ fn condition(message: &[u8], own: &mut Own<'_>, signature: &mut Vec<u8>) -> Resu
             own.unscheduled = Some((status == "False").then(|| Box::new((reason.to_owned(), note.to_owned()))));
         }
         "PodResizePending" => {
-            part(signature, PLACE, status.as_bytes());
-            part(signature, PLACE, reason.as_bytes());
+            Wire::Bytes(status.as_bytes()).sign(PLACE, signature);
+            Wire::Bytes(reason.as_bytes()).sign(PLACE, signature);
         }
         _ => {}
     }

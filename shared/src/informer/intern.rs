@@ -156,6 +156,18 @@ impl<'de> Deserialize<'de> for Text {
 #[derive(PartialEq)]
 pub struct Interned<T>(Arc<T>);
 
+impl<T> Interned<T> {
+    /// A value that is held already.
+    pub fn known(value: Arc<T>) -> Self {
+        Self(value)
+    }
+
+    /// The value, to be held elsewhere.
+    pub fn arc(&self) -> &Arc<T> {
+        &self.0
+    }
+}
+
 impl<T> Clone for Interned<T> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
@@ -220,6 +232,7 @@ pub type Signature = [u64; 2];
 
 /// Finds shared values by the bytes they are read from, so that what replicas have in common is decoded once. Forgets
 /// what nobody holds any more.
+#[derive(Debug)]
 pub struct Memo<T> {
     states: [RandomState; 2],
     known: HashMap<Signature, Weak<T>>,
@@ -239,17 +252,17 @@ impl<T> Memo<T> {
     }
 
     /// The value that was read from such bytes.
-    pub fn find(&self, signature: Signature) -> Option<Interned<T>> {
-        self.known.get(&signature).and_then(Weak::upgrade).map(Interned)
+    pub fn find(&self, signature: Signature) -> Option<Arc<T>> {
+        self.known.get(&signature).and_then(Weak::upgrade)
     }
 
     /// Remembers what was read from such bytes.
-    pub fn keep(&mut self, signature: Signature, value: &Interned<T>) {
+    pub fn keep(&mut self, signature: Signature, value: &Arc<T>) {
         if self.known.len() >= self.sweep_at {
             self.known.retain(|_, value| value.strong_count() > 0);
             self.sweep_at = (self.known.len() * 2).max(FIRST_SWEEP);
         }
-        self.known.insert(signature, Arc::downgrade(&value.0));
+        self.known.insert(signature, Arc::downgrade(value));
     }
 }
 
@@ -289,12 +302,12 @@ mod tests {
     fn what_was_read_is_found_again() {
         let mut memo = Memo::default();
         let (one, other) = (memo.signature(b"one"), memo.signature(b"other"));
-        let value: Interned<u8> = 1.into();
+        let value = Arc::new(1);
         memo.keep(one, &value);
-        assert!(memo.find(one).is_some_and(|found| Arc::ptr_eq(&found.0, &value.0)));
+        assert!(memo.find(one).is_some_and(|found| Arc::ptr_eq(&found, &value)));
         assert!(memo.find(other).is_none());
         for n in 0..1000_u32 {
-            memo.keep(memo.signature(&n.to_le_bytes()), &Interned(Arc::new(2)));
+            memo.keep(memo.signature(&n.to_le_bytes()), &Arc::new(2));
         }
         assert!(memo.known.len() <= 2 * FIRST_SWEEP && memo.find(one).is_some());
     }
