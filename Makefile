@@ -10,7 +10,7 @@ TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 export BIN := $(CARGO_TARGET_DIR)/$(TRIPLE)/release
 CLUSTER := $(BIN)/cluster --run .run
 
-.PHONY: help up down load build test unit e2e bench images lint deps generate
+.PHONY: help up down load build test fuzz unit e2e bench images lint deps generate
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
@@ -29,6 +29,11 @@ build: deps ## Build the five binaries and the cluster program
 
 test: deps ## Run every test: unit, integration against etcd, end to end
 	@hack/test.sh
+
+FUZZ_SECONDS ?= 600
+fuzz: ## Give every decoder, selector, patch, expression and frame bad bytes, FUZZ_SECONDS (600) each
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_SEED=$${FUZZ_SEED:-$$(date +%s)} \
+		cargo test --locked -p ironclad-apiserver --test fuzz -- --nocapture
 
 bench: deps build ## Print one JSON line for each figure
 	@hack/bench.sh $(CACHE) $(TRIPLE)

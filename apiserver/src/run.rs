@@ -19,6 +19,7 @@ use crate::cache::{CacheReader, Hub};
 use crate::connect::Connect;
 use crate::crd;
 use crate::egress::Egress;
+use crate::negotiate::Media;
 use crate::registry::core::kubernetes_service::{Reconciler, Way};
 use crate::registry::core::node_ports::PortRange;
 use crate::registry::core::service::Services;
@@ -169,6 +170,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         policy: Policy {
             allow_privileged: flags.boolean("allow-privileged"),
             clear_nomination: flags.enabled("ClearingNominatedNodeNameAfterBinding"),
+            media: Media { cbor: flags.enabled("CBORServingAndStorage") },
             shortest_watch: conduct.shortest_watch,
         },
         event_ttl: i64::try_from(flags.duration("event-ttl").as_secs()).unwrap_or(3600),

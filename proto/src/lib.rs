@@ -1,5 +1,6 @@
 //! The API model: IDL, schema tables and the object engine
 
+pub mod cbor;
 pub mod defaulting;
 pub mod discovery;
 pub mod json;

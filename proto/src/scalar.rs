@@ -172,6 +172,20 @@ pub(crate) fn format_time((seconds, nanos): Instant, micro: bool) -> Option<Stri
     Some(format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}{fraction}Z"))
 }
 
+/// Seconds since the epoch as RFC 3339 in UTC, with as many digits of a second as it takes.
+pub(crate) fn unix_time(seconds: f64) -> Option<String> {
+    if !seconds.is_finite() || seconds.abs() >= 1e12 {
+        return None;
+    }
+    let whole = seconds.floor();
+    #[allow(clippy::cast_possible_truncation, reason = "both are small")]
+    let (second, nanos) = (whole as i64, ((seconds - whole) * 1e9) as i32);
+    let text = format_time((second, 0), false)?;
+    let fraction = format!(".{nanos:09}");
+    let fraction = if nanos == 0 { "" } else { fraction.trim_end_matches('0') };
+    Some(format!("{}{fraction}Z", text.trim_end_matches('Z')))
+}
+
 /// Standard base64 with Go's error text; line breaks are ignored.
 pub(crate) fn decode_base64(text: &str) -> Result<Vec<u8>, String> {
     let decoded = if text.contains(['\r', '\n']) {

@@ -12,6 +12,7 @@ pub mod discovery;
 mod identity;
 mod meters;
 pub mod openapi;
+mod openapi_v3;
 mod proxy;
 mod registrar;
 mod service;

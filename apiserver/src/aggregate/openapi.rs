@@ -1,7 +1,8 @@
 //! What other servers say of their schemas: asked for when somebody asks us, and kept for a while.
 //!
 //! Of a version 2 document only the paths of the API service's group version and the definitions these need are taken;
-//! definitions this server has itself stay its own. Version 3 documents are passed on as they are.
+//! definitions this server has itself stay its own. Version 3 documents are passed on as they are, and made of version 2
+//! for servers that have no other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
 use super::backend::{Backend, Fetched};
-use super::{Aggregator, GroupVersion, Remote};
+use super::{Aggregator, GroupVersion, Remote, openapi_v3};
 use crate::crd::openapi_v2::Pieces;
 use crate::openapi::Document;
 
@@ -47,10 +48,11 @@ pub struct Kept(Mutex<BTreeMap<GroupVersion, Known>>);
 
 /// All of them in one.
 pub fn merged(all: &[Arc<Schemas>]) -> Pieces {
+    let own = proto::openapi::v2_definitions();
     let (mut paths, mut definitions) = (Map::new(), Map::new());
     for schemas in all {
         paths.extend(schemas.paths.clone());
-        definitions.extend(schemas.definitions.clone());
+        definitions.extend(schemas.definitions.clone().into_iter().filter(|(name, _)| !own.contains(name)));
     }
     Pieces::new(&paths, &definitions)
 }
@@ -89,7 +91,7 @@ impl Aggregator {
             return last;
         }
         let document: Value = serde_json::from_slice(&answer.body).ok()?;
-        let schemas = Arc::new(part(document, &remote.service.path(), &proto::openapi::v2_definitions()));
+        let schemas = Arc::new(part(document, &remote.service.path()));
         let reason = if last.is_some() { "update" } else { "add" };
         self.meters.regenerated.with_label_values(&[remote.service.name.as_str(), reason]).inc();
         self.meters.regeneration.with_label_values(&[reason]).set(started.elapsed().as_secs_f64());
@@ -121,9 +123,15 @@ impl Aggregator {
             known.addresses_asked = Some(Instant::now());
         }
         let answer = self.fetch(backend, "/openapi/v3", &[("accept", "application/json")]).await?;
-        let index: Value = serde_json::from_slice(&answer.body).ok().filter(|_| answer.code == 200)?;
         let path = remote.service.path();
-        let address = index["paths"].get(path.trim_start_matches('/'))?["serverRelativeURL"].as_str()?.to_owned();
+        let address = if answer.code == 404 {
+            // This server has no version 3.
+            let schemas = self.schemas_of(remote).await.filter(|schemas| !schemas.paths.is_empty())?;
+            format!("/openapi/v3{path}?hash={}", schemas.hash())
+        } else {
+            let index: Value = serde_json::from_slice(&answer.body).ok().filter(|_| answer.code == 200)?;
+            index["paths"].get(path.trim_start_matches('/'))?["serverRelativeURL"].as_str()?.to_owned()
+        };
         self.schemas.0.lock().entry(key).or_default().address = Some(address.clone());
         Some(address)
     }
@@ -135,9 +143,12 @@ impl Aggregator {
         let query = hash.map(|h| format!("?hash={h}")).unwrap_or_default();
         let path = format!("/openapi/v3{}{query}", remote.service.path());
         let answer = self.fetch(backend, &path, &[("accept", "application/json")]).await?;
+        if answer.code == 404 {
+            return Some(self.schemas_of(remote).await.filter(|schemas| !schemas.paths.is_empty())?.document());
+        }
         let etag = match answer.etag.as_str() {
             "" => {
-                format!("\"{}\"", Sha256::digest(&answer.body).iter().map(|b| format!("{b:02X}")).collect::<String>())
+                format!("\"{}\"", hex(&Sha256::digest(&answer.body)))
             }
             etag => etag.to_owned(),
         };
@@ -158,8 +169,25 @@ impl Aggregator {
     }
 }
 
-/// What of a document belongs to a group version; `own` are definitions that are not taken over.
-fn part(mut document: Value, prefix: &str, own: &BTreeSet<String>) -> Schemas {
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02X}")).collect()
+}
+
+impl Schemas {
+    fn hash(&self) -> String {
+        hex(&self.etag)
+    }
+
+    /// The same in version 3.
+    fn document(&self) -> Document {
+        let body = openapi_v3::document(&self.paths, &self.definitions);
+        let body = serde_json::to_vec(&body).unwrap_or_default();
+        Document { content_type: "application/json", etag: format!("\"{}\"", self.hash()), body }
+    }
+}
+
+/// What of a document belongs to a group version.
+fn part(mut document: Value, prefix: &str) -> Schemas {
     let take = |document: &mut Value, field: &str| match document.get_mut(field).map(Value::take) {
         Some(Value::Object(map)) => map,
         _ => Map::new(),
@@ -174,7 +202,7 @@ fn part(mut document: Value, prefix: &str, own: &BTreeSet<String>) -> Schemas {
     }
     let mut definitions = Map::new();
     while let Some(name) = wanted.pop_first() {
-        if own.contains(&name) || definitions.contains_key(&name) {
+        if definitions.contains_key(&name) {
             continue;
         }
         if let Some(definition) = all.remove(&name) {
@@ -226,9 +254,9 @@ mod tests {
             "parameters": {"p": {"name": "pretty", "in": "query"}},
             "definitions": {"X": {"properties": {"metadata": {"$ref": "#/definitions/Meta"}, "y": {"$ref": "#/definitions/Y"}}},
                 "Y": {"properties": {"again": {"$ref": "#/definitions/X"}}}, "Meta": {}, "Z": {}}});
-        let found = part(document, "/apis/a.io/v1", &BTreeSet::from(["Meta".to_owned()]));
+        let found = part(document, "/apis/a.io/v1");
         assert_eq!(found.paths.keys().collect::<Vec<_>>(), ["/apis/a.io/v1", "/apis/a.io/v1/xs"]);
-        assert_eq!(found.definitions.keys().collect::<Vec<_>>(), ["X", "Y"]);
+        assert_eq!(found.definitions.keys().collect::<Vec<_>>(), ["Meta", "X", "Y"]);
         let parameter = &found.paths["/apis/a.io/v1/xs"]["get"]["parameters"][0];
         assert_eq!(parameter, &json!({"name": "pretty", "in": "query"}));
     }

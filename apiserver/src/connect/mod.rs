@@ -7,7 +7,7 @@
 mod kubelet;
 mod pods;
 mod proxy;
-mod spdy;
+pub mod spdy;
 mod translate;
 mod transport;
 mod tunnel;
@@ -30,11 +30,14 @@ pub use watch::{wants_messages, watch};
 /// Longest message, and frame, of a WebSocket client.
 const LONGEST_MESSAGE: usize = 4 << 20;
 
+/// What is taken of a WebSocket client.
+pub fn websocket_limits() -> WebSocketConfig {
+    WebSocketConfig::default().max_message_size(Some(LONGEST_MESSAGE)).max_frame_size(Some(LONGEST_MESSAGE))
+}
+
 /// The server's end of a WebSocket on a connection that has switched to it.
 async fn websocket<C: AsyncRead + AsyncWrite + Unpin>(client: C) -> WebSocketStream<C> {
-    let config =
-        WebSocketConfig::default().max_message_size(Some(LONGEST_MESSAGE)).max_frame_size(Some(LONGEST_MESSAGE));
-    WebSocketStream::from_raw_socket(client, Role::Server, Some(config)).await
+    WebSocketStream::from_raw_socket(client, Role::Server, Some(websocket_limits())).await
 }
 
 /// The room's door.

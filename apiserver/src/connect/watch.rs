@@ -1,4 +1,4 @@
-//! A watch whose client asked for WebSocket: every event is a message, text for JSON and binary for protobuf.
+//! A watch whose client asked for WebSocket: every event is a message, text for JSON and binary for protobuf and CBOR.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::{Buf as _, Bytes};
@@ -20,13 +20,15 @@ pub fn wants_messages(request: &HttpRequest, info: &RequestInfo) -> bool {
     info.verb == "watch" && upgrade::protocol(request).is_some_and(|p| p.eq_ignore_ascii_case("websocket"))
 }
 
-fn message(mut frame: Bytes, text: bool) -> Option<Message> {
-    if !text {
-        frame.advance(LENGTH.min(frame.len()));
-        return Some(Message::Binary(frame));
+fn message(mut frame: Bytes, content_type: &str) -> Option<Message> {
+    if content_type.starts_with("application/json") {
+        // JSON is text.
+        return tungstenite::Utf8Bytes::try_from(frame).ok().map(Message::Text);
     }
-    // JSON is text.
-    tungstenite::Utf8Bytes::try_from(frame).ok().map(Message::Text)
+    if content_type.starts_with("application/vnd.kubernetes.protobuf") {
+        frame.advance(LENGTH.min(frame.len()));
+    }
+    Some(Message::Binary(frame))
 }
 
 /// Sends the frames of a reply, each of which is one event, as messages.
@@ -35,7 +37,7 @@ fn message(mut frame: Bytes, text: bool) -> Option<Message> {
 /// The request is not a WebSocket handshake.
 pub fn watch(request: &HttpRequest, payload: web::Payload, reply: Reply) -> Result<HttpResponse, Status> {
     let head = websocket_answer(request, None)?;
-    let text = reply.content_type.starts_with("application/json");
+    let content_type = reply.content_type;
     let mut frames = match reply.body {
         Body::Stream(frames) => frames,
         Body::Full(frame) => futures::stream::iter([Ok(frame)]).boxed_local(),
@@ -48,7 +50,7 @@ pub fn watch(request: &HttpRequest, payload: web::Payload, reply: Reply) -> Resu
             tokio::select! {
                 frame = frames.next() => {
                     let Some(Ok(frame)) = frame else { break };
-                    let Some(message) = message(frame, text) else { break };
+                    let Some(message) = message(frame, &content_type) else { break };
                     if sink.send(message).await.is_err() {
                         return;
                     }

@@ -22,7 +22,7 @@ mod schema;
 mod types;
 pub mod validate;
 
-pub use definition::{Scale, Served, changes_version, converts, served};
+pub use definition::{Scale, Served, changes_version, converts, rows, served};
 pub use formats::fits;
 pub use jsonpath::JsonPath;
 pub use names::set_condition;

@@ -1,5 +1,45 @@
 //! Reading the `Accept` header: the format of the answer and the form of the objects in it.
 
+/// The media types a server speaks: those that all do, and CBOR behind its feature gate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Media {
+    /// CBOR is spoken, and custom resources are stored in it.
+    pub cbor: bool,
+}
+
+impl Media {
+    /// What bodies may be in.
+    pub fn bodies(self) -> &'static [&'static str] {
+        const ALL: [&str; 4] =
+            ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf", "application/cbor"];
+        if self.cbor { &ALL } else { &ALL[..3] }
+    }
+
+    /// The same of custom objects, which have no protobuf form.
+    pub fn custom_bodies(self) -> &'static [&'static str] {
+        const ALL: [&str; 3] = ["application/json", "application/yaml", "application/cbor"];
+        if self.cbor { &ALL } else { &ALL[..2] }
+    }
+
+    fn format(self, media: &str) -> Option<Format> {
+        match media {
+            "application/json" => Some(Format::Json),
+            "application/yaml" => Some(Format::Yaml),
+            "application/vnd.kubernetes.protobuf" => Some(Format::Protobuf),
+            "application/cbor" if self.cbor => Some(Format::Cbor),
+            _ => None,
+        }
+    }
+
+    /// The format of a body; `None` when unknown.
+    pub fn body_format(self, content_type: &str) -> Option<Format> {
+        match content_type.split(';').next().unwrap_or("").trim() {
+            "" => Some(Format::Json),
+            media => self.format(media),
+        }
+    }
+}
+
 /// Encoding of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -9,6 +49,8 @@ pub enum Format {
     Yaml,
     /// `application/vnd.kubernetes.protobuf`
     Protobuf,
+    /// `application/cbor`
+    Cbor,
 }
 
 impl Format {
@@ -18,6 +60,7 @@ impl Format {
             Self::Json => "application/json",
             Self::Yaml => "application/yaml",
             Self::Protobuf => "application/vnd.kubernetes.protobuf",
+            Self::Cbor => "application/cbor",
         }
     }
 
@@ -27,6 +70,7 @@ impl Format {
             Self::Json => "application/json",
             Self::Yaml => "application/yaml",
             Self::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
+            Self::Cbor => "application/cbor-seq",
         }
     }
 }
@@ -63,7 +107,7 @@ pub enum NotAcceptable {
 }
 
 /// Reads an `Accept` header for an endpoint that answers with a single object, a list or a watch.
-pub fn parse(header: Option<&str>, watch: bool) -> Result<Accepted, NotAcceptable> {
+pub fn parse(media: Media, header: Option<&str>, watch: bool) -> Result<Accepted, NotAcceptable> {
     let accepted = |format, shape| Accepted { format, shape, pretty: false };
     let header = header.unwrap_or("").trim();
     if header.is_empty() {
@@ -71,11 +115,10 @@ pub fn parse(header: Option<&str>, watch: bool) -> Result<Accepted, NotAcceptabl
     }
     let mut error = NotAcceptable::Format;
     for clause in clauses(header) {
-        let mut format = match clause.media {
-            "*/*" | "application/*" | "application/json" => Format::Json,
-            "application/yaml" => Format::Yaml,
-            "application/vnd.kubernetes.protobuf" => Format::Protobuf,
-            _ => continue,
+        let mut format = match (clause.media, media.format(clause.media)) {
+            ("*/*" | "application/*", _) => Format::Json,
+            (_, Some(format)) => format,
+            (_, None) => continue,
         };
         if watch && format == Format::Yaml {
             continue;
@@ -155,16 +198,6 @@ fn clauses(header: &str) -> Vec<Clause<'_>> {
     out
 }
 
-/// The format of a request body; `None` when unknown.
-pub fn body_format(content_type: &str) -> Option<Format> {
-    match content_type.split(';').next().unwrap_or("").trim() {
-        "" | "application/json" => Some(Format::Json),
-        "application/yaml" => Some(Format::Yaml),
-        "application/vnd.kubernetes.protobuf" => Some(Format::Protobuf),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,7 +227,9 @@ mod tests {
             ("text/html, */*;q=0.1", ok(Format::Json, Shape::Object)),
             ("application/json;q=0.2,application/yaml", ok(Format::Yaml, Shape::Object)),
         ] {
-            assert_eq!(parse(Some(header), false), want, "{header}");
+            assert_eq!(parse(Media::default(), Some(header), false), want, "{header}");
         }
+        let cbor = parse(Media { cbor: true }, Some("application/cbor;q=0.9,application/json;q=0.5"), true);
+        assert_eq!(cbor, ok(Format::Cbor, Shape::Object));
     }
 }

@@ -1,15 +1,47 @@
 //! Request bodies: which kind is in them, and its tree.
 
+use std::borrow::Cow;
+
 use proto::json::{self, Strictness};
 use proto::resources::Resource;
 use proto::schema::{self, Message};
-use proto::{Value, protobuf, yaml};
+use proto::{Value, cbor, protobuf, yaml};
 use shared::status::{Status, go_quote};
 
-use super::BODY_TYPES;
-use super::accept::{Format, body_format};
+use super::accept::{Format, Media};
 use crate::registry::conversion::group_version;
 use crate::verbs::query::FieldValidation;
+
+/// A body, and what its sender says it is.
+#[derive(Clone, Copy)]
+pub struct Sent<'a> {
+    /// What is understood.
+    pub media: Media,
+    /// `Content-Type`.
+    pub content_type: &'a str,
+    /// Content.
+    pub body: &'a [u8],
+}
+
+impl Sent<'_> {
+    /// Its format, or `415`.
+    pub fn format(&self) -> Result<Format, Status> {
+        let unknown = || Status::unsupported_media_type(self.media.bodies());
+        self.media.body_format(self.content_type).ok_or_else(unknown)
+    }
+}
+
+/// The JSON text of a body in any format but protobuf.
+pub fn json_text(format: Format, body: &[u8]) -> Result<Cow<'_, [u8]>, String> {
+    match format {
+        Format::Yaml if too_deep(body) => Err(format!("yaml: {TOO_DEEP}")),
+        Format::Yaml => yaml::to_json(body).map(Cow::Owned).map_err(|e| e.to_string()),
+        Format::Cbor => {
+            cbor::to_json(body).map(Cow::Owned).map_err(|e| format!("unable to determine group/version/kind: {e}"))
+        }
+        _ => Ok(Cow::Borrowed(body)),
+    }
+}
 
 /// A decoded body.
 pub struct Decoded {
@@ -83,13 +115,8 @@ fn package(group: &str) -> &str {
 }
 
 /// Reads a body of a declared content type as the expected kind.
-pub fn decode(
-    content_type: &str,
-    body: &[u8],
-    expected: &Expected<'_>,
-    validation: FieldValidation,
-) -> Result<Decoded, Status> {
-    let Some(format) = body_format(content_type) else { return Err(Status::unsupported_media_type(&BODY_TYPES)) };
+pub fn decode(sent: Sent<'_>, expected: &Expected<'_>, validation: FieldValidation) -> Result<Decoded, Status> {
+    let (format, body) = (sent.format()?, sent.body);
     let schema = |group: &str, version: &str, kind: &str| schema::kind(group, version, kind);
     let Some(target) = schema(expected.group, expected.version, expected.kind) else {
         return Err(Status::internal(&format!("no schema for {}", expected.kind)));
@@ -97,24 +124,15 @@ pub fn decode(
     if format == Format::Protobuf {
         return from_protobuf(body, expected, target);
     }
-    if format == Format::Yaml && too_deep(body) {
-        return Err(unrecognized(expected.kind, &format!("yaml: {TOO_DEEP} ({})", shown(body))));
-    }
-    let converted;
-    let json_body: &[u8] = if format == Format::Yaml {
-        converted = yaml::to_json(body).map_err(|e| unrecognized(expected.kind, &format!("{e} ({})", shown(body))))?;
-        &converted
-    } else {
-        body
-    };
-    let (api_version, kind) = json::type_meta(json_body).map_err(|e| {
+    let text = json_text(format, body).map_err(|e| unrecognized(expected.kind, &format!("{e} ({})", shown(body))))?;
+    let (api_version, kind) = json::type_meta(&text).map_err(|e| {
         unrecognized(expected.kind, &format!("couldn't get version/kind; json parse error: {e} ({})", shown(body)))
     })?;
     let (api_version, kind) = named(api_version, kind, expected)?;
     let decoded = if format == Format::Yaml {
         yaml::decode(target, body, validation.into())
     } else {
-        json::decode(target, json_body, validation.into())
+        json::decode(target, &text, validation.into())
     };
     let mut decoded = decoded.map_err(|e| cannot_be_handled(&kind, &api_version, expected.kind, &e.to_string()))?;
     name(&mut decoded.value, expected);
@@ -123,30 +141,20 @@ pub fn decode(
 
 /// Reads a body as a custom object. `settle` drops what its schema does not know, and names it.
 pub fn decode_custom(
-    content_type: &str,
-    body: &[u8],
+    sent: Sent<'_>,
     row: &Resource,
     validation: FieldValidation,
     settle: impl FnOnce(&mut Value) -> Vec<String>,
 ) -> Result<Decoded, Status> {
-    let format = body_format(content_type).filter(|f| *f != Format::Protobuf);
-    let Some(format) = format else { return Err(Status::unsupported_media_type(&BODY_TYPES[..2])) };
-    let (kind, version) = (&*row.kind, row.api_version());
-    if format == Format::Yaml && too_deep(body) {
-        return Err(unrecognized(kind, &format!("yaml: {TOO_DEEP} ({})", shown(body))));
-    }
-    let converted;
-    let text: &[u8] = if format == Format::Yaml {
-        converted = yaml::to_json(body).map_err(|e| unrecognized(kind, &format!("{e} ({})", shown(body))))?;
-        &converted
-    } else {
-        body
-    };
-    let (there, own_kind) = json::type_meta(text).map_err(|e| {
+    let format = sent.media.body_format(sent.content_type).filter(|f| *f != Format::Protobuf);
+    let Some(format) = format else { return Err(Status::unsupported_media_type(sent.media.custom_bodies())) };
+    let (kind, version, body) = (&*row.kind, row.api_version(), sent.body);
+    let text = json_text(format, body).map_err(|e| unrecognized(kind, &format!("{e} ({})", shown(body))))?;
+    let (there, own_kind) = json::type_meta(&text).map_err(|e| {
         unrecognized(kind, &format!("couldn't get version/kind; json parse error: {e} ({})", shown(body)))
     })?;
     if own_kind.is_empty() {
-        let text = String::from_utf8_lossy(text);
+        let text = String::from_utf8_lossy(&text);
         return Err(unrecognized(kind, &format!("Object 'Kind' is missing in '{text}' ({})", shown(body))));
     }
     if there != version {
@@ -156,7 +164,7 @@ pub fn decode_custom(
     }
     let refused = |why: String| cannot_be_handled(kind, &row.version, kind, &why);
     let decoded =
-        json::decode(crate::crd::objects::open(), text, Strictness::Warn).map_err(|e| refused(e.to_string()))?;
+        json::decode(crate::crd::objects::open(), &text, Strictness::Warn).map_err(|e| refused(e.to_string()))?;
     let (mut object, mut warnings) = (decoded.value, decoded.warnings);
     warnings.extend(settle(&mut object).iter().map(|f| format!("unknown field {}", go_quote(f))));
     match validation {
@@ -171,10 +179,10 @@ pub fn decode_custom(
 /// Deepest nesting of flow collections in YAML.
 const MAX_YAML_DEPTH: usize = 10_000;
 /// What is said about deeper ones.
-pub const TOO_DEEP: &str = "exceeded max depth of 10000";
+const TOO_DEEP: &str = "exceeded max depth of 10000";
 
 /// True for YAML whose brackets alone would keep a parser busy for long.
-pub fn too_deep(body: &[u8]) -> bool {
+fn too_deep(body: &[u8]) -> bool {
     let mut depth = 0usize;
     body.iter().any(|b| {
         match b {
@@ -318,8 +326,11 @@ mod tests {
     #[test]
     fn bodies_that_do_not_fit() {
         let row = resources::find("", "v1", "configmaps").expect("row");
+        fn sent<'a>(content_type: &'a str, body: &'a [u8]) -> Sent<'a> {
+            Sent { media: Media::default(), content_type, body }
+        }
         let try_json = |body: &str| {
-            decode("application/json", body.as_bytes(), &Expected::of(row), FieldValidation::Warn)
+            decode(sent("application/json", body.as_bytes()), &Expected::of(row), FieldValidation::Warn)
                 .map(|d| d.object)
                 .map_err(|s| s.message)
         };
@@ -336,9 +347,8 @@ mod tests {
             try_json(r#"{"apiVersion":"v2","kind":"ConfigMap"}"#).expect_err("version"),
             r#"ConfigMap in version "v2" cannot be handled as a ConfigMap: no kind "ConfigMap" is registered for version "v2" in scheme "pkg/runtime/scheme.go:111""#
         );
-        let e = decode("application/vnd.kubernetes.protobuf", b"nope", &Expected::of(row), FieldValidation::Warn)
-            .map(|_| ())
-            .expect_err("proto");
+        let sent = sent("application/vnd.kubernetes.protobuf", b"nope");
+        let e = decode(sent, &Expected::of(row), FieldValidation::Warn).map(|_| ()).expect_err("proto");
         assert!(e.message.ends_with("expected prefix [107 56 115 0] (6e6f7065)"), "{}", e.message);
         assert!(too_deep("[".repeat(10_001).as_bytes()) && !too_deep("[]".repeat(20_000).as_bytes()));
     }

@@ -1,13 +1,13 @@
 //! Objects to bytes in the format the client accepts.
 
 use proto::schema::{self, Message};
-use proto::{Value, json, protobuf, yaml};
+use proto::{Value, cbor, json, protobuf, yaml};
 use serde_json::json;
 use shared::status::Status;
 
 use super::accept::{Accepted, Format};
 
-/// Encodes a tree that carries `apiVersion` and `kind`. Without a schema only JSON and YAML are possible.
+/// Encodes a tree that carries `apiVersion` and `kind`. Without a schema protobuf is not possible.
 pub fn envelope(format: Format, pretty: bool, schema: Option<&Message>, value: &Value) -> Vec<u8> {
     let mut out = Vec::with_capacity(512);
     match (format, schema) {
@@ -15,6 +15,7 @@ pub fn envelope(format: Format, pretty: bool, schema: Option<&Message>, value: &
             let text = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or("");
             return protobuf::wrap(text("apiVersion"), text("kind"), &protobuf::encode(s, value));
         }
+        (Format::Cbor, schema) => return cbor::encode(schema, value),
         (Format::Yaml, Some(s)) => return yaml::encode(s, value).into_bytes(),
         (Format::Yaml, None) => {
             return serde_norway::to_string(value).unwrap_or_default().into_bytes();

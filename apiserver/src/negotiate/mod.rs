@@ -6,28 +6,24 @@ pub mod accept;
 mod body;
 mod encode;
 
-pub use accept::{Accepted, Format, NotAcceptable, Shape, parse};
+pub use accept::{Accepted, Format, Media, NotAcceptable, Shape, parse};
 pub use body::{
-    Decoded, Expected, TOO_DEEP, decode, decode_custom, decode_patched, decode_tree, other_kind, too_deep, unpatched,
+    Decoded, Expected, Sent, decode, decode_custom, decode_patched, decode_tree, json_text, other_kind, unpatched,
 };
 pub use encode::{envelope, metadata_of, object, partial_list_kind, status, table_kind};
 
 use shared::status::Status;
 
-/// Media types a body may have.
-pub const BODY_TYPES: [&str; 3] = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
-
 /// The 406 for what was asked.
-pub fn not_acceptable(why: &NotAcceptable) -> Status {
+pub fn not_acceptable(media: Media, why: &NotAcceptable) -> Status {
+    const STREAMS: [&str; 3] =
+        ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch", "application/cbor-seq"];
     match why {
-        NotAcceptable::Format => unavailable(&[
-            BODY_TYPES[0],
-            BODY_TYPES[1],
-            BODY_TYPES[2],
-            "application/json;stream=watch",
-            "application/vnd.kubernetes.protobuf;stream=watch",
-        ]),
-        NotAcceptable::Shape => Status::not_acceptable(&BODY_TYPES),
+        NotAcceptable::Format => {
+            let streams = if media.cbor { &STREAMS } else { &STREAMS[..2] };
+            unavailable(&[media.bodies(), streams].concat())
+        }
+        NotAcceptable::Shape => Status::not_acceptable(media.bodies()),
     }
 }
 

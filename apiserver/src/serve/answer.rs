@@ -11,12 +11,14 @@ use flate2::write::GzEncoder;
 use shared::status::Status;
 
 use crate::flowcontrol::Classified;
-use crate::negotiate::{self, Format};
+use crate::negotiate::{self, Format, Media};
 use crate::verbs::{Body, COMPRESS_FROM, Reply};
 
 /// What of the request shapes the answer.
 #[derive(Clone, Debug, Default)]
 pub struct Shape {
+    /// Media types the server speaks.
+    pub media: Media,
     /// `Accept`.
     pub accept: Option<String>,
     /// The client takes gzip.
@@ -52,15 +54,35 @@ fn warning(text: &str) -> Option<String> {
     (!clean.is_empty()).then(|| format!("299 - \"{}\"", clean.replace('\\', "\\\\").replace('"', "\\\"")))
 }
 
+/// Characters of all warnings of an answer; where there are more, each is cut.
+const MOST_WARNED: usize = 4 << 10;
+/// Characters of a warning that is cut.
+const CUT_WARNING: usize = 256;
+
 /// One header for each text, equal ones once.
 fn warning_headers(warnings: &[String]) -> Vec<String> {
-    let mut seen: Vec<String> = Vec::new();
-    for text in warnings.iter().filter_map(|w| warning(w)) {
-        if !seen.contains(&text) {
+    let mut seen: Vec<&str> = Vec::new();
+    for text in warnings {
+        if !seen.contains(&text.as_str()) {
             seen.push(text);
         }
     }
-    seen
+    let most = if seen.iter().map(|text| text.chars().count()).sum::<usize>() > MOST_WARNED {
+        CUT_WARNING
+    } else {
+        usize::MAX
+    };
+    let (mut written, mut headers) = (0, Vec::new());
+    for text in seen {
+        let cut: String = text.chars().take(most).collect();
+        if written < MOST_WARNED
+            && let Some(header) = warning(&cut)
+        {
+            written += cut.chars().count();
+            headers.push(header);
+        }
+    }
+    headers
 }
 
 /// Adds warnings to a response.
@@ -104,7 +126,7 @@ fn gzip(bytes: &[u8]) -> Option<Bytes> {
 
 /// An error.
 pub fn failure(status: &Status, shape: &Shape) -> HttpResponse {
-    let accepted = negotiate::parse(shape.accept.as_deref(), false).ok();
+    let accepted = negotiate::parse(shape.media, shape.accept.as_deref(), false).ok();
     let (format, pretty) = accepted.map_or((Format::Json, false), |a| (a.format, a.pretty));
     let mut b = start(status.code, shape);
     if let Some(seconds) = status.retry_after() {
@@ -133,4 +155,20 @@ pub fn text(n: u16, body: impl Into<String>, shape: &Shape) -> HttpResponse {
 /// The router's answer to a path nobody owns.
 pub fn not_found(shape: &Shape) -> HttpResponse {
     text(404, "404 page not found\n", shape)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_fit_into_headers() {
+        let texts = |list: &[&str]| list.iter().map(|t| (*t).to_owned()).collect::<Vec<_>>();
+        assert_eq!(warning_headers(&texts(&["a \"b\"", "", "a \"b\""])), ["299 - \"a \\\"b\\\"\""]);
+        let long: Vec<String> = (0..40).map(|i| format!("{i:02}{}", "é".repeat(300))).collect();
+        let headers = warning_headers(&long);
+        assert_eq!(headers.len(), 16);
+        assert!(headers.iter().all(|h| h.chars().count() == 256 + "299 - \"\"".len()));
+        assert_eq!(warning_headers(&long[..2])[1].chars().count(), 302 + "299 - \"\"".len());
+    }
 }

@@ -25,6 +25,10 @@ pub struct Conduct {
     goaway: f64,
     /// `--profiling`, where it is given: what is for profilers is not shown to others.
     pub profiles: bool,
+    /// The page of flags, behind `ComponentFlagz`.
+    pub flagz: Option<String>,
+    /// `ComponentStatusz`
+    pub statusz: bool,
 }
 
 const CORS: [(&str, &str); 4] = [
@@ -105,6 +109,8 @@ impl Conduct {
             shortest_watch: u64::try_from(shortest_watch).unwrap_or(0),
             goaway: chance,
             profiles: flags.is_set("profiling") && flags.boolean("profiling"),
+            flagz: flags.enabled("ComponentFlagz").then(|| shared::serve::flagz(flags)),
+            statusz: flags.enabled("ComponentStatusz"),
         })
     }
 

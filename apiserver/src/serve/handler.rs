@@ -11,7 +11,7 @@ use actix_web::http::Method;
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
-use prometheus::{CounterVec, GaugeVec, HistogramVec};
+use prometheus::GaugeVec;
 use rustls_pki_types::CertificateDer;
 use shared::authn::UserInfo;
 use shared::authz::Attributes;
@@ -22,6 +22,7 @@ use super::answer::{self, Shape};
 use super::conduct::Conduct;
 use super::health::Health;
 use super::info::request_info;
+use super::meters::{Meters, Sending};
 use super::paths;
 use crate::access::{Access, Head, Notes, Pass, Permit, Refusal, attributes, is_long_running};
 use crate::aggregate::{Aggregator, Remote, holding};
@@ -63,14 +64,9 @@ pub struct Server {
     pub address: String,
     /// Requests that are being answered, streams not counted.
     pub running: Arc<AtomicUsize>,
-    counters: Counters,
-}
-
-struct Counters {
-    total: CounterVec,
-    duration: HistogramVec,
-    long_running: GaugeVec,
+    meters: Meters,
     objects: GaugeVec,
+    objects_of: GaugeVec,
     caches: crate::cache::Meters,
 }
 
@@ -87,37 +83,16 @@ impl Server {
         conduct: Conduct,
         address: String,
     ) -> Self {
-        let labels = ["verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component", "code"];
-        let timing = ["verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component"];
-        let long = ["verb", "group", "version", "resource", "subresource", "scope", "component"];
-        let buckets = vec![
-            0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0,
-            20.0, 30.0, 45.0, 60.0,
-        ];
-        let counters = Counters {
-            total: metrics::counter(
-                "apiserver_request_total",
-                "Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code.",
-                &labels,
-            ),
-            duration: metrics::histogram(
-                "apiserver_request_duration_seconds",
-                "Response latency distribution in seconds per request.",
-                &timing,
-                buckets,
-            ),
-            long_running: metrics::gauge(
-                "apiserver_longrunning_requests",
-                "Gauge of all active long-running requests.",
-                &long,
-            ),
-            objects: metrics::gauge(
-                "apiserver_storage_objects",
-                "Number of stored objects at the time of last check.",
-                &["resource"],
-            ),
-            caches: crate::cache::Meters::default(),
-        };
+        let objects = metrics::gauge(
+            "apiserver_storage_objects",
+            "Number of stored objects at the time of last check.",
+            &["resource"],
+        );
+        let objects_of = metrics::gauge(
+            "apiserver_resource_objects",
+            "Number of stored objects at the time of last check split by kind.",
+            &["group", "resource"],
+        );
         Self {
             engine,
             access,
@@ -129,18 +104,26 @@ impl Server {
             conduct,
             address,
             running: Arc::default(),
-            counters,
+            meters: Meters::default(),
+            objects,
+            objects_of,
+            caches: crate::cache::Meters::default(),
         }
     }
 
     /// The text of `/metrics`.
     pub(super) fn metrics(&self) -> String {
-        self.counters.objects.reset();
+        self.objects.reset();
+        self.objects_of.reset();
         for (resource, count) in self.engine.hub.counts() {
             #[allow(clippy::cast_precision_loss)]
-            self.counters.objects.with_label_values(&[&resource]).set(count as f64);
+            let count = count as f64;
+            let (plural, group) = resource.split_once('.').unwrap_or((&resource, ""));
+            self.objects.with_label_values(&[resource.as_str()]).set(count);
+            self.objects_of.with_label_values(&[group, plural]).set(count);
         }
-        self.counters.caches.publish(&self.engine.hub);
+        self.meters.publish();
+        self.caches.publish(&self.engine.hub);
         if let Some(flow) = self.flow() {
             flow.publish();
         }
@@ -152,32 +135,8 @@ impl Server {
         self.access.as_ref().and_then(|a| a.gate().flow())
     }
 
-    fn count(&self, info: &RequestInfo, dry_run: bool, code: u16, since: Instant) {
-        if !info.is_resource {
-            return;
-        }
-        let verb = info.verb.to_ascii_uppercase();
-        let scope = match (info.name.is_empty() && info.verb != "create", info.namespace.is_empty()) {
-            (false, _) => "resource",
-            (true, false) => "namespace",
-            (true, true) => "cluster",
-        };
-        let dry = if dry_run { "All" } else { "" };
-        let (group, version, resource, sub) = (&info.api_group, &info.api_version, &info.resource, &info.subresource);
-        let code = code.to_string();
-        self.counters
-            .total
-            .with_label_values(&[&verb, dry, group, version, resource, sub, scope, "apiserver", &code])
-            .inc();
-        if verb != "WATCH" {
-            let labels = [&verb, dry, group, version, resource, sub, scope, "apiserver"];
-            self.counters.duration.with_label_values(&labels).observe(since.elapsed().as_secs_f64());
-        } else {
-            self.counters
-                .long_running
-                .with_label_values(&[&verb, group, version, resource, sub, scope, "apiserver"])
-                .set(0.0);
-        }
+    fn count(&self, asked: &Asked<'_>, dry_run: bool, code: u16) {
+        self.meters.count(asked.info, asked.content_type(), dry_run, code, asked.since);
     }
 }
 
@@ -233,12 +192,15 @@ fn decoded(path: &str) -> String {
 
 /// A stream keeps the request's seat until it has nothing more to send at once: a list to its end, a watch until it
 /// waits for changes. A watch counts until it ends.
-fn held(mut reply: Reply, permit: Option<Permit>, watching: Option<Watching>) -> Reply {
+fn held(mut reply: Reply, permit: Option<Permit>, watching: Option<Watching>, mut sending: Sending) -> Reply {
     reply.body = match reply.body {
         Body::Stream(mut stream) => {
             let mut kept = Some(permit);
             let stream = futures::stream::poll_fn(move |cx| {
                 let next = stream.poll_next_unpin(cx);
+                if let Poll::Ready(Some(Ok(bytes))) = &next {
+                    sending.add(bytes.len());
+                }
                 if next.is_pending() && watching.is_some() {
                     drop(kept.take());
                 }
@@ -246,7 +208,10 @@ fn held(mut reply: Reply, permit: Option<Permit>, watching: Option<Watching>) ->
             });
             Body::Stream(stream.boxed_local())
         }
-        full => full,
+        Body::Full(bytes) => {
+            sending.add(bytes.len());
+            Body::Full(bytes)
+        }
     };
     reply
 }
@@ -260,6 +225,7 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
     let path = decoded(req.uri().path());
     let info = request_info(req.method().as_str(), &path, &query);
     let mut shape = Shape {
+        media: server.engine.policy.media,
         accept: req.headers().get("accept").and_then(|v| v.to_str().ok()).map(str::to_owned),
         gzip: header("accept-encoding").split(',').any(|e| e.trim().starts_with("gzip")),
         known: Some(header("if-none-match")).filter(|tag| !tag.is_empty()).map(str::to_owned),
@@ -297,6 +263,12 @@ struct Asked<'a> {
     info: &'a RequestInfo,
     query: &'a Query,
     since: Instant,
+}
+
+impl Asked<'_> {
+    fn content_type(&self) -> &str {
+        self.req.headers().get("content-type").and_then(|v| v.to_str().ok()).unwrap_or("")
+    }
 }
 
 /// What is to be written down of a request, also when its client goes away before there is an answer.
@@ -375,7 +347,7 @@ async fn enter(
     let user = match access.authenticate(&head).await {
         Ok(user) => user,
         Err(status) => {
-            server.count(info, false, status.code, asked.since);
+            server.count(asked, false, status.code);
             if let Some(mut trail) = begin(&UserInfo::default(), &shape.audit_id) {
                 trail.unauthenticated(attempted(req.headers(), req.query_string(), !peer.0.is_empty()));
                 trail.started().await;
@@ -387,7 +359,7 @@ async fn enter(
     if let Some(begun) = trail
         && !begun.received().await
     {
-        server.count(info, false, 500, asked.since);
+        server.count(asked, false, 500);
         *trail = None;
         let why = format!("Internal Server Error: {uri:?}: audit backend shutdown\n");
         return Err(answer::text(500, why, shape));
@@ -401,18 +373,18 @@ async fn enter(
     }
     passed.map(Some).map_err(|refusal| match refusal {
         Refusal::Status(status) => {
-            server.count(info, false, status.code, asked.since);
+            server.count(asked, false, status.code);
             if let Some(trail) = trail {
                 trail.failed(&status);
             }
             answer::failure(&status, shape)
         }
         Refusal::Throttled(status) => {
-            server.count(info, false, status.code, asked.since);
+            server.count(asked, false, status.code);
             answer::throttled(&status, shape)
         }
         Refusal::Failure(why) => {
-            server.count(info, false, 500, asked.since);
+            server.count(asked, false, 500);
             answer::text(500, format!("Internal Server Error: {uri:?}: {why}\n"), shape)
         }
     })
@@ -433,6 +405,7 @@ impl Admitted<'_> {
         if is_long_running(self.asked.info) {
             return self.answer(payload).await;
         }
+        let _working = self.server.meters.begin(self.asked.info);
         let late = match self.server.conduct.deadline(self.asked.query) {
             Err(status) => status,
             Ok(deadline) if deadline.is_zero() => return self.answer(payload).await,
@@ -446,7 +419,7 @@ impl Admitted<'_> {
 
     /// Counts and writes down a failure, and says it.
     fn failed(&mut self, status: &Status, dry_run: bool) -> HttpResponse {
-        self.server.count(self.asked.info, dry_run, status.code, self.asked.since);
+        self.server.count(self.asked, dry_run, status.code);
         if let Some(trail) = self.trail {
             trail.failed(status);
         }
@@ -494,7 +467,7 @@ impl Admitted<'_> {
             Ok(response) => response,
             Err((code, why)) => answer::text(code, format!("{why}\n"), self.shape),
         };
-        self.server.count(self.asked.info, false, response.status().as_u16(), self.asked.since);
+        self.server.count(self.asked, false, response.status().as_u16());
         match self.pass.take().and_then(|pass| pass.permit) {
             Some(permit) if !is_long_running(self.asked.info) => holding(response, permit),
             _ => response,
@@ -503,7 +476,7 @@ impl Admitted<'_> {
 
     /// Logs, exec, port-forward, proxies: bytes from elsewhere.
     async fn connection(&mut self, payload: web::Payload, user: &UserInfo) -> HttpResponse {
-        let (server, Asked { req, info, since, .. }) = (self.server, *self.asked);
+        let (server, Asked { req, info, .. }) = (self.server, *self.asked);
         let allowed = async {
             verbs::route(&server.engine.rows, info, req.method().as_str())?;
             match &server.access {
@@ -519,7 +492,7 @@ impl Admitted<'_> {
         };
         match response {
             Ok(response) => {
-                server.count(info, false, response.status().as_u16(), since);
+                server.count(self.asked, false, response.status().as_u16());
                 response
             }
             Err(status) => self.failed(&status, false),
@@ -528,7 +501,7 @@ impl Admitted<'_> {
 
     /// Objects: the verbs' answer.
     async fn object(&mut self, payload: web::Payload, user: UserInfo) -> HttpResponse {
-        let (server, Asked { req, info, query, since }) = (self.server, *self.asked);
+        let (server, Asked { req, info, query, .. }) = (self.server, *self.asked);
         let noted = verbs::Noted::default();
         let messages = connect::wants_messages(req, info);
         let mut payload = Some(payload);
@@ -546,6 +519,7 @@ impl Admitted<'_> {
                 info: info.clone(),
                 method: req.method().as_str().to_owned(),
                 query: query.clone(),
+                media: self.shape.media,
                 content_type,
                 accept: self.shape.accept.clone(),
                 user_agent: self.header("user-agent").to_owned(),
@@ -566,12 +540,13 @@ impl Admitted<'_> {
             Ok(reply) => reply,
             Err(status) => return answer::warned(self.failed(&status, dry_run), &noted.take()),
         };
-        server.count(info, dry_run, reply.code, since);
+        server.count(self.asked, dry_run, reply.code);
         if let (Some(trail), Body::Full(body)) = (self.trail.as_mut(), &reply.body) {
             trail.response(&reply.content_type, body);
         }
         let watching = server.access.as_ref().and_then(|a| a.gate().watching(info));
-        let reply = held(reply, self.pass.take().and_then(|p| p.permit), watching);
+        let sending = server.meters.sending(info);
+        let reply = held(reply, self.pass.take().and_then(|p| p.permit), watching, sending);
         match payload {
             Some(payload) if messages => {
                 connect::watch(req, payload, reply).unwrap_or_else(|status| answer::failure(&status, self.shape))

@@ -8,6 +8,7 @@ mod handler;
 pub mod health;
 pub mod info;
 pub mod listen;
+mod meters;
 mod paths;
 mod profiles;
 

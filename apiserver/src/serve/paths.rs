@@ -8,11 +8,11 @@ use shared::status::Status;
 
 use super::answer::{self, Shape};
 use super::handler::Server;
-use super::health::{Endpoint, Health};
+use super::health::Endpoint;
 use super::profiles;
 use crate::aggregate::Directory;
 use crate::api::RequestInfo;
-use crate::negotiate;
+use crate::negotiate::{self, Media};
 use crate::openapi;
 use crate::verbs::Reply;
 use crate::verbs::query::Query;
@@ -27,9 +27,11 @@ fn groups(rows: &[Row]) -> Vec<discovery::Group<'_>> {
 /// A discovery document in the accepted form.
 fn document(tree: Option<Value>, kind: &str, query: &Query, shape: &Shape) -> HttpResponse {
     let Some(tree) = tree else { return answer::not_found(shape) };
-    let accepted = match negotiate::parse(shape.accept.as_deref(), false) {
+    // Discovery has no CBOR.
+    let media = Media::default();
+    let accepted = match negotiate::parse(media, shape.accept.as_deref(), false) {
         Ok(a) => a,
-        Err(e) => return answer::failure(&negotiate::not_acceptable(&e), shape),
+        Err(e) => return answer::failure(&negotiate::not_acceptable(media, &e), shape),
     };
     let pretty = query.maybe_flag("pretty").unwrap_or(accepted.pretty);
     let body = negotiate::envelope(accepted.format, pretty, proto::schema::kind("", "v1", kind), &tree);
@@ -60,7 +62,7 @@ fn aggregated(rows: &[Row], directory: &Directory, core: bool, shape: &Shape) ->
     Some(response)
 }
 
-fn root(rows: &[Row], directory: &Directory, health: &Health) -> Value {
+fn root(server: &Server, rows: &[Row], directory: &Directory) -> Vec<String> {
     let mut paths: Vec<String> =
         ["/.well-known/openid-configuration", "/api", "/api/v1", "/apis", "/apis/"].map(str::to_owned).into();
     let own = rows.iter().filter(|r| !r.group.is_empty()).map(|r| (r.group.to_string(), r.version.to_string()));
@@ -87,9 +89,11 @@ fn root(rows: &[Row], directory: &Directory, health: &Health) -> Value {
         ]
         .map(str::to_owned),
     );
-    paths.extend(health.paths());
+    paths.extend(server.conduct.flagz.as_ref().map(|_| "/flagz".to_owned()));
+    paths.extend(server.conduct.statusz.then(|| "/statusz".to_owned()));
+    paths.extend(server.health.paths());
     paths.sort();
-    serde_json::json!({"paths": paths})
+    paths
 }
 
 fn json(tree: &Value, shape: &Shape) -> HttpResponse {
@@ -175,12 +179,20 @@ pub(super) async fn serve(
         };
     }
     let rows = match segments.first() {
-        None | Some(&("api" | "apis")) => server.engine.rows.all(),
+        None | Some(&("api" | "apis" | "statusz")) => server.engine.rows.all(),
         _ => Vec::new(),
     };
     let directory = server.aggregator.directory();
     match segments.as_slice() {
-        [] => json(&root(&rows, &directory, &server.health), shape),
+        [] => json(&serde_json::json!({"paths": root(server, &rows, &directory)}), shape),
+        ["flagz"] => match &server.conduct.flagz {
+            Some(page) => answer::text(200, page.clone(), shape),
+            None => answer::not_found(shape),
+        },
+        ["statusz"] if server.conduct.statusz => {
+            let paths = root(server, &rows, &directory).join(" ");
+            answer::text(200, shared::serve::statusz("kube-apiserver", &paths), shape)
+        }
         ["version"] => json(&shared::version::info(), shape),
         ["metrics", "slis"] => {
             answer::reply(Reply::new(200, "text/plain; version=0.0.4; charset=utf-8", server.health.slis()), shape)

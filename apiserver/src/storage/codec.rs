@@ -1,6 +1,7 @@
 //! Between etcd's bytes, the cache's bytes and trees.
 //!
-//! Built-in kinds are stored as upstream's protobuf envelope, a few as JSON; both are read everywhere. The revision is
+//! Built-in kinds are stored as upstream's protobuf envelope, a few as JSON, custom resources as JSON or, behind the
+//! feature gate, as CBOR; all of them are read everywhere. The revision is
 //! not part of the stored bytes: it is stamped into the copy the cache keeps, without building a tree.
 
 use std::borrow::Cow;
@@ -8,10 +9,11 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use proto::resources::Resource;
 use proto::schema::{self, Message};
-use proto::{Value, json, protobuf};
+use proto::{Value, cbor, json, protobuf};
 
 use crate::cache::{Entry, Raw};
 use crate::crd;
+use crate::negotiate::Media;
 use crate::registry::{conversion, fields};
 
 /// Why stored bytes could not be read, or an object not be written.
@@ -23,9 +25,15 @@ pub enum CodecError {
     /// Broken protobuf.
     #[error("protobuf: {0}")]
     Protobuf(String),
+    /// Broken CBOR.
+    #[error("{0}")]
+    Cbor(#[from] cbor::Error),
     /// Broken JSON.
     #[error("json: {0}")]
-    Json(#[from] serde_json::Error),
+    Json(#[from] json::DecodeError),
+    /// A tree that JSON cannot hold.
+    #[error("json: {0}")]
+    Unwritable(#[from] serde_json::Error),
 }
 
 const MAGIC: &[u8] = b"k8s\0";
@@ -45,14 +53,17 @@ pub fn served_schema(row: &Resource) -> Result<&Message, CodecError> {
     row.schema().ok_or_else(|| CodecError::UnknownKind(row.kind.to_string()))
 }
 
-/// Encodes an object (in its storage row's version) for etcd.
-pub fn encode(row: &Resource, object: &Value) -> Result<Vec<u8>, CodecError> {
+/// Encodes an object (in its storage row's version) for etcd. A server that speaks CBOR stores custom objects in it.
+pub fn encode(row: &Resource, object: &Value, media: Media) -> Result<Vec<u8>, CodecError> {
     if row.storage_json {
         let mut object = object.clone();
         object["apiVersion"] = Value::from(row.storage_api_version());
         object["kind"] = Value::from(&*row.storage_kind);
         if let Some(m) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             m.remove("resourceVersion");
+        }
+        if media.cbor && row.custom.is_some() {
+            return Ok(cbor::encode(None, &object));
         }
         return Ok(serde_json::to_vec(&object)?);
     }
@@ -73,7 +84,7 @@ pub fn value(row: &Resource, raw: &Raw) -> Result<Value, CodecError> {
         Raw::Proto(bytes) => {
             protobuf::decode(storage_schema(row)?, bytes).map_err(|e| CodecError::Protobuf(e.to_string()))?
         }
-        Raw::Json(bytes) => serde_json::from_slice(bytes)?,
+        Raw::Json(bytes) => json::decode_any(bytes)?,
     };
     if row.custom.is_some() {
         // It says itself which version it is in.
@@ -126,7 +137,7 @@ pub fn raw(row: &Resource, stored: &[u8], revision: i64) -> Result<Raw, CodecErr
             .ok_or_else(|| CodecError::Protobuf("object without metadata".to_owned()))?;
         return Ok(Raw::Proto(Bytes::from(body)));
     }
-    let mut v: Value = serde_json::from_slice(stored)?;
+    let mut v = unpacked(stored)?;
     v["metadata"]["resourceVersion"] = Value::from(revision.to_string());
     if let Some(served) = crd::served(row)
         && (!crd::converts(row) || v["apiVersion"] == row.api_version())
@@ -136,22 +147,31 @@ pub fn raw(row: &Resource, stored: &[u8], revision: i64) -> Result<Raw, CodecErr
     Ok(Raw::Json(Bytes::from(serde_json::to_vec(&v)?)))
 }
 
+/// The tree of what is not stored as protobuf.
+fn unpacked(stored: &[u8]) -> Result<Value, CodecError> {
+    if stored.starts_with(&cbor::SELF_DESCRIBED) {
+        return Ok(json::decode_any(&cbor::stored_to_json(stored)?)?);
+    }
+    Ok(json::decode_any(stored)?)
+}
+
 /// The cached form of bytes that were just written, where they are protobuf: of others it costs more than it saves.
 pub fn written(row: &Resource, stored: &[u8], revision: i64) -> Option<Raw> {
     if stored.starts_with(MAGIC) { raw(row, stored, revision).ok() } else { None }
 }
 
-/// The bytes etcd was given for a cached object.
-pub fn unstamped(row: &Resource, raw: &Raw) -> Option<Vec<u8>> {
+/// Whether these are the bytes that etcd was given for a cached object, or would be.
+pub fn is_stored_as(row: &Resource, raw: &Raw, stored: &[u8]) -> bool {
     match raw {
-        Raw::Proto(body) => {
-            let body = stamp(body, "")?;
-            Some(protobuf::wrap(&row.storage_api_version(), &row.storage_kind, &body))
-        }
+        Raw::Proto(body) => stamp(body, "")
+            .is_some_and(|body| protobuf::wrap(&row.storage_api_version(), &row.storage_kind, &body) == stored),
         Raw::Json(bytes) => {
-            let mut tree: Value = serde_json::from_slice(bytes).ok()?;
-            tree.get_mut("metadata")?.as_object_mut()?.remove("resourceVersion");
-            serde_json::to_vec(&tree).ok()
+            let Ok(mut tree) = json::decode_any(bytes) else { return false };
+            tree.get_mut("metadata").and_then(Value::as_object_mut).and_then(|m| m.remove("resourceVersion"));
+            if stored.starts_with(&cbor::SELF_DESCRIBED) {
+                return cbor::encode(None, &tree) == stored;
+            }
+            serde_json::to_vec(&tree).is_ok_and(|own| own == stored)
         }
     }
 }
@@ -160,7 +180,7 @@ pub fn unstamped(row: &Resource, raw: &Raw) -> Option<Vec<u8>> {
 pub fn restamp(raw: &Raw, revision: i64) -> Raw {
     match raw {
         Raw::Proto(b) => stamp(b, &revision.to_string()).map_or_else(|| raw.clone(), |v| Raw::Proto(Bytes::from(v))),
-        Raw::Json(b) => match serde_json::from_slice::<Value>(b) {
+        Raw::Json(b) => match json::decode_any(b) {
             Ok(mut v) => {
                 v["metadata"]["resourceVersion"] = Value::from(revision.to_string());
                 serde_json::to_vec(&v).map_or_else(|_| raw.clone(), |v| Raw::Json(Bytes::from(v)))
@@ -182,10 +202,15 @@ pub fn entry(row: &Resource, key: &str, stored: &[u8], revision: i64) -> Result<
         return Ok(Entry::new(key, revision, raw.clone(), labels, values.iter().map(|v| &**v)));
     }
     let tree = value(row, &raw)?;
+    Ok(of_tree(row, key, raw, &tree, revision))
+}
+
+/// The cache's record of an object whose tree is at hand.
+pub fn of_tree(row: &Resource, key: &str, raw: Raw, tree: &Value, revision: i64) -> Entry {
     let labels = tree.pointer("/metadata/labels").and_then(Value::as_object);
     let labels = labels.into_iter().flatten().map(|(k, v)| (k.as_str(), v.as_str().unwrap_or(""))).collect();
-    let values = fields::of_object(row, &tree);
-    Ok(Entry::new(key, revision, raw, labels, values.iter().map(|v| &**v)))
+    let values = fields::of_object(row, tree);
+    Entry::new(key, revision, raw, labels, values.iter().map(|v| &**v))
 }
 
 /// The metadata in an object's protobuf.

@@ -48,7 +48,7 @@ impl Base {
     /// Writing these bytes would change nothing.
     pub(super) fn holds(&self, storage: &Resource, bytes: &[u8]) -> bool {
         match self {
-            Self::Cached(e) => !e.stale && codec::unstamped(storage, &e.raw).is_some_and(|own| own == bytes),
+            Self::Cached(e) => !e.stale && codec::is_stored_as(storage, &e.raw, bytes),
             Self::Stored(s) => !s.stale && s.value == bytes,
         }
     }

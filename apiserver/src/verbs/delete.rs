@@ -4,23 +4,22 @@ use std::sync::Arc;
 
 use proto::json::{self, Strictness};
 use proto::resources::Row;
-use proto::{Value, protobuf, schema, yaml};
+use proto::{Value, protobuf, schema};
 use serde_json::json;
 use shared::status::{Status, field};
 
 use super::engine::{DeleteOptions, Deleted, Engine, Target};
-use super::list::{self, Found};
+use super::list;
 use super::query::{Query, WriteOptions, check_dry_run};
 use super::select::Selection;
 use super::table::Include;
 use super::{Reply, Request, accepted, namespace_of, reply_object};
-use crate::negotiate::accept::{Format, body_format};
-use crate::negotiate::{self, BODY_TYPES};
+use crate::negotiate::{self, Format, Sent};
 use crate::registry::meta::{self, Propagation};
 
 /// Reads the options from the body or, without one, from the query.
-pub fn options(content_type: &str, body: &[u8], query: &Query) -> Result<DeleteOptions, Status> {
-    let tree = if body.is_empty() { from_query(query)? } else { from_body(content_type, body)? };
+pub fn options(sent: Sent<'_>, query: &Query) -> Result<DeleteOptions, Status> {
+    let tree = if sent.body.is_empty() { from_query(query)? } else { from_body(sent)? };
     check(&tree)
 }
 
@@ -42,7 +41,8 @@ fn from_query(query: &Query) -> Result<Value, Status> {
     Ok(tree)
 }
 
-fn from_body(content_type: &str, body: &[u8]) -> Result<Value, Status> {
+fn from_body(sent: Sent<'_>) -> Result<Value, Status> {
+    let body = sent.body;
     let bad = |e: String| Status::bad_request(&e);
     let schema = schema::message("k8s.io.apimachinery.pkg.apis.meta.v1.DeleteOptions")
         .ok_or_else(|| Status::internal("no DeleteOptions"))?;
@@ -51,32 +51,22 @@ fn from_body(content_type: &str, body: &[u8]) -> Result<Value, Status> {
             "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\""
         ))
     };
-    match body_format(content_type) {
-        None => Err(Status::unsupported_media_type(&BODY_TYPES)),
-        Some(Format::Protobuf) => {
+    match sent.format()? {
+        Format::Protobuf => {
             let e = protobuf::unwrap(body).map_err(|e| bad(e.to_string()))?;
             if !matches!(&*e.kind, "DeleteOptions" | "") {
                 return Err(wrong_kind(&e.api_version, &e.kind));
             }
             protobuf::decode(schema, e.raw).map_err(|e| bad(e.to_string()))
         }
-        Some(format) => {
-            let converted;
-            if format == Format::Yaml && negotiate::too_deep(body) {
-                return Err(bad(format!("yaml: {}", negotiate::TOO_DEEP)));
-            }
-            let text: &[u8] = if format == Format::Yaml {
-                converted = yaml::to_json(body).map_err(|e| bad(e.to_string()))?;
-                &converted
-            } else {
-                body
-            };
+        format => {
+            let text = negotiate::json_text(format, body).map_err(bad)?;
             let (version, kind) =
-                json::type_meta(text).map_err(|e| bad(format!("couldn't get version/kind; json parse error: {e}")))?;
+                json::type_meta(&text).map_err(|e| bad(format!("couldn't get version/kind; json parse error: {e}")))?;
             if !matches!(kind.as_str(), "DeleteOptions" | "") {
                 return Err(wrong_kind(&version, &kind));
             }
-            json::decode(schema, text, Strictness::Ignore).map(|d| d.value).map_err(|e| bad(e.to_string()))
+            json::decode(schema, &text, Strictness::Ignore).map(|d| d.value).map_err(|e| bad(e.to_string()))
         }
     }
 }
@@ -109,6 +99,7 @@ fn check(tree: &Value) -> Result<DeleteOptions, Status> {
         dry_run: dry.iter().any(|d| d == "All"),
         grace_period_seconds: tree["gracePeriodSeconds"].as_i64(),
         propagation,
+        cascades: orphan == Some(false),
         uid: precondition("uid"),
         resource_version: precondition("resourceVersion"),
     })
@@ -139,7 +130,7 @@ const JOB_PODS_STAY: &str = "child pods are preserved by default when jobs are d
 
 /// DELETE of one object.
 pub async fn delete(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
-    let options = options(&r.content_type, &r.body, &r.query)?;
+    let options = options(r.sent(), &r.query)?;
     let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
     let mut t = Target {
         row,
@@ -158,13 +149,15 @@ pub async fn delete(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Repl
     if options.propagation.is_none() && (&*row.group, &*row.plural) == ("batch", "jobs") {
         warnings.push(JOB_PODS_STAY.to_owned());
     }
-    Ok(outcome(engine, r, row, deleted)?.warn(warnings))
+    Ok(outcome(engine, r, row, deleted, options.cascades)?.warn(warnings))
 }
 
 /// What a delete answers with: the object while it is there or where clients expect it, a report otherwise.
-fn outcome(engine: &Engine, r: &Request, row: &Row, deleted: Deleted) -> Result<Reply, Status> {
+fn outcome(engine: &Engine, r: &Request, row: &Row, deleted: Deleted, cascades: bool) -> Result<Reply, Status> {
     if !deleted.gone || proto::openapi::returns_deleted(row) {
-        return reply_object(engine, r, row, 200, &engine.to_served(row, deleted.object));
+        // Old clients that ask for dependents to go are told that it takes a while.
+        let code = if cascades && !deleted.gone { 202 } else { 200 };
+        return reply_object(engine, r, row, code, &engine.to_served(row, deleted.object));
     }
     let accepted = accepted(r, false)?;
     let mut details = json!({"name": meta::text(&deleted.object, "name"), "kind": row.plural, "uid": meta::text(&deleted.object, "uid")});
@@ -178,10 +171,9 @@ fn outcome(engine: &Engine, r: &Request, row: &Row, deleted: Deleted) -> Result<
 
 /// DELETE of all objects that match.
 pub async fn delete_collection(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
-    let options = options(&r.content_type, &r.body, &r.query)?;
+    let options = options(r.sent(), &r.query)?;
     let selection = Selection::read(&r.query, row)?;
-    let namespace = namespace_of(&r.info, row);
-    let mut found: Found = list::collect(engine, row, namespace, &selection).await?;
+    let found = list::requested(engine, r, row, &selection).await?;
     let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
     let mut warnings = Vec::new();
     for entry in &found.items {
@@ -205,7 +197,6 @@ pub async fn delete_collection(engine: &Arc<Engine>, r: &Request, row: &Row) -> 
         }
         warnings.extend(t.warnings);
     }
-    found.rest = None;
     let accepted = accepted(r, false)?;
     Ok(list::reply(engine, r, row, &accepted, Include::Metadata, found)?.warn(warnings))
 }

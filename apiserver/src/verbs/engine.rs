@@ -20,6 +20,7 @@ use crate::admission::{Attributes, Caller, Chain, Operation, Reinvocation};
 use crate::api::{Permits, TokenIssuer, Virtual};
 use crate::cache::{Entry, Hub, Raw};
 use crate::crd;
+use crate::negotiate::Media;
 use crate::registry::core::service::Services;
 use crate::registry::meta::{self, Deletion, Propagation};
 use crate::registry::strategy::{self, Strategy, StrategyCx};
@@ -39,6 +40,8 @@ pub struct Policy {
     pub allow_privileged: bool,
     /// A binding ends the nomination of its pod.
     pub clear_nomination: bool,
+    /// Media types the server speaks.
+    pub media: Media,
     /// `--min-request-timeout`: watches whose clients say nothing last this many seconds, up to twice as long. 0: no end.
     pub shortest_watch: u64,
 }
@@ -104,6 +107,8 @@ pub struct DeleteOptions {
     pub grace_period_seconds: Option<i64>,
     /// What happens to dependents.
     pub propagation: Option<Propagation>,
+    /// `orphanDependents` is given, and false.
+    pub cascades: bool,
     /// Precondition.
     pub uid: Option<String>,
     /// Precondition.
@@ -503,11 +508,11 @@ impl Engine {
     async fn encode(&self, row: &Row, object: &Value) -> Result<Vec<u8>, Status> {
         let failed = |e: codec::CodecError| Status::internal(&e.to_string());
         if !crd::converts(row) {
-            return codec::encode(row, object).map_err(failed);
+            return codec::encode(row, object, self.policy.media).map_err(failed);
         }
         let storage = row.storage();
         let converted = crd::convert::to(self.caller.get(), &storage, vec![object.clone()]).await?;
-        codec::encode(&storage, converted.first().unwrap_or(object)).map_err(failed)
+        codec::encode(&storage, converted.first().unwrap_or(object), self.policy.media).map_err(failed)
     }
 
     /// Entries of a custom resource in a row's version; everything else as it is.
@@ -518,10 +523,9 @@ impl Engine {
         let failed = |e: codec::CodecError| Status::internal(&e.to_string());
         let trees = entries.iter().map(|e| codec::value(row, &e.raw)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
         let converted = crd::convert::to(self.caller.get(), row, trees).await?;
-        // What was selected by is known; only the bytes are another version's.
         let entry = |(old, tree): (Arc<Entry>, Value)| {
             let raw = Raw::Json(tree.to_string().into());
-            Arc::new(Entry::new(&old.key, old.revision, raw, Vec::new(), std::iter::empty()))
+            Arc::new(codec::of_tree(row, &old.key, raw, &tree, old.revision))
         };
         Ok(entries.into_iter().zip(converted).map(entry).collect())
     }

@@ -88,7 +88,7 @@ impl Pipeline for InProcess {
         let mut change = |old: Option<&Value>| {
             let mut new = object.clone();
             if let Some(old) = old {
-                managers::updated(resource, subresource, old, &mut new, MANAGER);
+                managers::updated(&self.0.rows, resource, subresource, old, &mut new, MANAGER);
             }
             Ok(new)
         };
@@ -113,6 +113,7 @@ impl Pipeline for InProcess {
             dry_run: false,
             grace_period_seconds: args.grace_period_seconds,
             propagation,
+            cascades: false,
             uid: args.uid,
             resource_version: args.resource_version,
         };

@@ -52,6 +52,14 @@ fn forbidden(detail: &str) -> field::Error {
     field::Error::forbidden(field::Path::new("resourceVersionMatch"), detail)
 }
 
+/// A watch that says neither where it begins nor how is taken for one that begins with the state.
+pub fn begins_with_state(query: &Query) -> bool {
+    let text = |k: &str| query.get(k).unwrap_or("");
+    query.maybe_flag("sendInitialEvents").is_none()
+        && text("resourceVersionMatch").is_empty()
+        && matches!(text("resourceVersion"), "" | "0")
+}
+
 /// Checks the options both LIST and WATCH have.
 pub fn check(query: &Query, watch: bool) -> Result<(), Status> {
     let text = |k: &str| query.get(k).unwrap_or("");
@@ -59,14 +67,23 @@ pub fn check(query: &Query, watch: bool) -> Result<(), Status> {
     let mut errors = Vec::new();
     let send = query.maybe_flag("sendInitialEvents");
     if watch {
-        if !cont.is_empty() {
-            errors.push(forbidden("resourceVersionMatch is forbidden when continue is provided"));
-        } else if send.is_some() {
-            if matching != "NotOlderThan" {
-                errors.push(forbidden("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"));
+        let begins = begins_with_state(query);
+        let (sends, matching) = (send.is_some() || begins, if begins { "NotOlderThan" } else { matching });
+        if sends && matching != "NotOlderThan" {
+            errors.push(forbidden("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"));
+        }
+        if !matching.is_empty() {
+            if !sends {
+                let why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+                errors.push(forbidden(why));
             }
-        } else if !matching.is_empty() {
-            errors.push(forbidden("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"));
+            if matching != "NotOlderThan" {
+                let path = field::Path::new("resourceVersionMatch");
+                errors.push(field::Error::not_supported(path, Value::from(matching), &["NotOlderThan"]));
+            }
+            if !cont.is_empty() {
+                errors.push(forbidden("resourceVersionMatch is forbidden when continue is provided"));
+            }
         }
     } else {
         if send.is_some() {
@@ -283,32 +300,55 @@ async fn find(
     }
 }
 
-/// All objects of a collection that match, as they are now.
+/// The same in the row's version, judged in it where conversion may change what is selected by.
+async fn find_converted(
+    engine: &Arc<Engine>,
+    row: &Row,
+    namespace: &str,
+    o: Options,
+    selection: &Selection,
+) -> Result<Found, Status> {
+    if !selection.needs_version(row) {
+        let mut found = find(engine, row, namespace, &o, selection).await?;
+        found.items = engine.in_version(row, found.items).await?;
+        return Ok(found);
+    }
+    let limit = o.limit;
+    let mut found = find(engine, row, namespace, &Options { limit: 0, ..o }, &selection.of_any_version()).await?;
+    found.items = engine.in_version(row, found.items).await?;
+    found.items.retain(|e| selection.matches(e));
+    if limit > 0 && found.items.len() > limit {
+        found.items.truncate(limit);
+        let scope = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
+        found.rest = found.items.last().map(|last| (token(found.revision, &scope, &last.key), None));
+    }
+    Ok(found)
+}
+
+/// The objects that a request for a collection is about, in the row's version.
+pub async fn requested(engine: &Arc<Engine>, r: &Request, row: &Row, selection: &Selection) -> Result<Found, Status> {
+    let namespace = namespace_of(&r.info, row);
+    let scope = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
+    find_converted(engine, row, namespace, options(&r.query, &scope)?, selection).await
+}
+
+/// All objects of a collection that match, as they are now, in the row's version.
 pub async fn collect(engine: &Arc<Engine>, row: &Row, namespace: &str, selection: &Selection) -> Result<Found, Status> {
-    find(
-        engine,
-        row,
-        namespace,
-        &Options { moment: Moment::Now, limit: 0, start: String::new(), continued: false },
-        selection,
-    )
-    .await
+    let now = Options { moment: Moment::Now, limit: 0, start: String::new(), continued: false };
+    find_converted(engine, row, namespace, now, selection).await
 }
 
 /// The verb.
 pub async fn list(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let accepted = accepted(r, false)?;
     let include = Include::read(&r.query);
-    let namespace = namespace_of(&r.info, row);
-    let scope = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
     let selection = Selection::read(&r.query, row)?;
-    let o = options(&r.query, &scope)?;
     if !row.is_stored() {
+        options(&r.query, "")?;
         let empty = Found { items: Vec::new(), revision: engine.hub.progress(row).processed(), rest: None };
         return reply(engine, r, row, &accepted, include.unwrap_or(Include::Metadata), empty);
     }
-    let mut found = find(engine, row, namespace, &o, &selection).await?;
-    found.items = engine.in_version(row, found.items).await?;
+    let found = requested(engine, r, row, &selection).await?;
     let include = if matches!(accepted.shape, Shape::Table(_)) { include? } else { Include::Metadata };
     reply(engine, r, row, &accepted, include, found)
 }
@@ -534,6 +574,17 @@ mod tests {
             ("resourceVersion=abc", false),
         ] {
             assert_eq!(options(&Query::parse(query), "").is_ok(), ok, "{query}");
+        }
+        for (query, causes) in [
+            ("", 0),
+            ("continue=x", 1),
+            ("resourceVersion=5&continue=x", 0),
+            ("resourceVersionMatch=Exact", 2),
+            ("sendInitialEvents=true&resourceVersionMatch=Exact", 2),
+            ("sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=5", 0),
+        ] {
+            let found = check(&Query::parse(query), true).err().and_then(|s| s.details).map_or(0, |d| d.causes.len());
+            assert_eq!(found, causes, "{query}");
         }
         assert_eq!(
             options(&Query::parse("resourceVersion=7&limit=5"), "").map(|o| o.moment).ok(),

@@ -1,33 +1,90 @@
 //! Who owns which fields: `metadata.managedFields` after a write.
 
+use std::borrow::Cow;
+
 use proto::Value;
-use proto::merge::apply::{self, Error, Write, reset_fields};
-use proto::resources::Resource;
-use proto::schema::Message;
+use proto::merge::apply::{self, Error, One, Version, Versions, Write, reset_fields};
+use proto::resources::{Resource, Row};
+use proto::schema::{self, Message};
 use shared::status::Status;
 
 use super::query::{FieldValidation, WriteOptions};
+use crate::access::tree;
+use crate::crd;
 use crate::negotiate::decode_tree;
-use crate::registry::meta;
+use crate::registry::{Rows, conversion, meta};
 use crate::storage::codec;
 
-fn record(row: &Resource, subresource: &str, live: &Value, new: &mut Value, manager: &str) {
+/// The other versions of a row's kind that entries of managed fields speak of.
+struct Kin<'r> {
+    row: &'r Resource,
+    others: Vec<Row>,
+}
+
+impl<'r> Kin<'r> {
+    fn of(rows: &Rows, row: &'r Resource, objects: [&Value; 2]) -> Self {
+        let mut others: Vec<Row> = Vec::new();
+        for entry in objects.into_iter().flat_map(|o| tree::list(o, "/metadata/managedFields")) {
+            let api_version = tree::text(entry, "/apiVersion");
+            let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+            if group == row.group && version == row.version {
+                continue;
+            }
+            let known = |r: &&Row| r.group == group && r.version == version;
+            if others.iter().find(known).is_none() {
+                others.extend(rows.find(group, version, &row.plural));
+            }
+        }
+        Self { row, others }
+    }
+
+    fn row(&self, api_version: &str) -> Option<&Row> {
+        self.others.iter().find(|r| r.api_version() == api_version)
+    }
+}
+
+impl Versions for Kin<'_> {
+    fn find(&self, api_version: &str) -> Version<'_> {
+        match self.row(api_version) {
+            // Webhooks are not called for this.
+            Some(row) if crd::converts(row) => Version::Same,
+            Some(row) => codec::served_schema(row).map_or(Version::Gone, Version::Other),
+            None => Version::Gone,
+        }
+    }
+
+    fn convert(&self, object: &Value, api_version: &str) -> Value {
+        let own = self.row.api_version();
+        let to: &Resource = self.row(api_version).map_or(self.row, |row| row);
+        let there = object.get("apiVersion").and_then(Value::as_str).unwrap_or(&own);
+        let from: &Resource = self.row(there).map_or(self.row, |row| row);
+        let mut object = object.clone();
+        if let Some(served) = crd::served(to) {
+            crd::objects::normalize(to, served, &mut object);
+            return object;
+        }
+        conversion::convert(object, &from.group, &from.kind, &to.group, &to.version)
+    }
+}
+
+fn record(versions: &dyn Versions, row: &Resource, subresource: &str, live: &Value, new: &mut Value, manager: &str) {
     let Ok(schema) = codec::served_schema(row) else { return };
     let api_version = row.api_version();
     let reset = reset_fields(&row.group, &row.plural, subresource);
     let now = meta::now();
-    let write = Write { manager, api_version: &api_version, subresource, now: &now, reset: &reset };
+    let write = Write { manager, api_version: &api_version, subresource, now: &now, reset: &reset, versions };
     apply::update(schema, live, new, &write);
 }
 
 /// A new object: everything set belongs to `manager`.
 pub fn created(row: &Resource, subresource: &str, object: &mut Value, manager: &str) {
-    record(row, subresource, &Value::Null, object, manager);
+    record(&One, row, subresource, &Value::Null, object, manager);
 }
 
 /// A changed object: what changed belongs to `manager` now.
-pub fn updated(row: &Resource, subresource: &str, old: &Value, new: &mut Value, manager: &str) {
-    record(row, subresource, old, new, manager);
+pub fn updated(rows: &Rows, row: &Resource, subresource: &str, old: &Value, new: &mut Value, manager: &str) {
+    let kin = Kin::of(rows, row, [old, new]);
+    record(&kin, row, subresource, old, new, manager);
 }
 
 fn unknown_fields(schema: &Message, applied: &Value, validation: FieldValidation) -> Result<Vec<String>, Status> {
@@ -44,6 +101,7 @@ fn unknown_fields(schema: &Message, applied: &Value, validation: FieldValidation
 
 /// Server-side apply. Returns the object, canonical but not defaulted, and warnings.
 pub fn applied(
+    rows: &Rows,
     row: &Resource,
     subresource: &str,
     old: Option<&Value>,
@@ -51,28 +109,54 @@ pub fn applied(
     options: &WriteOptions,
 ) -> Result<(Value, Vec<String>), Status> {
     let schema = codec::served_schema(row).map_err(|e| Status::internal(&e.to_string()))?;
-    let api_version = row.api_version();
+    let mut config = Cow::Borrowed(applied);
+    if old.is_none() {
+        meta::set_text(config.to_mut(), "resourceVersion", "");
+    }
+    let old = old.unwrap_or(&Value::Null);
+    let (kin, api_version) = (Kin::of(rows, row, [old, old]), row.api_version());
     let reset = reset_fields(&row.group, &row.plural, subresource);
     let now = meta::now();
-    let write =
-        Write { manager: &options.field_manager, api_version: &api_version, subresource, now: &now, reset: &reset };
-    let mut config = applied.clone();
-    if old.is_none() {
-        meta::set_text(&mut config, "resourceVersion", "");
-    }
-    let outcome =
-        apply::apply(schema, old.unwrap_or(&Value::Null), &config, &write, options.force).map_err(|e| match e {
-            Error::BadRequest(text) => Status::bad_request(&text),
-            Error::Unknown(text) => Status::unknown(&text),
-            Error::Conflicts(conflicts) => {
-                let message = Error::Conflicts(conflicts.clone()).to_string();
-                let pairs: Vec<(String, String)> =
-                    conflicts.into_iter().map(|c| (format!("conflict with {}", c.owner), c.field)).collect();
-                let mut status = Status::apply_conflict(&pairs);
-                status.message = message;
-                status
-            }
-        })?;
-    let warnings = unknown_fields(schema, applied, options.field_validation)?;
+    let manager = &options.field_manager;
+    let write = Write { manager, api_version: &api_version, subresource, now: &now, reset: &reset, versions: &kin };
+    apply_as(schema, old, &config, &write, options)
+}
+
+/// Server-side apply of a Scale.
+pub fn applied_scale(old: &Value, applied: &Value, options: &WriteOptions) -> Result<(Value, Vec<String>), Status> {
+    let schema = schema::kind("autoscaling", "v1", "Scale").ok_or_else(Status::generic_not_found)?;
+    let reset = reset_fields("autoscaling", "scales", "scale");
+    let (now, manager) = (meta::now(), &options.field_manager);
+    let write = Write {
+        manager,
+        api_version: "autoscaling/v1",
+        subresource: "scale",
+        now: &now,
+        reset: &reset,
+        versions: &One,
+    };
+    apply_as(schema, old, applied, &write, options)
+}
+
+fn apply_as(
+    schema: &Message,
+    old: &Value,
+    config: &Value,
+    write: &Write<'_>,
+    options: &WriteOptions,
+) -> Result<(Value, Vec<String>), Status> {
+    let outcome = apply::apply(schema, old, config, write, options.force).map_err(|e| match e {
+        Error::BadRequest(text) => Status::bad_request(&text),
+        Error::Unknown(text) => Status::unknown(&text),
+        Error::Conflicts(conflicts) => {
+            let message = Error::Conflicts(conflicts.clone()).to_string();
+            let pairs: Vec<(String, String)> =
+                conflicts.into_iter().map(|c| (format!("conflict with {}", c.owner), c.field)).collect();
+            let mut status = Status::apply_conflict(&pairs);
+            status.message = message;
+            status
+        }
+    })?;
+    let warnings = unknown_fields(schema, config, options.field_validation)?;
     Ok((outcome.object, warnings))
 }

@@ -17,6 +17,7 @@ mod preconditions;
 pub mod query;
 mod route;
 pub mod scale;
+mod scale_managers;
 pub mod select;
 pub mod subresources;
 pub mod table;
@@ -37,7 +38,7 @@ use shared::status::Status;
 use crate::api::RequestInfo;
 use crate::cache::Raw;
 use crate::crd;
-use crate::negotiate::{self, Accepted};
+use crate::negotiate::{self, Accepted, Media, Sent};
 use engine::{Engine, Target};
 pub use in_process::InProcess;
 pub use list_body::COMPRESS_FROM;
@@ -52,6 +53,8 @@ pub struct Request {
     pub method: String,
     /// Its parameters.
     pub query: Query,
+    /// Media types the server speaks.
+    pub media: Media,
     /// `Content-Type`.
     pub content_type: String,
     /// `Accept`.
@@ -68,6 +71,13 @@ pub struct Request {
     pub user: UserInfo,
     /// Warnings that go out with an error.
     pub noted: Noted,
+}
+
+impl Request {
+    /// Its body.
+    pub fn sent(&self) -> Sent<'_> {
+        Sent { media: self.media, content_type: &self.content_type, body: &self.body }
+    }
 }
 
 /// What the parts of the server noted about a request: warnings it earned before it failed, annotations for the audit
@@ -163,7 +173,8 @@ impl Reply {
 
 /// What the negotiation of a request came to.
 pub fn accepted(r: &Request, watch: bool) -> Result<Accepted, Status> {
-    let mut accepted = negotiate::parse(r.accept.as_deref(), watch).map_err(|e| negotiate::not_acceptable(&e))?;
+    let mut accepted =
+        negotiate::parse(r.media, r.accept.as_deref(), watch).map_err(|e| negotiate::not_acceptable(r.media, &e))?;
     let asked = r.query.maybe_flag("pretty");
     let browser = ["curl", "Wget", "Mozilla/5.0"].iter().any(|p| r.user_agent.starts_with(p));
     accepted.pretty = !watch && asked.unwrap_or(accepted.pretty || browser);
@@ -177,20 +188,23 @@ pub async fn dispatch(engine: &Arc<Engine>, mut r: Request) -> Result<Reply, Sta
     }
     let route = route(&engine.rows, &r.info, &r.method)?;
     if route.row.custom.is_some() && r.info.subresource != "scale" {
-        r.accept = without_protobuf(r.accept.take())?;
+        r.accept = without_protobuf(r.media, r.accept.take())?;
     }
     let deprecated: Vec<String> = deprecation(&route.row).into_iter().collect();
+    if !deprecated.is_empty() {
+        count_deprecated(&route.row, &r.info.subresource);
+    }
     let reply = r.noted.keep(perform(engine, &r, &route).await, &deprecated)?;
     Ok(reply.warn(deprecated))
 }
 
 /// Custom objects have no protobuf form; their metadata has.
-fn without_protobuf(accept: Option<String>) -> Result<Option<String>, Status> {
+fn without_protobuf(media: Media, accept: Option<String>) -> Result<Option<String>, Status> {
     let Some(text) = accept else { return Ok(None) };
     let plain = |clause: &&str| !clause.contains("application/vnd.kubernetes.protobuf") || clause.contains("as=");
     let left: Vec<&str> = text.split(',').filter(plain).collect();
     if left.is_empty() && !text.trim().is_empty() {
-        return Err(Status::not_acceptable(&negotiate::BODY_TYPES[..2]));
+        return Err(Status::not_acceptable(media.custom_bodies()));
     }
     Ok(Some(left.join(",")))
 }
@@ -217,6 +231,16 @@ fn deprecation(row: &Resource) -> Option<String> {
         _ => None,
     };
     known.map(str::to_owned)
+}
+
+/// Operators look for those who still ask for old resources.
+fn count_deprecated(row: &Resource, subresource: &str) {
+    let requested = shared::metrics::gauge(
+        "apiserver_requested_deprecated_apis",
+        "Gauge of deprecated APIs that have been requested, broken out by API group, version, resource, subresource, and removed_release.",
+        &["group", "version", "resource", "subresource", "removed_release"],
+    );
+    requested.with_label_values(&[&row.group, &row.version, &row.plural, subresource, ""]).set(1.0);
 }
 
 async fn perform(engine: &Arc<Engine>, r: &Request, route: &Route) -> Result<Reply, Status> {

@@ -5,16 +5,16 @@
 use std::sync::Arc;
 
 use proto::merge::{go_print, json_patch, merge_patch, strategic};
-use proto::resources::{Resource, Row};
+use proto::resources::Row;
 use proto::schema::Message;
-use proto::{Value, json, yaml};
+use proto::{Value, cbor, json};
 use shared::status::{Status, field};
 
 use super::engine::Engine;
 use super::query::{FieldValidation, OptionsKind, WriteOptions};
 use super::{Reply, Request, managers, namespace_of, reply_written, target, write};
 use crate::crd;
-use crate::negotiate::{Expected, TOO_DEEP, decode_patched, decode_tree, other_kind, too_deep, unpatched};
+use crate::negotiate::{Expected, Format, Media, Sent, decode_patched, decode_tree, json_text, other_kind, unpatched};
 use crate::registry::meta;
 use crate::storage::codec;
 
@@ -30,12 +30,22 @@ pub enum Patch {
     Apply(Value),
 }
 
-const TYPES: [&str; 4] = [
-    "application/json-patch+json",
-    "application/merge-patch+json",
-    "application/strategic-merge-patch+json",
-    "application/apply-patch+yaml",
-];
+const JSON: &str = "application/json-patch+json";
+const MERGE: &str = "application/merge-patch+json";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+const APPLY_YAML: &str = "application/apply-patch+yaml";
+const APPLY_CBOR: &str = "application/apply-patch+cbor";
+
+/// What custom objects are patched by.
+fn custom_types(media: Media) -> &'static [&'static str] {
+    const ALL: [&str; 4] = [JSON, MERGE, APPLY_YAML, APPLY_CBOR];
+    if media.cbor { &ALL } else { &ALL[..3] }
+}
+
+fn is_known(sent: Sent<'_>) -> bool {
+    let kind = media(sent.content_type);
+    kind == STRATEGIC || custom_types(sent.media).contains(&kind)
+}
 
 fn media(content_type: &str) -> &str {
     content_type.split(';').next().unwrap_or("").trim()
@@ -56,10 +66,14 @@ fn rejected() -> Status {
 
 impl Patch {
     /// Reads a body by its content type.
-    pub fn read(content_type: &str, body: &[u8]) -> Result<Self, Status> {
+    pub fn read(sent: Sent<'_>) -> Result<Self, Status> {
         let bad = |e: String| Status::bad_request(&e);
-        match media(content_type) {
-            "application/json-patch+json" => {
+        if !is_known(sent) {
+            return Err(unsupported());
+        }
+        let body = sent.body;
+        match media(sent.content_type) {
+            JSON => {
                 let document = json::decode_any(body).map_err(|e| bad(format!("error decoding patch: {e}")))?;
                 json_patch::Patch::decode(document).map(Self::Json).map_err(|e| match e {
                     json_patch::Error::TooMany(_) => {
@@ -68,22 +82,23 @@ impl Patch {
                     e => bad(e.to_string()),
                 })
             }
-            "application/merge-patch+json" => {
-                json::decode_any(body).map(Self::Merge).map_err(|e| bad(format!("error decoding patch: {e}")))
+            MERGE => json::decode_any(body).map(Self::Merge).map_err(|e| bad(format!("error decoding patch: {e}"))),
+            STRATEGIC => json::decode_any(body).map(Self::Strategic).map_err(|e| bad(e.to_string())),
+            APPLY_CBOR => {
+                let text = cbor::to_json(body).map_err(|e| bad(format!("error decoding CBOR: {e}")))?;
+                json::decode_any(&text).map(Self::Apply).map_err(|e| bad(format!("error decoding CBOR: {e}")))
             }
-            "application/strategic-merge-patch+json" => {
-                json::decode_any(body).map(Self::Strategic).map_err(|e| bad(e.to_string()))
-            }
-            "application/apply-patch+yaml" => {
-                if too_deep(body) {
-                    return Err(bad(format!("error decoding YAML: error converting YAML to JSON: yaml: {TOO_DEEP}")));
-                }
-                let text = yaml::to_json(body)
+            _ => {
+                let text = json_text(Format::Yaml, body)
                     .map_err(|e| bad(format!("error decoding YAML: error converting YAML to JSON: {e}")))?;
                 json::decode_any(&text).map(Self::Apply).map_err(|e| bad(format!("error decoding YAML: {e}")))
             }
-            _ => Err(unsupported()),
         }
+    }
+
+    /// Whether a content type is that of server-side apply.
+    pub fn applies(content_type: &str) -> bool {
+        matches!(media(content_type), APPLY_YAML | APPLY_CBOR)
     }
 
     fn is_apply(&self) -> bool {
@@ -175,14 +190,10 @@ fn check_kind(named: (&str, &str), schema: &Message, new: &Value, touched: &Valu
 }
 
 /// Checks the object an apply request sends.
-fn check_applied(row: &Resource, applied: &Value, name: &str, namespace: &str) -> Result<(), Status> {
+pub fn check_applied(named: (&str, &str), applied: &Value, name: &str, namespace: &str) -> Result<(), Status> {
     let text = |k: &str| applied.get(k).and_then(Value::as_str).unwrap_or("");
     let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
-    if text("kind").is_empty()
-        || text("apiVersion").is_empty()
-        || text("kind") != row.kind
-        || text("apiVersion") != row.api_version()
-    {
+    if (text("apiVersion"), text("kind")) != named {
         return Err(Status::bad_request(&format!("invalid object type: {group}/{version}, Kind={}", text("kind"))));
     }
     if applied.pointer("/metadata/managedFields").is_some_and(|m| !m.is_null()) {
@@ -220,29 +231,30 @@ fn unknown(served: &crd::Served, object: &mut Value, validation: FieldValidation
 
 /// The verb, for an object or one of its object-shaped subresources.
 pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &str) -> Result<Reply, Status> {
-    if !TYPES.contains(&media(&r.content_type)) {
+    let kind = media(&r.content_type);
+    if !is_known(r.sent()) {
         return Err(unsupported());
     }
-    let is_apply = media(&r.content_type) == TYPES[3];
+    let is_apply = Patch::applies(kind);
     let options = WriteOptions::read(&r.query, OptionsKind::Patch(is_apply), &r.user_agent)?;
-    if row.custom.is_some() && media(&r.content_type) == TYPES[2] {
-        return Err(Status::unsupported_media_type(&[TYPES[0], TYPES[1], TYPES[3]]));
+    if row.custom.is_some() && kind == STRATEGIC {
+        return Err(Status::unsupported_media_type(custom_types(r.media)));
     }
-    let patch = Patch::read(&r.content_type, &r.body)?;
+    let patch = Patch::read(r.sent())?;
     let schema = match &row.custom {
         Some(_) => crd::objects::open(),
         None => codec::served_schema(row).map_err(|e| Status::internal(&e.to_string()))?,
     };
     let namespace = namespace_of(&r.info, row);
     if let Patch::Apply(applied) = &patch {
-        check_applied(row, applied, &r.info.name, namespace)?;
+        check_applied((&row.api_version(), &row.kind), applied, &r.info.name, namespace)?;
     }
     let mut t = target(r, row, subresource, &options, "PatchOptions");
     let mut found: Vec<String> = Vec::new();
     let mut change = |old: Option<&Value>| -> Result<Value, Status> {
         let mut new = match (&patch, old) {
             (Patch::Apply(applied), old) => {
-                let (new, warnings) = managers::applied(row, subresource, old, applied, &options)?;
+                let (new, warnings) = managers::applied(&engine.rows, row, subresource, old, applied, &options)?;
                 found = warnings;
                 new
             }
@@ -264,7 +276,7 @@ pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &s
         write::check_namespace(&mut new, namespace)?;
         write::default(row, &mut new)?;
         if let (false, Some(old)) = (patch.is_apply(), old) {
-            managers::updated(row, subresource, old, &mut new, &options.field_manager);
+            managers::updated(&engine.rows, row, subresource, old, &mut new, &options.field_manager);
         }
         Ok(new)
     };

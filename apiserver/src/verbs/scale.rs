@@ -9,13 +9,14 @@ use serde_json::{Map, json};
 use shared::status::{Status, field};
 
 use super::engine::Engine;
-use super::patch::Patch;
+use super::patch::{Patch, check_applied};
 use super::query::{OptionsKind, WriteOptions};
-use super::{Reply, Request, get, managers, namespace_of, target};
+use super::scale_managers::{of_object, of_scale};
+use super::{Reply, Request, get, managers, namespace_of, target, write};
 use crate::access::tree;
 use crate::crd;
 use crate::negotiate::{self, Expected};
-use crate::registry::meta;
+use crate::registry::{Rows, meta};
 
 /// The Scale of an object.
 pub fn of(row: &Resource, object: &Value) -> Value {
@@ -60,14 +61,10 @@ fn custom(scale: &crd::Scale, object: &Value, metadata: Map<String, Value>) -> V
     })
 }
 
-fn set_replicas(row: &Resource, object: &mut Value, replicas: i64) {
-    match crd::served(row).and_then(|s| s.scale.as_ref()) {
-        Some(scale) => {
-            let path: Vec<&str> = scale.spec.iter().map(String::as_str).collect();
-            *tree::field(object, &path) = Value::from(replicas);
-        }
-        None => object["spec"]["replicas"] = Value::from(replicas),
-    }
+/// Where an object's replicas are.
+fn replicas_path(row: &Resource) -> Vec<String> {
+    let custom = crd::served(row).and_then(|s| s.scale.as_ref());
+    custom.map_or_else(|| ["spec", "replicas"].map(str::to_owned).into(), |scale| scale.spec.clone())
 }
 
 fn reply(r: &Request, scale: &Value) -> Result<Reply, Status> {
@@ -90,7 +87,7 @@ fn check(scale: &Value, name: &str) -> Result<i64, Status> {
 }
 
 /// The object with the replicas, and preconditions, of a Scale.
-fn written_back(row: &Resource, old: &Value, scale: &Value, manager: &str) -> Result<Value, Status> {
+fn written_back(row: &Resource, old: &Value, scale: &Value) -> Result<Value, Status> {
     let name = meta::text(old, "name");
     let replicas = check(scale, name)?;
     let uid = meta::text(scale, "uid");
@@ -100,10 +97,35 @@ fn written_back(row: &Resource, old: &Value, scale: &Value, manager: &str) -> Re
         return Err(Status::conflict(&row.group, &row.plural, name, &why));
     }
     let mut new = old.clone();
-    set_replicas(row, &mut new, replicas);
+    let path = replicas_path(row);
+    let path: Vec<&str> = path.iter().map(String::as_str).collect();
+    *tree::field(&mut new, &path) = Value::from(replicas);
     meta::set_text(&mut new, "resourceVersion", meta::text(scale, "resourceVersion"));
-    managers::updated(row, "scale", old, &mut new, manager);
     Ok(new)
+}
+
+fn updated(rows: &Rows, row: &Resource, old: &Value, scale: &Value, manager: &str) -> Result<Value, Status> {
+    let mut new = written_back(row, old, scale)?;
+    managers::updated(rows, row, "scale", old, &mut new, manager);
+    Ok(new)
+}
+
+/// Server-side apply: the Scale has owners, which are the object's that own its replicas.
+fn applied(
+    row: &Resource,
+    old: &Value,
+    config: &Value,
+    options: &WriteOptions,
+) -> Result<(Value, Vec<String>), Status> {
+    let path = replicas_path(row);
+    let entries = tree::list(old, "/metadata/managedFields");
+    let mut there = of(row, old);
+    there["metadata"]["managedFields"] = Value::from(of_scale(entries, &path));
+    let (scale, warnings) = managers::applied_scale(&there, config, options)?;
+    let mut new = written_back(row, old, &scale)?;
+    let entries = of_object(entries, tree::list(&scale, "/metadata/managedFields"), &path, &row.api_version());
+    meta::metadata(&mut new).insert("managedFields".to_owned(), Value::from(entries));
+    Ok((new, warnings))
 }
 
 /// GET, PUT and PATCH.
@@ -118,33 +140,42 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Re
         }
         "update" => {
             let options = WriteOptions::read(&r.query, OptionsKind::Update, &r.user_agent)?;
-            let scale = negotiate::decode(
-                &r.content_type,
-                &r.body,
-                &Expected::kind("autoscaling", "v1", "Scale"),
-                options.field_validation,
-            )?;
+            let expected = Expected::kind("autoscaling", "v1", "Scale");
+            let mut scale = negotiate::decode(r.sent(), &expected, options.field_validation)?;
+            write::check_name(&scale.object, name)?;
+            write::check_namespace(&mut scale.object, namespace)?;
             let mut t = target(r, row, "scale", &options, "UpdateOptions");
             let mut change = |old: Option<&Value>| {
                 let old = old.ok_or_else(|| Status::not_found(&row.group, &row.plural, name))?;
-                written_back(row, old, &scale.object, &options.field_manager)
+                updated(&engine.rows, row, old, &scale.object, &options.field_manager)
             };
-            let (updated, _) = engine.update(&mut t, false, &mut change).await?;
-            Ok(reply(r, &of(row, &updated))?.warn(scale.warnings))
+            let (written, _) = engine.update(&mut t, false, &mut change).await?;
+            Ok(reply(r, &of(row, &written))?.warn(scale.warnings))
         }
         "patch" => {
-            let options = WriteOptions::read(&r.query, OptionsKind::Patch(false), &r.user_agent)?;
-            let patch = Patch::read(&r.content_type, &r.body)?;
+            let is_apply = Patch::applies(&r.content_type);
+            let options = WriteOptions::read(&r.query, OptionsKind::Patch(is_apply), &r.user_agent)?;
+            let patch = Patch::read(r.sent())?;
+            if let Patch::Apply(config) = &patch {
+                check_applied(("autoscaling/v1", "Scale"), config, name, namespace)?;
+            }
             let schema = schema::kind("autoscaling", "v1", "Scale").ok_or_else(Status::generic_not_found)?;
             let mut t = target(r, row, "scale", &options, "PatchOptions");
+            let mut found = Vec::new();
             let mut change = |old: Option<&Value>| {
                 let old = old.ok_or_else(|| Status::not_found(&row.group, &row.plural, name))?;
-                let scale =
-                    patch.on_kind(("autoscaling/v1", "Scale"), schema, &of(row, old), options.field_validation)?.0;
-                written_back(row, old, &scale, &options.field_manager)
+                if let Patch::Apply(config) = &patch {
+                    let (new, warnings) = applied(row, old, config, &options)?;
+                    found = warnings;
+                    return Ok(new);
+                }
+                let named = ("autoscaling/v1", "Scale");
+                let (scale, warnings) = patch.on_kind(named, schema, &of(row, old), options.field_validation)?;
+                found = warnings;
+                updated(&engine.rows, row, old, &scale, &options.field_manager)
             };
-            let (updated, _) = engine.update(&mut t, false, &mut change).await?;
-            reply(r, &of(row, &updated))
+            let (written, _) = engine.update(&mut t, false, &mut change).await?;
+            Ok(reply(r, &of(row, &written))?.warn(found))
         }
         _ => Err(Status::generic_method_not_allowed()),
     }

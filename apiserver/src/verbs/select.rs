@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use proto::resources::Resource;
+use proto::resources::{Resource, Row};
 use proto::selector::{FieldSelector, Operator, Selector};
 use shared::status::Status;
 
 use super::query::Query;
 use crate::cache::{By, Entry, Filter, Term, Trigger};
+use crate::crd;
 use crate::registry::fields::{self, Place};
 
 /// The selectors of a request.
@@ -44,6 +45,19 @@ impl Selection {
     pub fn named(mut self, name: &str) -> Self {
         self.fields.push((Place::Name, true, name.to_owned()));
         self
+    }
+
+    /// What can be told of an object before it is brought into another version: where it is.
+    #[must_use]
+    pub fn of_any_version(&self) -> Self {
+        let placed = |(place, ..): &&(Place, bool, String)| !matches!(place, Place::Value(_));
+        Self { labels: Selector::everything(), fields: self.fields.iter().filter(placed).cloned().collect() }
+    }
+
+    /// True when only an object in the row's version can be judged: conversion may change labels and fields.
+    pub fn needs_version(&self, row: &Row) -> bool {
+        let values = self.fields.iter().any(|(place, ..)| matches!(place, Place::Value(_)));
+        crd::converts(row) && (values || !self.labels.is_empty())
     }
 
     /// True without selectors.

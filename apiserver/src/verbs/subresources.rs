@@ -71,8 +71,7 @@ pub async fn create_virtual(
 async fn bind(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let options = WriteOptions::read(&r.query, OptionsKind::Create, &r.user_agent)?;
     let mut object =
-        negotiate::decode(&r.content_type, &r.body, &Expected::kind("", "v1", "Binding"), options.field_validation)?
-            .object;
+        negotiate::decode(r.sent(), &Expected::kind("", "v1", "Binding"), options.field_validation)?.object;
     write::check_namespace(&mut object, &r.info.namespace)?;
     let there = meta::text(&object, "name");
     if !there.is_empty() && there != r.info.name {
@@ -103,7 +102,7 @@ async fn bind_to(
 async fn token(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let options = WriteOptions::read(&r.query, OptionsKind::Create, &r.user_agent)?;
     let expected = Expected::kind("authentication.k8s.io", "v1", "TokenRequest");
-    let mut object = negotiate::decode(&r.content_type, &r.body, &expected, options.field_validation)?.object;
+    let mut object = negotiate::decode(r.sent(), &expected, options.field_validation)?.object;
     if let Some(s) = schema::kind("authentication.k8s.io", "v1", "TokenRequest") {
         proto::defaulting::apply(s, &mut object);
     }

@@ -73,7 +73,7 @@ pub fn stored(row: &Row, accepted: &Accepted, raw: &Raw) -> Result<Option<Vec<u8
             Ok(Some(out))
         }
         Format::Protobuf => Ok(Some(protobuf::wrap(&row.api_version(), &row.kind, bytes))),
-        Format::Yaml => Ok(None),
+        Format::Yaml | Format::Cbor => Ok(None),
     }
 }
 

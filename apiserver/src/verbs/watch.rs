@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use proto::resources::Row;
-use proto::{Value, protobuf, schema};
+use proto::{Value, cbor, protobuf, schema};
 use rand::Rng as _;
 use serde_json::json;
 use shared::status::Status;
@@ -18,11 +18,11 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::engine::{Engine, storage_status};
-use super::list::{check, put};
+use super::list::{begins_with_state, check, put};
 use super::select::Selection;
 use super::table::{self, Include};
 use super::{Body, Reply, Request, accepted, get, namespace_of};
-use crate::cache::{Begin, Entry, Filter, Message, Progress, Raw, Seen, Start, Watch};
+use crate::cache::{Begin, Change, Entry, Filter, Message, Progress, Raw, Seen, Start, Watch};
 use crate::negotiate::{self, Accepted, Format, Shape};
 use crate::serve::info::names_object;
 use crate::storage::codec;
@@ -31,6 +31,8 @@ use crate::storage::codec;
 const BATCH: usize = 64 << 10;
 /// Time between bookmarks.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// Time before its end at which a watch says how far it got, so that its client need not go back to go on.
+const BEFORE_THE_END: Duration = Duration::from_secs(2);
 /// Marks the bookmark after the initial events.
 const INITIAL_END: &str = "k8s.io/initial-events-end";
 
@@ -62,6 +64,10 @@ impl Framer {
             put(&mut event, 0x12, &raw);
             out.extend_from_slice(&u32::try_from(event.len()).unwrap_or(u32::MAX).to_be_bytes());
             out.extend_from_slice(&event);
+            return;
+        }
+        if self.accepted.format == Format::Cbor {
+            out.extend_from_slice(&cbor::event(kind, object));
             return;
         }
         out.extend_from_slice(br#"{"type":""#);
@@ -185,6 +191,8 @@ struct Session {
     next_bookmark: Pin<Box<Sleep>>,
     deadline: Pin<Box<Sleep>>,
     filter: Filter,
+    /// What has to be judged in the row's version.
+    apart: Option<Selection>,
     /// Bytes after which a batch of frames is sent.
     batch: usize,
     closing: CancellationToken,
@@ -270,7 +278,8 @@ impl Session {
             self.framer.bookmark(revision, false, &mut out);
             batch.push(Bytes::from(out));
         }
-        self.next_bookmark.as_mut().reset(Instant::now() + BOOKMARK_EVERY);
+        let due = bookmark_due(Instant::now(), self.deadline.deadline());
+        self.next_bookmark.as_mut().reset(due);
     }
 
     /// What comes before live changes: the state, its end, the replay.
@@ -280,7 +289,12 @@ impl Session {
         }
         let mut out = Vec::new();
         while let Some(e) = self.initial.pop_front() {
-            self.entry(Seen::Added, &e, e.revision, &mut out).await;
+            match self.apart.is_some() {
+                true => {
+                    self.judged(&Change { before: None, after: Some(e.clone()), revision: e.revision }, &mut out).await
+                }
+                false => self.entry(Seen::Added, &e, e.revision, &mut out).await,
+            }
             if out.len() >= self.batch {
                 return Some(Bytes::from(out));
             }
@@ -293,7 +307,9 @@ impl Session {
         }
         // Oldest last, so that those that are sent can be let go.
         while let Some(change) = self.watch.replay.pop() {
-            if let Some((seen, entry)) = change.seen(&*self.filter) {
+            if self.apart.is_some() {
+                self.judged(&change, &mut out).await;
+            } else if let Some((seen, entry)) = change.seen(&*self.filter) {
                 self.entry(seen, entry, change.revision, &mut out).await;
             }
             if out.len() >= self.batch {
@@ -313,8 +329,32 @@ impl Session {
             return;
         }
         let mut out = Vec::new();
-        self.entry(m.seen, &m.entry, revision, &mut out).await;
-        batch.push(Bytes::from(out));
+        if self.apart.is_some() {
+            self.judged(&m.live.change, &mut out).await;
+        } else {
+            self.entry(m.seen, &m.entry, revision, &mut out).await;
+        }
+        if !out.is_empty() {
+            batch.push(Bytes::from(out));
+        }
+    }
+
+    /// A frame for a change of which only the row's version tells how it looks.
+    async fn judged(&mut self, change: &Change, out: &mut Vec<u8>) {
+        let Some(selection) = &self.apart else { return };
+        let mut sides = [None, None];
+        for (side, entry) in sides.iter_mut().zip([&change.before, &change.after]) {
+            let Some(entry) = entry.as_ref().filter(|e| (self.filter)(e)) else { continue };
+            match self.framer.engine.in_version(&self.framer.row, vec![entry.clone()]).await {
+                Ok(mut converted) => *side = converted.pop(),
+                Err(status) => return self.framer.error(&status, out),
+            }
+        }
+        let [before, after] = sides;
+        let converted = Change { before, after, revision: change.revision };
+        if let Some((seen, entry)) = converted.seen(|e| selection.matches(e)) {
+            self.framer.entry(seen, entry, change.revision, out);
+        }
     }
 
     /// A frame for an entry, in the row's version.
@@ -327,6 +367,12 @@ impl Session {
             Err(status) => self.framer.error(&status, out),
         }
     }
+}
+
+/// When the next bookmark is due in a watch that ends at `deadline`.
+fn bookmark_due(now: Instant, deadline: Instant) -> Instant {
+    let (regular, last) = (now + BOOKMARK_EVERY, deadline.checked_sub(BEFORE_THE_END));
+    last.filter(|last| now < *last && *last < regular).unwrap_or(regular)
 }
 
 /// A watch that nothing ends but its client.
@@ -351,7 +397,7 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
         |n| Duration::from_secs(n.unsigned_abs()),
     );
     let bookmarks = r.query.flag("allowWatchBookmarks");
-    let send_initial = r.query.maybe_flag("sendInitialEvents");
+    let send_initial = r.query.maybe_flag("sendInitialEvents").or(begins_with_state(&r.query).then_some(true));
     let namespace = namespace_of(&r.info, row);
     let scope = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
 
@@ -378,6 +424,10 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
             Start::After(after)
         }
     };
+    let apart = selection.needs_version(row).then(|| selection.clone());
+    if apart.is_some() {
+        selection = selection.of_any_version();
+    }
     let (term, trigger) = (selection.term(), selection.trigger());
     let filter: Filter = {
         let scope = scope.clone();
@@ -407,9 +457,10 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
         initial_end: send_initial == Some(true) && bookmarks,
         bookmarks,
         after,
-        next_bookmark: Box::pin(tokio::time::sleep(BOOKMARK_EVERY)),
+        next_bookmark: Box::pin(tokio::time::sleep_until(bookmark_due(Instant::now(), Instant::now() + timeout))),
         deadline: Box::pin(tokio::time::sleep(timeout)),
         filter,
+        apart,
         batch: if r.messages { 1 } else { BATCH },
         closed: Box::pin(engine.closing.clone().cancelled_owned()),
         closing: engine.closing.clone(),
@@ -424,4 +475,18 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
         body: Body::Stream(stream.boxed_local()),
         packed: false,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bookmarks_come_every_minute_and_before_the_end() {
+        let now = Instant::now();
+        for (ends_in, due_in) in [(300, 60), (62, 60), (61, 59), (10, 8), (2, 60), (1, 60)] {
+            let due = bookmark_due(now, now + Duration::from_secs(ends_in));
+            assert_eq!(due - now, Duration::from_secs(due_in), "{ends_in}");
+        }
+    }
 }

@@ -17,11 +17,11 @@ use crate::storage::codec;
 /// Decodes a body as the row's kind and fills in defaults.
 pub fn body(r: &Request, row: &Row, options: &WriteOptions) -> Result<Decoded, Status> {
     if let Some(served) = crd::served(row) {
-        return negotiate::decode_custom(&r.content_type, &r.body, row, options.field_validation, |object| {
+        return negotiate::decode_custom(r.sent(), row, options.field_validation, |object| {
             crd::objects::settle(served, object)
         });
     }
-    let mut decoded = negotiate::decode(&r.content_type, &r.body, &Expected::of(row), options.field_validation)?;
+    let mut decoded = negotiate::decode(r.sent(), &Expected::of(row), options.field_validation)?;
     default(row, &mut decoded.object)?;
     Ok(decoded)
 }
@@ -106,7 +106,7 @@ pub async fn update(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &
         match old {
             Some(old) => {
                 check_uid(engine, row, namespace, &new, old)?;
-                managers::updated(row, subresource, old, &mut new, &options.field_manager);
+                managers::updated(&engine.rows, row, subresource, old, &mut new, &options.field_manager);
             }
             None => managers::created(row, subresource, &mut new, &options.field_manager),
         }

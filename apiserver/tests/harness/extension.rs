@@ -51,11 +51,14 @@ async fn echo(request: Request<Incoming>, peer: String) -> Value {
     json!({"method": method, "path": path, "headers": headers, "peer": peer, "length": body.len()})
 }
 
-async fn answer(mut request: Request<Incoming>, peer: String) -> Result<Response<Body>, Infallible> {
+async fn answer(mut request: Request<Incoming>, peer: String, old: bool) -> Result<Response<Body>, Infallible> {
     let path = request.uri().path().to_owned();
     let root = format!("/apis/{GROUP}/v1");
     if path == root {
         return Ok(full(200, "application/json", discovery().to_string()));
+    }
+    if old && path.starts_with("/openapi/v3") {
+        return Ok(full(404, "text/plain", "404 page not found\n".to_owned()));
     }
     if path == "/openapi/v2" || path.starts_with("/openapi/v3") {
         return Ok(super::extension_schemas::answer(&path));
@@ -92,6 +95,15 @@ async fn answer(mut request: Request<Incoming>, peer: String) -> Result<Response
 
 impl Extension {
     pub async fn start(pki: &Pki) -> Self {
+        Self::begin(pki, false).await
+    }
+
+    /// One that knows nothing of OpenAPI v3.
+    pub async fn start_old(pki: &Pki) -> Self {
+        Self::begin(pki, true).await
+    }
+
+    async fn begin(pki: &Pki, old: bool) -> Self {
         let key = shared::cert::PemPair { certificate: pki.server.0.clone(), key: pki.server.1.clone() };
         let key = Arc::new(shared::cert::ReloadingKey::from_pem(&key).expect("a pair"));
         let tls = shared::cert::server_config(key, false).expect("server tls");
@@ -113,7 +125,7 @@ impl Extension {
                             if closed {
                                 Ok(full(500, "text/plain", "down".to_owned()))
                             } else {
-                                answer(request, peer).await
+                                answer(request, peer, old).await
                             }
                         }
                     });

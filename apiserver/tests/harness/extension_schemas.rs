@@ -18,7 +18,7 @@ pub fn answer(path: &str) -> Response<http_body_util::combinators::UnsyncBoxBody
     let place = "/apis/wardle.example.com/v1/flunders";
     let document = match path {
         "/openapi/v2" => json!({"swagger": "2.0", "info": {"title": "w", "version": "v1"},
-            "paths": {place: {"get": {"responses": {"200": {"description": "OK", "schema": {"$ref": format!("#/definitions/{KIND}")}}}}},
+            "paths": {place: {"get": {"produces": ["application/json"], "responses": {"200": {"description": "OK", "schema": {"$ref": format!("#/definitions/{KIND}")}}}}},
                 "/apis/other.example.com/v1/things": {}},
             "definitions": {KIND: schema(), "io.k8s.api.core.v1.Pod": {"type": "object", "description": "not the Pod you know"}}}),
         "/openapi/v3" => json!({"paths": {"apis/wardle.example.com/v1":

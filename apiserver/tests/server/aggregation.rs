@@ -45,6 +45,30 @@ async fn until_reason(c: &Client, name: &str, wanted: &str) -> Value {
     found["status"]["conditions"][0].clone()
 }
 
+/// Of a server that only has OpenAPI v2 there is v3, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_server_has_schemas_in_version_3() {
+    if etcd_is_missing() {
+        return;
+    }
+    let c = cluster().await;
+    let other = Extension::start_old(c.pki()).await;
+    c.post("/api/v1/namespaces", json!({"metadata": {"name": "wardle"}})).await.ok();
+    let named = json!({"metadata": {"name": "api"}, "spec": {"type": "ExternalName", "externalName": "localhost"}});
+    c.post("/api/v1/namespaces/wardle/services", named).await.ok();
+    c.post(SERVICES, service(&c.pki().ca, other.port())).await.ok();
+    until_reason(&c, NAME, "Passed").await;
+    let index = c.get("/openapi/v3").await.ok();
+    let address = index["paths"][format!("apis/{EXTENSION}/v1")]["serverRelativeURL"].as_str().expect("an address");
+    let document = c.get(address).await;
+    assert_eq!(document.header("cache-control"), "public, immutable");
+    let document = document.ok();
+    let answer = &document["paths"][format!("/apis/{EXTENSION}/v1/flunders")]["get"]["responses"]["200"];
+    let kind = "com.example.wardle.v1.Flunder";
+    assert_eq!(answer["content"]["application/json"]["schema"]["$ref"], format!("#/components/schemas/{kind}"));
+    assert_eq!(document["components"]["schemas"][kind]["properties"]["spec"]["type"], "string");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn another_server_answers() {
     if etcd_is_missing() {

@@ -56,6 +56,64 @@ async fn what_is_written_is_read() {
     assert_eq!(names(&c, &format!("{maps}?fieldSelector=metadata.name%3Dm07")).await, ["m07"]);
 }
 
+/// A watch that says nothing begins with the state, and says where that ends to whoever asks for bookmarks.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_the_state_is_told() {
+    let Some((c, ns)) = workspace("state-ends").await else { return };
+    let maps = format!("{ns}/configmaps");
+    c.post(&maps, json!({"metadata": {"name": "a"}})).await.ok();
+    for from in ["", "&resourceVersion=0"] {
+        let watch = format!("{maps}?watch=1&timeoutSeconds=5{from}");
+        let seen = c.watch(&format!("{watch}&allowWatchBookmarks=true"), 2).await;
+        assert_eq!((&seen[0]["type"], &seen[1]["type"]), (&json!("ADDED"), &json!("BOOKMARK")), "{from}");
+        assert_eq!(seen[1]["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
+        assert_eq!(c.watch(&watch, 1).await[0]["type"], "ADDED");
+    }
+}
+
+/// Before it ends, a watch says how far it got.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_ends_says_where() {
+    let Some((c, ns)) = workspace("watch-ends").await else { return };
+    let (maps, elsewhere) = (format!("{ns}/configmaps"), "/api/v1/namespaces/default/configmaps");
+    let from = revision(&c.get(&maps).await.ok());
+    let made = c.post(elsewhere, json!({"metadata": {"generateName": "seen-"}})).await.ok();
+    let path = format!("{maps}?watch=1&timeoutSeconds=4&resourceVersion={from}&allowWatchBookmarks=true");
+    let seen = c.watch(&path, 1).await;
+    assert_eq!(seen[0]["type"], "BOOKMARK");
+    assert!(revision(&seen[0]["object"]) >= revision(&made), "{seen:?}");
+}
+
+/// A collection is deleted as far as its list goes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_a_collection_is_deleted() {
+    let Some((c, ns)) = workspace("delete-page").await else { return };
+    let maps = format!("{ns}/configmaps");
+    for name in ["a", "b", "c", "d"] {
+        c.post(&maps, json!({"metadata": {"name": name}})).await.ok();
+    }
+    let of = |list: &Value| -> Vec<String> {
+        list["items"].as_array().into_iter().flatten().map(|o| name(o).to_owned()).collect()
+    };
+    let page = c.delete(&format!("{maps}?limit=2")).await.ok();
+    assert_eq!(
+        (of(&page), names(&c, &maps).await),
+        (vec!["a".to_owned(), "b".to_owned()], vec!["c".to_owned(), "d".to_owned()])
+    );
+    assert!(page["metadata"]["continue"].as_str().is_some_and(|token| !token.is_empty()));
+    let refused = c.delete(&format!("{maps}?sendInitialEvents=true")).await;
+    assert_eq!(refused.failure().1, "Invalid");
+    assert_eq!(of(&c.delete(&maps).await.ok()), ["c", "d"]);
+
+    // Whoever asks in the old way for dependents to go is told that it takes a while.
+    let held = json!({"metadata": {"name": "held", "finalizers": ["test/x"]}});
+    c.post(&maps, held).await.ok();
+    let path = format!("{maps}/held");
+    assert_eq!(c.delete(&format!("{path}?orphanDependents=false")).await.code, 202);
+    assert_eq!(c.delete(&format!("{path}?propagationPolicy=Background")).await.code, 200);
+    c.patch(&path, "merge-patch+json", json!({"metadata": {"finalizers": null}})).await.ok();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn of_many_writers_one_wins() {
     let Some((c, ns)) = workspace("writers").await else { return };

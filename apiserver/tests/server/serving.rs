@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -87,7 +87,7 @@ async fn what_the_flags_say_of_serving() {
 /// A connection over HTTP/2 that tells its limits, and the task that keeps it going.
 async fn http2(c: &Cluster) -> (h2::client::SendRequest<bytes::Bytes>, tokio::task::JoinHandle<Result<(), h2::Error>>) {
     let roots = shared::cert::root_store(c.pki().ca.as_bytes()).expect("roots");
-    let mut tls = shared::cert::client_config(roots, None).expect("a configuration");
+    let mut tls = shared::cert::client_tls(shared::cert::Trust::Authorities(roots), None).expect("a configuration");
     tls.alpn_protocols = vec![b"h2".to_vec()];
     let socket = TcpStream::connect(("127.0.0.1", c.port())).await.expect("a connection");
     let name = rustls_pki_types::ServerName::try_from("localhost").expect("a name");
@@ -102,7 +102,8 @@ async fn http2_has_its_limits() {
         return;
     }
     let c = Cluster::start_with(|_, _| {
-        vec!["--goaway-chance=0.02".to_owned(), "--http2-max-streams-per-connection=7".to_owned()]
+        let gates = "--feature-gates=ComponentStatusz=true,ComponentFlagz=true";
+        ["--goaway-chance=0.02", "--http2-max-streams-per-connection=7", gates].map(str::to_owned).into()
     })
     .await;
     let (requests, ended) = http2(&c).await;
@@ -139,6 +140,13 @@ async fn http2_has_its_limits() {
     // HTTP/1.1 has no GOAWAY: nobody is sent away.
     let https = c.get("/debug/pprof/").await;
     assert_eq!(https.code, 404, "profiles are not served: {}", https.text());
+
+    // Behind their gates there are pages about the server itself.
+    let (flags, status) = (c.get("/flagz").await.text(), c.get("/statusz").await.text());
+    assert!(flags.starts_with("\nkube-apiserver flagz\n") && flags.contains("\ngoaway-chance=0.02\n"), "{flags}");
+    assert!(status.starts_with("\nkube-apiserver statusz\n") && status.contains(" /statusz "), "{status}");
+    let paths = c.get("/").await.ok();
+    assert!(paths["paths"].as_array().is_some_and(|paths| paths.contains(&json!("/flagz"))), "{paths}");
 }
 
 /// The addresses under which pods find the servers of a cluster.
@@ -192,4 +200,38 @@ async fn servers_of_a_cluster_share_its_service() {
         !addresses(&c.get("/api/v1/namespaces/default/endpoints/kubernetes").await.ok())
             .contains(&"192.0.2.13".to_owned())
     );
+}
+
+/// What dashboards and alerts look at.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_are_measured() {
+    let Some((c, ns)) = crate::workspace("measured").await else { return };
+    let path = format!("{ns}/configmaps");
+    c.post(&path, json!({"metadata": {"name": "a"}})).await.ok();
+    let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "v"}});
+    c.patch(&format!("{path}/a?fieldManager=m"), "apply-patch+yaml", config).await.ok();
+    c.get(&path).await.ok();
+    c.get(&format!("{ns}/endpoints")).await.ok();
+    c.watch(&format!("{path}?watch=1&timeoutSeconds=1"), 2).await;
+    let metrics = c.get("/metrics").await.text();
+    let of = |name: &str, verb: &str, scope: &str| {
+        metrics.lines().any(|l| {
+            let labels =
+                [format!("verb=\"{verb}\""), format!("scope=\"{scope}\""), "resource=\"configmaps\"".to_owned()];
+            l.starts_with(&format!("{name}{{")) && labels.iter().all(|label| l.contains(label))
+        })
+    };
+    for (verb, scope) in [("POST", "resource"), ("APPLY", "resource"), ("LIST", "namespace"), ("WATCH", "namespace")] {
+        assert!(of("apiserver_request_total", verb, scope), "{verb} {scope}");
+    }
+    assert!(of("apiserver_request_sli_duration_seconds_count", "LIST", "namespace"));
+    assert!(of("apiserver_response_sizes_count", "LIST", "namespace"));
+    assert!(of("apiserver_longrunning_requests", "WATCH", "namespace"));
+    for line in [
+        "apiserver_requested_deprecated_apis{group=\"\",removed_release=\"\",resource=\"endpoints\",subresource=\"\",version=\"v1\"} 1",
+        "apiserver_current_inflight_requests{request_kind=\"mutating\"}",
+        "apiserver_client_certificate_expiration_seconds_bucket{le=\"3600\"}",
+    ] {
+        assert!(metrics.contains(line), "{line}");
+    }
 }

@@ -437,24 +437,6 @@ fn compare(norm: &Norm, record: &Value, answer: &Answer) -> Vec<String> {
     found
 }
 
-/// Answers that are not upstream's yet, each for the reason above it.
-const OPEN: [&str; 9] = [
-    // Values inside of messages are printed with sorted keys; upstream prints its structs in their order of fields.
-    "two controller owners",
-    "unknown field in merge patch, Strict",
-    "merge patch: wrong type",
-    "patch: change kind",
-    // Upstream prints its internal type here.
-    "immutable: job template",
-    // Upstream appends a diff of its internal type.
-    "immutable: pod spec",
-    "immutable: pvc spec",
-    // Failures carry no warnings.
-    "webhook cannot be called, Fail",
-    // Expressions are not compiled when they are written.
-    "validating admission policy: bad CEL",
-];
-
 async fn errors(cluster: &Cluster, users: &Users, norm: &Norm) -> Vec<String> {
     let mut wrong = Vec::new();
     for record in load("errors.json") {
@@ -492,7 +474,7 @@ async fn errors(cluster: &Cluster, users: &Users, norm: &Norm) -> Vec<String> {
         let answer =
             client.call(request["method"].as_str().expect("method"), path, &headers, body.map(Bytes::from)).await;
         let found = compare(norm, &record, &answer);
-        if !found.is_empty() && !OPEN.contains(&name) {
+        if !found.is_empty() {
             wrong.push(format!("{name}:\n    {}", found.join("\n    ")));
         }
     }

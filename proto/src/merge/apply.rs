@@ -1,8 +1,7 @@
 //! Server-side apply, and the ownership bookkeeping of every other write.
 //!
 //! Answers for upstream's field managers: the merge itself, conflicts, fields given up by their applier, and the
-//! hand-over from client-side apply. Entries of other versions of the same kind are compared as if they were of the
-//! version at hand.
+//! hand-over from client-side apply. What entries of other versions of the same kind own is compared in their version.
 
 use serde_json::Value;
 
@@ -12,7 +11,9 @@ use super::managed::{
 };
 pub use super::managed::{keep_timestamps, manager_name, reset_fields, strip};
 use super::shape::Type;
-use super::typed::{self, Comparison};
+use super::typed;
+use super::versions::{Changes, View};
+pub use super::versions::{One, Version, Versions};
 use crate::json::{self, Strictness};
 use crate::schema::Message;
 use crate::zero;
@@ -23,7 +24,7 @@ const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 const KUBECTL: &str = "kubectl";
 
 /// One write.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Write<'a> {
     /// Field manager, see [`manager_name`].
     pub manager: &'a str,
@@ -35,6 +36,8 @@ pub struct Write<'a> {
     pub now: &'a str,
     /// Fields this write cannot change, see [`reset_fields`].
     pub reset: &'a Set,
+    /// The versions of the kind.
+    pub versions: &'a dyn Versions,
 }
 
 /// A field that somebody else owns.
@@ -86,6 +89,10 @@ pub struct Applied {
 }
 
 impl Write<'_> {
+    fn view<'v>(&'v self, schema: &'v Message) -> View<'v> {
+        View { schema, api_version: self.api_version, versions: self.versions }
+    }
+
     fn owner(&self, applied: bool) -> Owner {
         let manager = if self.manager.is_empty() { "unknown" } else { self.manager };
         Owner {
@@ -142,13 +149,15 @@ fn record(
         zero = blank(schema);
         &zero
     };
-    let changes = typed::compare(Type::Message(schema), live, new).without(write.reset);
-    let mut set = changes.added.union(&changes.modified);
+    let view = write.view(schema);
+    view.forget_gone(&mut managed);
+    let changes = view.changes(&managed, live, new, write.reset);
+    let mut set = changes.own.added.union(&changes.own.modified);
     let nobodys = set.touches(unowned());
     set.subtract(unowned());
     let time = Some(write.now.to_owned());
     // Who owns already what he changes, and gives nothing up, owns the same afterwards.
-    let same = |own: &Fields| !nobodys && !set.is_empty() && own.contains(&set) && !own.touches(&changes.removed);
+    let same = |own: &Fields| !nobodys && !set.is_empty() && own.contains(&set) && !own.touches(&changes.own.removed);
     if let Some(own) = managed.0.iter_mut().find(|e| e.owner == *owner && same(&e.set)) {
         own.time = time;
         release(&mut managed, &changes, Some(owner));
@@ -165,8 +174,9 @@ fn record(
 }
 
 /// Takes changed and removed fields from their owners.
-fn release(managed: &mut Managed, changes: &Comparison, except: Option<&Owner>) {
+fn release(managed: &mut Managed, changes: &Changes, except: Option<&Owner>) {
     for entry in managed.0.iter_mut().filter(|e| Some(&e.owner) != except) {
+        let changes = changes.seen_by(&entry.owner.api_version);
         for gone in [&changes.modified, &changes.added, &changes.removed] {
             entry.set.subtract(gone);
         }
@@ -275,25 +285,31 @@ fn attempt(
     force: bool,
 ) -> Result<Applied, Failure> {
     let kind = Type::Message(schema);
+    let view = write.view(schema);
     let owner = write.owner(true);
     let merged = typed::merge(kind, live, config);
     let last = managed.find(&owner).cloned();
     let mut set = typed::to_set(kind, config);
     set.prune(write.reset);
     let time = last.as_ref().and_then(|e| e.time.clone());
+    let last_version = last.as_ref().map(|e| e.owner.api_version.clone()).unwrap_or_default();
     let mut last = last.map(|e| e.set.into_set()).unwrap_or_default();
     last.prune(write.reset);
     // Who sets everything again gives nothing up.
-    let keeps = last.difference(&set).is_empty();
+    let keeps = last_version == write.api_version && last.difference(&set).is_empty();
     managed.put(Entry { owner: owner.clone(), set: set.into(), time });
-    let mut pruned = if keeps { merged } else { prune(kind, merged, &managed, &last) };
+    let mut pruned = if keeps { merged } else { view.prune(merged, &managed, &last, &last_version) };
 
-    let changes = typed::compare(kind, live, &pruned).without(write.reset);
-    let mut gained = changes.modified.clone();
-    gained.extend(&changes.added);
+    view.forget_gone(&mut managed);
+    let changes = view.changes(&managed, live, &pruned, write.reset);
     if !force {
         let mut conflicts = Vec::new();
-        for entry in managed.0.iter().filter(|e| e.owner != owner && e.set.touches(&gained)) {
+        for entry in managed.0.iter().filter(|e| e.owner != owner) {
+            let changes = changes.seen_by(&entry.owner.api_version);
+            if !entry.set.touches(&changes.modified) && !entry.set.touches(&changes.added) {
+                continue;
+            }
+            let gained = changes.modified.union(&changes.added);
             let described = entry.owner.describe();
             let paths = entry.set.set().intersection(&gained).paths();
             conflicts.extend(paths.into_iter().map(|path| Owned { owner: described.clone(), path }));
@@ -304,7 +320,7 @@ fn attempt(
         }
     }
     release(&mut managed, &changes, Some(&owner));
-    let changed = !changes.is_same();
+    let changed = !changes.own.is_same();
     if let Some(entry) = managed.0.iter_mut().find(|e| e.owner == owner) {
         entry.set.subtract(unowned());
         if changed {
@@ -324,27 +340,6 @@ fn attempt(
     strip(&mut object);
     managed.encode(&mut object);
     Ok(Applied { object, changed })
-}
-
-/// Removes what the applier set last time and nobody owns any more.
-fn prune(kind: Type<'_>, merged: Value, managed: &Managed, last: &Set) -> Value {
-    if last.is_empty() {
-        return merged;
-    }
-    let last = typed::with_named_fields(kind, last);
-    let pruned = typed::remove(kind, &merged, &last);
-    // Removing an element takes everything below it: put back what others (or the new configuration) own there.
-    let mut owned = Set::new();
-    for entry in &managed.0 {
-        owned.extend(entry.set.set());
-    }
-    let named = |set: &Set| typed::with_named_fields(kind, set);
-    let everything = named(&typed::to_set(kind, &merged));
-    let keep = named(&typed::to_set(kind, &pruned)).union(&named(&owned));
-    let pruned = typed::remove(kind, &merged, &everything.difference(&keep));
-    // And what nobody owns but lay below a removed element whose place stays.
-    let kept = named(&typed::to_set(kind, &pruned));
-    typed::remove(kind, &merged, &everything.difference(&kept).intersection(&last))
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ pub mod merge_patch;
 mod shape;
 pub mod strategic;
 mod typed;
+mod versions;
 
 use std::fmt::Write as _;
 

@@ -125,7 +125,7 @@ impl<'a> MapShape<'a> {
         match self.fields {
             Some(m) => match m.field(key) {
                 Some(field) => Some(Type::Field(field)),
-                None if m.embedded_resource => embedded(key),
+                None if m.embedded_resource && embedded(key).is_some() => embedded(key),
                 None => m.preserve_unknown.then_some(Type::Any),
             },
             None => Some(self.element),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use prometheus::HistogramVec;
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::{CertificateDer, UnixTime};
@@ -17,6 +18,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::x509::X509Name;
 
 use super::{Authenticator, AuthnError, Credentials, Identity, UserInfo};
+use crate::metrics;
 
 const CACHE_LIMIT: usize = 1024;
 
@@ -24,7 +26,27 @@ const CACHE_LIMIT: usize = 1024;
 pub(super) struct Verifier {
     trust: Arc<dyn ClientCertVerifier>,
     seen: Mutex<HashMap<[u8; 32], (UserInfo, u64)>>,
+    /// How long certificates will still be good for.
+    remaining: HistogramVec,
 }
+
+/// From nothing left to a year, in seconds.
+const REMAINING: [f64; 14] = [
+    0.0,
+    1_800.0,
+    3_600.0,
+    7_200.0,
+    21_600.0,
+    43_200.0,
+    86_400.0,
+    172_800.0,
+    345_600.0,
+    604_800.0,
+    2_592_000.0,
+    7_776_000.0,
+    15_552_000.0,
+    31_104_000.0,
+];
 
 impl Verifier {
     pub(super) fn new(ca_pem: &[u8]) -> Result<Self, AuthnError> {
@@ -33,7 +55,13 @@ impl Verifier {
         let trust = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
             .build()
             .map_err(|e| AuthnError(e.to_string()))?;
-        Ok(Self { trust, seen: Mutex::new(HashMap::new()) })
+        let remaining = metrics::histogram(
+            "apiserver_client_certificate_expiration_seconds",
+            "Distribution of the remaining lifetime on the certificate used to authenticate a request.",
+            &[],
+            REMAINING.into(),
+        );
+        Ok(Self { trust, seen: Mutex::new(HashMap::new()), remaining })
     }
 
     pub(super) fn verify(&self, chain: &[CertificateDer<'static>]) -> Result<UserInfo, AuthnError> {
@@ -43,16 +71,24 @@ impl Verifier {
         if let Some((user, not_after)) = self.seen.lock().get(&key)
             && now.as_secs() <= *not_after
         {
+            self.measure(*not_after, now);
             return Ok(user.clone());
         }
         self.trust.verify_client_cert(leaf, rest, now).map_err(|e| AuthnError(format!("x509: {e}")))?;
         let (user, not_after) = read(leaf)?;
+        self.measure(not_after, now);
         let mut seen = self.seen.lock();
         if seen.len() >= CACHE_LIMIT {
             seen.clear();
         }
         seen.insert(key, (user.clone(), not_after));
         Ok(user)
+    }
+
+    fn measure(&self, not_after: u64, now: UnixTime) {
+        #[allow(clippy::cast_precision_loss)]
+        let left = not_after.saturating_sub(now.as_secs()) as f64;
+        self.remaining.with_label_values::<&str>(&[]).observe(left);
     }
 }
 

@@ -235,18 +235,6 @@ pub fn server_config_with(
     Ok(config)
 }
 
-/// A client configuration trusting `roots`, with an optional client pair.
-pub fn client_config(roots: RootCertStore, pair: Option<&PemPair>) -> Result<rustls::ClientConfig, CertError> {
-    let builder = rustls::ClientConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots);
-    Ok(match pair {
-        Some(pair) => builder
-            .with_client_auth_cert(certificates(pair.certificate.as_bytes())?, private_key(pair.key.as_bytes())?)?,
-        None => builder.with_no_client_auth(),
-    })
-}
-
 /// Which servers a client takes for what they say they are.
 #[derive(Debug)]
 pub enum Trust {

@@ -135,12 +135,14 @@ async fn set_verbosity(body: String) -> HttpResponse {
 const WARNING: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility \
                        guarantees and is for debugging purposes only.";
 
-fn flagz(flags: &FlagSet) -> String {
+/// The page of flags and their values.
+pub fn flagz(flags: &FlagSet) -> String {
     let lines: Vec<String> = flags.all().into_iter().map(|(name, value)| format!("{name}={value}\n")).collect();
     format!("\n{} flagz\n{WARNING}\n\n{}", flags.component(), lines.concat())
 }
 
-fn statusz(component: &str, paths: &str) -> String {
+/// The page of what runs since when.
+pub fn statusz(component: &str, paths: &str) -> String {
     let up = crate::metrics::uptime();
     let seconds = up.as_secs();
     let started = jiff::Timestamp::now().checked_sub(up).map(|t| t.strftime("%a %b %e %H:%M:%S UTC %Y").to_string());

@@ -102,7 +102,10 @@ async fn secure_port_knows_its_clients() {
     });
     let base = format!("https://localhost:{}", running.address.port());
     let roots = crate::cert::root_store(serving.certificate.as_bytes()).expect("roots");
-    let config = |pair: Option<&crate::cert::PemPair>| crate::cert::client_config(roots.clone(), pair).expect("config");
+    let config = |pair: Option<&crate::cert::PemPair>| {
+        let pair = pair.map(|pair| Arc::new(crate::cert::ReloadingKey::from_pem(pair).expect("a key")));
+        crate::cert::client_tls(crate::cert::Trust::Authorities(roots.clone()), pair).expect("config")
+    };
     let anonymous = get(Some(config(None)), format!("{base}/metrics")).await;
     assert_eq!((anonymous.0, anonymous.1.as_str()), (403, "application/json"));
     assert!(

@@ -69,7 +69,8 @@ fn a_client_of_any_protocol_gets_the_raw_connection() {
     let key = crate::cert::ReloadingKey::from_pem(&pair).expect("a key");
     let tls = crate::cert::server_config(Arc::new(key), false).expect("TLS settings");
     let roots = crate::cert::root_store(pair.certificate.as_bytes()).expect("our own certificate");
-    let trust = Arc::new(crate::cert::client_config(roots, None).expect("client settings"));
+    let trust = crate::cert::Trust::Authorities(roots);
+    let trust = Arc::new(crate::cert::client_tls(trust, None).expect("client settings"));
     let shutdown = Shutdown::new();
     let listening = Listening {
         name: "test",

@@ -8,7 +8,7 @@ use proto::{Value, schema};
 use serde_json::json;
 use shared::status::{Cause, Details, Status};
 
-use crate::negotiate::{self, Expected};
+use crate::negotiate::{self, Expected, Sent};
 use crate::registry::meta;
 use crate::storage::codec;
 use crate::verbs::delete::{self, options_object};
@@ -91,13 +91,8 @@ async fn budgets_of(engine: &Arc<Engine>, row: &Row, namespace: &str, pod: &Valu
 /// The verb.
 pub async fn evict(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let options = WriteOptions::read(&r.query, OptionsKind::Create, &r.user_agent)?;
-    let mut eviction = negotiate::decode(
-        &r.content_type,
-        &r.body,
-        &Expected::kind("policy", "v1", "Eviction"),
-        options.field_validation,
-    )?
-    .object;
+    let expected = Expected::kind("policy", "v1", "Eviction");
+    let mut eviction = negotiate::decode(r.sent(), &expected, options.field_validation)?.object;
     if let Some(s) = schema::kind("policy", "v1", "Eviction") {
         proto::defaulting::apply(s, &mut eviction);
     }
@@ -112,7 +107,11 @@ pub async fn evict(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
         return Err(Status::not_found("", "pods", name));
     };
     let mut delete_options = match eviction.get("deleteOptions").filter(|d| d.is_object()) {
-        Some(d) => delete::options("application/json", &serde_json::to_vec(d).unwrap_or_default(), &Query::default())?,
+        Some(d) => {
+            let body = serde_json::to_vec(d).unwrap_or_default();
+            let sent = Sent { media: r.media, content_type: "application/json", body: &body };
+            delete::options(sent, &Query::default())?
+        }
         None => DeleteOptions::default(),
     };
     delete_options.dry_run |= options.dry_run;

@@ -8,6 +8,7 @@ use proto::Value;
 use rand::Rng;
 use serde_json::json;
 
+use crate::negotiate::Media;
 use crate::registry::{builtin, meta};
 use crate::storage::{Written, codec};
 use crate::verbs::engine::Engine;
@@ -72,7 +73,8 @@ fn object(ip: IpAddr, namespace: &str, name: &str) -> Value {
 async fn take(engine: &Engine, ip: IpAddr, namespace: &str, name: &str) -> Result<bool, IpError> {
     let storage = |e: String| IpError::Storage(e);
     let row = builtin("networking.k8s.io", "ipaddresses").ok_or(IpError::Full)?;
-    let bytes = codec::encode(&row, &object(ip, namespace, name)).map_err(|e| storage(e.to_string()))?;
+    let bytes =
+        codec::encode(&row, &object(ip, namespace, name), Media::default()).map_err(|e| storage(e.to_string()))?;
     let written = engine
         .store
         .create(&engine.key(&row, "", &ip.to_string()), bytes, None)

@@ -15,7 +15,7 @@ fn canonical(object: &Value) -> Value {
 }
 
 fn write<'a>(manager: &'a str, version: &'a str, now: &'a str, reset: &'a Set) -> Write<'a> {
-    Write { manager, api_version: version, subresource: "", now, reset }
+    Write { manager, api_version: version, subresource: "", now, reset, versions: &One }
 }
 
 fn fields(object: &Value) -> Vec<(String, Value)> {
@@ -332,4 +332,83 @@ proptest! {
         let twice = run(&once, second, "m1", false).unwrap().object;
         prop_assert_eq!(twice, once);
     }
+}
+
+/// Two versions of autoscaling, with one field that has two names.
+struct Scalers;
+
+impl Versions for Scalers {
+    fn find(&self, api_version: &str) -> Version<'_> {
+        match api_version {
+            "autoscaling/v1" | "autoscaling/v2" => Version::Other(message(api_version, "HorizontalPodAutoscaler")),
+            _ => Version::Gone,
+        }
+    }
+
+    fn convert(&self, object: &Value, api_version: &str) -> Value {
+        let mut object = object.clone();
+        object["apiVersion"] = api_version.into();
+        let Some(spec) = object["spec"].as_object_mut() else { return object };
+        let cpu = "targetCPUUtilizationPercentage";
+        if api_version == "autoscaling/v1" {
+            if let Some(metrics) = spec.remove("metrics") {
+                spec.insert(cpu.to_owned(), metrics[0]["resource"]["target"]["averageUtilization"].clone());
+            }
+        } else if let Some(percent) = spec.remove(cpu) {
+            spec.insert("metrics".to_owned(), metrics(percent));
+        }
+        object
+    }
+}
+
+fn metrics(percent: Value) -> Value {
+    json!([{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": percent}}}])
+}
+
+#[test]
+fn owners_are_asked_in_their_version() {
+    let reset = Set::new();
+    let scaler = |version: &str, extra: Value| {
+        let mut spec = json!({"maxReplicas": 3, "scaleTargetRef": {"kind": "Deployment", "name": "d"}});
+        spec.as_object_mut().unwrap().extend(extra.as_object().cloned().unwrap_or_default());
+        json!({"apiVersion": version, "kind": "HorizontalPodAutoscaler", "metadata": {"name": "a"}, "spec": spec})
+    };
+    let v2 = message("autoscaling/v2", "HorizontalPodAutoscaler");
+    let run = |live: &Value, config: Value, manager: &'static str, force| {
+        let version = config["apiVersion"].as_str().unwrap_or_default().to_owned();
+        let live = if live.is_null() { Value::Null } else { Scalers.convert(live, &version) };
+        let schema = message(&version, "HorizontalPodAutoscaler");
+        let write = Write { versions: &Scalers, ..write(manager, &version, "2026-01-01T00:00:00Z", &reset) };
+        apply(schema, &live, &config, &write, force).map(|a| Scalers.convert(&a.object, "autoscaling/v2"))
+    };
+    let first = scaler("autoscaling/v1", json!({"targetCPUUtilizationPercentage": 50}));
+    let live = run(&Value::Null, first, "old", false).unwrap();
+    assert_eq!(live["spec"]["metrics"], metrics(json!(50)));
+
+    let other = scaler("autoscaling/v2", json!({"metrics": metrics(json!(80))}));
+    let refused = run(&live, other.clone(), "new", false).unwrap_err();
+    let want = "Apply failed with 1 conflict: conflict with \"old\": .spec.targetCPUUtilizationPercentage";
+    assert_eq!(refused.to_string(), want);
+    let taken = run(&live, other, "new", true).unwrap();
+    let old = fields(&taken).into_iter().find(|(manager, _)| manager == "old").unwrap().1;
+    assert_eq!(old["f:spec"].get("f:targetCPUUtilizationPercentage"), None);
+    assert!(old["f:spec"].get("f:maxReplicas").is_some());
+
+    // What is applied no more goes, also when it was applied in another version.
+    let less = run(&live, scaler("autoscaling/v2", json!({})), "old", false).unwrap();
+    assert_eq!(less["spec"].get("metrics"), None);
+
+    // An update takes it from its owner as well; owners of a version that is gone are forgotten.
+    let mut stale = live.clone();
+    let entry = json!({"manager": "gone", "operation": "Update", "apiVersion": "autoscaling/v2beta1",
+        "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {"f:minReplicas": {}}}});
+    stale["metadata"]["uid"] = "u".into();
+    stale["metadata"]["managedFields"].as_array_mut().unwrap().push(entry);
+    let mut new = stale.clone();
+    new["spec"]["metrics"] = metrics(json!(90));
+    let write = Write { versions: &Scalers, ..write("updater", "autoscaling/v2", "2026-01-01T00:00:01Z", &reset) };
+    update(v2, &stale, &mut new, &write);
+    let names: Vec<String> = fields(&new).into_iter().map(|(manager, _)| manager).collect();
+    assert_eq!(names, ["old", "updater"]);
+    assert_eq!(fields(&new)[0].1["f:spec"].get("f:targetCPUUtilizationPercentage"), None);
 }

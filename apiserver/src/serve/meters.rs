@@ -1,0 +1,210 @@
+//! What `/metrics` tells of requests: how many there were, how long they took, how large the answers to reading ones
+//! were, and which still go on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use prometheus::{CounterVec, Gauge, GaugeVec, Histogram, HistogramVec};
+use shared::metrics;
+
+use crate::api::RequestInfo;
+
+/// Where requests are measured.
+pub(super) struct Meters {
+    total: CounterVec,
+    duration: HistogramVec,
+    /// Objectives are set for this one.
+    sli: HistogramVec,
+    sizes: HistogramVec,
+    long_running: GaugeVec,
+    in_flight: GaugeVec,
+    /// Requests that are worked on: reading ones, changing ones.
+    working: [Arc<AtomicUsize>; 2],
+}
+
+const COMPONENT: &str = "apiserver";
+
+impl Default for Meters {
+    fn default() -> Self {
+        let of_request = ["verb", "group", "version", "resource", "subresource", "scope", "component"];
+        let timing = ["verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component"];
+        let total = [&timing[..], &["code"]].concat();
+        let seconds = vec![
+            0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0,
+            60.0,
+        ];
+        Self {
+            total: metrics::counter(
+                "apiserver_request_total",
+                "Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code.",
+                &total,
+            ),
+            duration: metrics::histogram(
+                "apiserver_request_duration_seconds",
+                "Response latency distribution in seconds per request.",
+                &timing,
+                [&[0.005, 0.025], &seconds[..]].concat(),
+            ),
+            sli: metrics::histogram(
+                "apiserver_request_sli_duration_seconds",
+                "Response latency distribution in seconds per request, by what objectives are set for.",
+                &of_request,
+                seconds,
+            ),
+            sizes: metrics::histogram(
+                "apiserver_response_sizes",
+                "Response size distribution in bytes for each group, version, verb, resource, subresource, scope and component.",
+                &of_request,
+                vec![1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9],
+            ),
+            long_running: metrics::gauge(
+                "apiserver_longrunning_requests",
+                "Gauge of all active long-running requests.",
+                &of_request,
+            ),
+            in_flight: metrics::gauge(
+                "apiserver_current_inflight_requests",
+                "Number of requests the server works on, by kind.",
+                &["request_kind"],
+            ),
+            working: Default::default(),
+        }
+    }
+}
+
+/// The word for what a request does: its method, or a better one.
+fn verb(info: &RequestInfo, content_type: &str) -> &'static str {
+    match (info.verb.as_str(), info.subresource.as_str()) {
+        (_, "exec" | "attach" | "portforward" | "proxy") => "CONNECT",
+        ("create", _) => "POST",
+        ("update", _) => "PUT",
+        ("patch", _) if content_type.starts_with("application/apply-patch+") => "APPLY",
+        ("patch", _) => "PATCH",
+        ("delete" | "deletecollection", _) => "DELETE",
+        ("get", _) => "GET",
+        ("list", _) => "LIST",
+        ("watch", _) => "WATCH",
+        _ => "other",
+    }
+}
+
+fn scope(info: &RequestInfo) -> &'static str {
+    match (info.name.is_empty() && info.verb != "create", info.namespace.is_empty()) {
+        (false, _) => "resource",
+        (true, false) => "namespace",
+        (true, true) => "cluster",
+    }
+}
+
+impl Meters {
+    /// A request for a resource that has been answered, or has begun to be.
+    pub(super) fn count(&self, info: &RequestInfo, content_type: &str, dry_run: bool, code: u16, since: Instant) {
+        if !info.is_resource {
+            return;
+        }
+        let (verb, scope, dry) = (verb(info, content_type), scope(info), if dry_run { "All" } else { "" });
+        let (group, version, resource, sub) = (&info.api_group, &info.api_version, &info.resource, &info.subresource);
+        let code = code.to_string();
+        let labels = [verb, dry, group, version, resource, sub, scope, COMPONENT, &code];
+        self.total.with_label_values(&labels).inc();
+        if matches!(verb, "WATCH" | "CONNECT") {
+            return;
+        }
+        let took = since.elapsed().as_secs_f64();
+        self.duration.with_label_values(&labels[..8]).observe(took);
+        self.sli.with_label_values(&of_request(verb, info)).observe(took);
+    }
+
+    /// A request that is worked on until the outcome is dropped.
+    pub(super) fn begin(&self, info: &RequestInfo) -> Working {
+        let changes = !matches!(info.verb.as_str(), "get" | "list" | "watch");
+        let count = self.working[usize::from(changes)].clone();
+        count.fetch_add(1, Ordering::Relaxed);
+        Working(count)
+    }
+
+    /// Brings up to date what is only looked at when somebody asks.
+    pub(super) fn publish(&self) {
+        for (kind, count) in ["readOnly", "mutating"].iter().zip(&self.working) {
+            #[allow(clippy::cast_precision_loss)]
+            self.in_flight.with_label_values(&[kind]).set(count.load(Ordering::Relaxed) as f64);
+        }
+    }
+
+    /// What is to be known of an answer when it has been sent.
+    pub(super) fn sending(&self, info: &RequestInfo) -> Sending {
+        let labels = of_request(verb(info, ""), info);
+        let reads = matches!(labels[0], "GET" | "LIST");
+        let goes_on = labels[0] == "WATCH";
+        let running = goes_on.then(|| self.long_running.with_label_values(&labels));
+        if let Some(gauge) = &running {
+            gauge.inc();
+        }
+        Sending { running, sizes: reads.then(|| self.sizes.with_label_values(&labels)), sent: 0 }
+    }
+}
+
+fn of_request<'a>(verb: &'a str, info: &'a RequestInfo) -> [&'a str; 7] {
+    [verb, &info.api_group, &info.api_version, &info.resource, &info.subresource, scope(info), COMPONENT]
+}
+
+/// A request that is worked on.
+pub(super) struct Working(Arc<AtomicUsize>);
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// An answer on its way; measured when it is dropped.
+pub(super) struct Sending {
+    running: Option<Gauge>,
+    sizes: Option<Histogram>,
+    sent: usize,
+}
+
+impl Sending {
+    /// So many bytes more.
+    pub(super) fn add(&mut self, bytes: usize) {
+        self.sent += bytes;
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        if let Some(gauge) = &self.running {
+            gauge.dec();
+        }
+        if let Some(sizes) = &self.sizes {
+            #[allow(clippy::cast_precision_loss)]
+            sizes.observe(self.sent as f64);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::info::request_info;
+    use crate::verbs::query::Query;
+
+    #[test]
+    fn requests_have_upstreams_words() {
+        for (method, line, content_type, want) in [
+            ("GET", "/api/v1/pods", "", ("LIST", "cluster")),
+            ("GET", "/api/v1/namespaces/a/pods?watch=1", "", ("WATCH", "namespace")),
+            ("POST", "/api/v1/namespaces/a/pods", "application/json", ("POST", "resource")),
+            ("PUT", "/api/v1/namespaces/a/pods/b", "application/json", ("PUT", "resource")),
+            ("PATCH", "/api/v1/namespaces/a/pods/b", "application/merge-patch+json", ("PATCH", "resource")),
+            ("PATCH", "/api/v1/namespaces/a/pods/b", "application/apply-patch+yaml", ("APPLY", "resource")),
+            ("DELETE", "/api/v1/namespaces/a/pods", "", ("DELETE", "namespace")),
+            ("POST", "/api/v1/namespaces/a/pods/b/exec", "", ("CONNECT", "resource")),
+        ] {
+            let (path, query) = line.split_once('?').unwrap_or((line, ""));
+            let info = request_info(method, path, &Query::parse(query));
+            assert_eq!((verb(&info, content_type), scope(&info)), want, "{method} {line}");
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Bytes from anybody: whatever a client, a peer or etcd may send, nothing panics and nothing takes long.
+//!
+//! One line per target at the end of this file: its name, what it reads, what it begins with. By default each runs for
+//! a moment; `FUZZ_SECONDS` gives each so many seconds, `FUZZ_SEED` other bytes. What fails prints its input.
+#![allow(clippy::panic)]
+
+mod driver;
+mod targets;
+
+use driver::run;
+
+/// A test for each target.
+macro_rules! targets {
+    ($($name:ident [$($seed:expr),+ $(,)?])+) => {
+        $(#[test]
+        fn $name() {
+            run(stringify!($name), targets::$name, &[$($seed.as_ref()),+]);
+        })+
+    };
+}
+
+targets! {
+    json [br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","labels":{"x":"y"}},"spec":{"containers":[{"name":"c","image":"i","resources":{"limits":{"cpu":"1.5e3m"}}}]}}"#, br#"[1,-2.5e-7,"\ud83e\udd80",null,{"a":{},"a":[]}]"#]
+    yaml [b"apiVersion: v1\nkind: Pod\nspec: {containers: [{name: &a c, image: *a, stdin: yes, ports: [{containerPort: 0644}]}]}\n", b"--- !!map\n? |\n  a\n: >-\n  b\n...\n"]
+    protobuf [targets::POD, b"k8s\0\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12\x05\x0a\x03\x0a\x01a"]
+    cbor [b"\xd9\xd9\xf7\xa3DkindCPodJapiVersionBv1HmetadataBaa", b"\xbf\x61a\x9f\xfb\x3f\xf1\x99\x99\x99\x99\x99\x9a\xf9\x3c\x00\x20\xff\x61b\xd6\x43abc\xff", b"\xc1\x1aQKg\xb0"]
+    quantities [b"1.5Gi", b"-12e3", b"100m", b".5Ei", b"9223372036854775808"]
+    label_selectors [b"a in (b,c),!d,e!=f,g==h,i notin (j),k.l/m>5", b"x,y=z"]
+    field_selectors [b"metadata.name=a,spec.nodeName!=b,status.phase==c\\,d\\=e", b"a=\\\\"]
+    json_patches [br#"{"a":[1,{"b":2}],"c":"d"}|[{"op":"add","path":"/a/1/x","value":1},{"op":"move","from":"/c","path":"/e"},{"op":"test","path":"/a/-","value":1},{"op":"copy","from":"/a","path":"/a/0"},{"op":"remove","path":"/a/01"},{"op":"replace","path":"/~1~0","value":null}]"#]
+    merge_patches [br#"{"a":{"b":1,"c":[1]},"d":null}|{"a":{"b":null,"x":{"y":null}},"d":{}}"#]
+    strategic_patches [br#"{"spec":{"containers":[{"name":"a","image":"i","ports":[{"containerPort":1}]},{"name":"b"}],"tolerations":[]}}|{"spec":{"$setElementOrder/containers":[{"name":"b"},{"name":"a"}],"containers":[{"name":"a","$patch":"delete"},{"name":"c","$retainKeys":["name"]}],"$deleteFromPrimitiveList/x":[1]},"metadata":{"$patch":"replace"}}"#]
+    applies [br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","managedFields":[{"manager":"m","operation":"Apply","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{"f:containers":{"k:{\"name\":\"a\"}":{".":{},"f:name":{},"f:image":{}}}}}}]},"spec":{"containers":[{"name":"a","image":"i"}]}}|{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"containers":[{"name":"b","image":"i","ports":[{"containerPort":1,"protocol":"TCP"}]}]}}"#]
+    field_sets [br#"{"f:a":{".":{},"k:{\"b\":1}":{},"v:\"c\"":{}},"i:3":{}}"#]
+    expressions [b"self.list.all(x, x.matches('^[a-z]+$') && size(x) < 10)", b"has(self.a) ? self.a + 1 > 2u : {'a': [1, 2.5, b'x', null]}['a'][?0].orValue(3) == 1", b"url('http://a/b').getHost() == quantity('1Gi').asInteger().format('%d') || duration('1h') < timestamp('2024-01-01T00:00:00Z') - self.t", b"cel.bind(x, self.n, [x].map(y, y * 2).sum()) in lists.range(3)"]
+    json_paths [b".spec.a['b'].c[0]", b".status.conditions[?(@.type==\"Ready\")].status", b"$..a[*].b[1:3:2],c"]
+    queries [b"labelSelector=a%3Db&limit=500&watch=1&x=%zz+%", b"a&b=&=c&%41=%"]
+    paths [b"GET /apis/apps/v1/namespaces/a/deployments/b/scale?dryRun=All", b"GET /api/v1/watch/namespaces/a/pods?fieldSelector=metadata.name%3Db", b"DELETE //api//v1///nodes/"]
+    accept_headers [b"application/json;as=Table;v=v1;g=meta.k8s.io,application/vnd.kubernetes.protobuf;q=0.5,*/*;q=0.1", b"application/cbor;stream=watch"]
+    delete_options [br#"{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"Foreground","preconditions":{"uid":"x"}}|gracePeriodSeconds=1&orphanDependents=x"#]
+    schemas [br#"{"type":"object","properties":{"a":{"type":"string","pattern":"^(a|b)*$","default":"x"},"b":{"type":"array","items":{"x-kubernetes-int-or-string":true},"x-kubernetes-list-type":"set"}},"x-kubernetes-validations":[{"rule":"self.a == 'x'"}]}|{"a":1,"b":["x",2]}"#]
+    spdy_frames [targets::spdy(), b"\x80\x03\x00\x06\x00\x00\x00\x04\x00\x00\x00\x01", b"\x00\x00\x00\x01\x01\x00\x00\x02hi"]
+    websocket_frames [b"\x82\x85\x01\x02\x03\x04\x01hello", b"\x89\x80\x00\x00\x00\x00\x88\x82\x00\x00\x00\x00\x03\xe8", b"\x02\x81\x00\x00\x00\x00\x00\x80\xfe\x00\x02\x00\x00\x00\x00ab"]
+}

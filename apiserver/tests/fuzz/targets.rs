@@ -1,0 +1,275 @@
+//! What the bytes are given to. An outcome is told in words.
+
+use std::fmt::Display;
+use std::io::{self, Read, Write};
+
+use apiserver::connect::spdy::{Codec, put_data};
+use apiserver::connect::websocket_limits;
+use apiserver::crd::{self, JsonPath};
+use apiserver::negotiate::{self, Media, Sent};
+use apiserver::serve::info::request_info;
+use apiserver::verbs::delete;
+use apiserver::verbs::query::Query;
+use bytes::BytesMut;
+use proto::json::{self, Strictness};
+use proto::merge::apply::{self, One, Write as Applying};
+use proto::merge::fieldset::Set;
+use proto::merge::{json_patch, merge_patch, strategic};
+use proto::quantity;
+use proto::schema::{self, Message};
+use proto::selector::{FieldSelector, Selector};
+use proto::{Value, defaulting};
+use shared::cel::{Declared, PER_CALL_LIMIT, Program, Scope, Type};
+use tungstenite::protocol::{Role, WebSocket};
+
+/// A pod of one container.
+pub(crate) const POD: &[u8] = b"k8s\0\x0a\x09\x0a\x02v1\x12\x03Pod\x12\x1a\x0a\x06\x0a\x01a\x5a\x01b\x12\x0e\x12\x06\x0a\x01c\x12\x01i\x1a\x02No\x20\x1e\x1a\0";
+
+fn outcome<T, E: Display>(result: Result<T, E>) -> String {
+    result.map_or_else(|e| e.to_string(), |_| "fine".to_owned())
+}
+
+fn pod() -> &'static Message {
+    schema::kind("", "v1", "Pod").expect("a kind")
+}
+
+fn text(input: &[u8]) -> String {
+    String::from_utf8_lossy(input).into_owned()
+}
+
+/// Two texts with a bar between them.
+fn halves(input: &[u8]) -> (&[u8], &[u8]) {
+    let at = input.iter().position(|b| *b == b'|').unwrap_or(input.len());
+    (&input[..at], input.get(at + 1..).unwrap_or_default())
+}
+
+/// An object and what is to be done to it.
+fn trees(input: &[u8]) -> Option<(Value, Value)> {
+    let (object, patch) = halves(input);
+    Some((json::decode_any(object).ok()?, json::decode_any(patch).ok()?))
+}
+
+/// A canonical pod and what is to be done to it.
+fn pods(input: &[u8]) -> Option<(Value, Value)> {
+    let (object, patch) = halves(input);
+    let object = json::decode(pod(), object, Strictness::Ignore).ok()?.value;
+    Some((object, json::decode_any(patch).ok()?))
+}
+
+/// Whatever was read can be written.
+fn written(value: &Value) {
+    let mut out = Vec::new();
+    json::encode(pod(), value, &mut out);
+    json::encode_pretty(pod(), value, &mut out);
+    let bytes = proto::protobuf::encode(pod(), value);
+    proto::protobuf::to_json(pod(), "v1", "Pod", &bytes, &mut out).expect("our own bytes");
+    proto::cbor::stored_to_json(&proto::cbor::encode(Some(pod()), value)).ok();
+    assert!(!proto::yaml::encode(pod(), value).is_empty());
+}
+
+pub(crate) fn json(input: &[u8]) -> String {
+    let any = outcome(json::decode_any(input));
+    let meta = outcome(json::type_meta(input));
+    match json::decode(pod(), input, Strictness::Warn) {
+        Err(e) => format!("{e} {any} {meta}"),
+        Ok(mut decoded) => {
+            defaulting::apply(pod(), &mut decoded.value);
+            written(&decoded.value);
+            format!("{any} {meta} {}", decoded.warnings.join(" "))
+        }
+    }
+}
+
+pub(crate) fn yaml(input: &[u8]) -> String {
+    let any = outcome(proto::yaml::decode_any(input));
+    format!("{any} {}", outcome(proto::yaml::decode(pod(), input, Strictness::Warn).map(|d| written(&d.value))))
+}
+
+pub(crate) fn protobuf(input: &[u8]) -> String {
+    let Ok(envelope) = proto::protobuf::unwrap(input) else { return "no envelope".to_owned() };
+    let mut out = Vec::new();
+    let transcoded = outcome(proto::protobuf::to_json(pod(), "v1", "Pod", envelope.raw, &mut out));
+    match proto::protobuf::decode(pod(), envelope.raw) {
+        Err(e) => format!("{e} {transcoded}"),
+        Ok(tree) => {
+            written(&tree);
+            transcoded
+        }
+    }
+}
+
+pub(crate) fn cbor(input: &[u8]) -> String {
+    proto::cbor::stored_to_json(input).ok();
+    match proto::cbor::to_json(input) {
+        Err(e) => e.to_string(),
+        Ok(text) => outcome(json::decode(pod(), &text, Strictness::Strict).map(|d| written(&d.value))),
+    }
+}
+
+pub(crate) fn quantities(input: &[u8]) -> String {
+    outcome(quantity::canonicalize(&text(input)))
+}
+
+pub(crate) fn label_selectors(input: &[u8]) -> String {
+    outcome(Selector::parse(&text(input)).map(|s| {
+        s.matches_with(|_| Some("5"));
+        assert!(Selector::parse(&s.to_string()).is_ok(), "what it prints can be read: {s}");
+    }))
+}
+
+pub(crate) fn field_selectors(input: &[u8]) -> String {
+    outcome(FieldSelector::parse(&text(input)).map(|s| s.matches_with(|_| Some("a"))))
+}
+
+pub(crate) fn json_patches(input: &[u8]) -> String {
+    let Some((mut object, patch)) = trees(input) else { return "no JSON".to_owned() };
+    match json_patch::Patch::decode(patch) {
+        Err(e) => e.to_string(),
+        Ok(patch) => outcome(patch.apply(&mut object)),
+    }
+}
+
+pub(crate) fn merge_patches(input: &[u8]) -> String {
+    let Some((mut object, patch)) = trees(input) else { return "no JSON".to_owned() };
+    let before = object.clone();
+    merge_patch::apply(&mut object, patch);
+    let mut again = before.clone();
+    merge_patch::apply(&mut again, merge_patch::diff(&before, &object));
+    let nulls = object.to_string().contains("null");
+    assert!(nulls || again == object, "a difference leads from one to the other");
+    outcome(json::decode_touched(pod(), &mut object, &Value::Null, Strictness::Warn))
+}
+
+pub(crate) fn strategic_patches(input: &[u8]) -> String {
+    let Some((mut object, patch)) = pods(input) else { return "no pod".to_owned() };
+    outcome(strategic::apply(pod(), &mut object, patch))
+}
+
+pub(crate) fn applies(input: &[u8]) -> String {
+    let Some((live, config)) = pods(input) else { return "no pod".to_owned() };
+    let reset = Set::of_fields(&[&["status"]]);
+    let now = "2026-01-01T00:00:00Z";
+    let write = Applying { manager: "x", api_version: "v1", subresource: "", now, reset: &reset, versions: &One };
+    let mut new = config.clone();
+    if json::decode_touched(pod(), &mut new, &Value::Null, Strictness::Ignore).is_ok() {
+        apply::update(pod(), &live, &mut new, &write);
+    }
+    apply::configure(pod(), &live, &config).ok();
+    outcome(apply::apply(pod(), &live, &config, &write, config.is_null()).map(|applied| written(&applied.object)))
+}
+
+pub(crate) fn field_sets(input: &[u8]) -> String {
+    let Ok(tree) = json::decode_any(input) else { return "no JSON".to_owned() };
+    let Some(set) = Set::parse(&tree) else { return "no set".to_owned() };
+    assert_eq!(Set::parse(&set.to_value()).as_ref(), Some(&set), "what it prints can be read");
+    format!("{} paths", set.paths().len())
+}
+
+pub(crate) fn expressions(input: &[u8]) -> String {
+    let declared = Declared::from([("self".to_owned(), Type::Dyn)]);
+    match Program::compile(&text(input), &declared) {
+        Err(e) => e,
+        Ok(program) => {
+            let tree = serde_json::json!({"a": 1, "n": 3, "list": ["b", "a"], "t": "x", "m": {"k": null}});
+            outcome(program.run(&Scope::of(&[("self", &tree)]), PER_CALL_LIMIT).0)
+        }
+    }
+}
+
+pub(crate) fn json_paths(input: &[u8]) -> String {
+    let tree = serde_json::json!({"spec": {"a": {"b": [1, 2]}}, "status": {"conditions": [{"type": "Ready"}]}});
+    outcome(JsonPath::parse(&text(input)).map(|path| path.find(&tree).len()))
+}
+
+pub(crate) fn queries(input: &[u8]) -> String {
+    let query = Query::parse(&text(input));
+    let numbers = query.int("limit").map(|_| ());
+    query.maybe_flag("watch");
+    format!("{:?} {}", query.get("labelSelector").is_some(), numbers.map_or_else(|s| s.message, |()| "fine".to_owned()))
+}
+
+pub(crate) fn paths(input: &[u8]) -> String {
+    let line = text(input);
+    let (method, rest) = line.split_once(' ').unwrap_or(("GET", &line));
+    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let info = request_info(method, path, &Query::parse(query));
+    format!("{} {} {} {}", info.verb, info.is_resource, info.namespace.is_empty(), info.name.is_empty())
+}
+
+pub(crate) fn accept_headers(input: &[u8]) -> String {
+    format!("{:?}", negotiate::parse(Media { cbor: true }, Some(&text(input)), input.len() % 2 == 0))
+}
+
+pub(crate) fn delete_options(input: &[u8]) -> String {
+    let (body, query) = halves(input);
+    let query = Query::parse(&text(query));
+    let words = ["application/json", "application/yaml", "application/cbor", "application/vnd.kubernetes.protobuf"]
+        .map(|content_type| {
+            let sent = Sent { media: Media { cbor: true }, content_type, body };
+            delete::options(sent, &query).map_or_else(|s| s.message, |_| "fine".to_owned())
+        });
+    words.join(" ")
+}
+
+pub(crate) fn schemas(input: &[u8]) -> String {
+    let Some((schema, mut object)) = trees(input) else { return "no JSON".to_owned() };
+    let names = serde_json::json!({"plural": "foos", "singular": "foo", "kind": "Foo"});
+    let version =
+        serde_json::json!({"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}});
+    let definition = serde_json::json!({"metadata": {"name": "foos.x.io"}, "status": {"acceptedNames": names},
+        "spec": {"group": "x.io", "scope": "Namespaced", "names": names, "versions": [version]}});
+    let mut words = Vec::new();
+    for row in crd::rows(&definition) {
+        let Some(served) = crd::served(&row) else { continue };
+        words.extend(crd::objects::settle(served, &mut object));
+        words.extend(crd::objects::create(&row, served, &object).iter().map(ToString::to_string));
+    }
+    words.join(" ")
+}
+
+/// A stream that is opened, and something said on it.
+pub(crate) fn spdy() -> Vec<u8> {
+    let mut out = BytesMut::new();
+    Codec::default().open(&mut out, 1, &[("streamtype", "stdout"), ("port", "80")]).expect("headers");
+    put_data(&mut out, 1, b"hello", true);
+    out.to_vec()
+}
+
+pub(crate) fn spdy_frames(input: &[u8]) -> String {
+    let (mut codec, mut buffer, mut frames) = (Codec::default(), BytesMut::from(input), 0);
+    loop {
+        match codec.decode(&mut buffer) {
+            Ok(Some(_)) => frames += 1,
+            Ok(None) => return format!("{frames} frames"),
+            Err(e) => return e.to_string(),
+        }
+    }
+}
+
+/// Says what it is given, and forgets what is said to it.
+struct Peer<'i>(&'i [u8]);
+
+impl Read for Peer<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.0.read(out)
+    }
+}
+
+impl Write for Peer<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+pub(crate) fn websocket_frames(input: &[u8]) -> String {
+    let mut socket = WebSocket::from_raw_socket(Peer(input), Role::Server, Some(websocket_limits()));
+    loop {
+        if let Err(e) = socket.read() {
+            return e.to_string();
+        }
+    }
+}

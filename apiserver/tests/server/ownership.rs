@@ -1,0 +1,122 @@
+//! Who owns fields, through HTTP: between versions of a kind, and of replicas through the scale subresource.
+
+use serde_json::{Value, json};
+
+use crate::custom::{define, definition};
+use crate::workspace;
+
+fn managers(object: &Value, path: &[&str]) -> Vec<String> {
+    let owns = |entry: &&Value| path.iter().try_fold(&entry["fieldsV1"], |fields, name| fields.get(name)).is_some();
+    let entries = object["metadata"]["managedFields"].as_array().into_iter().flatten();
+    entries
+        .filter(owns)
+        .map(|e| format!("{} {}", e["manager"].as_str().unwrap_or(""), e["apiVersion"].as_str().unwrap_or("")))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn owners_speak_in_their_version() {
+    let Some((c, _)) = workspace("own-versions").await else { return };
+    let path =
+        |version: &str| format!("/apis/autoscaling/{version}/namespaces/own-versions/horizontalpodautoscalers/a");
+    let scaler = |version: &str, extra: Value| {
+        let mut o = json!({"apiVersion": format!("autoscaling/{version}"), "kind": "HorizontalPodAutoscaler", "metadata": {"name": "a"},
+            "spec": {"maxReplicas": 3, "scaleTargetRef": {"kind": "Deployment", "name": "d"}}});
+        o["spec"].as_object_mut().expect("a map").extend(extra.as_object().cloned().unwrap_or_default());
+        o
+    };
+    let percent = |n: i64| json!({"targetCPUUtilizationPercentage": n});
+    let old = format!("{}?fieldManager=old", path("v1"));
+    assert_eq!(c.patch(&old, "apply-patch+yaml", scaler("v1", percent(50))).await.code, 201);
+
+    // Another version's owner asks for the same field by another name.
+    let metrics = json!({"metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}}}]});
+    let new = format!("{}?fieldManager=new", path("v2"));
+    let refused = c.patch(&new, "apply-patch+yaml", scaler("v2", metrics.clone())).await;
+    let message = "Apply failed with 1 conflict: conflict with \"old\": .spec.targetCPUUtilizationPercentage";
+    refused.fails(409, "Conflict", message);
+    let taken = c.patch(&format!("{new}&force=true"), "apply-patch+yaml", scaler("v2", metrics)).await.ok();
+    assert_eq!(managers(&taken, &["f:spec", "f:metrics"]), ["new autoscaling/v2"]);
+    assert!(managers(&taken, &["f:spec", "f:targetCPUUtilizationPercentage"]).is_empty());
+    assert_eq!(c.get(&path("v1")).await.ok()["spec"]["targetCPUUtilizationPercentage"], 70);
+
+    // What its applier gives up in another version goes: what is there then is the default.
+    let given_up = c.patch(&new.replace("/v2/", "/v1/"), "apply-patch+yaml", scaler("v1", json!({}))).await.ok();
+    assert_eq!(given_up["spec"]["targetCPUUtilizationPercentage"], 80);
+    assert!(managers(&given_up, &["f:spec", "f:targetCPUUtilizationPercentage"]).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn owners_of_a_version_that_is_gone_are_forgotten() {
+    let Some((c, _)) = workspace("own-gone").await else { return };
+    let version = |name: &str, storage: bool| {
+        json!({"name": name, "served": true, "storage": storage,
+            "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}})
+    };
+    let defined =
+        definition("gone.example.com", "nuts", "Nut", json!([version("v1", true), version("v1beta1", false)]));
+    define(&c, defined).await;
+    let path = |version: &str| format!("/apis/gone.example.com/{version}/namespaces/own-gone/nuts/n");
+    let nut = |version: &str, spec: Value| json!({"apiVersion": format!("gone.example.com/{version}"), "kind": "Nut", "metadata": {"name": "n"}, "spec": spec});
+    let apply = async |version: &str, manager: &str, spec: Value| {
+        let path = format!("{}?fieldManager={manager}", path(version));
+        c.patch(&path, "apply-patch+yaml", nut(version, spec)).await
+    };
+    apply("v1beta1", "old", json!({"a": 1})).await.ok();
+    apply("v1", "new", json!({"a": 2})).await.fails(
+        409,
+        "Conflict",
+        "Apply failed with 1 conflict: conflict with \"old\": .spec.a",
+    );
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/nuts.gone.example.com";
+    let patch = json!({"spec": {"versions": [version("v1", true)]}});
+    c.patch(definitions, "merge-patch+json", patch).await.ok();
+    crate::harness::eventually("the version is gone", async || {
+        (c.get(&path("v1beta1")).await.code == 404).then_some(())
+    })
+    .await;
+    let object = apply("v1", "new", json!({"a": 2})).await.ok();
+    assert_eq!(managers(&object, &["f:spec", "f:a"]), ["new gone.example.com/v1"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_are_applied_through_their_scale() {
+    let Some((c, _)) = workspace("own-scale").await else { return };
+    let path = "/apis/apps/v1/namespaces/own-scale/deployments/d";
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let deployment = |replicas: Value| {
+        let mut o = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+            "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template}});
+        o["spec"].as_object_mut().expect("a map").extend(replicas.as_object().cloned().unwrap_or_default());
+        o
+    };
+    let own = format!("{path}?fieldManager=owner");
+    c.patch(&own, "apply-patch+yaml", deployment(json!({"replicas": 1}))).await.ok();
+    let scale = |n: i64| json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "d"}, "spec": {"replicas": n}});
+    let scaler = format!("{path}/scale?fieldManager=scaler");
+    let refused = c.patch(&scaler, "apply-patch+yaml", scale(3)).await;
+    refused.fails(409, "Conflict", "Apply failed with 1 conflict: conflict with \"owner\": .spec.replicas");
+    let scaled = c.patch(&format!("{scaler}&force=true"), "apply-patch+yaml", scale(3)).await.ok();
+    assert_eq!((&scaled["kind"], &scaled["spec"]["replicas"]), (&json!("Scale"), &json!(3)));
+    let replicas = ["f:spec", "f:replicas"];
+    let now = c.get(path).await.ok();
+    assert_eq!((managers(&now, &replicas), &now["spec"]["replicas"]), (vec!["scaler apps/v1".to_owned()], &json!(3)));
+    let entries = now["metadata"]["managedFields"].as_array().expect("entries");
+    assert!(
+        entries.iter().any(|e| e["manager"] == "scaler" && e["subresource"] == "scale" && e["operation"] == "Apply")
+    );
+
+    // Who no longer says how many leaves that to the scaler.
+    let left = c.patch(&own, "apply-patch+yaml", deployment(json!({}))).await.ok();
+    assert_eq!((managers(&left, &replicas), &left["spec"]["replicas"]), (vec!["scaler apps/v1".to_owned()], &json!(3)));
+    let wrong = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}});
+    c.patch(&scaler, "apply-patch+yaml", wrong).await.fails(
+        400,
+        "BadRequest",
+        "invalid object type: apps/v1, Kind=Deployment",
+    );
+    let misnamed =
+        json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "x"}, "spec": {"replicas": 2}});
+    let message = "the name of the object (x) does not match the name on the URL (d)";
+    c.put(&format!("{path}/scale"), &misnamed).await.fails(400, "BadRequest", message);
+}
