@@ -37,6 +37,8 @@ pub enum Dialect {
     User,
     /// About a request that is to be authorised.
     Review,
+    /// About a device that a claim may be given.
+    Device,
 }
 
 impl Dialect {
@@ -49,11 +51,15 @@ impl Dialect {
             Self::Claims => one("claims", Type::map(Type::String, Type::Dyn)),
             Self::User => one("user", cel::admission::user()),
             Self::Review => one("request", review()),
+            Self::Device => cel::device::variables(),
         }
     }
 
     fn extras(self) -> Extras {
-        Extras { patch: matches!(self, Self::Mutation { .. }), ..Extras::default() }
+        match self {
+            Self::Device => cel::device::extras(),
+            _ => Extras { patch: matches!(self, Self::Mutation { .. }), ..Extras::default() },
+        }
     }
 }
 
@@ -92,6 +98,8 @@ pub enum Wanted {
     Any,
     /// Truth.
     Bool,
+    /// Truth, or something that may turn out to be.
+    PerhapsBool,
     /// Text.
     Text,
     /// Text or null.
@@ -111,6 +119,12 @@ impl Wanted {
                 return match got {
                     Type::String | Type::Null => Ok(()),
                     _ => Err(format!("must evaluate to one of [string null_type] but got {found}")),
+                };
+            }
+            Self::PerhapsBool => {
+                return match got {
+                    Type::Bool | Type::Dyn => Ok(()),
+                    _ => Err(format!("must evaluate to bool or the unknown type, not {found}")),
                 };
             }
             Self::Bool => "bool",

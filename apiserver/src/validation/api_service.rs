@@ -4,7 +4,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::names::{between, complain, dns1035_label, dns1123_subdomain};
-use super::tree::{flag, get, int, text};
+use super::tree::{flag, get, int, list, text};
 
 /// A new API service.
 pub(super) fn service(object: &Value, out: &mut Vec<Error>) {
@@ -55,6 +55,17 @@ pub(super) fn service(object: &Value, out: &mut Vec<Error>) {
     if insecure && !bundle.is_empty() {
         let message = "may not be true if caBundle is present";
         out.push(Error::invalid(path.child("insecureSkipTLSVerify"), true, message));
+    }
+}
+
+/// `status` of an API service.
+pub(super) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
+    let path = Path::of(&["status", "conditions"]);
+    for (i, condition) in list(get(new, "status"), "conditions").iter().enumerate() {
+        let (path, status) = (path.index(i).child("status"), text(condition, "status"));
+        if !matches!(status, "True" | "False" | "Unknown") {
+            out.push(Error::not_supported(path, status, &["False", "True", "Unknown"]));
+        }
     }
 }
 

@@ -3,18 +3,35 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use super::names::{complain, path_segment};
+use super::names::{complain, dns1123_label, path_segment};
+use super::pod::resources::container_resource_name;
 use super::selectors::label_selector;
 use super::tree::{get, has, int, list, quantity, text};
+use super::workloads::counts;
 
-/// An autoscaler.
+/// A new autoscaler.
 pub(super) fn autoscaler(object: &Value, out: &mut Vec<Error>) {
+    judged(object, 1, out);
+}
+
+/// A changed autoscaler: one that may go down to nothing still may.
+pub(super) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    let least = int(get(old, "spec"), "minReplicas").is_none_or(|l| l != 0);
+    judged(new, i64::from(least), out);
+}
+
+/// `status`.
+pub(super) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
+    counts(get(new, "status"), &["currentReplicas", "desiredReplicas"], &Path::new("status"), out);
+}
+
+fn judged(object: &Value, lowest: i64, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let least = int(spec, "minReplicas");
     let most = int(spec, "maxReplicas").unwrap_or_default();
-    if let Some(least) = least.filter(|l| *l < 1) {
-        let message = "must be greater than or equal to 1";
-        out.push(Error::invalid(path.child("minReplicas"), least, message));
+    if let Some(least) = least.filter(|l| *l < lowest) {
+        let message = format!("must be greater than or equal to {lowest}");
+        out.push(Error::invalid(path.child("minReplicas"), least, &message));
     }
     if most < 1 {
         out.push(Error::invalid(path.child("maxReplicas"), most, "must be greater than 0"));
@@ -24,8 +41,13 @@ pub(super) fn autoscaler(object: &Value, out: &mut Vec<Error>) {
         out.push(Error::invalid(path.child("maxReplicas"), most, message));
     }
     reference(get(spec, "scaleTargetRef"), &path.child("scaleTargetRef"), out);
-    for (i, metric) in list(spec, "metrics").iter().enumerate() {
+    let metrics = list(spec, "metrics");
+    for (i, metric) in metrics.iter().enumerate() {
         one_metric(metric, &path.child("metrics").index(i), out);
+    }
+    if least == Some(0) && !metrics.iter().any(|m| matches!(text(m, "type"), "Object" | "External")) {
+        let why = "must specify at least one Object or External metric to support scaling to zero replicas";
+        out.push(Error::forbidden(path.child("metrics"), why));
     }
     for direction in ["scaleUp", "scaleDown"] {
         let rules = get(get(spec, "behavior"), direction);
@@ -44,60 +66,121 @@ fn reference(target: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
+/// Types of metrics and the fields with their sources, in the order in which those are judged.
+const SOURCES: [(&str, &str); 5] = [
+    ("Object", "object"),
+    ("External", "external"),
+    ("Pods", "pods"),
+    ("Resource", "resource"),
+    ("ContainerResource", "containerResource"),
+];
+
 fn one_metric(metric: &Value, path: &Path, out: &mut Vec<Error>) {
-    let kinds = [
-        ("ContainerResource", "containerResource"),
-        ("External", "external"),
-        ("Object", "object"),
-        ("Pods", "pods"),
-        ("Resource", "resource"),
-    ];
+    let types = ["ContainerResource", "External", "Object", "Pods", "Resource"];
     let kind = text(metric, "type");
-    let Some((_, key)) = kinds.iter().find(|(k, _)| *k == kind) else {
-        if kind.is_empty() {
-            out.push(Error::required(path.child("type"), "must specify a metric source type"));
-        } else {
-            let names: Vec<&str> = kinds.iter().map(|(k, _)| *k).collect();
-            out.push(Error::not_supported(path.child("type"), kind, &names));
+    if kind.is_empty() {
+        out.push(Error::required(path.child("type"), "must specify a metric source type"));
+    }
+    if !types.contains(&kind) {
+        out.push(Error::not_supported(path.child("type"), kind, &types));
+    }
+    for (_, key) in SOURCES {
+        let source = get(metric, key);
+        if !source.is_null() {
+            metric_source(key, source, &path.child(key), out);
         }
+    }
+    let Some((_, wanted)) = SOURCES.iter().find(|(k, _)| *k == kind) else {
+        out.push(Error::not_supported(path.child("type"), kind, &types));
         return;
     };
-    let (source, path) = (get(metric, key), path.child(key));
-    if source.is_null() {
-        out.push(Error::required(path, "must populate information for the given metric source"));
-        return;
+    if !has(metric, wanted) {
+        out.push(Error::required(path.child(wanted), "must populate information for the given metric source"));
     }
-    match *key {
-        "resource" | "containerResource" => {
-            if text(source, "name").is_empty() {
-                out.push(Error::required(path.child("name"), "must specify a resource name"));
-            }
-            if *key == "containerResource" && text(source, "container").is_empty() {
-                out.push(Error::required(path.child("container"), "must specify a container"));
+    for (_, other) in SOURCES.iter().filter(|(_, k)| k != wanted && has(metric, k)) {
+        out.push(Error::forbidden(path.child(other), "must populate the given metric source only"));
+    }
+}
+
+fn metric_source(key: &str, source: &Value, path: &Path, out: &mut Vec<Error>) {
+    let (target, target_path) = (get(source, "target"), path.child("target"));
+    let (value, average) = (has(target, "value"), has(target, "averageValue"));
+    match key {
+        "object" => {
+            reference(get(source, "describedObject"), &path.child("describedObject"), out);
+            identifier(get(source, "metric"), &path.child("metric"), out);
+            metric_target(target, &target_path, out);
+            if !value && !average {
+                let why = "must set either a target value or averageValue";
+                out.push(Error::required(target_path.child("averageValue"), why));
             }
         }
-        "object" => reference(get(source, "describedObject"), &path.child("describedObject"), out),
-        _ => {}
-    }
-    if has(source, "metric") {
-        let (metric, path) = (get(source, "metric"), path.child("metric"));
-        match text(metric, "name") {
-            "" => out.push(Error::required(path.child("name"), "must specify a metric name")),
-            name => complain(out, &path.child("name"), name, path_segment(name, false)),
+        "external" => {
+            identifier(get(source, "metric"), &path.child("metric"), out);
+            metric_target(target, &target_path, out);
+            if !value && !average {
+                let why = "must set either a target value for metric or a per-pod target";
+                out.push(Error::required(target_path.child("averageValue"), why));
+            }
+            if value && average {
+                let why = "may not set both a target value for metric and a per-pod target";
+                out.push(Error::forbidden(target_path.child("value"), why));
+            }
         }
-        label_selector(get(metric, "selector"), &path.child("selector"), out);
+        "pods" => {
+            identifier(get(source, "metric"), &path.child("metric"), out);
+            metric_target(target, &target_path, out);
+            if !average || quantity(get(target, "averageValue")).sign() != 1 {
+                let why = "must specify a positive target averageValue";
+                out.push(Error::required(target_path.child("averageValue"), why));
+            }
+        }
+        _ => resource_source(key, source, path, out),
     }
-    metric_target(get(source, "target"), &path.child("target"), out);
+}
+
+fn resource_source(key: &str, source: &Value, path: &Path, out: &mut Vec<Error>) {
+    let (name, container) = (text(source, "name"), text(source, "container"));
+    if name.is_empty() {
+        out.push(Error::required(path.child("name"), "must specify a resource name"));
+    }
+    if key == "containerResource" {
+        container_resource_name(name, &path.child("name"), out);
+        if container.is_empty() {
+            out.push(Error::required(path.child("container"), "must specify a container"));
+        } else {
+            complain(out, &path.child("container"), container, dns1123_label(container));
+        }
+    }
+    let (target, path) = (get(source, "target"), path.child("target"));
+    metric_target(target, &path, out);
+    let (utilization, average) = (has(target, "averageUtilization"), has(target, "averageValue"));
+    if !utilization && !average {
+        let why = "must set either a target raw value or a target utilization";
+        out.push(Error::required(path.child("averageUtilization"), why));
+    }
+    if utilization && average {
+        let why = "may not set both a target raw value and a target utilization";
+        out.push(Error::forbidden(path.child("averageValue"), why));
+    }
+}
+
+fn identifier(metric: &Value, path: &Path, out: &mut Vec<Error>) {
+    match text(metric, "name") {
+        "" => out.push(Error::required(path.child("name"), "must specify a metric name")),
+        name => complain(out, &path.child("name"), name, path_segment(name, false)),
+    }
+    label_selector(get(metric, "selector"), &path.child("selector"), out);
 }
 
 fn metric_target(target: &Value, path: &Path, out: &mut Vec<Error>) {
-    match text(target, "type") {
-        "" => out.push(Error::required(path.child("type"), "must specify a metric target type")),
-        "Utilization" | "Value" | "AverageValue" => {}
-        other => {
-            let message = "must be either Utilization, Value, or AverageValue";
-            out.push(Error::invalid(path.child("type"), other, message));
-        }
+    let kind = text(target, "type");
+    if kind.is_empty() {
+        out.push(Error::required(path.child("type"), "must specify a metric target type"));
+    }
+    if !matches!(kind, "Utilization" | "Value" | "AverageValue") {
+        let message = "must be either Utilization, Value, or AverageValue";
+        out.push(Error::invalid(path.child("type"), kind, message));
     }
     for key in ["value", "averageValue"] {
         if has(target, key) && quantity(get(target, key)).sign() <= 0 {

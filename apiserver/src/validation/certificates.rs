@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use proto::Value;
 use shared::status::field::{Error, Path};
-use x509_parser::prelude::{FromDer, X509CertificationRequest};
+use x509_parser::prelude::{FromDer, X509Certificate, X509CertificationRequest};
 
 use super::names::dns1123_subdomain;
 use super::tree::{get, int, list, same, text, texts};
@@ -59,6 +59,10 @@ pub(super) fn request(object: &Value, out: &mut Vec<Error>) {
         }
     }
     signer_name(text(spec, "signerName"), &path.child("signerName"), out);
+    if text(spec, "signerName") == "kubernetes.io/legacy-unknown" {
+        let why = "the legacy signerName is not allowed via this API version";
+        out.push(Error::invalid(path.child("signerName"), "kubernetes.io/legacy-unknown", why));
+    }
     if let Some(seconds) = int(spec, "expirationSeconds").filter(|s| *s < 600) {
         let message = "may not specify a duration less than 600 seconds (10 minutes)";
         out.push(Error::invalid(path.child("expirationSeconds"), seconds, message));
@@ -79,7 +83,8 @@ fn check(request: &str) -> Result<(), String> {
         .map_err(|_| "asn1: structure error: malformed certificate request".to_owned())
 }
 
-fn signer_name(name: &str, path: &Path, out: &mut Vec<Error>) {
+/// The name of a signer: a domain and what it signs.
+pub(super) fn signer_name(name: &str, path: &Path, out: &mut Vec<Error>) {
     if name.is_empty() {
         out.push(Error::required(path, ""));
         return;
@@ -106,12 +111,12 @@ fn conditions(object: &Value, out: &mut Vec<Error>) {
         let (kind, status) = (text(condition, "type"), text(condition, "status"));
         match kind {
             "" => out.push(Error::required(path.child("type"), "")),
-            "Approved" | "Denied" | "Failed" => {
-                if status.is_empty() {
-                    out.push(Error::required(path.child("status"), ""));
-                } else if status != "True" {
-                    out.push(Error::not_supported(path.child("status"), status, &["True"]));
-                }
+            _ if status.is_empty() => out.push(Error::required(path.child("status"), "")),
+            "Approved" | "Denied" | "Failed" if status != "True" => {
+                out.push(Error::not_supported(path.child("status"), status, &["True"]));
+            }
+            _ if !matches!(status, "True" | "False" | "Unknown") => {
+                out.push(Error::not_supported(path.child("status"), status, &["False", "True", "Unknown"]));
             }
             _ => {}
         }
@@ -126,18 +131,100 @@ fn conditions(object: &Value, out: &mut Vec<Error>) {
     }
 }
 
-/// A changed request: its spec stays, verdicts are not taken back.
+/// The issued certificate: nothing but certificates.
+fn certificate(object: &Value, out: &mut Vec<Error>) {
+    const KIND: &str = "CERTIFICATE";
+    let encoded = text(get(object, "status"), "certificate");
+    if encoded.is_empty() {
+        return;
+    }
+    let path = Path::of(&["status", "certificate"]);
+    let mut no = |why: &str| out.push(Error::invalid(&path, "<certificate data>", why));
+    let bytes = STANDARD.decode(encoded).unwrap_or_default();
+    let mut found = 0;
+    for block in x509_parser::pem::Pem::iter_from_buffer(&bytes) {
+        match block {
+            Ok(block) if block.label == KIND => {
+                found += 1;
+                if let Err(e) = X509Certificate::from_der(&block.contents) {
+                    no(&format!("x509: malformed certificate: {e}"));
+                    return;
+                }
+            }
+            Ok(block) => {
+                let label = shared::status::go_quote(&block.label);
+                no(&format!("only CERTIFICATE PEM blocks are allowed, found {label}"));
+                return;
+            }
+            Err(_) => break,
+        }
+    }
+    if found == 0 {
+        no("must contain at least one CERTIFICATE PEM block");
+    }
+}
+
+/// A changed request: verdicts and certificates come through sub-resources.
 pub(super) fn request_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    changed(new, old, out);
+    verdicts_stay(new, old, out);
+    if text(get(new, "status"), "certificate") != text(get(old, "status"), "certificate") {
+        out.push(Error::forbidden(Path::of(&["status", "certificate"]), "updates may not set certificate content"));
+    }
+}
+
+/// `status` of a request: a certificate may be issued, once.
+pub(super) fn request_status(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    changed(new, old, out);
+    verdicts_stay(new, old, out);
+    let content = |o: &Value| text(get(o, "status"), "certificate").to_owned();
+    if content(new) != content(old) {
+        if content(old).is_empty() {
+            certificate(new, out);
+        } else {
+            let why = "updates may not modify existing certificate content";
+            out.push(Error::forbidden(Path::of(&["status", "certificate"]), why));
+        }
+    }
+}
+
+/// `approval` of a request.
+pub(super) fn request_approval(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    changed(new, old, out);
+    if text(get(new, "status"), "certificate") != text(get(old, "status"), "certificate") {
+        out.push(Error::forbidden(Path::of(&["status", "certificate"]), "updates may not set certificate content"));
+    }
+}
+
+fn of_kind<'a>(object: &'a Value, kind: &str) -> Vec<&'a Value> {
+    list(get(object, "status"), "conditions").iter().filter(|c| text(c, "type") == kind).collect()
+}
+
+/// Only approvers approve and deny.
+fn verdicts_stay(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    let path = Path::of(&["status", "conditions"]);
+    for kind in ["Approved", "Denied"] {
+        let (now, was) = (of_kind(new, kind), of_kind(old, kind));
+        let shown = shared::status::go_quote(kind);
+        if now.len() > was.len() {
+            out.push(Error::forbidden(&path, &format!("updates may not add a condition of type {shown}")));
+        } else if now.len() == was.len() && now.iter().zip(&was).any(|(a, b)| !same(a, b)) {
+            out.push(Error::forbidden(&path, &format!("updates may not modify a condition of type {shown}")));
+        }
+    }
+}
+
+/// What holds for every change: the spec stays, verdicts are not taken back.
+fn changed(new: &Value, old: &Value, out: &mut Vec<Error>) {
     if !same(get(new, "spec"), get(old, "spec")) {
         out.push(Error::invalid("spec", get(new, "spec").clone(), "field is immutable"));
     }
     conditions(new, out);
-    let kinds =
-        |o: &Value, kind: &str| list(get(o, "status"), "conditions").iter().filter(|c| text(c, "type") == kind).count();
     for kind in ["Approved", "Denied", "Failed"] {
-        if kinds(new, kind) < kinds(old, kind) {
-            let message = format!("updates may not remove a condition of type {}", shared::status::go_quote(kind));
-            out.push(Error::forbidden(Path::of(&["status", "conditions"]), &message));
+        if of_kind(new, kind).len() < of_kind(old, kind).len() {
+            let shown = shared::status::go_quote(kind);
+            let why = format!("updates may not remove a condition of type {shown}");
+            out.push(Error::forbidden(Path::of(&["status", "conditions"]), &why));
         }
     }
 }

@@ -6,14 +6,18 @@ use std::net::IpAddr;
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use super::meta::immutable;
-use super::names::{complain, dns1123_label, dns1123_subdomain, ip, port_number, special_ip};
+use super::meta::{immutable, labels};
+use super::names::{
+    complain, dns1123_label, dns1123_subdomain, ip, label_value, port_number, qualified_name, special_ip,
+};
 use super::pod::containers::choice;
-use super::tree::{get, int, list, text, texts};
+use super::tree::{entries, get, has, int, list, text, texts};
 
 const MAX_ENDPOINTS: usize = 1000;
 const MAX_ADDRESSES: usize = 100;
 const MAX_PORTS: usize = 20_000;
+const MAX_TOPOLOGY: usize = 16;
+const MAX_HINTS: usize = 8;
 
 /// Endpoints.
 pub(super) fn endpoints(object: &Value, out: &mut Vec<Error>) {
@@ -25,17 +29,17 @@ pub(super) fn endpoints(object: &Value, out: &mut Vec<Error>) {
         for key in ["addresses", "notReadyAddresses"] {
             for (j, address) in list(subset, key).iter().enumerate() {
                 let path = path.child(key).index(j);
-                let text_of = text(address, "ip");
-                if ip(out, &path.child("ip"), text_of).is_some() {
-                    special_ip(out, &path.child("ip"), text_of);
-                }
-                let host = text(address, "hostname");
+                let (given, host) = (text(address, "ip"), text(address, "hostname"));
+                let parsed = ip(out, &path.child("ip"), given);
                 if !host.is_empty() {
                     complain(out, &path.child("hostname"), host, dns1123_label(host));
                 }
-                let node = text(address, "nodeName");
-                if !node.is_empty() {
+                if has(address, "nodeName") {
+                    let node = text(address, "nodeName");
                     complain(out, &path.child("nodeName"), node, dns1123_subdomain(node));
+                }
+                if parsed.is_some() {
+                    special_ip(out, &path.child("ip"), given);
                 }
             }
         }
@@ -50,6 +54,7 @@ pub(super) fn endpoints(object: &Value, out: &mut Vec<Error>) {
             let number = int(port, "port").unwrap_or_default();
             out.extend(port_number(number).into_iter().map(|m| Error::invalid(path.child("port"), number, &m)));
             choice(port, "protocol", &["SCTP", "TCP", "UDP"], &path, out);
+            application(port, &path, out);
         }
     }
 }
@@ -86,6 +91,15 @@ pub(super) fn slice(object: &Value, out: &mut Vec<Error>) {
             out.push(Error::duplicate(path.child("name"), name));
         }
         choice(port, "protocol", &["SCTP", "TCP", "UDP"], &path, out);
+        application(port, &path, out);
+    }
+}
+
+/// What is spoken at a port.
+fn application(port: &Value, path: &Path, out: &mut Vec<Error>) {
+    if has(port, "appProtocol") {
+        let protocol = text(port, "appProtocol");
+        complain(out, &path.child("appProtocol"), protocol, qualified_name(protocol));
     }
 }
 
@@ -96,7 +110,6 @@ fn one(endpoint: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
         out.push(Error::required(&at, "must contain at least 1 address"));
     } else if addresses.len() > MAX_ADDRESSES {
         out.push(Error::too_many(&at, addresses.len(), MAX_ADDRESSES));
-        return;
     }
     for (i, address) in addresses.iter().enumerate() {
         let path = at.index(i);
@@ -114,11 +127,39 @@ fn one(endpoint: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
             _ => {}
         }
     }
-    for (key, check) in [("nodeName", dns1123_subdomain as fn(&str) -> Vec<String>), ("hostname", dns1123_label)] {
-        let value = text(endpoint, key);
-        if !value.is_empty() {
-            complain(out, &path.child(key), value, check(value));
+    if has(endpoint, "nodeName") {
+        let node = text(endpoint, "nodeName");
+        complain(out, &path.child("nodeName"), node, dns1123_subdomain(node));
+    }
+    let topology = path.child("deprecatedTopology");
+    let count = entries(endpoint, "deprecatedTopology").count();
+    if count > MAX_TOPOLOGY {
+        out.push(Error::too_many(&topology, count, MAX_TOPOLOGY));
+    }
+    labels(endpoint, "deprecatedTopology", &topology, out);
+    if has(endpoint, "hostname") {
+        let host = text(endpoint, "hostname");
+        complain(out, &path.child("hostname"), host, dns1123_label(host));
+    }
+    for key in ["forZones", "forNodes"] {
+        hints(get(endpoint, "hints"), key, &path.child("hints"), out);
+    }
+}
+
+/// Where an endpoint should be used from.
+fn hints(hints: &Value, key: &str, path: &Path, out: &mut Vec<Error>) {
+    let (all, path) = (list(hints, key), path.child(key));
+    if all.len() > MAX_HINTS {
+        out.push(Error::too_many(path, all.len(), MAX_HINTS));
+        return;
+    }
+    let mut names = BTreeSet::new();
+    for (i, place) in all.iter().enumerate() {
+        let (path, name) = (path.index(i).child("name"), text(place, "name"));
+        if !names.insert(name) {
+            out.push(Error::duplicate(&path, name));
         }
+        complain(out, &path, name, if key == "forZones" { label_value(name) } else { dns1123_subdomain(name) });
     }
 }
 

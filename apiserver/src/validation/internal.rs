@@ -1,5 +1,5 @@
-//! Pod specs and claims as upstream's messages about changes show them: named and ordered like the Go structs behind
-//! the API, with nothing left out; and the difference between two of them, line by line.
+//! Structs as upstream's messages show them: named and ordered like the Go structs behind the API, with nothing left
+//! out; and the difference between two of them, line by line.
 
 use proto::schema::{Card, Field, Kind, Message};
 use proto::{Value, json};
@@ -8,6 +8,7 @@ use super::tree::get;
 
 const POD_SPEC: &str = "k8s.io.api.core.v1.PodSpec";
 const CLAIM_SPEC: &str = "k8s.io.api.core.v1.PersistentVolumeClaimSpec";
+const VOLUME_SOURCE: &str = "k8s.io.api.core.v1.PersistentVolumeSource";
 
 /// Fields whose order differs from the API's. What lies in the security context there is named `securityContext`.
 const POD_SPEC_FIELDS: [&str; 35] = [
@@ -148,11 +149,26 @@ impl Writer {
             CLAIM_SPEC => self.fields(schema, value, CLAIM_SPEC_FIELDS),
             _ => {
                 for field in schema.fields.iter() {
-                    self.field(field, get(value, &field.json));
+                    match &field.kind {
+                        // Go embeds it, and its fields have names of their own.
+                        Kind::Message(m) if m.name.ends_with(".ObjectMeta") => self.spliced(m, get(value, &field.json)),
+                        _ => self.field(field, get(value, &field.json)),
+                    }
                 }
             }
         }
         self.text("}");
+    }
+
+    fn spliced(&mut self, schema: &Message, value: &Value) {
+        let mut inner = Vec::new();
+        encode(schema, value, &mut inner);
+        if inner.len() > 2 {
+            if self.out.last() != Some(&b'{') {
+                self.text(",");
+            }
+            self.out.extend_from_slice(&inner[1..inner.len() - 1]);
+        }
     }
 
     fn fields(&mut self, schema: &Message, value: &Value, names: impl IntoIterator<Item = &'static str>) {
@@ -182,6 +198,10 @@ impl Writer {
 
     fn field(&mut self, field: &Field, value: &Value) {
         self.key(&go_name(&field.json));
+        self.value(field, value);
+    }
+
+    fn value(&mut self, field: &Field, value: &Value) {
         match (field.card, value) {
             (Card::Repeated, Value::Array(list)) if !list.is_empty() => {
                 for (i, item) in list.iter().enumerate() {
@@ -235,23 +255,15 @@ fn compact(schema: &Message, value: &Value) -> Vec<u8> {
     writer.out
 }
 
-/// A pod template.
-pub(super) fn template(template: &Value) -> Option<String> {
-    let schema = proto::schema::message("k8s.io.api.core.v1.PodTemplateSpec")?;
-    let inner = |name: &str| match &schema.field(name)?.kind {
-        Kind::Message(m) => Some(&**m),
-        _ => None,
-    };
-    let mut out = Vec::new();
-    encode(inner("metadata")?, get(template, "metadata"), &mut out);
-    out.pop();
-    if out.len() > 1 {
-        out.push(b',');
+/// The value of a field, or one of its elements.
+pub(super) fn of_field(field: &Field, whole: bool, value: &Value) -> Option<String> {
+    let mut writer = Writer { out: Vec::new() };
+    if whole {
+        writer.value(field, value);
+    } else {
+        writer.one(&field.kind, value);
     }
-    out.extend_from_slice(b"\"Spec\":");
-    out.extend(compact(inner("spec")?, get(template, "spec")));
-    out.push(b'}');
-    String::from_utf8(out).ok()
+    String::from_utf8(writer.out).ok()
 }
 
 /// What changed in a pod's spec.
@@ -262,6 +274,11 @@ pub(super) fn pod_diff(old: &Value, new: &Value) -> String {
 /// What changed in a claim's spec.
 pub(super) fn claim_diff(old: &Value, new: &Value) -> String {
     diff(CLAIM_SPEC, old, new)
+}
+
+/// What changed in the source of a persistent volume.
+pub(super) fn volume_diff(old: &Value, new: &Value) -> String {
+    diff(VOLUME_SOURCE, old, new)
 }
 
 fn diff(name: &str, old: &Value, new: &Value) -> String {
@@ -328,11 +345,13 @@ mod tests {
 
     #[test]
     fn templates_name_everything() {
-        let text = template(&json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c"}]}}));
-        let text = text.expect("text");
+        let schema = proto::schema::message("k8s.io.api.apps.v1.DeploymentSpec").expect("schema");
+        let field = schema.field("template").expect("field");
+        let shown = |value: Value| of_field(field, true, &value).expect("text");
+        let text = shown(json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c"}]}}));
         assert!(text.starts_with(r#"{"labels":{"a":"b"},"Spec":{"Volumes":null,"InitContainers":null,"#), "{text}");
         assert!(text.contains(r#""SecurityContext":{"HostNetwork":false,"HostPID":false,"#), "{text}");
         assert!(text.ends_with(r#""Resources":null,"HostnameOverride":null,"WorkloadRef":null}}"#), "{text}");
-        assert!(template(&Value::Null).expect("text").starts_with(r#"{"Spec":{"#));
+        assert!(shown(json!({})).starts_with(r#"{"Spec":{"#));
     }
 }

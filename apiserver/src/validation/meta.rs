@@ -1,6 +1,7 @@
 //! `metadata` of every kind.
 
 use proto::Value;
+use proto::resources::Resource;
 use serde_json::json;
 use shared::status::field::{Error, Path};
 
@@ -13,7 +14,7 @@ const ANNOTATION_BYTES: usize = 256 * 1024;
 const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 
 /// A new object's metadata.
-pub(super) fn create(object: &Value, rule: NameRule, namespaced: bool, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn create(object: &Value, rule: NameRule, row: &Resource, path: &Path, out: &mut Vec<Error>) {
     let meta = get(object, "metadata");
     let prefix = text(meta, "generateName");
     if !prefix.is_empty() {
@@ -26,7 +27,7 @@ pub(super) fn create(object: &Value, rule: NameRule, namespaced: bool, path: &Pa
         complain(out, &path.child("name"), name, rule.check(name, false));
     }
     let namespace = text(meta, "namespace");
-    match (namespaced, namespace.is_empty()) {
+    match (row.namespaced, namespace.is_empty()) {
         (true, true) => out.push(Error::required(path.child("namespace"), "")),
         (true, false) => complain(out, &path.child("namespace"), namespace, NameRule::Label.check(namespace, false)),
         (false, false) => out.push(Error::forbidden(path.child("namespace"), "not allowed on this type")),
@@ -35,6 +36,7 @@ pub(super) fn create(object: &Value, rule: NameRule, namespaced: bool, path: &Pa
     not_negative(out, path.child("generation"), int(meta, "generation"));
     maps_and_lists(meta, path, out);
     finalizers(meta, path, out);
+    core_finalizers(row, object, path, out);
 }
 
 /// Metadata of an object inside another: what is there has to make sense, nothing has to be there.
@@ -108,8 +110,50 @@ fn owners(meta: &Value, path: &Path, out: &mut Vec<Error>) {
 /// One finalizer.
 pub(super) fn finalizer(name: &str, path: &Path, out: &mut Vec<Error>) {
     complain(out, path, name, qualified_name(name));
+    known_finalizer(name, path, out);
+}
+
+fn known_finalizer(name: &str, path: &Path, out: &mut Vec<Error>) {
     if !name.contains('/') && !STANDARD_FINALIZERS.contains(&name) {
         out.push(Error::invalid(path, name, "name is neither a standard finalizer name nor is it fully qualified"));
+    }
+}
+
+/// Finalizers without a domain have to be known ones, except where upstream's generic library is the judge.
+pub(super) fn core_finalizers(row: &Resource, object: &Value, path: &Path, out: &mut Vec<Error>) {
+    const GENERIC: [&str; 3] = ["admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io"];
+    if row.custom.is_some() || GENERIC.contains(&&*row.group) {
+        return;
+    }
+    for (i, name) in texts(get(object, "metadata"), "finalizers").iter().enumerate() {
+        known_finalizer(name, &path.child("finalizers").index(i), out);
+    }
+}
+
+/// Metadata of a template from which objects are made that have their own name.
+pub(super) fn template(meta: &Value, path: &Path, out: &mut Vec<Error>) {
+    /// As Go counts the fields, each with its first letter in lower case.
+    const OTHERS: [(&str, &str); 13] = [
+        ("name", "name"),
+        ("generateName", "generateName"),
+        ("namespace", "namespace"),
+        ("selfLink", "selfLink"),
+        ("uid", "uID"),
+        ("resourceVersion", "resourceVersion"),
+        ("generation", "generation"),
+        ("creationTimestamp", "creationTimestamp"),
+        ("deletionTimestamp", "deletionTimestamp"),
+        ("deletionGracePeriodSeconds", "deletionGracePeriodSeconds"),
+        ("ownerReferences", "ownerReferences"),
+        ("finalizers", "finalizers"),
+        ("managedFields", "managedFields"),
+    ];
+    annotations(meta, &path.child("annotations"), out);
+    labels(meta, "labels", &path.child("labels"), out);
+    for (key, shown) in OTHERS {
+        if !super::tree::is_empty(get(meta, key)) {
+            out.push(Error::forbidden(path.child(shown), "cannot be set"));
+        }
     }
 }
 
@@ -117,14 +161,14 @@ fn finalizers(meta: &Value, path: &Path, out: &mut Vec<Error>) {
     let path = path.child("finalizers");
     let names = texts(meta, "finalizers");
     for (i, name) in names.iter().enumerate() {
-        finalizer(name, &path.index(i), out);
+        complain(out, &path.index(i), name, qualified_name(name));
     }
     if names.contains(&"orphan") && names.contains(&"foregroundDeletion") {
         out.push(Error::invalid(&path, json!(names), "finalizer orphan and foregroundDeletion cannot be both set"));
     }
 }
 
-/// A changed object's metadata. Upstream checks it before and within the kind's rules, so clients see causes twice.
+/// A changed object's metadata.
 pub(super) fn update(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>) {
     let (meta, before) = (get(new, "metadata"), get(old, "metadata"));
     if has(before, "deletionTimestamp") {

@@ -10,10 +10,12 @@ mod api_service;
 mod autoscaling;
 mod batch;
 mod certificates;
+mod conditions;
 mod config;
 mod core;
 mod cron;
 mod definition;
+mod devices;
 mod discovery;
 mod events;
 mod flowcontrol;
@@ -29,7 +31,6 @@ mod policy;
 mod privileged;
 mod quota;
 mod rbac;
-mod reviews;
 mod scheduling;
 mod selectors;
 mod service;
@@ -56,22 +57,50 @@ type Create = fn(&Value, &mut Vec<Error>);
 type Update = fn(&Value, &Value, &mut Vec<Error>);
 
 /// What is particular about a kind.
+#[derive(Clone, Copy)]
 struct Rules {
     group: &'static str,
     plural: &'static str,
     name: NameRule,
     create: Create,
     update: Update,
+    /// A changed object is judged like a new one as well.
+    again: bool,
+    status: Update,
 }
 
-const fn rules(group: &'static str, plural: &'static str, name: NameRule, create: Create, update: Update) -> Rules {
-    Rules { group, plural, name, create, update }
-}
-
-/// Updates are judged like new objects, nothing more.
 fn nothing(_: &Value, _: &Value, _: &mut Vec<Error>) {}
 
-use NameRule::{Dns1035, Label, PathSegment, Subdomain};
+/// A kind's rules for new objects, which changed ones have to keep as well.
+const fn rules(group: &'static str, plural: &'static str, create: Create) -> Rules {
+    Rules { group, plural, name: NameRule::Subdomain, create, update: nothing, again: true, status: nothing }
+}
+
+impl Rules {
+    const fn named(mut self, name: NameRule) -> Self {
+        self.name = name;
+        self
+    }
+
+    /// What may not change.
+    const fn update(mut self, update: Update) -> Self {
+        self.update = update;
+        self
+    }
+
+    /// What may not change; the rest of a changed object was judged before.
+    const fn update_only(mut self, update: Update) -> Self {
+        self.again = false;
+        self.update(update)
+    }
+
+    const fn status(mut self, status: Update) -> Self {
+        self.status = status;
+        self
+    }
+}
+
+use NameRule::{Dns1035, Label, PathSegment};
 
 const APPS: &str = "apps";
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -79,81 +108,101 @@ const STORAGE: &str = "storage.k8s.io";
 const NETWORKING: &str = "networking.k8s.io";
 const WEBHOOKS: &str = "admissionregistration.k8s.io";
 const FLOW: &str = "flowcontrol.apiserver.k8s.io";
-const AUTHORIZATION: &str = "authorization.k8s.io";
+const DEVICES: &str = "resource.k8s.io";
 
 /// Rules by group and plural. Kinds without a row have the generic rules only.
 static RULES: &[Rules] = &[
-    rules("", "pods", Subdomain, pod::create, pod::update::update),
-    rules("", "podtemplates", Subdomain, pod::template_object, nothing),
-    rules("", "replicationcontrollers", Subdomain, workloads::replication_controller, nothing),
-    rules("", "services", Dns1035, service::create, service::update),
-    rules("", "endpoints", Subdomain, discovery::endpoints, nothing),
-    rules("", "nodes", Subdomain, node::create, node::update),
-    rules("", "namespaces", Label, core::namespace, nothing),
-    rules("", "configmaps", Subdomain, config::config_map, config::config_map_update),
-    rules("", "secrets", Subdomain, config::secret, config::secret_update),
-    rules("", "serviceaccounts", Subdomain, core::any, nothing),
-    rules("", "persistentvolumes", Subdomain, storage::volume, storage::volume_update),
-    rules("", "persistentvolumeclaims", Subdomain, storage::claim, storage::claim_update),
-    rules("", "resourcequotas", Subdomain, quota::quota, quota::quota_update),
-    rules("", "limitranges", Subdomain, quota::limit_range, nothing),
-    rules("", "events", Subdomain, events::create, nothing),
-    rules(APPS, "replicasets", Subdomain, workloads::replica_set, workloads::selector_stays),
-    rules(APPS, "deployments", Subdomain, workloads::deployment, workloads::selector_stays),
-    rules(APPS, "daemonsets", Subdomain, workloads::daemon_set, workloads::daemon_set_update),
-    rules(APPS, "statefulsets", Subdomain, workloads::stateful_set, workloads::stateful_set_update),
-    rules(APPS, "controllerrevisions", Subdomain, workloads::revision, workloads::revision_update),
-    rules("batch", "jobs", Subdomain, batch::job, batch::job_update),
-    rules("batch", "cronjobs", Subdomain, batch::cron_job, nothing),
-    rules("discovery.k8s.io", "endpointslices", Subdomain, discovery::slice, discovery::slice_update),
-    rules("coordination.k8s.io", "leases", Subdomain, core::lease, nothing),
-    rules("policy", "poddisruptionbudgets", Subdomain, policy::budget, nothing),
-    rules("autoscaling", "horizontalpodautoscalers", Subdomain, autoscaling::autoscaler, nothing),
-    rules("scheduling.k8s.io", "priorityclasses", Subdomain, scheduling::class, scheduling::class_update),
-    rules(STORAGE, "storageclasses", Subdomain, storage::class, storage::class_update),
-    rules(STORAGE, "volumeattachments", Subdomain, storage::attachment, storage::attachment_update),
-    rules(STORAGE, "csidrivers", Subdomain, storage::csi_driver, nothing),
-    rules(STORAGE, "csinodes", Subdomain, storage::csi_node, nothing),
-    rules(NETWORKING, "ingresses", Subdomain, networking::ingress, nothing),
-    rules(NETWORKING, "ingressclasses", Subdomain, networking::ingress_class, networking::ingress_class_update),
-    rules(NETWORKING, "networkpolicies", Subdomain, networking::policy, nothing),
-    rules(NETWORKING, "ipaddresses", PathSegment, core::address, nothing),
-    rules(RBAC, "roles", PathSegment, rbac::role, nothing),
-    rules(RBAC, "clusterroles", PathSegment, rbac::cluster_role, nothing),
-    rules(RBAC, "rolebindings", PathSegment, rbac::role_binding, rbac::reference_stays),
-    rules(RBAC, "clusterrolebindings", PathSegment, rbac::cluster_role_binding, rbac::reference_stays),
-    rules(
-        "certificates.k8s.io",
-        "certificatesigningrequests",
-        Subdomain,
-        certificates::request,
-        certificates::request_update,
-    ),
-    rules(WEBHOOKS, "validatingwebhookconfigurations", Subdomain, admissionregistration::validating, nothing),
-    rules(WEBHOOKS, "mutatingwebhookconfigurations", Subdomain, admissionregistration::mutating, nothing),
-    rules(WEBHOOKS, "mutatingadmissionpolicies", Subdomain, mutating_policy::policy, nothing),
-    rules(WEBHOOKS, "mutatingadmissionpolicybindings", Subdomain, mutating_policy::binding, nothing),
-    rules(WEBHOOKS, "validatingadmissionpolicies", Subdomain, admission_policy::policy, nothing),
-    rules(WEBHOOKS, "validatingadmissionpolicybindings", Subdomain, admission_policy::binding, nothing),
-    rules(FLOW, "flowschemas", Subdomain, flowcontrol::schema, nothing),
-    rules(FLOW, "prioritylevelconfigurations", Subdomain, flowcontrol::level, nothing),
-    rules(
-        "apiextensions.k8s.io",
-        "customresourcedefinitions",
-        Subdomain,
-        definition::definition,
-        definition::definition_update,
-    ),
-    rules("apiregistration.k8s.io", "apiservices", PathSegment, api_service::service, nothing),
-    rules(AUTHORIZATION, "subjectaccessreviews", Subdomain, reviews::subject, nothing),
-    rules(AUTHORIZATION, "localsubjectaccessreviews", Subdomain, reviews::local, nothing),
-    rules(AUTHORIZATION, "selfsubjectaccessreviews", Subdomain, reviews::own, nothing),
+    rules("", "pods", pod::create).update_only(pod::update::update).status(pod::status::update),
+    rules("", "podtemplates", pod::template_object),
+    rules("", "replicationcontrollers", workloads::replication_controller).status(workloads::status::replicas),
+    rules("", "services", service::create).named(Dns1035).update(service::update).status(service::status),
+    rules("", "endpoints", discovery::endpoints),
+    rules("", "nodes", node::create).update_only(node::update).status(node::update),
+    rules("", "namespaces", core::namespace).named(Label).update_only(nothing).status(core::namespace_status),
+    rules("", "configmaps", config::config_map).update(config::config_map_update),
+    rules("", "secrets", config::secret).update(config::secret_update),
+    rules("", "persistentvolumes", volume::persistent::volume).update(volume::persistent::volume_update),
+    rules("", "persistentvolumeclaims", volume::claim::claim)
+        .update(volume::claim::update)
+        .status(volume::claim::status),
+    rules("", "resourcequotas", quota::quota).update(quota::quota_update).status(quota::quota_status),
+    rules("", "limitranges", quota::limit_range),
+    rules("", "events", events::create).named(PathSegment),
+    rules("events.k8s.io", "events", events::create_new).update_only(events::update_new),
+    rules(APPS, "replicasets", workloads::replica_set)
+        .update(workloads::selector_stays)
+        .status(workloads::status::replicas),
+    rules(APPS, "deployments", workloads::deployment)
+        .update(workloads::selector_stays)
+        .status(workloads::status::deployment),
+    rules(APPS, "daemonsets", workloads::daemon_set)
+        .update(workloads::selector_stays)
+        .status(workloads::status::daemon_set),
+    rules(APPS, "statefulsets", workloads::stateful_set)
+        .update(workloads::stateful_set_update)
+        .status(workloads::status::stateful_set),
+    rules(APPS, "controllerrevisions", workloads::revision).update(workloads::revision_update),
+    rules("batch", "jobs", batch::job).update(batch::job_update).status(batch::status::update),
+    rules("batch", "cronjobs", batch::cron_job).update_only(batch::cron_job_update),
+    rules("discovery.k8s.io", "endpointslices", discovery::slice).update(discovery::slice_update),
+    rules("coordination.k8s.io", "leases", core::lease),
+    rules("policy", "poddisruptionbudgets", policy::budget).named(PathSegment).status(policy::status),
+    rules("autoscaling", "horizontalpodautoscalers", autoscaling::autoscaler)
+        .update_only(autoscaling::update)
+        .status(autoscaling::status),
+    rules("scheduling.k8s.io", "priorityclasses", scheduling::class).update_only(scheduling::class_update),
+    rules("node.k8s.io", "runtimeclasses", node::runtime_class).update_only(node::runtime_class_update),
+    rules(STORAGE, "storageclasses", storage::class).update_only(storage::class_update),
+    rules(STORAGE, "volumeattributesclasses", storage::attributes_class).update(storage::attributes_class_update),
+    rules(STORAGE, "volumeattachments", storage::attachment)
+        .update(storage::attachment_update)
+        .status(storage::attachment_status),
+    rules(STORAGE, "csidrivers", storage::csi::driver).update(storage::csi::driver_update),
+    rules(STORAGE, "csinodes", storage::csi::node).update(storage::csi::node_update),
+    rules(STORAGE, "csistoragecapacities", storage::csi::capacity).update_only(storage::csi::capacity_update),
+    rules(NETWORKING, "ingresses", networking::new_ingress)
+        .update_only(networking::ingress_update)
+        .status(networking::ingress_status),
+    rules(NETWORKING, "ingressclasses", networking::ingress_class).update(networking::ingress_class_update),
+    rules(NETWORKING, "networkpolicies", networking::policy::policy),
+    rules(NETWORKING, "ipaddresses", networking::addresses::address)
+        .named(PathSegment)
+        .update_only(networking::addresses::address_update),
+    rules(NETWORKING, "servicecidrs", networking::addresses::ranges).update_only(networking::addresses::ranges_update),
+    rules(RBAC, "roles", rbac::role).named(PathSegment),
+    rules(RBAC, "clusterroles", rbac::cluster_role).named(PathSegment),
+    rules(RBAC, "rolebindings", rbac::role_binding).named(PathSegment).update(rbac::reference_stays),
+    rules(RBAC, "clusterrolebindings", rbac::cluster_role_binding).named(PathSegment).update(rbac::reference_stays),
+    rules("certificates.k8s.io", "certificatesigningrequests", certificates::request)
+        .named(PathSegment)
+        .update_only(certificates::request_update)
+        .status(certificates::request_status),
+    rules(WEBHOOKS, "validatingwebhookconfigurations", admissionregistration::validating),
+    rules(WEBHOOKS, "mutatingwebhookconfigurations", admissionregistration::mutating),
+    rules(WEBHOOKS, "mutatingadmissionpolicies", mutating_policy::policy),
+    rules(WEBHOOKS, "mutatingadmissionpolicybindings", mutating_policy::binding),
+    rules(WEBHOOKS, "validatingadmissionpolicies", admission_policy::policy),
+    rules(WEBHOOKS, "validatingadmissionpolicybindings", admission_policy::binding),
+    rules(FLOW, "flowschemas", flowcontrol::schema),
+    rules(FLOW, "prioritylevelconfigurations", flowcontrol::level),
+    rules("apiextensions.k8s.io", "customresourcedefinitions", definition::definition)
+        .update(definition::definition_update),
+    rules("apiregistration.k8s.io", "apiservices", api_service::service).named(PathSegment).status(api_service::status),
+    rules(DEVICES, "deviceclasses", devices::class).update_only(devices::class_update),
+    rules(DEVICES, "resourceclaims", devices::claim).update_only(devices::spec_stays).status(devices::status::update),
+    rules(DEVICES, "resourceclaimtemplates", devices::template).update_only(devices::spec_stays),
+    rules(DEVICES, "resourceslices", devices::slice::slice).update_only(devices::slice::update),
 ];
 
-const GENERIC: Rules = rules("", "", Subdomain, core::any, nothing);
+static GENERIC: Rules = rules("", "", core::any);
 
-fn rules_of(row: &Resource) -> &'static Rules {
-    RULES.iter().find(|r| r.group == row.group && r.plural == row.plural).unwrap_or(&GENERIC)
+fn rules_of(row: &Resource) -> Option<&'static Rules> {
+    RULES.iter().find(|r| r.group == row.group && r.plural == row.plural)
+}
+
+/// The rules of a kind, which may depend on the API it is written through.
+fn judged_by(served: &Resource, storage: &Resource) -> &'static Rules {
+    rules_of(served).or_else(|| rules_of(storage)).unwrap_or(&GENERIC)
 }
 
 fn metadata() -> Path {
@@ -161,13 +210,10 @@ fn metadata() -> Path {
 }
 
 /// A new object, as the last step before it is stored (its name is known, its namespace set).
-pub fn validate_create(row: &Resource, object: &Value) -> Vec<Error> {
-    let rules = rules_of(row);
+pub fn validate_create(served: &Resource, row: &Resource, object: &Value) -> Vec<Error> {
+    let rules = judged_by(served, row);
     let mut out = Vec::new();
-    // Reviews and bindings have no metadata to speak of.
-    if row.is_stored() {
-        meta::create(object, rules.name, row.namespaced, &metadata(), &mut out);
-    }
+    meta::create(object, rules.name, row, &metadata(), &mut out);
     match crd::served(row) {
         Some(served) => out.extend(crd::objects::create(row, served, object)),
         None => (rules.create)(object, &mut out),
@@ -180,20 +226,26 @@ pub fn embedded_metadata(metadata: &Value, path: &Path, out: &mut Vec<Error>) {
     meta::embedded(metadata, path, out);
 }
 
+/// The metadata of a changed object. Upstream judges it before and within the kind's rules: clients see causes twice.
+fn changed_metadata(row: &Resource, new: &Value, old: &Value, out: &mut Vec<Error>) {
+    meta::update(new, old, &metadata(), out);
+    if crd::served(row).is_none() {
+        out.extend_from_within(..);
+        meta::core_finalizers(row, new, &metadata(), out);
+    }
+}
+
 /// A changed object. Status and other subresources: [`validate_subresource`].
-pub fn validate_update(row: &Resource, new: &Value, old: &Value) -> Vec<Error> {
-    let rules = rules_of(row);
+pub fn validate_update(served: &Resource, row: &Resource, new: &Value, old: &Value) -> Vec<Error> {
+    let rules = judged_by(served, row);
     let mut out = Vec::new();
-    meta::update(new, old, &metadata(), &mut out);
-    let again = out.clone();
+    changed_metadata(row, new, old, &mut out);
     if let Some(served) = crd::served(row) {
         out.extend(crd::objects::update(row, served, "", new, old));
         return out;
     }
-    out.extend(again);
     (rules.update)(new, old, &mut out);
-    // Pods and claims compare field by field; what did not change was judged before.
-    if !matches!((&*row.group, &*row.plural), ("", "pods" | "persistentvolumeclaims" | "nodes")) {
+    if rules.again {
         (rules.create)(new, &mut out);
     }
     out
@@ -202,21 +254,17 @@ pub fn validate_update(row: &Resource, new: &Value, old: &Value) -> Vec<Error> {
 /// An object changed through a subresource: `status`, `ephemeralcontainers`, `resize`, `finalize`, `approval`.
 pub fn validate_subresource(row: &Resource, subresource: &str, new: &Value, old: &Value) -> Vec<Error> {
     let mut out = Vec::new();
-    meta::update(new, old, &metadata(), &mut out);
-    let again = out.clone();
+    changed_metadata(row, new, old, &mut out);
     if let Some(served) = crd::served(row) {
         out.extend(crd::objects::update(row, served, subresource, new, old));
         return out;
     }
-    out.extend(again);
-    match (&*row.group, &*row.plural, subresource) {
-        ("", "pods", "ephemeralcontainers") => pod::update::ephemeral(new, old, &mut out),
-        ("", "pods", "resize") => pod::update::resize(new, old, &mut out),
-        ("", "pods", "status") => pod::update::status(new, old, &mut out),
-        ("certificates.k8s.io", "certificatesigningrequests", "status" | "approval") => {
-            certificates::request_update(new, old, &mut out);
-        }
-        _ => {}
+    match subresource {
+        "ephemeralcontainers" => pod::update::ephemeral(new, old, &mut out),
+        "resize" => pod::resize::resize(new, old, &mut out),
+        "finalize" => core::finalizers(new, old, &mut out),
+        "approval" => certificates::request_approval(new, old, &mut out),
+        _ => (rules_of(row).unwrap_or(&GENERIC).status)(new, old, &mut out),
     }
     out
 }

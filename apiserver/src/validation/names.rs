@@ -136,7 +136,7 @@ pub(super) fn special_ip(out: &mut Vec<Error>, path: &Path, value: &str) {
     let Ok(ip) = value.parse::<IpAddr>() else { return };
     let mut no = |what: &str| out.push(Error::invalid(path, value, what));
     if ip.is_unspecified() {
-        no("may not be unspecified (0.0.0.0 or ::)");
+        no(&format!("may not be unspecified ({value})"));
     }
     if ip.is_loopback() {
         no("may not be in the loopback range (127.0.0.0/8, ::1/128)");

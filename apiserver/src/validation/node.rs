@@ -1,4 +1,4 @@
-//! Nodes.
+//! Nodes and runtime classes.
 
 use std::collections::BTreeSet;
 
@@ -6,9 +6,10 @@ use proto::Value;
 use serde_json::json;
 use shared::status::field::{Error, Path};
 
-use super::names::{cidr, complain, label_key, label_value};
-use super::pod::placement::taint_effect;
-use super::pod::resources::amount;
+use super::meta::{immutable, labels};
+use super::names::{cidr, complain, dns1123_label, label_key, label_value};
+use super::pod::placement::{taint_effect, tolerations};
+use super::pod::resources::{amount, overhead};
 use super::tree::{entries, get, list, text, texts};
 
 /// A new node.
@@ -83,4 +84,19 @@ pub(super) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     if text(spec, "externalID") != text(before, "externalID") {
         out.push(Error::forbidden(Path::of(&["spec", "externalID"]), "may not be updated"));
     }
+}
+
+/// A way of running containers.
+pub(super) fn runtime_class(object: &Value, out: &mut Vec<Error>) {
+    let handler = text(object, "handler");
+    complain(out, &Path::new("handler"), handler, dns1123_label(handler));
+    overhead(get(object, "overhead"), "podFixed", &Path::new("overhead"), out);
+    let (scheduling, path) = (get(object, "scheduling"), Path::new("scheduling"));
+    labels(scheduling, "nodeSelector", &path.child("nodeSelector"), out);
+    tolerations(scheduling, &path.child("tolerations"), out);
+}
+
+/// A runtime class keeps its handler.
+pub(super) fn runtime_class_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    immutable(get(new, "handler"), get(old, "handler"), &Path::new("handler"), out);
 }

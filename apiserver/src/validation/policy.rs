@@ -3,9 +3,10 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
+use super::conditions::conditions;
 use super::selectors::label_selector;
 use super::tree::{get, has, text};
-use super::workloads::{amount, at_most_all};
+use super::workloads::{amount, at_most_all, counts};
 
 /// A disruption budget.
 pub(super) fn budget(object: &Value, out: &mut Vec<Error>) {
@@ -23,4 +24,11 @@ pub(super) fn budget(object: &Value, out: &mut Vec<Error>) {
         let supported = ["AlwaysAllow", "IfHealthyBudget"];
         out.push(Error::not_supported(path.child("unhealthyPodEvictionPolicy"), policy, &supported));
     }
+}
+
+/// `status` of a disruption budget.
+pub(super) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
+    let (status, path) = (get(new, "status"), Path::new("status"));
+    conditions(status, &path, out);
+    counts(status, &["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"], &path, out);
 }

@@ -28,25 +28,61 @@ pub(super) fn quota(object: &Value, out: &mut Vec<Error>) {
         quota_resource(name, &path, out);
         amount(name, value, &path, out);
     }
-    let mut seen = BTreeSet::new();
-    for scope in texts(spec, "scopes") {
-        if !SCOPES.contains(&scope) {
-            out.push(Error::invalid(path.child("scopes"), get(spec, "scopes").clone(), "unsupported scope"));
+    scopes(spec, &path.child("scopes"), out);
+    scope_selector(spec, &path.child("scopeSelector").child("matchExpressions"), out);
+}
+
+/// Resources of pods that a scope can count.
+const OF_PODS: [&str; 7] = ["cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory", "pods"];
+
+/// Whether a scope says something about a resource; of others than the standard ones nothing is known.
+fn applies(scope: &str, resource: &str) -> bool {
+    let standard = STANDARD.contains(&resource) && resource != "storage";
+    let counted = match scope {
+        "BestEffort" => resource == "pods",
+        "VolumeAttributesClass" => matches!(resource, "persistentvolumeclaims" | "requests.storage"),
+        _ if SCOPES.contains(&scope) => OF_PODS.contains(&resource),
+        _ => true,
+    };
+    counted || !standard
+}
+
+fn scopes(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    let all = texts(spec, "scopes");
+    let mut no = |why: &str| out.push(Error::invalid(path, get(spec, "scopes").clone(), why));
+    for scope in &all {
+        if !SCOPES.contains(scope) {
+            no("unsupported scope");
         }
-        seen.insert(scope);
+        for _ in entries(spec, "hard").filter(|(name, _)| !applies(scope, name)) {
+            no("unsupported scope applied to resource");
+        }
     }
-    let clash = |a: &str, b: &str| seen.contains(a) && seen.contains(b);
-    if clash("BestEffort", "NotBestEffort") || clash("Terminating", "NotTerminating") {
-        out.push(Error::invalid(path.child("scopes"), get(spec, "scopes").clone(), "conflicting scopes"));
+    for (a, b) in [("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating")] {
+        if all.contains(&a) && all.contains(&b) {
+            no("conflicting scopes");
+        }
     }
-    for (i, term) in list(get(spec, "scopeSelector"), "matchExpressions").iter().enumerate() {
-        let path = path.child("scopeSelector").child("matchExpressions").index(i);
-        let scope = text(term, "scopeName");
+}
+
+fn scope_selector(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    const EXIST: [&str; 5] =
+        ["Terminating", "NotTerminating", "BestEffort", "NotBestEffort", "CrossNamespacePodAffinity"];
+    let selector = get(spec, "scopeSelector");
+    for term in list(selector, "matchExpressions") {
+        let (scope, operator) = (text(term, "scopeName"), text(term, "operator"));
         if !SCOPES.contains(&scope) {
             out.push(Error::invalid(path.child("scopeName"), scope, "unsupported scope"));
         }
+        for _ in entries(spec, "hard").filter(|(name, _)| !applies(scope, name)) {
+            out.push(Error::invalid(path, selector.clone(), "unsupported scope applied to resource"));
+        }
+        if EXIST.contains(&scope) && operator != "Exists" {
+            let why = "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity";
+            out.push(Error::invalid(path.child("operator"), operator, why));
+        }
         let values = list(term, "values").len();
-        match text(term, "operator") {
+        match operator {
             "In" | "NotIn" if values == 0 => {
                 let message = "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector";
                 out.push(Error::required(path.child("values"), message));
@@ -69,6 +105,17 @@ fn quota_resource(name: &str, path: &Path, out: &mut Vec<Error>) {
     let huge = name.starts_with("hugepages-") || name.starts_with("requests.hugepages-");
     if out.len() == before && !name.contains('/') && !standard && !huge {
         out.push(Error::invalid(path, name, "must be a standard resource for quota"));
+    }
+}
+
+/// `status` of a quota.
+pub(super) fn quota_status(new: &Value, _: &Value, out: &mut Vec<Error>) {
+    for key in ["hard", "used"] {
+        for (name, value) in entries(get(new, "status"), key) {
+            let path = Path::of(&["status", key]).key(name);
+            quota_resource(name, &path, out);
+            amount(name, value, &path, out);
+        }
     }
 }
 
@@ -140,33 +187,48 @@ fn compare(limit: &Value, name: &str, path: &Path, out: &mut Vec<Error>) {
         let value = get(get(limit, key), name);
         (!value.is_null()).then(|| quantity(value))
     };
+    // Where it is told, the shown value, the two that should be in order and their names.
     let order = [
-        ("min", "min", "max", "min value", "max value"),
-        ("defaultRequest", "min", "defaultRequest", "min value", "default request value"),
-        ("defaultRequest", "defaultRequest", "max", "default request value", "max value"),
-        ("defaultRequest", "defaultRequest", "default", "default request value", "default limit value"),
-        ("default", "min", "default", "min value", "default value"),
-        ("default", "default", "max", "default value", "max value"),
+        ("min", "min", "min", "max", "min value", "max value"),
+        ("defaultRequest", "defaultRequest", "min", "defaultRequest", "min value", "default request value"),
+        ("defaultRequest", "defaultRequest", "defaultRequest", "max", "default request value", "max value"),
+        (
+            "defaultRequest",
+            "defaultRequest",
+            "defaultRequest",
+            "default",
+            "default request value",
+            "default limit value",
+        ),
+        ("default", "min", "min", "default", "min value", "default value"),
+        ("default", "max", "default", "max", "default value", "max value"),
     ];
-    for (at, low, high, low_name, high_name) in order {
-        if let (Some(low), Some(high), Some(shown)) = (of(low), of(high), of(at))
+    for (at, shown, low, high, low_name, high_name) in order {
+        if let (Some(low), Some(high), Some(shown)) = (of(low), of(high), of(shown))
             && low > high
         {
             let message = format!("{low_name} {low} is greater than {high_name} {high}");
             out.push(Error::invalid(path.child(at).key(name), shown.to_string(), &message));
         }
     }
-    if let Some(ratio) = of("maxLimitRequestRatio")
-        && ratio < proto::quantity::Quantity::from_int(1, proto::quantity::Format::DecimalSI)
-    {
-        let message = format!("ratio {ratio} is less than 1");
-        out.push(Error::invalid(path.child("maxLimitRequestRatio").key(name), ratio.to_string(), &message));
+    if let Some(ratio) = of("maxLimitRequestRatio") {
+        let path = path.child("maxLimitRequestRatio").key(name);
+        if ratio.milli_value() < 1000 {
+            out.push(Error::invalid(&path, ratio.to_string(), &format!("ratio {ratio} is less than 1")));
+        }
+        if let (Some(min), Some(max)) = (of("min"), of("max")) {
+            let most = max.as_f64() / min.as_f64();
+            if ratio.as_f64() > most {
+                let message = format!("ratio {ratio} is greater than max/min = {most:.6}");
+                out.push(Error::invalid(&path, ratio.to_string(), &message));
+            }
+        }
     }
     if (is_extended(name) || name.starts_with("hugepages-"))
         && let (Some(request), Some(default)) = (of("defaultRequest"), of("default"))
         && request != default
     {
-        let message = format!("default value {default} is not equal to default request value {request}");
-        out.push(Error::invalid(path.child("default").key(name), default.to_string(), &message));
+        let message = format!("default value {default} must equal to defaultRequest value {request} in {name}");
+        out.push(Error::invalid(path.child("defaultRequest").key(name), request.to_string(), &message));
     }
 }

@@ -1,7 +1,6 @@
 //! Roles and their bindings.
 
 use proto::Value;
-use serde_json::json;
 use shared::status::field::{Error, Path};
 
 use super::names::{complain, dns1123_subdomain, path_segment};
@@ -119,7 +118,6 @@ fn one_subject(subject: &Value, namespaced: bool, path: &Path, out: &mut Vec<Err
 pub(super) fn reference_stays(new: &Value, old: &Value, out: &mut Vec<Error>) {
     let reference = get(new, "roleRef");
     if !same(reference, get(old, "roleRef")) {
-        let shown = json!({"APIGroup": text(reference, "apiGroup"), "Kind": text(reference, "kind"), "Name": text(reference, "name")});
-        out.push(Error::invalid("roleRef", shown, "cannot change roleRef"));
+        out.push(Error::invalid("roleRef", reference.clone(), "cannot change roleRef"));
     }
 }

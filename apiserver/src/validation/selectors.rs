@@ -15,12 +15,12 @@ const EXISTS_WANTS_NONE: &str = "may not be specified when `operator` is 'Exists
 pub(super) fn label_selector(selector: &Value, path: &Path, out: &mut Vec<Error>) {
     labels(selector, "matchLabels", &path.child("matchLabels"), out);
     for (i, r) in list(selector, "matchExpressions").iter().enumerate() {
-        requirement(r, &path.child("matchExpressions").index(i), false, out);
+        requirement(r, &path.child("matchExpressions").index(i), false, true, out);
     }
 }
 
-/// One expression over labels; those of nodes can also compare numbers.
-fn requirement(r: &Value, path: &Path, compares: bool, out: &mut Vec<Error>) {
+/// One expression over labels; those of nodes can also compare numbers. Strictly, values are values of labels.
+fn requirement(r: &Value, path: &Path, compares: bool, strict: bool, out: &mut Vec<Error>) {
     let values = texts(r, "values");
     match text(r, "operator") {
         "In" | "NotIn" if values.is_empty() => out.push(Error::required(path.child("values"), IN_WANTS_VALUES)),
@@ -36,7 +36,7 @@ fn requirement(r: &Value, path: &Path, compares: bool, out: &mut Vec<Error>) {
         other => out.push(Error::invalid(path.child("operator"), other, "not a valid selector operator")),
     }
     complain(out, &path.child("key"), text(r, "key"), label_key(text(r, "key")));
-    for (j, value) in values.iter().enumerate() {
+    for (j, value) in values.iter().enumerate().filter(|_| strict) {
         complain(out, &path.child("values").index(j), value, label_value(value));
     }
 }
@@ -57,16 +57,17 @@ pub(super) fn node_selector(selector: &Value, path: &Path, out: &mut Vec<Error>)
     let terms = list(selector, "nodeSelectorTerms");
     if terms.is_empty() {
         out.push(Error::required(&path, "must have at least one node selector term"));
+        return;
     }
     for (i, term) in terms.iter().enumerate() {
-        node_selector_term(term, &path.index(i), out);
+        node_selector_term(term, true, &path.index(i), out);
     }
 }
 
-/// One term of a `NodeSelector`.
-pub(super) fn node_selector_term(term: &Value, path: &Path, out: &mut Vec<Error>) {
+/// One term of a `NodeSelector`; those that nodes are only preferred by may name any values.
+pub(super) fn node_selector_term(term: &Value, strict: bool, path: &Path, out: &mut Vec<Error>) {
     for (i, r) in list(term, "matchExpressions").iter().enumerate() {
-        requirement(r, &path.child("matchExpressions").index(i), true, out);
+        requirement(r, &path.child("matchExpressions").index(i), true, strict, out);
     }
     for (i, r) in list(term, "matchFields").iter().enumerate() {
         let path = path.child("matchFields").index(i);

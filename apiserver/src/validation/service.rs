@@ -10,9 +10,12 @@ use super::meta;
 use super::names::{
     between, cidr, complain, dns1123_label, dns1123_subdomain, ip, port_number, qualified_name, special_ip,
 };
+use super::networking;
 use super::pod::containers::choice;
 use super::pod::handlers::port_or_name;
 use super::tree::{at, get, has, int, list, text, texts};
+
+const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
 fn is_headless(spec: &Value) -> bool {
     addresses(spec).first() == Some(&"None")
@@ -56,8 +59,21 @@ pub(super) fn create(object: &Value, out: &mut Vec<Error>) {
     }
     choice(spec, "type", &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"], &path, out);
     node_ports(spec, &path.child("ports"), out);
-    load_balancer(spec, &path, out);
+    load_balancer(spec, at(object, &["metadata", "annotations"]), &path, out);
+    topology(object, out);
     policies(spec, &path, out);
+}
+
+/// Two annotations for one thing agree.
+fn topology(object: &Value, out: &mut Vec<Error>) {
+    const OLD: &str = "service.kubernetes.io/topology-aware-hints";
+    const NEW: &str = "service.kubernetes.io/topology-mode";
+    let annotations = at(object, &["metadata", "annotations"]);
+    if has(annotations, OLD) && has(annotations, NEW) && text(annotations, OLD) != text(annotations, NEW) {
+        let why = format!("must match annotations[{OLD}] when both are specified");
+        let path = Path::of(&["metadata", "annotations"]).key(NEW);
+        out.push(Error::invalid(path, text(annotations, NEW), &why));
+    }
 }
 
 fn external_name(spec: &Value, path: &Path, out: &mut Vec<Error>) {
@@ -137,45 +153,52 @@ fn cluster_ips(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     let list_path = path.child("clusterIPs");
     if let Some(first) = all.first() {
         if one.is_empty() {
-            out.push(Error::invalid(
-                path.child("clusterIPs"),
-                json!(all),
-                "must be empty when `clusterIP` is not specified",
-            ));
+            out.push(Error::invalid(&list_path, json!(all), "must be empty when `clusterIP` is not specified"));
         } else if *first != one {
             out.push(Error::invalid(&list_path, json!(all), "first value must match `clusterIP`"));
         }
     }
     let families = texts(spec, "ipFamilies");
     for (i, family) in families.iter().enumerate() {
+        let path = path.child("ipFamilies").index(i);
         if !matches!(*family, "IPv4" | "IPv6") {
-            out.push(Error::not_supported(path.child("ipFamilies").index(i), *family, &["IPv4", "IPv6"]));
+            out.push(Error::not_supported(&path, *family, &["IPv4", "IPv6"]));
         }
-    }
-    if families.len() == 2 && families[0] == families[1] {
-        out.push(Error::duplicate(path.child("ipFamilies").index(1), families[1]));
+        if families[..i].contains(family) {
+            out.push(Error::duplicate(&path, *family));
+        }
     }
     let policy = text(spec, "ipFamilyPolicy");
     let policies = ["PreferDualStack", "RequireDualStack", "SingleStack"];
-    if !policy.is_empty() && !policies.contains(&policy) {
+    if has(spec, "ipFamilyPolicy") && !policies.contains(&policy) {
         out.push(Error::not_supported(path.child("ipFamilyPolicy"), policy, &policies));
     }
     let effective = addresses(spec);
-    for (i, address) in effective.iter().enumerate() {
-        let path = list_path.index(i);
-        if *address == "None" {
-            if effective.len() > 1 {
-                out.push(Error::invalid(path, *address, "may not be 'None' when more than one value is specified"));
-            }
-            continue;
+    if effective.contains(&"None") {
+        if effective.len() > 1 {
+            out.push(Error::invalid(&list_path, json!(effective), "'None' must be the first and only value"));
         }
-        if i == 0 && all.is_empty() && address.is_empty() {
-            continue;
-        }
-        ip(out, &path, address);
+        return;
     }
     if effective.len() > 2 {
         out.push(Error::invalid(&list_path, json!(effective), "may only hold up to 2 values"));
+    }
+    let parsed: Vec<_> =
+        effective.iter().enumerate().filter_map(|(i, one)| ip(out, &list_path.index(i), one)).collect();
+    if parsed.len() < effective.len() {
+        return;
+    }
+    if let [a, b] = parsed[..]
+        && a.is_ipv4() == b.is_ipv4()
+    {
+        let why = "may specify no more than one IP for each IP family";
+        out.push(Error::invalid(&list_path, json!(effective), why));
+    }
+    for (i, (address, family)) in parsed.iter().zip(&families).enumerate() {
+        if matches!(*family, "IPv4" | "IPv6") && address.is_ipv4() != (*family == "IPv4") {
+            let why = format!("expected an {family} value as indicated by `ipFamilies[{i}]`");
+            out.push(Error::invalid(list_path.index(i), effective[i], &why));
+        }
     }
 }
 
@@ -197,13 +220,12 @@ fn node_ports(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     for (i, port) in all.iter().enumerate() {
         let (protocol, number) = (text(port, "protocol"), int(port, "port").unwrap_or_default());
         if !ports.insert((protocol, number)) {
-            let key = json!({"Name": "", "Protocol": protocol, "AppProtocol": null, "Port": number, "TargetPort": 0, "NodePort": 0});
-            out.push(Error::duplicate(path.index(i), key));
+            out.push(Error::duplicate(path.index(i), json!({"protocol": protocol, "port": number})));
         }
     }
 }
 
-fn load_balancer(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn load_balancer(spec: &Value, annotations: &Value, path: &Path, out: &mut Vec<Error>) {
     let balanced = text(spec, "type") == "LoadBalancer";
     let message = "may only be used when `type` is 'LoadBalancer'";
     let ranges = texts(spec, "loadBalancerSourceRanges");
@@ -214,11 +236,26 @@ fn load_balancer(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     for (i, range) in ranges.iter().enumerate() {
         cidr(out, &ranges_path.index(i), range.trim());
     }
+    if ranges.is_empty() && has(annotations, SOURCE_RANGES) {
+        let (given, path) =
+            (text(annotations, SOURCE_RANGES), Path::of(&["metadata", "annotations"]).key(SOURCE_RANGES));
+        if !balanced {
+            out.push(Error::forbidden(&path, message));
+        }
+        for range in given.trim().split(',').filter(|_| !given.trim().is_empty()) {
+            cidr(out, &path, range.trim());
+        }
+    }
     if has(spec, "allocateLoadBalancerNodePorts") && !balanced {
         out.push(Error::forbidden(path.child("allocateLoadBalancerNodePorts"), message));
     }
-    if has(spec, "loadBalancerClass") && !balanced {
-        out.push(Error::forbidden(path.child("loadBalancerClass"), message));
+    if has(spec, "loadBalancerClass") {
+        let (class, path) = (text(spec, "loadBalancerClass"), path.child("loadBalancerClass"));
+        if balanced {
+            complain(out, &path, class, qualified_name(class));
+        } else {
+            out.push(Error::forbidden(path, message));
+        }
     }
 }
 
@@ -292,7 +329,33 @@ pub(super) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
         out.push(Error::invalid(path.child("loadBalancerClass"), class(spec), message));
     }
     let health = |s: &Value| int(s, "healthCheckNodePort").unwrap_or_default();
-    if health(before) != 0 && health(spec) != 0 && health(spec) != health(before) {
+    let checked = |s: &Value| text(s, "type") == "LoadBalancer" && text(s, "externalTrafficPolicy") == "Local";
+    if checked(before) && checked(spec) && ![0, health(before)].contains(&health(spec)) {
         out.push(Error::forbidden(path.child("healthCheckNodePort"), "field is immutable"));
+    }
+}
+
+/// `status`: where a load balancer answers.
+pub(super) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
+    let path = Path::of(&["status", "loadBalancer", "ingress"]);
+    let entries = list(at(new, &["status", "loadBalancer"]), "ingress");
+    if text(get(new, "spec"), "type") != "LoadBalancer" && !entries.is_empty() {
+        out.push(Error::forbidden(&path, "may only be used when `spec.type` is 'LoadBalancer'"));
+        return;
+    }
+    for (i, entry) in entries.iter().enumerate() {
+        let path = path.index(i);
+        let (address, mode) = (text(entry, "ip"), text(entry, "ipMode"));
+        if !address.is_empty() {
+            ip(out, &path.child("ip"), address);
+        }
+        if address.is_empty() && has(entry, "ipMode") {
+            out.push(Error::forbidden(path.child("ipMode"), "may not be specified when `ip` is not set"));
+        } else if !address.is_empty() && !has(entry, "ipMode") {
+            out.push(Error::required(path.child("ipMode"), "must be specified when `ip` is set"));
+        } else if has(entry, "ipMode") && !matches!(mode, "Proxy" | "VIP") {
+            out.push(Error::not_supported(path.child("ipMode"), mode, &["Proxy", "VIP"]));
+        }
+        networking::host_not_address(text(entry, "hostname"), &path.child("hostname"), out);
     }
 }

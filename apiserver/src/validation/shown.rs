@@ -1,7 +1,6 @@
-//! Offending values as clients see them: fields in the order of the schema.
+//! Offending values as clients see them: structs named and ordered as upstream's are.
 
 use proto::Value;
-use proto::json;
 use proto::schema::{Card, Field, Kind, Message};
 use shared::status::field::Error;
 
@@ -40,7 +39,7 @@ fn declared(field: &Field, value: &Value) -> bool {
     }
 }
 
-/// Prints the structured values of `errors` in the order of the schema.
+/// Prints the structured values of `errors` as upstream does.
 pub fn in_order(schema: &Message, mut errors: Vec<Error>) -> Vec<Error> {
     for error in &mut errors {
         if error.shown.is_some() || !(error.value.is_object() || error.value.is_array()) {
@@ -54,9 +53,7 @@ pub fn in_order(schema: &Message, mut errors: Vec<Error>) -> Vec<Error> {
             (_, _, value) => value.is_object() && declared(field, value),
         };
         if fits {
-            let mut out = Vec::new();
-            json::encode_field(field, whole, &error.value, &mut out);
-            error.shown = String::from_utf8(out).ok();
+            error.shown = super::internal::of_field(field, whole, &error.value);
         }
     }
     errors
@@ -78,7 +75,7 @@ mod tests {
         let port = json!({"containerPort": 1, "name": "p"});
         assert_eq!(
             body("spec.template.spec.containers[0].ports[0]", port),
-            r#"Invalid value: {"name":"p","containerPort":1}: no"#
+            r#"Invalid value: {"Name":"p","HostPort":0,"ContainerPort":1,"Protocol":"","HostIP":""}: no"#
         );
         let named = json!({"APIVersion": "v1", "Kind": "Pod"});
         assert_eq!(body("metadata.ownerReferences[0]", named.clone()), format!("Invalid value: {named}: no"));

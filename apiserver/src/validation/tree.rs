@@ -79,7 +79,8 @@ pub(super) fn same(a: &Value, b: &Value) -> bool {
     }
 }
 
-fn is_empty(value: &Value) -> bool {
+/// Nothing, as Go's zero values are.
+pub(super) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Array(list) => list.is_empty(),

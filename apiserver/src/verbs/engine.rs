@@ -189,7 +189,7 @@ impl Engine {
         meta::set_text(&mut object, "namespace", t.namespace);
         meta::fill(&mut object);
         strategy.create(storage, &mut object, &StrategyCx { user: t.user });
-        let errors = validation::validate_create(storage, &object);
+        let errors = validation::validate_create(t.row, storage, &object);
         self.refuse(t, storage, &object, true, errors)?;
         t.warnings.extend(validation::warnings(storage, &object));
         let name = meta::text(&object, "name").to_owned();
@@ -302,7 +302,7 @@ impl Engine {
         meta::carry_over(&mut new, &old);
         prepare(strategy, storage, t.subresource, &mut new, &old);
         let errors = match t.subresource {
-            "" | "scale" => validation::validate_update(storage, &new, &old),
+            "" | "scale" => validation::validate_update(t.row, storage, &new, &old),
             subresource => validation::validate_subresource(storage, subresource, &new, &old),
         };
         self.refuse(t, storage, &new, false, errors)?;

@@ -10,6 +10,7 @@
 pub mod admission;
 mod check;
 mod cost;
+pub mod device;
 mod estimate;
 mod eval;
 mod library;

@@ -160,6 +160,11 @@ impl Error {
         Self::make(ErrorKind::Invalid, field, value.into(), detail)
     }
 
+    /// `Invalid value: detail`, where the value is not worth showing.
+    pub fn unfit(field: impl Into<Path>, detail: &str) -> Self {
+        Self { shown: Some(String::new()), ..Self::make(ErrorKind::Invalid, field, Value::Null, detail) }
+    }
+
     /// `Invalid value: value: detail` with the reason for wrong types.
     pub fn type_invalid(field: impl Into<Path>, value: impl Into<Value>, detail: &str) -> Self {
         Self::make(ErrorKind::TypeInvalid, field, value.into(), detail)
@@ -219,6 +224,7 @@ impl Error {
         let mut text = match self.kind {
             ErrorKind::Required | ErrorKind::Forbidden | ErrorKind::TooLong | ErrorKind::Internal => words.to_owned(),
             _ => match &self.shown {
+                Some(text) if text.is_empty() => words.to_owned(),
                 Some(text) => format!("{words}: {text}"),
                 None => format!("{words}: {}", show(&self.value)),
             },
@@ -295,6 +301,7 @@ mod tests {
                 r#"metadata.annotations[a.b/c]: Invalid value: {"a":"c"}: bad"#,
             ),
             (Error::too_many(Path::new("x"), 3, 2), "x: Too many: 3: must have at most 2 items"),
+            (Error::unfit(Path::new("x"), "cannot be"), "x: Invalid value: cannot be"),
         ];
         for (error, want) in table {
             assert_eq!(error.to_string(), want);

@@ -16,9 +16,36 @@ pub(in crate::registry) fn prepare_create(object: &mut Value, _: &StrategyCx<'_>
         }]);
     }
     object["status"] = status;
-    if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
-        spec.remove("ephemeralContainers");
+    select_own_labels(object);
+}
+
+/// Pods that are to be near or away from others like them are selected by the values the pod's own labels have now.
+fn select_own_labels(pod: &mut Value) {
+    let Some(labels) = pod.pointer("/metadata/labels").and_then(Value::as_object).cloned() else { return };
+    let mut merge = |term: &mut Value| {
+        for (field, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
+            let keys: Vec<String> =
+                term[field].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
+            let Some(selector) = term.get_mut("labelSelector").and_then(Value::as_object_mut) else { return };
+            for key in keys {
+                let Some(value) = labels.get(&key) else { continue };
+                let all = selector.entry("matchExpressions").or_insert_with(|| json!([]));
+                if let Some(all) = all.as_array_mut() {
+                    all.push(json!({"key": key, "operator": operator, "values": [value]}));
+                }
+            }
+        }
+    };
+    let spec = &mut pod["spec"];
+    for kind in ["podAffinity", "podAntiAffinity"] {
+        let required = format!("/affinity/{kind}/requiredDuringSchedulingIgnoredDuringExecution");
+        spec.pointer_mut(&required).and_then(Value::as_array_mut).into_iter().flatten().for_each(&mut merge);
+        let preferred = format!("/affinity/{kind}/preferredDuringSchedulingIgnoredDuringExecution");
+        let weighted = spec.pointer_mut(&preferred).and_then(Value::as_array_mut).into_iter().flatten();
+        weighted.filter_map(|w| w.get_mut("podAffinityTerm")).for_each(&mut merge);
     }
+    let spread = spec.get_mut("topologySpreadConstraints").and_then(Value::as_array_mut);
+    spread.into_iter().flatten().for_each(&mut merge);
 }
 
 /// Ephemeral containers have their own subresource.
@@ -160,6 +187,24 @@ mod tests {
         ] {
             assert_eq!(qos_class(&pod(r.clone())), class, "{r}");
         }
+    }
+
+    #[test]
+    fn pods_select_by_their_own_labels() {
+        let term =
+            json!({"topologyKey": "k", "matchLabelKeys": ["a", "x"], "mismatchLabelKeys": ["b"], "labelSelector": {}});
+        let mut pod = json!({"metadata": {"labels": {"a": "1", "b": "2"}}, "spec": {
+            "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}},
+            "topologySpreadConstraints": [{"matchLabelKeys": ["a"]}],
+        }});
+        select_own_labels(&mut pod);
+        assert_eq!(
+            pod["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0]["labelSelector"],
+            json!({"matchExpressions": [
+                {"key": "a", "operator": "In", "values": ["1"]}, {"key": "b", "operator": "NotIn", "values": ["2"]}]})
+        );
+        // Without a selector there is nothing to add to.
+        assert_eq!(pod["spec"]["topologySpreadConstraints"], json!([{"matchLabelKeys": ["a"]}]));
     }
 
     #[test]

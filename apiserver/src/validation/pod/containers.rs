@@ -1,20 +1,40 @@
 //! Containers of a pod: regular, init and ephemeral.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use super::{environment, handlers, resources, security};
+use super::{environment, handlers, mounts, resources, security};
 use crate::validation::names::{complain, dns1123_label, port_name, port_number};
-use crate::validation::tree::{flag, get, has, int, list, text, texts};
-use crate::validation::volume::descending_path;
+use crate::validation::tree::{get, has, int, list, text, texts};
+
+const MAX_RESTART_RULES: usize = 20;
+const MAX_EXIT_CODES: usize = 255;
 
 /// What containers may refer to.
 pub(super) struct Surroundings<'a> {
-    pub volumes: BTreeSet<&'a str>,
+    /// Well formed volumes by name.
+    pub volumes: BTreeMap<&'a str, &'a Value>,
     pub claims: Vec<&'a str>,
     pub grace: i64,
+    /// The pod's restart policy.
+    pub policy: &'a str,
+    /// Users of containers are users of the host.
+    pub host_users: bool,
+}
+
+impl<'a> Surroundings<'a> {
+    /// What a spec with these volumes offers.
+    pub(super) fn of(spec: &'a Value, volumes: BTreeMap<&'a str, &'a Value>) -> Self {
+        Self {
+            volumes,
+            claims: list(spec, "resourceClaims").iter().map(|c| text(c, "name")).collect(),
+            grace: int(spec, "terminationGracePeriodSeconds").unwrap_or_default(),
+            policy: text(spec, "restartPolicy"),
+            host_users: get(spec, "hostUsers") != &Value::Bool(false),
+        }
+    }
 }
 
 /// The regular containers.
@@ -35,16 +55,16 @@ pub(super) fn regular(spec: &Value, around: &Surroundings<'_>, path: &Path, out:
         handlers::liveness(container, "livenessProbe", around.grace, &path, out);
         handlers::readiness(container, around.grace, &path, out);
         handlers::liveness(container, "startupProbe", around.grace, &path, out);
-        restart_rules(container, &path, out);
+        restart_policy(container, &path, out);
     }
     host_ports(containers, path, out);
 }
 
 /// The init containers, with sidecars among them.
-pub(super) fn init(spec: &Value, around: &Surroundings<'_>, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn init(spec: &Value, around: &Surroundings<'_>, all: &Path, out: &mut Vec<Error>) {
     let mut names: BTreeSet<&str> = list(spec, "containers").iter().map(|c| text(c, "name")).collect();
     for (i, container) in list(spec, "initContainers").iter().enumerate() {
-        let path = path.index(i);
+        let path = all.index(i);
         let sidecar = text(container, "restartPolicy") == "Always";
         common(container, around, &path, out);
         if !names.insert(text(container, "name")) {
@@ -63,7 +83,8 @@ pub(super) fn init(spec: &Value, around: &Surroundings<'_>, path: &Path, out: &m
                 }
             }
         }
-        restart_rules(container, &path, out);
+        restart_policy(container, &path, out);
+        host_ports(std::slice::from_ref(container), all, out);
         if !list(container, "resizePolicy").is_empty() && !sidecar {
             let message = "must not be set for init containers without restartPolicy=Always";
             out.push(Error::invalid(path.child("resizePolicy"), get(container, "resizePolicy").clone(), message));
@@ -109,16 +130,37 @@ pub(super) fn ephemeral(spec: &Value, around: &Surroundings<'_>, path: &Path, ou
     }
 }
 
-fn restart_rules(container: &Value, path: &Path, out: &mut Vec<Error>) {
+fn restart_policy(container: &Value, path: &Path, out: &mut Vec<Error>) {
     let policy = text(container, "restartPolicy");
     if has(container, "restartPolicy") && !matches!(policy, "Always" | "OnFailure" | "Never") {
         let supported = ["Always", "Never", "OnFailure"];
         out.push(Error::not_supported(path.child("restartPolicy"), policy, &supported));
     }
     let rules = list(container, "restartPolicyRules");
-    if !rules.is_empty() && policy.is_empty() {
+    if !rules.is_empty() && !has(container, "restartPolicy") {
         let message = "must specify restartPolicy when restart rules are used";
         out.push(Error::required(path.child("restartPolicy"), message));
+    }
+    let path = path.child("restartPolicyRules");
+    if rules.len() > MAX_RESTART_RULES {
+        out.push(Error::too_many(&path, rules.len(), MAX_RESTART_RULES));
+    }
+    for (i, rule) in rules.iter().enumerate() {
+        restart_rule(rule, &path.index(i), out);
+    }
+}
+
+fn restart_rule(rule: &Value, path: &Path, out: &mut Vec<Error>) {
+    choice(rule, "action", &["Restart"], path, out);
+    let (codes, path) = (get(rule, "exitCodes"), path.child("exitCodes"));
+    if codes.is_null() {
+        out.push(Error::required(path, "must be specified"));
+        return;
+    }
+    choice(codes, "operator", &["In", "NotIn"], &path, out);
+    let (count, path) = (list(codes, "values").len(), path.child("values"));
+    if count > MAX_EXIT_CODES {
+        out.push(Error::too_many(path, count, MAX_EXIT_CODES));
     }
 }
 
@@ -132,19 +174,17 @@ fn common(container: &Value, around: &Surroundings<'_>, path: &Path, out: &mut V
     let image = text(container, "image");
     if image.is_empty() {
         out.push(Error::required(path.child("image"), ""));
-    } else if image.trim() != image {
-        out.push(Error::invalid(path.child("image"), image, "must not have leading or trailing whitespace"));
     }
     choice(container, "terminationMessagePolicy", &["FallbackToLogsOnError", "File"], path, out);
     ports(container, &path.child("ports"), out);
-    environment::env(container, &path.child("env"), out);
+    environment::env(container, around, &path.child("env"), out);
     environment::env_from(container, &path.child("envFrom"), out);
-    mounts(container, around, &path.child("volumeMounts"), out);
-    devices(container, around, &path.child("volumeDevices"), out);
+    mounts::mounts(container, around, &path.child("volumeMounts"), out);
+    mounts::devices(container, around, &path.child("volumeDevices"), out);
     choice(container, "imagePullPolicy", &["Always", "IfNotPresent", "Never"], path, out);
     resources::requirements(get(container, "resources"), &around.claims, &path.child("resources"), out);
-    resize_policies(container, &path.child("resizePolicy"), out);
-    security::container(get(container, "securityContext"), &path.child("securityContext"), out);
+    resize_policies(container, around.policy, &path.child("resizePolicy"), out);
+    security::container(get(container, "securityContext"), around.host_users, &path.child("securityContext"), out);
 }
 
 /// A required text with few allowed values.
@@ -156,23 +196,27 @@ pub(in crate::validation) fn choice(holder: &Value, key: &str, allowed: &[&str],
     }
 }
 
-fn resize_policies(container: &Value, path: &Path, out: &mut Vec<Error>) {
+fn resize_policies(container: &Value, pod: &str, all: &Path, out: &mut Vec<Error>) {
     let mut seen = BTreeSet::new();
     for (i, policy) in list(container, "resizePolicy").iter().enumerate() {
-        let path = path.index(i);
         let name = text(policy, "resourceName");
         if !seen.insert(name) {
-            out.push(Error::duplicate(&path, name));
+            out.push(Error::duplicate(all.index(i), name));
         }
         match name {
-            "" => out.push(Error::required(&path, "")),
+            "" => out.push(Error::required(all, "")),
             "cpu" | "memory" => {}
-            other => out.push(Error::not_supported(&path, other, &["cpu", "memory"])),
+            other => out.push(Error::not_supported(all, other, &["cpu", "memory"])),
         }
-        match text(policy, "restartPolicy") {
-            "" => out.push(Error::required(&path, "")),
+        let restart = text(policy, "restartPolicy");
+        match restart {
+            "" => out.push(Error::required(all, "")),
             "NotRequired" | "RestartContainer" => {}
-            other => out.push(Error::not_supported(&path, other, &["NotRequired", "RestartContainer"])),
+            other => out.push(Error::not_supported(all, other, &["NotRequired", "RestartContainer"])),
+        }
+        if pod == "Never" && restart != "NotRequired" {
+            let why = "must be 'NotRequired' when `restartPolicy` is 'Never'";
+            out.push(Error::invalid(all, restart, why));
         }
     }
 }
@@ -219,117 +263,6 @@ fn host_ports(containers: &[Value], path: &Path, out: &mut Vec<Error>) {
             }
         }
     }
-}
-
-fn mounts(container: &Value, around: &Surroundings<'_>, path: &Path, out: &mut Vec<Error>) {
-    let devices = list(container, "volumeDevices");
-    let mut seen = BTreeSet::new();
-    for (i, mount) in list(container, "volumeMounts").iter().enumerate() {
-        let path = path.index(i);
-        let (name, target) = (text(mount, "name"), text(mount, "mountPath"));
-        if name.is_empty() {
-            out.push(Error::required(path.child("name"), ""));
-        }
-        if !around.volumes.contains(name) {
-            out.push(Error::not_found(path.child("name"), name));
-        }
-        if target.is_empty() {
-            out.push(Error::required(path.child("mountPath"), ""));
-        }
-        if !seen.insert(target) {
-            out.push(Error::invalid(path.child("mountPath"), target, "must be unique"));
-        }
-        if devices.iter().any(|d| text(d, "name") == name) {
-            out.push(Error::invalid(path.child("name"), name, "must not already exist in volumeDevices"));
-        }
-        if devices.iter().any(|d| text(d, "devicePath") == target) {
-            let message = "must not already exist as a path in volumeDevices";
-            out.push(Error::invalid(path.child("mountPath"), target, message));
-        }
-        let (sub, expression) = (text(mount, "subPath"), text(mount, "subPathExpr"));
-        descending_path(sub, &path.child("subPath"), out);
-        if !expression.is_empty() && !sub.is_empty() {
-            let message = "subPathExpr and subPath are mutually exclusive";
-            out.push(Error::invalid(path.child("subPathExpr"), expression, message));
-        }
-        descending_path(expression, &path.child("subPathExpr"), out);
-        propagation(mount, container, &path, out);
-    }
-}
-
-fn propagation(mount: &Value, container: &Value, path: &Path, out: &mut Vec<Error>) {
-    let mode = text(mount, "mountPropagation");
-    let privileged = flag(get(container, "securityContext"), "privileged");
-    match mode {
-        "" | "None" | "HostToContainer" => {}
-        "Bidirectional" if privileged => {}
-        "Bidirectional" => {
-            let message = "Bidirectional mount propagation is available only to privileged containers";
-            out.push(Error::forbidden(path.child("mountPropagation"), message));
-        }
-        other => {
-            let supported = ["Bidirectional", "HostToContainer", "None"];
-            out.push(Error::not_supported(path.child("mountPropagation"), other, &supported));
-        }
-    }
-    let read_only = text(mount, "recursiveReadOnly");
-    match read_only {
-        "" | "Disabled" => {}
-        "IfPossible" | "Enabled" => {
-            if !flag(mount, "readOnly") {
-                let message = "may only be specified when readOnly is true";
-                out.push(Error::forbidden(path.child("recursiveReadOnly"), message));
-            }
-            if !matches!(mode, "" | "None") {
-                let message = "may only be specified when mountPropagation is None or not specified";
-                out.push(Error::forbidden(path.child("recursiveReadOnly"), message));
-            }
-        }
-        other => {
-            let supported = ["Disabled", "IfPossible", "Enabled"];
-            out.push(Error::not_supported(path.child("recursiveReadOnly"), other, &supported));
-        }
-    }
-}
-
-fn devices(container: &Value, around: &Surroundings<'_>, path: &Path, out: &mut Vec<Error>) {
-    let mounted: Vec<&str> = list(container, "volumeMounts").iter().map(|m| text(m, "name")).collect();
-    let (mut names, mut paths) = (BTreeSet::new(), BTreeSet::new());
-    for (i, device) in list(container, "volumeDevices").iter().enumerate() {
-        let path = path.index(i);
-        let (name, target) = (text(device, "name"), text(device, "devicePath"));
-        if name.is_empty() {
-            out.push(Error::required(path.child("name"), ""));
-        }
-        if !names.insert(name) {
-            out.push(Error::invalid(path.child("name"), name, "must be unique"));
-        }
-        if !around.volumes.contains(name) {
-            out.push(Error::not_found(path.child("name"), name));
-        }
-        if target.is_empty() {
-            out.push(Error::required(path.child("devicePath"), ""));
-        }
-        if !paths.insert(target) {
-            out.push(Error::invalid(path.child("devicePath"), target, "must be unique"));
-        }
-        if target.split('/').any(|p| p == "..") {
-            out.push(Error::invalid(path.child("devicePath"), target, "can not contain backsteps ('..')"));
-        }
-        if mounted.contains(&name) {
-            out.push(Error::invalid(path.child("name"), name, "must not already exist in volumeMounts"));
-        }
-    }
-}
-
-/// The names of claims a pod declares.
-pub(super) fn claim_names(spec: &Value) -> Vec<&str> {
-    list(spec, "resourceClaims").iter().map(|c| text(c, "name")).collect()
-}
-
-/// The names of the volumes a pod declares.
-pub(super) fn volume_names(spec: &Value) -> BTreeSet<&str> {
-    list(spec, "volumes").iter().map(|v| text(v, "name")).collect()
 }
 
 /// Texts of a list, for messages about capabilities.

@@ -3,8 +3,10 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use crate::validation::names::{complain, config_key, env_var, qualified_name};
+use super::containers::Surroundings;
+use crate::validation::names::{complain, config_key, dns1123_subdomain, env_var, qualified_name};
 use crate::validation::tree::{get, has, list, text};
+use crate::validation::volume::local_path;
 
 const FIELDS: &[&str] = &[
     "metadata.name",
@@ -27,7 +29,7 @@ const RESOURCES: &[&str] = &[
 ];
 
 /// `env`.
-pub(super) fn env(container: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn env(container: &Value, around: &Surroundings<'_>, path: &Path, out: &mut Vec<Error>) {
     for (i, variable) in list(container, "env").iter().enumerate() {
         let path = path.index(i);
         let name = text(variable, "name");
@@ -36,11 +38,11 @@ pub(super) fn env(container: &Value, path: &Path, out: &mut Vec<Error>) {
         } else {
             complain(out, &path.child("name"), name, env_var(name));
         }
-        source(variable, &path.child("valueFrom"), out);
+        source(variable, around, &path.child("valueFrom"), out);
     }
 }
 
-fn source(variable: &Value, path: &Path, out: &mut Vec<Error>) {
+fn source(variable: &Value, around: &Surroundings<'_>, path: &Path, out: &mut Vec<Error>) {
     if !has(variable, "valueFrom") {
         return;
     }
@@ -59,12 +61,7 @@ fn source(variable: &Value, path: &Path, out: &mut Vec<Error>) {
         }
     }
     if has(from, "fileKeyRef") {
-        let (file, path) = (get(from, "fileKeyRef"), path.child("fileKeyRef"));
-        for key in ["key", "volumeName", "path"] {
-            if text(file, key).is_empty() {
-                out.push(Error::required(path.child(key), ""));
-            }
-        }
+        file_ref(get(from, "fileKeyRef"), around, &path.child("fileKeyRef"), out);
     }
     if count == 0 {
         let message =
@@ -78,12 +75,35 @@ fn source(variable: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 fn key_ref(reference: &Value, path: &Path, out: &mut Vec<Error>) {
-    if text(reference, "name").is_empty() {
-        out.push(Error::required(path.child("name"), ""));
-    }
+    let name = text(reference, "name");
+    complain(out, &path.child("name"), name, dns1123_subdomain(name));
     match text(reference, "key") {
         "" => out.push(Error::required(path.child("key"), "")),
         key => complain(out, &path.child("key"), key, config_key(key)),
+    }
+}
+
+/// A line of a file in a volume of the pod's own.
+fn file_ref(file: &Value, around: &Surroundings<'_>, path: &Path, out: &mut Vec<Error>) {
+    let (key, volume, target) = (text(file, "key"), text(file, "volumeName"), text(file, "path"));
+    if key.is_empty() {
+        out.push(Error::required(path.child("key"), ""));
+    } else {
+        complain(out, &path.child("key"), key, env_var(key));
+    }
+    match around.volumes.get(volume) {
+        _ if volume.is_empty() => out.push(Error::required(path.child("volumeName"), "")),
+        Some(v) if !has(v, "emptyDir") => {
+            let why = "referenced volume must be of type emptyDir";
+            out.push(Error::invalid(path.child("volumeName"), volume, why));
+        }
+        Some(_) => {}
+        None => out.push(Error::not_found(path.child("volumeName"), volume)),
+    }
+    if target.is_empty() {
+        out.push(Error::required(path.child("path"), ""));
+    } else {
+        local_path(target, &path.child("path"), out);
     }
 }
 
@@ -117,60 +137,54 @@ pub(in crate::validation) fn field_ref(reference: &Value, supported: &[&str], pa
 
 /// A reference to a container's resources.
 pub(in crate::validation) fn resource_ref(reference: &Value, in_volume: bool, path: &Path, out: &mut Vec<Error>) {
+    let resource = text(reference, "resource");
+    let huge = ["limits.hugepages-", "requests.hugepages-"].iter().any(|p| resource.starts_with(p));
     if in_volume && text(reference, "containerName").is_empty() {
         out.push(Error::required(path.child("containerName"), ""));
-    }
-    let resource = text(reference, "resource");
-    if resource.is_empty() {
+    } else if resource.is_empty() {
         out.push(Error::required(path.child("resource"), ""));
-    } else if !RESOURCES.contains(&resource)
-        && !resource.starts_with("limits.hugepages-")
-        && !resource.starts_with("requests.hugepages-")
-    {
+    } else if !RESOURCES.contains(&resource) && !huge {
         out.push(Error::not_supported(path.child("resource"), resource, RESOURCES));
     }
-    let divisor = get(reference, "divisor");
-    let shown = divisor.as_str().unwrap_or("0");
+    divisor(resource, get(reference, "divisor").as_str().unwrap_or("0"), &path.child("divisor"), out);
+}
+
+/// The unit a resource is counted in.
+fn divisor(resource: &str, shown: &str, path: &Path, out: &mut Vec<Error>) {
+    const BYTES: &str = "1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei";
     let what = resource.split_once('.').map_or("", |(_, w)| w);
-    let bytes = ["0", "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
-    match what {
-        "cpu" if !["0", "1", "1m"].contains(&shown) => {
-            let message = "only divisor's values 1m and 1 are supported with the cpu resource";
-            out.push(Error::invalid(path.child("divisor"), what, message));
-        }
-        "memory" if !bytes.contains(&shown) => {
-            let message = "only divisor's values 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported with the memory resource";
-            out.push(Error::invalid(path.child("divisor"), what, message));
-        }
-        "ephemeral-storage" if !bytes.contains(&shown) => {
-            let message = "only divisor's values 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported with the local ephemeral storage resource";
-            out.push(Error::invalid(path.child("divisor"), what, message));
-        }
-        _ => {}
+    let (units, name) = match what {
+        "cpu" => ("1m and 1", "cpu"),
+        "memory" => (BYTES, "memory"),
+        "ephemeral-storage" => (BYTES, "local ephemeral storage"),
+        other if other.starts_with("hugepages-") => (BYTES, "hugepages"),
+        _ => return,
+    };
+    let known = if what == "cpu" { matches!(shown, "1" | "1m") } else { units.split(", ").any(|u| u == shown) };
+    if shown != "0" && !known {
+        let why = format!("only divisor's values {units} are supported with the {name} resource");
+        out.push(Error::invalid(path, resource, &why));
     }
 }
 
 /// `envFrom`.
-pub(super) fn env_from(container: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn env_from(container: &Value, all: &Path, out: &mut Vec<Error>) {
     for (i, source) in list(container, "envFrom").iter().enumerate() {
-        let path = path.index(i);
+        let path = all.index(i);
         let prefix = text(source, "prefix");
         if !prefix.is_empty() {
             complain(out, &path.child("prefix"), prefix, env_var(prefix));
         }
         let mut count = 0;
-        for key in ["configMapRef", "secretRef"] {
-            if has(source, key) {
-                count += 1;
-                if text(get(source, key), "name").is_empty() {
-                    out.push(Error::required(path.child(key).child("name"), ""));
-                }
-            }
+        for key in ["configMapRef", "secretRef"].into_iter().filter(|k| has(source, k)) {
+            count += 1;
+            let name = text(get(source, key), "name");
+            complain(out, &path.child(key).child("name"), name, dns1123_subdomain(name));
         }
         if count == 0 {
-            out.push(Error::invalid(&path, "", "must specify one of: `configMapRef` or `secretRef`"));
+            out.push(Error::invalid(all, "", "must specify one of: `configMapRef` or `secretRef`"));
         } else if count > 1 {
-            out.push(Error::invalid(&path, "", "may not have more than one field specified at a time"));
+            out.push(Error::invalid(all, "", "may not have more than one field specified at a time"));
         }
     }
 }

@@ -3,7 +3,6 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use super::containers::choice;
 use crate::validation::names::{complain, not_negative, pattern, port_name, port_number};
 use crate::validation::tree::{get, has, int, list, text};
 
@@ -90,7 +89,10 @@ fn http(action: &Value, path: &Path, out: &mut Vec<Error>) {
         out.push(Error::required(path.child("path"), ""));
     }
     port(action, path, out);
-    choice(action, "scheme", &["HTTP", "HTTPS"], path, out);
+    let scheme = text(action, "scheme");
+    if !matches!(scheme, "HTTP" | "HTTPS") {
+        out.push(Error::not_supported(path.child("scheme"), scheme, &["HTTP", "HTTPS"]));
+    }
     for header in list(action, "httpHeaders") {
         let name = text(header, "name");
         if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {

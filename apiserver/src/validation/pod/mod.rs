@@ -1,12 +1,17 @@
 //! Pods and pod templates.
 
+mod annotations;
 pub(super) mod containers;
 mod environment;
 pub(super) mod handlers;
+mod mounts;
 pub(super) mod placement;
+pub(super) mod resize;
 pub(super) mod resources;
 mod security;
+pub(super) mod status;
 pub(super) mod update;
+mod windows;
 
 use std::collections::BTreeSet;
 
@@ -14,16 +19,53 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::meta;
-use super::names::{between, complain, dns1123_label, dns1123_subdomain, ip};
-use super::tree::{get, has, int, list, text, texts};
+use super::names::{between, complain, dns1123_label, dns1123_subdomain, ip, pattern, too_long};
+use super::tree::{flag, get, has, int, list, text, texts};
 use super::volume;
 pub(super) use environment::{field_ref, resource_ref};
 
 /// A new pod.
 pub(super) fn create(pod: &Value, out: &mut Vec<Error>) {
-    spec(get(pod, "spec"), &Path::new("spec"), out);
+    whole(pod, out);
+    let path = Path::new("spec");
     if !list(get(pod, "spec"), "ephemeralContainers").is_empty() {
-        out.push(Error::forbidden(Path::of(&["spec", "ephemeralContainers"]), "cannot be set on create"));
+        out.push(Error::forbidden(path.child("ephemeralContainers"), "cannot be set on create"));
+    }
+    annotations::fields_match(pod, &path, out);
+}
+
+/// A pod as such, new or changed.
+fn whole(pod: &Value, out: &mut Vec<Error>) {
+    let (inner, path) = (get(pod, "spec"), Path::new("spec"));
+    let name = text(get(pod, "metadata"), "name");
+    annotations::check(get(pod, "metadata"), inner, &Path::of(&["metadata", "annotations"]), out);
+    spec(inner, if name.is_empty() { text(get(pod, "metadata"), "generateName") } else { name }, &path, out);
+    if text(inner, "serviceAccountName").is_empty() {
+        tokens_need_account(inner, &path.child("volumes"), out);
+    }
+    if !text(inner, "nodeName").is_empty() && !list(inner, "schedulingGates").is_empty() {
+        let why = "cannot be set until all schedulingGates have been cleared";
+        out.push(Error::forbidden(path.child("nodeName"), why));
+    }
+    for kind in ["containers", "initContainers", "ephemeralContainers"] {
+        for (i, container) in list(inner, kind).iter().enumerate() {
+            let image = text(container, "image");
+            if image.trim() != image {
+                let path = path.child(kind).index(i).child("image");
+                out.push(Error::invalid(path, image, "must not have leading or trailing whitespace"));
+            }
+        }
+    }
+}
+
+fn tokens_need_account(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    for (i, volume) in list(spec, "volumes").iter().enumerate() {
+        for (j, source) in list(get(volume, "projected"), "sources").iter().enumerate() {
+            if has(source, "serviceAccountToken") {
+                let path = path.index(i).child("projected").child("sources").index(j).child("serviceAccountToken");
+                out.push(Error::forbidden(path, "must not be specified when serviceAccountName is not set"));
+            }
+        }
     }
 }
 
@@ -34,44 +76,74 @@ pub(super) fn template_object(object: &Value, out: &mut Vec<Error>) {
 
 /// The template inside a workload.
 pub(super) fn template(template: &Value, path: &Path, out: &mut Vec<Error>) {
-    let metadata = get(template, "metadata");
+    let (metadata, inner) = (get(template, "metadata"), get(template, "spec"));
     meta::labels(metadata, "labels", &path.child("labels"), out);
     meta::annotations(metadata, &path.child("annotations"), out);
-    let inner = get(template, "spec");
-    spec(inner, &path.child("spec"), out);
+    annotations::check(metadata, inner, &path.child("annotations"), out);
+    spec(inner, "", &path.child("spec"), out);
     if !list(inner, "ephemeralContainers").is_empty() {
         let path = path.child("spec").child("ephemeralContainers");
         out.push(Error::forbidden(path, "ephemeral containers not allowed in pod template"));
     }
 }
 
-/// A pod's spec.
-pub(super) fn spec(spec: &Value, path: &Path, out: &mut Vec<Error>) {
-    volume::volumes(spec, &path.child("volumes"), out);
+/// A pod's spec; a template's is of a pod without a name.
+fn spec(spec: &Value, pod: &str, path: &Path, out: &mut Vec<Error>) {
+    if !has(spec, "terminationGracePeriodSeconds") {
+        out.push(Error::required(path.child("terminationGracePeriodSeconds"), ""));
+    }
+    let volumes = volume::volumes(spec, pod, &path.child("volumes"), out);
     claims(spec, &path.child("resourceClaims"), out);
-    let around = containers::Surroundings {
-        volumes: containers::volume_names(spec),
-        claims: containers::claim_names(spec),
-        grace: int(spec, "terminationGracePeriodSeconds").unwrap_or(30),
-    };
+    let around = containers::Surroundings::of(spec, volumes);
     containers::regular(spec, &around, &path.child("containers"), out);
     containers::init(spec, &around, &path.child("initContainers"), out);
     containers::ephemeral(spec, &around, &path.child("ephemeralContainers"), out);
+    resources::of_pod(spec, &path.child("resources"), out);
+    security::host_network(spec, !pod.is_empty(), path, out);
     containers::choice(spec, "restartPolicy", &["Always", "OnFailure", "Never"], path, out);
     containers::choice(spec, "dnsPolicy", &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"], path, out);
     meta::labels(spec, "nodeSelector", &path.child("nodeSelector"), out);
     security::pod(spec, path, out);
+    for (i, reference) in list(spec, "imagePullSecrets").iter().enumerate() {
+        if text(reference, "name").is_empty() {
+            out.push(Error::required(path.child("imagePullSecrets").index(i).child("name"), ""));
+        }
+    }
     placement::affinity(spec, &path.child("affinity"), out);
     dns_config(spec, &path.child("dnsConfig"), out);
     placement::gates(spec, path, out);
     placement::spread(spec, &path.child("topologySpreadConstraints"), out);
-    let account = text(spec, "serviceAccountName");
-    if !account.is_empty() {
-        complain(out, &path.child("serviceAccountName"), account, dns1123_subdomain(account));
+    windows::host_processes(spec, path, out);
+    security::host_users(spec, path, out);
+    names(spec, path, out);
+    placement::tolerations(spec, &path.child("tolerations"), out);
+    for (i, alias) in list(spec, "hostAliases").iter().enumerate() {
+        let path = path.child("hostAliases").index(i);
+        ip(out, &path.child("ip"), text(alias, "ip"));
+        for (j, name) in texts(alias, "hostnames").iter().enumerate() {
+            complain(out, &path.child("hostnames").index(j), name, dns1123_subdomain(name));
+        }
     }
-    let node = text(spec, "nodeName");
-    if !node.is_empty() {
-        complain(out, &path.child("nodeName"), node, dns1123_subdomain(node));
+    for key in ["priorityClassName", "runtimeClassName"] {
+        let name = text(spec, key);
+        if !name.is_empty() || (key == "runtimeClassName" && has(spec, key)) {
+            complain(out, &path.child(key), name, dns1123_subdomain(name));
+        }
+    }
+    if has(spec, "preemptionPolicy") {
+        containers::choice(spec, "preemptionPolicy", &["PreemptLowerPriority", "Never"], path, out);
+    }
+    resources::overhead(spec, "overhead", &path.child("overhead"), out);
+    windows::operating_system(spec, path, out);
+}
+
+/// Names of things the pod runs with, and how long it may.
+fn names(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    for key in ["serviceAccountName", "nodeName"] {
+        let name = text(spec, key);
+        if !name.is_empty() {
+            complain(out, &path.child(key), name, dns1123_subdomain(name));
+        }
     }
     let longest = i64::from(i32::MAX);
     if let Some(seconds) = int(spec, "activeDeadlineSeconds").filter(|s| !(1..=longest).contains(s)) {
@@ -84,42 +156,24 @@ pub(super) fn spec(spec: &Value, path: &Path, out: &mut Vec<Error>) {
             complain(out, &path.child(key), name, dns1123_label(name));
         }
     }
-    placement::tolerations(spec, &path.child("tolerations"), out);
-    for (i, alias) in list(spec, "hostAliases").iter().enumerate() {
-        let path = path.child("hostAliases").index(i);
-        ip(out, &path.child("ip"), text(alias, "ip"));
-        for (j, name) in texts(alias, "hostnames").iter().enumerate() {
-            complain(out, &path.child("hostnames").index(j), name, dns1123_subdomain(name));
-        }
+    if has(spec, "hostnameOverride") {
+        host_name(spec, &path.child("hostnameOverride"), out);
     }
-    for key in ["priorityClassName", "runtimeClassName"] {
-        let name = text(spec, key);
-        if !name.is_empty() {
-            complain(out, &path.child(key), name, dns1123_subdomain(name));
-        }
-    }
-    let policy = text(spec, "preemptionPolicy");
-    if !matches!(policy, "" | "PreemptLowerPriority" | "Never") {
-        let supported = ["PreemptLowerPriority", "Never"];
-        out.push(Error::not_supported(path.child("preemptionPolicy"), policy, &supported));
-    }
-    for (name, value) in super::tree::entries(spec, "overhead") {
-        let path = path.child("overhead").key(name);
-        resources::resource_name(name, &path, out);
-        resources::amount(name, value, &path, out);
-    }
-    operating_system(spec, path, out);
 }
 
-fn operating_system(spec: &Value, path: &Path, out: &mut Vec<Error>) {
-    if !has(spec, "os") {
-        return;
+/// The name inside the pod, whatever the cluster calls it.
+fn host_name(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    const MAX: usize = 64;
+    let name = text(spec, "hostnameOverride");
+    if name.len() > MAX {
+        out.push(Error::too_long(path, MAX));
     }
-    let path = path.child("os").child("name");
-    match text(get(spec, "os"), "name") {
-        "" => out.push(Error::required(path, "cannot be empty")),
-        "linux" | "windows" => {}
-        other => out.push(Error::not_supported(path, other, &["linux", "windows"])),
+    complain(out, path, name, dns1123_subdomain(name));
+    if flag(spec, "hostNetwork") {
+        out.push(Error::forbidden(path, "may not be specified when hostNetwork is true"));
+    }
+    if flag(spec, "setHostnameAsFQDN") {
+        out.push(Error::forbidden(path, "may not be specified when setHostnameAsFQDN is true"));
     }
 }
 
@@ -146,6 +200,10 @@ fn claims(spec: &Value, path: &Path, out: &mut Vec<Error>) {
             }
             _ => {}
         }
+        for key in ["resourceClaimName", "resourceClaimTemplateName"].into_iter().filter(|k| has(claim, k)) {
+            let name = text(claim, key);
+            complain(out, &path.child(key), name, dns1123_subdomain(name));
+        }
     }
 }
 
@@ -155,9 +213,12 @@ fn dns_config(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     if text(spec, "dnsPolicy") == "None" {
         if config.is_null() {
             out.push(Error::required(path, "must provide `dnsConfig` when `dnsPolicy` is None"));
-        } else if servers.is_empty() {
+            return;
+        }
+        if servers.is_empty() {
             let message = "must provide at least one DNS nameserver when `dnsPolicy` is None";
             out.push(Error::required(path.child("nameservers"), message));
+            return;
         }
     }
     if servers.len() > 3 {
@@ -177,16 +238,34 @@ fn dns_config(spec: &Value, path: &Path, out: &mut Vec<Error>) {
         let message = "must not have more than 2048 characters (including spaces) in the search list";
         out.push(Error::invalid(&searches_path, value, message));
     }
-    for (i, search) in searches.iter().enumerate() {
-        // A lone or trailing dot and underscores are what resolvers accept.
-        let name = search.strip_suffix('.').unwrap_or(search).replace('_', "-");
-        if *search != "." {
-            complain(out, &searches_path.index(i), search, dns1123_subdomain(name.trim_matches('-')));
-        }
+    for (i, search) in searches.iter().enumerate().filter(|(_, s)| **s != ".") {
+        let search = search.strip_suffix('.').unwrap_or(search);
+        complain(out, &searches_path.index(i), search, search_path(search));
     }
     for (i, option) in list(config, "options").iter().enumerate() {
         if text(option, "name").is_empty() {
             out.push(Error::required(path.child("options").index(i), "must not be empty"));
         }
     }
+}
+
+/// Complaints about a domain to search; resolvers accept underscores in it.
+fn search_path(search: &str) -> Vec<String> {
+    let mut out = Vec::new();
+    if search.len() > 253 {
+        out.push(too_long(253));
+    }
+    let label = |part: &str| {
+        let lower = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+        let bytes = part.as_bytes();
+        bytes.first().is_some_and(|b| lower(b) || *b == b'_')
+            && bytes.last().is_some_and(lower)
+            && bytes.iter().all(|b| lower(b) || b"-_".contains(b))
+    };
+    if !search.split('.').all(label) {
+        let message = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
+        let regex = "[a-z0-9_]([-_a-z0-9]*[a-z0-9])?(\\.[a-z0-9_]([-_a-z0-9]*[a-z0-9])?)*";
+        out.push(pattern(message, regex, &["example.com"]));
+    }
+    out
 }

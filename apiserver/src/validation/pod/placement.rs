@@ -18,14 +18,11 @@ pub(in crate::validation) fn tolerations(spec: &Value, path: &Path, out: &mut Ve
         let (key, operator, effect) =
             (text(toleration, "key"), text(toleration, "operator"), text(toleration, "effect"));
         let value = text(toleration, "value");
-        if key.is_empty() {
-            if operator != "Exists" {
-                let message =
-                    "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
-                out.push(Error::invalid(path.child("operator"), operator, message));
-            }
-        } else {
+        if !key.is_empty() {
             complain(out, &path.child("key"), key, label_key(key));
+        } else if operator != "Exists" {
+            let message = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
+            out.push(Error::invalid(path.child("operator"), operator, message));
         }
         if has(toleration, "tolerationSeconds") && effect != "NoExecute" {
             let message = "effect must be 'NoExecute' when `tolerationSeconds` is set";
@@ -40,7 +37,7 @@ pub(in crate::validation) fn tolerations(spec: &Value, path: &Path, out: &mut Ve
             }
             "Exists" if !value.is_empty() => {
                 let message = "value must be empty when `operator` is 'Exists'";
-                out.push(Error::invalid(path.child("operator"), toleration.clone(), message));
+                out.push(Error::invalid(path.child("operator"), value, message));
             }
             "Exists" => {}
             other => out.push(Error::not_supported(path.child("operator"), other, &["Equal", "Exists"])),
@@ -69,7 +66,7 @@ pub(super) fn affinity(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     for (i, term) in list(node, "preferredDuringSchedulingIgnoredDuringExecution").iter().enumerate() {
         let path = node_path.child("preferredDuringSchedulingIgnoredDuringExecution").index(i);
         weight(term, &path, out);
-        node_selector_term(get(term, "preference"), &path.child("preference"), out);
+        node_selector_term(get(term, "preference"), false, &path.child("preference"), out);
     }
     for key in ["podAffinity", "podAntiAffinity"] {
         let (pod, path) = (get(affinity, key), path.child(key));
@@ -97,34 +94,63 @@ fn pod_term(term: &Value, path: &Path, out: &mut Vec<Error>) {
     for namespace in texts(term, "namespaces") {
         complain(out, &path.child("namespace"), namespace, dns1123_label(namespace));
     }
-    topology_key(term, path, out);
+    let (same, other) = ("matchLabelKeys", "mismatchLabelKeys");
+    for key in [same, other] {
+        label_keys(term, key, path, out);
+    }
+    let differing = texts(term, other);
+    for (i, key) in texts(term, same).iter().enumerate().filter(|(_, k)| differing.contains(k)) {
+        let why = "exists in both matchLabelKeys and mismatchLabelKeys";
+        out.push(Error::invalid(path.child(same).index(i), *key, why));
+    }
+    let key = text(term, "topologyKey");
+    if key.is_empty() {
+        out.push(Error::required(path.child("topologyKey"), "can not be empty"));
+    }
+    complain(out, &path.child("topologyKey"), key, label_key(key));
 }
 
-fn topology_key(holder: &Value, path: &Path, out: &mut Vec<Error>) {
-    match text(holder, "topologyKey") {
-        "" => out.push(Error::required(path.child("topologyKey"), "can not be empty")),
-        key => complain(out, &path.child("topologyKey"), key, label_key(key)),
+/// Keys of labels that pods have to share, or may not; they come on top of a selector.
+fn label_keys(holder: &Value, field: &str, path: &Path, out: &mut Vec<Error>) {
+    let (keys, selector, path) = (texts(holder, field), get(holder, "labelSelector"), path.child(field));
+    if keys.is_empty() {
+        return;
+    }
+    if selector.is_null() {
+        out.push(Error::forbidden(&path, "must not be specified when labelSelector is not set"));
+    }
+    for (i, key) in keys.iter().enumerate() {
+        complain(out, &path.index(i), key, label_key(key));
+        // Once is where the key was merged into the selector.
+        let chosen = usize::from(has(get(selector, "matchLabels"), key))
+            + list(selector, "matchExpressions").iter().filter(|r| text(r, "key") == *key).count();
+        if field == "matchLabelKeys" && chosen > 1 {
+            out.push(Error::invalid(path.index(i), *key, "exists in both matchLabelKeys and labelSelector"));
+        }
     }
 }
 
 /// `topologySpreadConstraints`.
 pub(super) fn spread(spec: &Value, path: &Path, out: &mut Vec<Error>) {
-    let mut pairs = BTreeSet::new();
-    for (i, constraint) in list(spec, "topologySpreadConstraints").iter().enumerate() {
+    let all = list(spec, "topologySpreadConstraints");
+    let pair = |c: &Value| format!("{{{}, {}}}", text(c, "topologyKey"), text(c, "whenUnsatisfiable"));
+    for (i, constraint) in all.iter().enumerate() {
         let path = path.index(i);
         let skew = int(constraint, "maxSkew").unwrap_or_default();
         if skew <= 0 {
             out.push(Error::invalid(path.child("maxSkew"), skew, "must be greater than zero"));
         }
-        topology_key(constraint, &path, out);
+        if text(constraint, "topologyKey").is_empty() {
+            out.push(Error::required(path.child("topologyKey"), "can not be empty"));
+        }
         let action = text(constraint, "whenUnsatisfiable");
         if !matches!(action, "DoNotSchedule" | "ScheduleAnyway") {
             let supported = ["DoNotSchedule", "ScheduleAnyway"];
             out.push(Error::not_supported(path.child("whenUnsatisfiable"), action, &supported));
         }
-        let pair = format!("{{{}, {action}}}", text(constraint, "topologyKey"));
-        if !pairs.insert(pair.clone()) {
-            out.push(Error::duplicate(path.child("{topologyKey, whenUnsatisfiable}"), pair));
+        let this = pair(constraint);
+        if all[i + 1..].iter().any(|c| pair(c) == this) {
+            out.push(Error::duplicate(path.child("{topologyKey, whenUnsatisfiable}"), this));
         }
         if let Some(domains) = int(constraint, "minDomains") {
             let path = path.child("minDomains");
@@ -138,10 +164,11 @@ pub(super) fn spread(spec: &Value, path: &Path, out: &mut Vec<Error>) {
         }
         for key in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
             let policy = text(constraint, key);
-            if !matches!(policy, "" | "Honor" | "Ignore") {
+            if has(constraint, key) && !matches!(policy, "Honor" | "Ignore") {
                 out.push(Error::not_supported(path.child(key), policy, &["Honor", "Ignore"]));
             }
         }
+        label_keys(constraint, "matchLabelKeys", &path, out);
         label_selector(get(constraint, "labelSelector"), &path.child("labelSelector"), out);
     }
 }
@@ -156,11 +183,7 @@ pub(super) fn gates(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     for (i, gate) in list(spec, "schedulingGates").iter().enumerate() {
         let path = path.child("schedulingGates").index(i);
         let name = text(gate, "name");
-        if name.is_empty() {
-            out.push(Error::required(&path, "must not be empty"));
-        } else {
-            complain(out, &path, name, qualified_name(name));
-        }
+        complain(out, &path, name, qualified_name(name));
         if !seen.insert(name) {
             out.push(Error::duplicate(&path, name));
         }

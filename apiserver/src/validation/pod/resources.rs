@@ -3,10 +3,11 @@
 use std::cmp::Ordering;
 
 use proto::Value;
+use proto::quantity::Quantity;
 use shared::status::field::{Error, Path};
 
-use crate::validation::names::{complain, qualified_name};
-use crate::validation::tree::{entries, get, list, quantity, text};
+use crate::validation::names::{complain, dns1123_label, qualified_name};
+use crate::validation::tree::{at, entries, get, list, quantity, text};
 
 /// Resource names without a domain that exist at all.
 pub(in crate::validation) const STANDARD: &[&str] = &[
@@ -63,7 +64,8 @@ pub(in crate::validation) fn resource_name(name: &str, path: &Path, out: &mut Ve
     }
 }
 
-fn container_resource_name(name: &str, path: &Path, out: &mut Vec<Error>) {
+/// A resource name in a container.
+pub(in crate::validation) fn container_resource_name(name: &str, path: &Path, out: &mut Vec<Error>) {
     resource_name(name, path, out);
     if name.contains('/') {
         if !is_native(name) && !is_extended(name) {
@@ -96,8 +98,35 @@ pub(in crate::validation) fn amount(name: &str, value: &Value, path: &Path, out:
     }
 }
 
+/// What a sandbox costs: amounts judged like the limits of a container.
+pub(in crate::validation) fn overhead(holder: &Value, key: &str, path: &Path, out: &mut Vec<Error>) {
+    let path = path.child("limits");
+    for (name, value) in entries(holder, key) {
+        let path = path.key(name);
+        container_resource_name(name, &path, out);
+        listed(name, value, &path, out);
+    }
+}
+
+/// An amount in a list of limits or requests.
+fn listed(name: &str, value: &Value, path: &Path, out: &mut Vec<Error>) {
+    amount(name, value, path, out);
+    if let Some(page) = name.strip_prefix("hugepages-").and_then(|size| Quantity::parse(size).ok()) {
+        let (wanted, page) = (quantity(value), page.value());
+        if page <= 0 || wanted.sign() < 0 || wanted.value() % page != 0 {
+            let why = format!("{wanted} is not positive integer multiple of {name}");
+            out.push(Error::invalid(path, wanted.to_string(), &why));
+        }
+    }
+}
+
 /// `resources` of a container.
 pub(in crate::validation) fn requirements(value: &Value, claims: &[&str], path: &Path, out: &mut Vec<Error>) {
+    lists(value, container_resource_name, path, out);
+    claims_of(value, claims, &path.child("claims"), out);
+}
+
+fn lists(value: &Value, name_rule: fn(&str, &Path, &mut Vec<Error>), path: &Path, out: &mut Vec<Error>) {
     let (limits_path, requests_path) = (path.child("limits"), path.child("requests"));
     let (mut huge, mut compute) = (false, false);
     let mut note = |name: &str| {
@@ -106,14 +135,14 @@ pub(in crate::validation) fn requirements(value: &Value, claims: &[&str], path: 
     };
     for (name, value) in entries(value, "limits") {
         let path = limits_path.key(name);
-        container_resource_name(name, &path, out);
-        amount(name, value, &path, out);
+        name_rule(name, &path, out);
+        listed(name, value, &path, out);
         note(name);
     }
     for (name, wanted) in entries(value, "requests") {
         let path = requests_path.key(name);
-        container_resource_name(name, &path, out);
-        amount(name, wanted, &path, out);
+        name_rule(name, &path, out);
+        listed(name, wanted, &path, out);
         note(name);
         let limit = get(get(value, "limits"), name);
         if limit.is_null() {
@@ -135,22 +164,89 @@ pub(in crate::validation) fn requirements(value: &Value, claims: &[&str], path: 
     if huge && !compute {
         out.push(Error::forbidden(path, "HugePages require cpu or memory"));
     }
+}
+
+fn claims_of(value: &Value, known: &[&str], path: &Path, out: &mut Vec<Error>) {
     let mut seen: Vec<(&str, &str)> = Vec::new();
     for (i, claim) in list(value, "claims").iter().enumerate() {
-        let path = path.child("claims").index(i);
-        let name = text(claim, "name");
+        let (path, name, request) = (path.index(i), text(claim, "name"), text(claim, "request"));
         if name.is_empty() {
             out.push(Error::required(&path, ""));
             continue;
         }
-        let key = (name, text(claim, "request"));
-        if seen.contains(&key) {
-            out.push(Error::duplicate(&path, name));
-        } else if !claims.contains(&name) {
+        if seen.iter().any(|(n, r)| *n == name && (r.is_empty() || request.is_empty() || *r == request)) {
+            let shown = if request.is_empty() { name.to_owned() } else { format!("{name}/{request}") };
+            out.push(Error::duplicate(&path, shown));
+        }
+        seen.push((name, request));
+        if !request.is_empty() {
+            complain(out, &path.child("request"), request, dns1123_label(request));
+        }
+        if !known.contains(&name) {
             let mut error = Error::not_found(&path, name);
-            error.detail = "must be one of the names in pod.spec.resourceClaims".to_owned();
+            error.detail = match known {
+                [] => "must be one of the names in pod.spec.resourceClaims which is empty".to_owned(),
+                known => format!("must be one of the names in pod.spec.resourceClaims: {}", known.join(", ")),
+            };
             out.push(error);
         }
-        seen.push(key);
     }
+}
+
+fn pod_resource_name(name: &str, path: &Path, out: &mut Vec<Error>) {
+    let before = out.len();
+    resource_name(name, path, out);
+    if out.len() == before && !matches!(name, "cpu" | "memory") && !is_huge_pages(name) {
+        out.push(Error::not_supported(path, name, &["cpu", "memory"]));
+    }
+}
+
+/// `resources` of a pod as a whole, within which its containers have to stay.
+pub(super) fn of_pod(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    let resources = get(spec, "resources");
+    if resources.is_null() {
+        return;
+    }
+    if !list(resources, "claims").is_empty() {
+        out.push(Error::forbidden(path.child("claims"), "claims cannot be set for Resources at pod-level"));
+    }
+    lists(resources, pod_resource_name, path, out);
+    for (name, most) in entries(resources, "requests") {
+        let (sum, most) = (requested(spec, name), quantity(most));
+        if sum > most {
+            let why = format!("must be greater than or equal to aggregate container requests of {sum}");
+            out.push(Error::invalid(path.child("requests").key(name), most.to_string(), &why));
+        }
+    }
+    for (i, container) in list(spec, "containers").iter().enumerate() {
+        for (name, limit) in entries(get(container, "resources"), "limits") {
+            let most = get(get(resources, "limits"), name);
+            let (limit, path) = (quantity(limit), path.child("containers").index(i).key(name).child("limits"));
+            if !most.is_null() && limit > quantity(most) {
+                let why = format!("must be less than or equal to pod limits of {}", quantity(most));
+                out.push(Error::invalid(path, limit.to_string(), &why));
+            }
+        }
+    }
+}
+
+/// The most that containers ask for at a time: those that keep running together, or one that runs before.
+fn requested(spec: &Value, name: &str) -> Quantity {
+    let of = |c: &Value| quantity(at(c, &["resources", "requests", name]));
+    let (mut lasting, mut most) = (Quantity::default(), Quantity::default());
+    for container in list(spec, "initContainers") {
+        if text(container, "restartPolicy") == "Always" {
+            lasting.add(&of(container));
+            continue;
+        }
+        let mut now = lasting.clone();
+        now.add(&of(container));
+        if now > most {
+            most = now;
+        }
+    }
+    for container in list(spec, "containers") {
+        lasting.add(&of(container));
+    }
+    if lasting > most { lasting } else { most }
 }

@@ -6,10 +6,13 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::containers::capabilities;
+use super::windows;
 use crate::validation::names::between;
 use crate::validation::tree::{flag, get, has, int, list, text};
+use crate::validation::volume::descending_path;
 
 const MAX_ID: i64 = 2_147_483_647;
+const MAX_PROFILE: usize = 4095;
 
 fn id(holder: &Value, key: &str, path: &Path, out: &mut Vec<Error>) {
     if let Some(value) = int(holder, key).filter(|v| !(0..=MAX_ID).contains(v)) {
@@ -18,12 +21,15 @@ fn id(holder: &Value, key: &str, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// A container's context; null is fine.
-pub(super) fn container(context: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn container(context: &Value, host_users: bool, path: &Path, out: &mut Vec<Error>) {
     id(context, "runAsUser", path, out);
     id(context, "runAsGroup", path, out);
     let mount = text(context, "procMount");
-    if !matches!(mount, "" | "Default" | "Unmasked") {
+    if has(context, "procMount") && !matches!(mount, "Default" | "Unmasked") {
         out.push(Error::not_supported(path.child("procMount"), mount, &["Default", "Unmasked"]));
+    }
+    if mount == "Unmasked" && host_users {
+        out.push(Error::invalid(path.child("procMount"), mount, "`hostUsers` must be false to use `Unmasked`"));
     }
     seccomp(get(context, "seccompProfile"), &path.child("seccompProfile"), out);
     if get(context, "allowPrivilegeEscalation") == &Value::Bool(false) {
@@ -36,33 +42,33 @@ pub(super) fn container(context: &Value, path: &Path, out: &mut Vec<Error>) {
             out.push(Error::invalid(path, context.clone(), message));
         }
     }
+    windows::options(get(context, "windowsOptions"), &path.child("windowsOptions"), out);
     app_armor(get(context, "appArmorProfile"), &path.child("appArmorProfile"), out);
 }
+
+const PROFILES: [&str; 3] = ["Localhost", "RuntimeDefault", "Unconfined"];
 
 fn seccomp(profile: &Value, path: &Path, out: &mut Vec<Error>) {
     if profile.is_null() {
         return;
     }
-    let local = text(profile, "localhostProfile");
-    match text(profile, "type") {
-        "Localhost" if local.is_empty() => {
-            out.push(Error::required(path.child("localhostProfile"), "must be set when seccomp type is Localhost"));
+    let kind = text(profile, "type");
+    if kind.is_empty() {
+        out.push(Error::required(path.child("type"), "type is required when seccompProfile is set"));
+    } else if !PROFILES.contains(&kind) {
+        out.push(Error::not_supported(path.child("type"), kind, &PROFILES));
+    }
+    let path = path.child("localhostProfile");
+    match (kind, has(profile, "localhostProfile")) {
+        ("Localhost", false) => {
+            out.push(Error::required(path, "must be set when seccomp type is Localhost"));
         }
-        "Localhost" => crate::validation::volume::descending_path(local, &path.child("localhostProfile"), out),
-        kind => {
-            if has(profile, "localhostProfile") {
-                let message = "can only be set when seccomp type is Localhost";
-                out.push(Error::invalid(path.child("localhostProfile"), local, message));
-            }
-            match kind {
-                "RuntimeDefault" | "Unconfined" => {}
-                "" => out.push(Error::required(path.child("type"), "type is required when seccompProfile is set")),
-                other => {
-                    let supported = ["Localhost", "RuntimeDefault", "Unconfined"];
-                    out.push(Error::not_supported(path.child("type"), other, &supported));
-                }
-            }
+        ("Localhost", true) => descending_path(text(profile, "localhostProfile"), &path, out),
+        (_, true) => {
+            let why = "can only be set when seccomp type is Localhost";
+            out.push(Error::invalid(path, profile.clone(), why));
         }
+        (_, false) => {}
     }
 }
 
@@ -70,42 +76,35 @@ fn app_armor(profile: &Value, path: &Path, out: &mut Vec<Error>) {
     if profile.is_null() {
         return;
     }
-    let local = text(profile, "localhostProfile");
-    match text(profile, "type") {
+    let (kind, local) = (text(profile, "type"), text(profile, "localhostProfile"));
+    let (type_path, path) = (path.child("type"), path.child("localhostProfile"));
+    match kind {
+        "Localhost" if !has(profile, "localhostProfile") => {
+            out.push(Error::required(path, "must be set when AppArmor type is Localhost"));
+        }
         "Localhost" => {
-            if local.trim().is_empty() {
-                out.push(Error::required(
-                    path.child("localhostProfile"),
-                    "must be set when AppArmor type is Localhost",
-                ));
-            } else if local.trim() != local {
-                let message = "must not be padded with whitespace";
-                out.push(Error::invalid(path.child("localhostProfile"), local, message));
+            if local.trim() != local {
+                out.push(Error::invalid(&path, local, "must not be padded with whitespace"));
+            } else if local.is_empty() {
+                out.push(Error::required(&path, "must be set when AppArmor type is Localhost"));
+            }
+            if local.len() > MAX_PROFILE {
+                out.push(Error::too_long(path, MAX_PROFILE));
             }
         }
-        kind => {
+        "RuntimeDefault" | "Unconfined" => {
             if has(profile, "localhostProfile") {
-                let message = "can only be set when AppArmor type is Localhost";
-                out.push(Error::invalid(path.child("localhostProfile"), local, message));
-            }
-            match kind {
-                "RuntimeDefault" | "Unconfined" => {}
-                "" => out.push(Error::required(path.child("type"), "type is required when appArmorProfile is set")),
-                other => {
-                    let supported = ["Localhost", "RuntimeDefault", "Unconfined"];
-                    out.push(Error::not_supported(path.child("type"), other, &supported));
-                }
+                out.push(Error::invalid(path, local, "can only be set when AppArmor type is Localhost"));
             }
         }
+        "" => out.push(Error::required(type_path, "type is required when appArmorProfile is set")),
+        other => out.push(Error::not_supported(type_path, other, &PROFILES)),
     }
 }
 
 /// The pod's context, with what lives beside it in the spec.
 pub(super) fn pod(spec: &Value, spec_path: &Path, out: &mut Vec<Error>) {
     let (context, path) = (get(spec, "securityContext"), spec_path.child("securityContext"));
-    if flag(spec, "hostNetwork") {
-        host_network(spec, spec_path, out);
-    }
     id(context, "fsGroup", &path, out);
     id(context, "runAsUser", &path, out);
     id(context, "runAsGroup", &path, out);
@@ -118,31 +117,53 @@ pub(super) fn pod(spec: &Value, spec_path: &Path, out: &mut Vec<Error>) {
         let message = "ShareProcessNamespace and HostPID cannot both be enabled";
         out.push(Error::invalid(path.child("shareProcessNamespace"), true, message));
     }
-    sysctls(context, &path.child("sysctls"), out);
-    let policy = text(context, "fsGroupChangePolicy");
-    if !matches!(policy, "" | "OnRootMismatch" | "Always") {
-        out.push(Error::not_supported(path.child("fsGroupChangePolicy"), policy, &["Always", "OnRootMismatch"]));
-    }
+    sysctls(spec, context, &path.child("sysctls"), out);
+    one_of(context, "fsGroupChangePolicy", &["Always", "OnRootMismatch"], &path, out);
     seccomp(get(context, "seccompProfile"), &path.child("seccompProfile"), out);
+    windows::options(get(context, "windowsOptions"), &path.child("windowsOptions"), out);
     app_armor(get(context, "appArmorProfile"), &path.child("appArmorProfile"), out);
+    one_of(context, "supplementalGroupsPolicy", &["Merge", "Strict"], &path, out);
+    one_of(context, "seLinuxChangePolicy", &["MountOption", "Recursive"], &path, out);
 }
 
-fn host_network(spec: &Value, path: &Path, out: &mut Vec<Error>) {
-    for key in ["containers", "initContainers"] {
-        for (i, container) in list(spec, key).iter().enumerate() {
-            for (j, port) in list(container, "ports").iter().enumerate() {
-                // Defaults fill it in for pods; templates may leave it out.
-                let host = int(port, "hostPort").unwrap_or_default();
-                if host != 0 && host != int(port, "containerPort").unwrap_or_default() {
-                    let path = path.child(key).index(i).child("ports").index(j).child("hostPort");
-                    out.push(Error::invalid(path, host, "must match `containerPort` when `hostNetwork` is true"));
-                }
+/// A text that may be left out, with few allowed values.
+fn one_of(holder: &Value, key: &str, allowed: &[&str], path: &Path, out: &mut Vec<Error>) {
+    let value = text(holder, key);
+    if has(holder, key) && !allowed.contains(&value) {
+        out.push(Error::not_supported(path.child(key), value, allowed));
+    }
+}
+
+/// On the host's network, containers use the ports they say; `defaulted` where those left out are filled in.
+pub(super) fn host_network(spec: &Value, defaulted: bool, path: &Path, out: &mut Vec<Error>) {
+    if !flag(spec, "hostNetwork") {
+        return;
+    }
+    for (i, container) in list(spec, "containers").iter().enumerate() {
+        for (j, port) in list(container, "ports").iter().enumerate() {
+            let number = |key: &str| int(port, key).unwrap_or_default();
+            let host = number("hostPort");
+            if host != number("containerPort") && (defaulted || host != 0) {
+                let path = path.child("containers").index(i).child("ports").index(j).child("hostPort");
+                out.push(Error::invalid(path, host, "must match `containerPort` when `hostNetwork` is true"));
             }
         }
     }
 }
 
-fn sysctls(context: &Value, path: &Path, out: &mut Vec<Error>) {
+/// Users of the pod that are not those of the host need namespaces of their own.
+pub(super) fn host_users(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    if get(spec, "hostUsers") != &Value::Bool(false) {
+        return;
+    }
+    for (key, shown) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
+        if flag(spec, key) {
+            out.push(Error::forbidden(path.child(shown), "when `pod.Spec.HostUsers` is false"));
+        }
+    }
+}
+
+fn sysctls(spec: &Value, context: &Value, path: &Path, out: &mut Vec<Error>) {
     let mut names = BTreeSet::new();
     let well_formed = |name: &str| {
         name.len() <= 253
@@ -158,12 +179,20 @@ fn sysctls(context: &Value, path: &Path, out: &mut Vec<Error>) {
         let name = text(sysctl, "name");
         let path = path.index(i).child("name");
         if name.is_empty() {
-            out.push(Error::required(path, ""));
+            out.push(Error::required(&path, ""));
         } else if !well_formed(name) {
             let message = "must have at most 253 characters and match regex ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
-            out.push(Error::invalid(path, name, message));
-        } else if !names.insert(name) {
-            out.push(Error::duplicate(path, name));
+            out.push(Error::invalid(&path, name, message));
+        } else if !names.insert(name.replace('/', ".")) {
+            out.push(Error::duplicate(&path, name));
+        }
+        let dotted = name.replace('/', ".");
+        if flag(spec, "hostNetwork") && dotted.starts_with("net.") {
+            out.push(Error::invalid(&path, name, "may not be specified when 'hostNetwork' is true"));
+        }
+        let between_processes = ["kernel.shm", "kernel.msg", "fs.mqueue."].iter().any(|p| dotted.starts_with(p));
+        if flag(spec, "hostIPC") && (between_processes || dotted == "kernel.sem") {
+            out.push(Error::invalid(&path, name, "may not be specified when 'hostIPC' is true"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What may change on a pod, through the pod itself and through its subresources.
+//! What may change on a pod, through the pod itself and as ephemeral containers.
 
 use std::collections::BTreeSet;
 
@@ -6,19 +6,20 @@ use proto::Value;
 use serde_json::Map;
 use shared::status::field::{Error, Path};
 
-use super::{containers, placement};
+use super::annotations::{self, MIRROR};
+use super::placement;
 use crate::validation::internal;
 use crate::validation::meta::annotation;
-use crate::validation::names::{between, complain, qualified_name};
-use crate::validation::tree::{at, entries, get, has, int, list, quantity, same, text, without};
+use crate::validation::names::between;
+use crate::validation::tree::{at, entries, get, int, list, same, text, without};
 
-const MIRROR: &str = "kubernetes.io/config.mirror";
 const ONLY: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 
 /// A PUT or PATCH of the pod.
 pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     let path = Path::new("spec");
     let (spec, before) = (get(new, "spec"), get(old, "spec"));
+    revalidated(new, old, out);
     let start = out.len();
     for key in ["containers", "initContainers"] {
         if list(spec, key).len() != list(before, key).len() {
@@ -45,16 +46,24 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
     deadline(spec, before, &path, out);
     tolerations(spec, before, &path.child("tolerations"), out);
     gates(spec, before, &path.child("schedulingGates"), out);
-    if out.len() > start {
-        return;
+    if !list(before, "schedulingGates").is_empty() {
+        narrowed(spec, before, &path, out);
     }
-    if spec == before {
+    if out.len() > start || spec == before {
         return;
     }
     let masked = masked(spec, before);
     if !same(&masked, before) {
         out.push(Error::forbidden(&path, &format!("{ONLY}{}", internal::pod_diff(before, &masked))));
     }
+}
+
+/// A pod whose spec changes is judged like a new one.
+fn revalidated(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    if !same(get(new, "spec"), get(old, "spec")) {
+        super::whole(new, out);
+    }
+    annotations::update(new, old, &Path::of(&["metadata", "annotations"]), out);
 }
 
 fn names_differ(spec: &Value, before: &Value, key: &str) -> bool {
@@ -138,65 +147,47 @@ fn masked(spec: &Value, before: &Value) -> Value {
 
 /// Pods that wait at a gate may narrow down where they run.
 fn loosen(map: &mut Map<String, Value>, spec: &Value, before: &Value) {
-    let narrowed = entries(before, "nodeSelector").all(|(k, v)| get(get(spec, "nodeSelector"), k) == v);
-    if narrowed {
-        set(map, "nodeSelector", get(before, "nodeSelector"));
+    set(map, "nodeSelector", get(before, "nodeSelector"));
+    let mut affinity = get(spec, "affinity").clone();
+    if let (Some(copy), node) = (affinity.as_object_mut(), at(before, &["affinity", "nodeAffinity"])) {
+        set(copy, "nodeAffinity", node);
     }
-    let terms = ["affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"];
-    if at(before, &terms).is_null() {
-        let others = |s: &Value| without(get(s, "affinity"), &["nodeAffinity"]);
-        if same(&others(spec), &others(before)) {
-            set(map, "affinity", get(before, "affinity"));
-        }
-    }
+    set(map, "affinity", if same(&affinity, get(before, "affinity")) { get(before, "affinity") } else { &affinity });
 }
 
-/// `status`.
-pub(in crate::validation) fn status(new: &Value, old: &Value, out: &mut Vec<Error>) {
-    let path = Path::new("status");
-    for (i, condition) in list(get(new, "status"), "conditions").iter().enumerate() {
-        let kind = text(condition, "type");
-        if !matches!(kind, "PodScheduled" | "Ready" | "Initialized") {
-            let path = Path::of(&["metadata", "conditions"]).index(i).child("Type");
-            complain(out, &path, kind, qualified_name(kind));
-        }
-    }
-    if text(get(new, "spec"), "nodeName") != text(get(old, "spec"), "nodeName") {
-        out.push(Error::forbidden(path.child("nodeName"), "may not be changed directly"));
-    }
-    let class = |pod: &Value| text(get(pod, "status"), "qosClass").to_owned();
-    if !class(old).is_empty() && class(new) != class(old) {
-        out.push(Error::invalid(path.child("qosClass"), class(new), "field is immutable"));
-    }
-    let policy = text(get(old, "spec"), "restartPolicy");
-    transitions(new, old, "containerStatuses", policy, &path, out);
-    transitions(new, old, "ephemeralContainerStatuses", "Never", &path, out);
-}
+const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 
-/// Containers that will not be restarted stay terminated.
-fn transitions(new: &Value, old: &Value, key: &str, policy: &str, path: &Path, out: &mut Vec<Error>) {
-    if policy == "Always" {
+/// What a waiting pod asked for so far stays; more may come.
+fn narrowed(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) {
+    let selector = get(spec, "nodeSelector");
+    if entries(before, "nodeSelector").any(|(k, v)| get(selector, k) != v) {
+        let why = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
+        out.push(Error::invalid(path.child("nodeSelector"), selector.clone(), why));
+    }
+    let keys = ["affinity", "nodeAffinity", REQUIRED];
+    let (now, was) = (list(at(spec, &keys), TERMS), list(at(before, &keys), TERMS));
+    if was.is_empty() {
         return;
     }
-    for (i, before) in list(get(old, "status"), key).iter().enumerate() {
-        let ended = at(before, &["state", "terminated"]);
-        if ended.is_null() || (policy == "OnFailure" && int(ended, "exitCode").unwrap_or_default() != 0) {
-            continue;
-        }
-        // Containers with rules of their own may restart whatever the pod says.
-        let name = text(before, "name");
-        let own = list(get(old, "spec"), "containers").iter().find(|c| text(c, "name") == name);
-        if own.is_some_and(|c| has(c, "restartPolicy")) {
-            continue;
-        }
-        for after in list(get(new, "status"), key) {
-            if text(after, "name") == name && at(after, &["state", "terminated"]).is_null() {
-                let path = path.child(key).index(i).child("state");
-                out.push(Error::forbidden(path, "may not be transitioned to non-terminated state"));
-            }
+    let path = keys.iter().fold(path.clone(), |p, k| p.child(k)).child(TERMS);
+    if now.len() != was.len() {
+        let why = "no additions/deletions to non-empty NodeSelectorTerms list are allowed";
+        out.push(Error::invalid(path, Value::from(now.to_vec()), why));
+        return;
+    }
+    for (i, (now, was)) in now.iter().zip(was).enumerate() {
+        let kept = |key: &str| {
+            let (now, was) = (list(now, key), list(was, key));
+            now.len() >= was.len() && now.iter().zip(was).all(|(a, b)| same(a, b))
+        };
+        if !was.as_object().is_some_and(|m| m.is_empty()) && !(kept("matchExpressions") && kept("matchFields")) {
+            let why = "only additions are allowed (no mutations or deletions)";
+            out.push(Error::invalid(path.index(i), now.clone(), why));
         }
     }
 }
+
+const TERMS: &str = "nodeSelectorTerms";
 
 /// `ephemeralcontainers`.
 pub(in crate::validation) fn ephemeral(new: &Value, old: &Value, out: &mut Vec<Error>) {
@@ -206,12 +197,7 @@ pub(in crate::validation) fn ephemeral(new: &Value, old: &Value, out: &mut Vec<E
     }
     let (spec, before) = (get(new, "spec"), get(old, "spec"));
     let path = Path::of(&["spec", "ephemeralContainers"]);
-    let around = containers::Surroundings {
-        volumes: containers::volume_names(spec),
-        claims: containers::claim_names(spec),
-        grace: int(spec, "terminationGracePeriodSeconds").unwrap_or(30),
-    };
-    containers::ephemeral(spec, &around, &path, out);
+    revalidated(new, old, out);
     for container in list(before, "ephemeralContainers") {
         let name = text(container, "name");
         let shown = shared::status::go_quote(name);
@@ -234,66 +220,4 @@ pub(in crate::validation) fn ephemeral(new: &Value, old: &Value, out: &mut Vec<E
     if !same(&without(spec, &["ephemeralContainers"]), &without(before, &["ephemeralContainers"])) {
         out.push(Error::forbidden(Path::new("spec"), ONLY));
     }
-}
-
-/// `resize`.
-pub(in crate::validation) fn resize(new: &Value, old: &Value, out: &mut Vec<Error>) {
-    let path = Path::new("spec");
-    if !annotation(old, MIRROR).is_empty() {
-        out.push(Error::forbidden(Path::from("[]"), "static pods cannot be resized"));
-        return;
-    }
-    super::spec(get(new, "spec"), &path, out);
-    let (spec, before) = (get(new, "spec"), get(old, "spec"));
-    let start = out.len();
-    if qos(before) != qos(spec) {
-        let class = text(get(new, "status"), "qosClass");
-        out.push(Error::invalid(&path, class, "Pod QOS Class may not change as a result of resizing"));
-    }
-    if list(spec, "containers").len() != list(before, "containers").len() {
-        out.push(Error::forbidden(&path, "only cpu and memory resources are mutable"));
-        return;
-    }
-    for (i, (container, old)) in list(spec, "containers").iter().zip(list(before, "containers")).enumerate() {
-        let path = path.child("containers").index(i).child("resources");
-        let (now, was) = (get(container, "resources"), get(old, "resources"));
-        for key in ["requests", "limits"] {
-            if entries(was, key).any(|(name, _)| !has(get(now, key), name)) {
-                out.push(Error::forbidden(path.child(key), &format!("resource {key} cannot be removed")));
-            }
-        }
-    }
-    if out.len() > start {
-        return;
-    }
-    let bare = |s: &Value| {
-        let mut copy = s.clone();
-        let all = copy.get_mut("containers").and_then(Value::as_array_mut);
-        for container in all.into_iter().flatten() {
-            for key in ["requests", "limits"] {
-                let list = container.get_mut("resources").and_then(|r| r.get_mut(key)).and_then(Value::as_object_mut);
-                if let Some(list) = list {
-                    list.retain(|name, _| !matches!(name.as_str(), "cpu" | "memory"));
-                }
-            }
-        }
-        copy
-    };
-    if !same(&bare(spec), &bare(before)) {
-        out.push(Error::forbidden(&path, "only cpu and memory resources are mutable"));
-    }
-}
-
-/// Quality of service class of a spec.
-fn qos(spec: &Value) -> &'static str {
-    let all = || list(spec, "containers").iter().chain(list(spec, "initContainers"));
-    let amount = |c: &Value, key: &str, name: &str| quantity(at(c, &["resources", key, name]));
-    let names = ["cpu", "memory"];
-    let set = |c: &Value, key: &str, name: &str| amount(c, key, name).sign() > 0;
-    if all().all(|c| names.iter().all(|n| !set(c, "requests", n) && !set(c, "limits", n))) {
-        return "BestEffort";
-    }
-    let guaranteed =
-        all().all(|c| names.iter().all(|n| set(c, "limits", n) && amount(c, "requests", n) == amount(c, "limits", n)));
-    if guaranteed { "Guaranteed" } else { "Burstable" }
 }

@@ -9,14 +9,12 @@ use std::sync::Arc;
 
 use k8s_openapi::api::resource::v1::DeviceAttribute;
 use parking_lot::Mutex;
-use shared::cel::{Declared, Extras, Key, Map, Program, Scope, Text, Type, Value, quantity, semver};
+use shared::cel::{Key, Map, Program, Scope, Text, Type, Value, device, quantity, semver};
 
 use crate::model::devices::Device;
 
 /// Programs remembered.
 const PROGRAMS: usize = 256;
-/// What one run of a selector may cost.
-const MAX_COST: u64 = 1_000_000;
 
 /// Why a selector gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,23 +31,9 @@ type Compiled = Result<Arc<Program>, String>;
 #[derive(Default)]
 pub(super) struct Selectors(Mutex<HashMap<String, Compiled>>);
 
-fn declared() -> Declared {
-    let domains = |of: Type| Type::map(Type::String, Type::map(Type::String, of));
-    let device = Type::object(
-        "kubernetes.DRADevice",
-        [
-            ("driver", Type::String),
-            ("attributes", domains(Type::Dyn)),
-            ("capacity", domains(Type::Opaque("kubernetes.Quantity"))),
-        ],
-    );
-    Declared::from([("device".to_owned(), device)])
-}
-
 fn compile(expression: &str) -> Compiled {
-    let extras = Extras { bind: true, ..Extras::default() };
-    let program =
-        Program::compile_with(expression, &declared(), extras).map_err(|e| format!("compilation failed: {e}"))?;
+    let program = Program::compile_with(expression, &device::variables(), device::extras())
+        .map_err(|e| format!("compilation failed: {e}"))?;
     match program.result() {
         Type::Bool | Type::Dyn => Ok(Arc::new(program)),
         other => Err(format!("must evaluate to bool or the unknown type, not {}", other.full())),
@@ -75,7 +59,7 @@ impl Selectors {
         let program = self.compiled(expression).map_err(Failed::Compile)?;
         let mut scope = Scope::default();
         scope.set("device", value(driver, device).map_err(Failed::Run)?);
-        match program.run(&scope, MAX_COST).0 {
+        match program.run(&scope, device::MAX_COST).0 {
             Ok(Value::Bool(answer)) => Ok(answer),
             Ok(other) => {
                 let kind = other.type_name();

@@ -1,22 +1,28 @@
-//! Ingresses, ingress classes, network policies.
+//! Ingresses and their classes.
+
+pub(super) mod addresses;
+pub(super) mod policy;
 
 use std::net::IpAddr;
 
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use super::meta::immutable;
-use super::names::{cidr, complain, dns1035_label, dns1123_subdomain, pattern, port_name, port_number};
-use super::pod::handlers::port_or_name;
-use super::selectors::label_selector;
+use super::meta::{annotation, immutable};
+use super::names::{
+    complain, dns1035_label, dns1123_label, dns1123_subdomain, ip, path_segment, pattern, port_name, port_number,
+};
 use super::tree::{get, has, int, list, text, texts};
 
-/// An ingress.
+/// What something that is no address is told.
+pub(super) const NO_IP: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+
+/// A new or changed ingress.
 pub(super) fn ingress(object: &Value, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     if list(spec, "rules").is_empty() && !has(spec, "defaultBackend") {
         let message = "either `defaultBackend` or `rules` must be specified";
-        out.push(Error::invalid(&path, spec.clone(), message));
+        out.push(Error::invalid(&path, get(spec, "rules").clone(), message));
     }
     if has(spec, "defaultBackend") {
         backend(get(spec, "defaultBackend"), &path.child("defaultBackend"), out);
@@ -34,14 +40,48 @@ pub(super) fn ingress(object: &Value, out: &mut Vec<Error>) {
             complain(out, &path.child("secretName"), secret, dns1123_subdomain(secret));
         }
     }
-    let class = text(spec, "ingressClassName");
     if has(spec, "ingressClassName") {
+        let class = text(spec, "ingressClassName");
         complain(out, &path.child("ingressClassName"), class, dns1123_subdomain(class));
-        let annotation = super::meta::annotation(object, "kubernetes.io/ingress.class");
-        if !annotation.is_empty() && annotation != class {
-            let path = Path::of(&["metadata", "annotations"]).child("kubernetes.io/ingress.class");
-            out.push(Error::invalid(path, annotation, "must match `ingressClassName` when both are specified"));
+    }
+}
+
+/// A new ingress.
+pub(super) fn new_ingress(object: &Value, out: &mut Vec<Error>) {
+    const KEY: &str = "kubernetes.io/ingress.class";
+    ingress(object, out);
+    let (spec, annotated) = (get(object, "spec"), annotation(object, KEY));
+    if !annotated.is_empty() && has(spec, "ingressClassName") && annotated != text(spec, "ingressClassName") {
+        let why = "must match `ingressClassName` when both are specified";
+        out.push(Error::invalid(Path::new("annotations").child(KEY), annotated, why));
+    }
+}
+
+/// A changed ingress.
+pub(super) fn ingress_update(new: &Value, _: &Value, out: &mut Vec<Error>) {
+    ingress(new, out);
+}
+
+/// `status` of an ingress.
+pub(super) fn ingress_status(new: &Value, _: &Value, out: &mut Vec<Error>) {
+    let path = Path::of(&["status", "loadBalancer", "ingress"]);
+    for (i, entry) in list(get(get(new, "status"), "loadBalancer"), "ingress").iter().enumerate() {
+        let (path, address) = (path.index(i), text(entry, "ip"));
+        if !address.is_empty() {
+            ip(out, &path.child("ip"), address);
         }
+        host_not_address(text(entry, "hostname"), &path.child("hostname"), out);
+    }
+}
+
+/// A host name that is not an address; none is fine.
+pub(super) fn host_not_address(host: &str, path: &Path, out: &mut Vec<Error>) {
+    if host.is_empty() {
+        return;
+    }
+    complain(out, path, host, dns1123_subdomain(host));
+    if host.parse::<IpAddr>().is_ok() {
+        out.push(Error::invalid(path, host, "must be a DNS name, not an IP address"));
     }
 }
 
@@ -65,9 +105,8 @@ fn ingress_rule(rule: &Value, path: &Path, out: &mut Vec<Error>) {
     if !host.is_empty() {
         if host.parse::<IpAddr>().is_ok() {
             out.push(Error::invalid(path.child("host"), host, "must be a DNS name, not an IP address"));
-        } else {
-            complain(out, &path.child("host"), host, host_name(host));
         }
+        complain(out, &path.child("host"), host, host_name(host));
     }
     if !has(rule, "http") {
         return;
@@ -117,11 +156,7 @@ fn backend(backend: &Value, path: &Path, out: &mut Vec<Error>) {
     match (resource, service) {
         (true, true) => out.push(Error::invalid(path, "", "cannot set both resource and service backends")),
         (true, false) => {
-            for key in ["kind", "name"] {
-                if text(get(backend, "resource"), key).is_empty() {
-                    out.push(Error::required(path.child("resource").child(key), ""));
-                }
-            }
+            typed_reference(get(backend, "resource"), &path.child("resource"), out);
         }
         (false, true) => {
             let service = get(backend, "service");
@@ -160,28 +195,53 @@ pub(super) fn ingress_class(object: &Value, out: &mut Vec<Error>) {
     let parameters = get(spec, "parameters");
     if !parameters.is_null() {
         let path = path.child("parameters");
-        for key in ["kind", "name"] {
-            if text(parameters, key).is_empty() {
-                out.push(Error::required(path.child(key), ""));
-            }
-        }
-        match (text(parameters, "scope"), has(parameters, "namespace")) {
-            ("Namespace", false) => {
-                let message = "`parameters.scope` is set to 'Namespace'";
-                out.push(Error::required(path.child("namespace"), message));
-            }
-            ("Cluster", true) => {
-                let message = "`parameters.scope` is set to 'Cluster'";
-                out.push(Error::forbidden(path.child("namespace"), message));
-            }
-            ("" | "Namespace" | "Cluster", _) => {}
-            (other, _) => out.push(Error::not_supported(path.child("scope"), other, &["Cluster", "Namespace"])),
+        typed_reference(parameters, &path, out);
+        scope(parameters, &path, out);
+    }
+}
+
+/// A group, kind and name.
+fn typed_reference(reference: &Value, path: &Path, out: &mut Vec<Error>) {
+    let group = text(reference, "apiGroup");
+    if has(reference, "apiGroup") {
+        complain(out, &path.child("apiGroup"), group, dns1123_subdomain(group));
+    }
+    for key in ["kind", "name"] {
+        match text(reference, key) {
+            "" => out.push(Error::required(path.child(key), &format!("{key} is required"))),
+            value => complain(out, &path.child(key), value, path_segment(value, false)),
         }
     }
 }
 
+/// Whether a class's parameters are in a namespace.
+fn scope(parameters: &Value, path: &Path, out: &mut Vec<Error>) {
+    if !has(parameters, "scope") {
+        out.push(Error::required(path.child("scope"), ""));
+        return;
+    }
+    let (scope, namespaced) = (text(parameters, "scope"), has(parameters, "namespace"));
+    if !matches!(scope, "Cluster" | "Namespace") {
+        out.push(Error::not_supported(path.child("scope"), scope, &["Cluster", "Namespace"]));
+    }
+    let path = path.child("namespace");
+    match scope {
+        "Namespace" if !namespaced => {
+            out.push(Error::required(path, "`parameters.scope` is set to 'Namespace'"));
+        }
+        "Namespace" => {
+            let namespace = text(parameters, "namespace");
+            complain(out, &path, namespace, dns1123_label(namespace));
+        }
+        "Cluster" if namespaced => {
+            out.push(Error::forbidden(path, "`parameters.scope` is set to 'Cluster'"));
+        }
+        _ => {}
+    }
+}
+
 /// `example.com/path`.
-fn domain_path(value: &str, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn domain_path(value: &str, path: &Path, out: &mut Vec<Error>) {
     match value.split_once('/') {
         Some((domain, rest)) if !domain.is_empty() && !rest.is_empty() => {
             complain(out, path, domain, dns1123_subdomain(domain));
@@ -202,91 +262,4 @@ fn domain_path(value: &str, path: &Path, out: &mut Vec<Error>) {
 pub(super) fn ingress_class_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     let controller = |o| get(get(o, "spec"), "controller");
     immutable(controller(new), controller(old), &Path::of(&["spec", "controller"]), out);
-}
-
-/// A network policy.
-pub(super) fn policy(object: &Value, out: &mut Vec<Error>) {
-    let (spec, path) = (get(object, "spec"), Path::new("spec"));
-    label_selector(get(spec, "podSelector"), &path.child("podSelector"), out);
-    for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
-        for (i, rule) in list(spec, direction).iter().enumerate() {
-            let path = path.child(direction).index(i);
-            for (j, port) in list(rule, "ports").iter().enumerate() {
-                policy_port(port, &path.child("ports").index(j), out);
-            }
-            for (j, peer) in list(rule, peers).iter().enumerate() {
-                policy_peer(peer, &path.child(peers).index(j), out);
-            }
-        }
-    }
-    let kinds = texts(spec, "policyTypes");
-    if kinds.len() > 2 {
-        let value = get(spec, "policyTypes").clone();
-        out.push(Error::invalid(path.child("policyTypes"), value, "may not specify more than two policyTypes"));
-        return;
-    }
-    for (i, kind) in kinds.iter().enumerate() {
-        if !matches!(*kind, "Egress" | "Ingress") {
-            out.push(Error::not_supported(path.child("policyTypes").index(i), *kind, &["Egress", "Ingress"]));
-        }
-    }
-}
-
-fn policy_port(port: &Value, path: &Path, out: &mut Vec<Error>) {
-    let protocol = text(port, "protocol");
-    if has(port, "protocol") && !matches!(protocol, "TCP" | "UDP" | "SCTP") {
-        out.push(Error::not_supported(path.child("protocol"), protocol, &["SCTP", "TCP", "UDP"]));
-    }
-    let number = get(port, "port");
-    let end = int(port, "endPort");
-    if number.is_null() {
-        if end.is_some() {
-            let value = end.unwrap_or_default();
-            out.push(Error::invalid(path.child("endPort"), value, "may not be specified when `port` is not specified"));
-        }
-        return;
-    }
-    port_or_name(number, &path.child("port"), out);
-    if let Some(end) = end {
-        let path = path.child("endPort");
-        if number.is_string() {
-            out.push(Error::invalid(&path, end, "may not be specified when `port` is non-numeric"));
-        } else if end < number.as_i64().unwrap_or_default() {
-            out.push(Error::invalid(&path, end, "must be greater than or equal to `port`"));
-        }
-        out.extend(port_number(end).into_iter().map(|m| Error::invalid(&path, end, &m)));
-    }
-}
-
-fn policy_peer(peer: &Value, path: &Path, out: &mut Vec<Error>) {
-    let mut found = 0;
-    for key in ["podSelector", "namespaceSelector"] {
-        if has(peer, key) {
-            found += 1;
-            label_selector(get(peer, key), &path.child(key), out);
-        }
-    }
-    let block = get(peer, "ipBlock");
-    if block.is_null() {
-        if found == 0 {
-            out.push(Error::required(path, "must specify a peer"));
-        }
-        return;
-    }
-    let path_of = path.child("ipBlock");
-    if text(block, "cidr").is_empty() {
-        out.push(Error::required(path_of.child("cidr"), ""));
-    } else if let Some(network) = cidr(out, &path_of.child("cidr"), text(block, "cidr")) {
-        for (i, except) in texts(block, "except").iter().enumerate() {
-            let path = path_of.child("except").index(i);
-            let Some(inner) = cidr(out, &path, except) else { continue };
-            if !(network.contains(&inner) && inner.prefix_len() > network.prefix_len()) {
-                let message = format!("must be a strict subset of `cidr`: {}", text(block, "cidr"));
-                out.push(Error::invalid(&path, *except, &message));
-            }
-        }
-    }
-    if found > 0 {
-        out.push(Error::forbidden(path, "may not specify both ipBlock and another peer"));
-    }
 }

@@ -1,5 +1,7 @@
 //! Replication controllers, replica sets, deployments, daemon sets, stateful sets, controller revisions.
 
+pub(super) mod status;
+
 use proto::Value;
 use shared::status::field::{Error, Path};
 
@@ -134,7 +136,7 @@ fn deployment_strategy(strategy: &Value, path: &Path, out: &mut Vec<Error>) {
             }
             at_most_all(get(rolling, "maxUnavailable"), &path.child("maxUnavailable"), out);
         }
-        other => out.push(Error::not_supported(path.child("type"), other, &["Recreate", "RollingUpdate"])),
+        _ => out.push(Error::not_supported(path, strategy.clone(), &["Recreate", "RollingUpdate"])),
     }
 }
 
@@ -206,13 +208,8 @@ fn daemon_strategy(strategy: &Value, path: &Path, out: &mut Vec<Error>) {
                 _ => {}
             }
         }
-        other => out.push(Error::not_supported(path.child("type"), other, &["RollingUpdate", "OnDelete"])),
+        _ => out.push(Error::not_supported(path, strategy.clone(), &["RollingUpdate", "OnDelete"])),
     }
-}
-
-/// A daemon set's selector may not change.
-pub(super) fn daemon_set_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
-    selector_stays(new, old, out);
 }
 
 /// A stateful set.

@@ -7,7 +7,13 @@ use proto::{defaulting, schema};
 use serde_json::{Map, json};
 use shared::status::field::Error;
 
-use super::{RULES, validate_create, validate_subresource, validate_update, warnings};
+use super::{RULES, in_order, validate_create, validate_subresource, validate_update, warnings};
+
+mod core;
+mod devices;
+mod groups;
+mod pods;
+mod workloads;
 
 /// Row and namespace of a collection's path.
 fn target(path: &str) -> (&'static Resource, String) {
@@ -64,12 +70,12 @@ fn comparable(causes: &[Value]) -> Vec<(String, String, String)> {
 
 #[test]
 fn creates_are_refused_as_upstream_does() {
-    let cases: Vec<Value> = serde_json::from_str(include_str!("../../testdata/validation.json")).unwrap();
+    let cases: Vec<Value> = serde_json::from_str(include_str!("../../../testdata/validation.json")).unwrap();
     let mut wrong = Vec::new();
     for case in &cases {
         let (row, namespace) = target(case["path"].as_str().unwrap());
         let object = prepared(row, &namespace, case["body"].clone());
-        let got = comparable(&shown(&validate_create(row, &object)));
+        let got = comparable(&shown(&validate_create(row, row, &object)));
         let want = comparable(case["causes"].as_array().unwrap());
         if got != want {
             wrong.push(format!("{}:\n got {got:#?}\n want {want:#?}", case["name"]));
@@ -85,11 +91,93 @@ fn patched(path: &str, body: Value, patch: Value) -> Vec<(String, String)> {
     body["metadata"]["name"] = body["metadata"].get("name").cloned().unwrap_or_else(|| "x".into());
     let mut old = prepared(row, &namespace, body);
     old["metadata"]["uid"] = "u".into();
-    let errors = validate_create(row, &old);
+    let errors = validate_create(row, row, &old);
     assert!(errors.is_empty(), "{path}: {errors:?}");
     let mut new = old.clone();
     proto::merge::merge_patch::apply(&mut new, patch);
-    validate_update(row, &new, &old).iter().map(|e| (e.field.clone(), e.body())).collect()
+    let schema = schema::kind(&row.group, &row.version, &row.kind).unwrap();
+    in_order(schema, validate_update(row, row, &new, &old)).iter().map(|e| (e.field.clone(), e.body())).collect()
+}
+
+/// How an object is changed: where, to what (null takes it away).
+type Change = (&'static str, Value);
+
+/// An object with a value at a JSON pointer; what is missing on the way is made.
+fn set(object: &mut Value, pointer: &str, value: Value) {
+    let (parent, last) = pointer.rsplit_once('/').unwrap();
+    if object.pointer(parent).is_none_or(Value::is_null) {
+        set(object, parent, if last.parse::<usize>().is_ok() { json!([]) } else { json!({}) });
+    }
+    let last = last.replace("~1", "/");
+    match (object.pointer_mut(parent).unwrap(), value) {
+        (Value::Object(map), Value::Null) => drop(map.remove(&last)),
+        (Value::Object(map), value) => drop(map.insert(last, value)),
+        (Value::Array(list), Value::Null) => drop(list.remove(last.parse().unwrap())),
+        (Value::Array(list), value) => match list.get_mut(last.parse::<usize>().unwrap()) {
+            Some(place) => *place = value,
+            None => list.push(value),
+        },
+        (other, _) => panic!("{pointer} is in {other}"),
+    }
+}
+
+fn lines(row: &Resource, errors: Vec<Error>) -> Vec<String> {
+    let schema = schema::kind(&row.group, &row.version, &row.kind).unwrap();
+    in_order(schema, errors).iter().map(ToString::to_string).collect()
+}
+
+/// A valid object of a collection.
+struct Valid {
+    row: &'static Resource,
+    object: Value,
+}
+
+impl Valid {
+    fn new(path: &str, body: Value) -> Self {
+        let (row, namespace) = target(path);
+        let mut body = body;
+        if body["metadata"].get("name").is_none() {
+            body["metadata"]["name"] = "x".into();
+        }
+        let mut object = prepared(row, &namespace, body);
+        object["metadata"]["uid"] = "u".into();
+        assert_eq!(lines(row, validate_create(row, row, &object)), [""; 0], "{path}");
+        Self { row, object }
+    }
+
+    fn with(&self, changes: &[Change]) -> Value {
+        let mut object = self.object.clone();
+        for (pointer, value) in changes {
+            set(&mut object, pointer, value.clone());
+        }
+        object
+    }
+
+    /// Each change of a new object is refused with these causes.
+    fn create(&self, table: &[(&[Change], &[&str])]) {
+        for (changes, want) in table {
+            let object = self.with(changes);
+            assert_eq!(lines(self.row, validate_create(self.row, self.row, &object)), *want, "{changes:?}");
+        }
+    }
+
+    /// Each change of a stored object is refused with these causes.
+    fn update(&self, table: &[(&[Change], &[&str])]) {
+        for (changes, want) in table {
+            let object = self.with(changes);
+            let got = lines(self.row, validate_update(self.row, self.row, &object, &self.object));
+            assert_eq!(got, *want, "{changes:?}");
+        }
+    }
+
+    /// The same through a sub-resource.
+    fn sub(&self, name: &str, table: &[(&[Change], &[&str])]) {
+        for (changes, want) in table {
+            let object = self.with(changes);
+            let got = lines(self.row, validate_subresource(self.row, name, &object, &self.object));
+            assert_eq!(got, *want, "{changes:?}");
+        }
+    }
 }
 
 fn pod_spec() -> Value {
@@ -301,7 +389,7 @@ fn complaints_about_pods() {
     ];
     for (spec, want) in table {
         let pod = prepared(row, &namespace, json!({"metadata": {"name": "p"}, "spec": spec}));
-        let got: Vec<String> = validate_create(row, &pod).iter().map(ToString::to_string).collect();
+        let got: Vec<String> = validate_create(row, row, &pod).iter().map(ToString::to_string).collect();
         assert_eq!(got, [want]);
     }
 }
@@ -389,10 +477,10 @@ fn any_tree_is_judged() {
         for rules in RULES {
             let row = proto::resources::all().iter().find(|r| r.group == rules.group && r.plural == rules.plural);
             let Some(row) = row else { continue };
-            let _ = validate_create(row, &a);
-            let _ = validate_update(row, &a, &b);
+            let _ = validate_create(row, row, &a);
+            let _ = validate_update(row, row, &a, &b);
             let _ = warnings(row, &a);
-            for subresource in ["status", "ephemeralcontainers", "resize"] {
+            for subresource in ["status", "ephemeralcontainers", "resize", "finalize", "approval"] {
                 let _ = validate_subresource(row, subresource, &a, &b);
             }
         }

@@ -1,0 +1,83 @@
+//! Lists of the indexes of an indexed job, such as `0,3-5`.
+
+/// Non-overlapping intervals in order, both ends included.
+pub(super) type Intervals = Vec<(i64, i64)>;
+
+/// Reads a list; indexes are below the number of completions.
+pub(super) fn parse(text: &str, completions: i64) -> Result<Intervals, String> {
+    let mut out: Intervals = Vec::new();
+    if text.is_empty() {
+        return Ok(out);
+    }
+    for fragment in text.split(',') {
+        let ends: Vec<&str> = fragment.split('-').collect();
+        let (first, last) = match ends[..] {
+            [one] => (one, one),
+            [first, last] => (first, last),
+            _ => {
+                return Err(format!(
+                    "the fragment {fragment:?} violates the requirement that an index interval can have at most two parts separated by '-'"
+                ));
+            }
+        };
+        let first = number(first, completions)?;
+        if let Some((_, previous)) = out.last().filter(|(_, p)| first <= *p) {
+            return Err(format!("non-increasing order, previous: {previous}, current: {first}"));
+        }
+        let last = if ends.len() == 2 { number(last, completions)? } else { first };
+        if ends.len() == 2 && last <= first {
+            return Err(format!("non-increasing order, previous: {first}, current: {last}"));
+        }
+        out.push((first, last));
+    }
+    Ok(out)
+}
+
+fn number(text: &str, completions: i64) -> Result<i64, String> {
+    match text.parse::<i32>() {
+        Ok(n) if i64::from(n) >= completions => Err(format!("too large index: {text:?}")),
+        Ok(n) => Ok(i64::from(n)),
+        Err(_) => Err(format!("cannot convert string to integer for index: {text:?}")),
+    }
+}
+
+/// How many indexes there are.
+pub(super) fn count(intervals: &Intervals) -> i64 {
+    intervals.iter().map(|(first, last)| last - first + 1).sum()
+}
+
+/// An index that is in both.
+pub(super) fn overlap(a: &Intervals, b: &Intervals) -> Option<i64> {
+    let common = |a: &(i64, i64), b: &(i64, i64)| (a.0.max(b.0) <= a.1.min(b.1)).then_some(a.0.max(b.0));
+    a.iter().find_map(|a| b.iter().find_map(|b| common(a, b)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists() {
+        let table = [
+            ("", Ok(vec![])),
+            ("0,2-4", Ok(vec![(0, 0), (2, 4)])),
+            ("5", Err(r#"too large index: "5""#)),
+            ("x", Err(r#"cannot convert string to integer for index: "x""#)),
+            ("1,1", Err("non-increasing order, previous: 1, current: 1")),
+            ("2-1", Err("non-increasing order, previous: 2, current: 1")),
+            (
+                "0-1-2",
+                Err(
+                    r#"the fragment "0-1-2" violates the requirement that an index interval can have at most two parts separated by '-'"#,
+                ),
+            ),
+        ];
+        for (text, want) in table {
+            assert_eq!(parse(text, 5), want.map_err(str::to_owned), "{text}");
+        }
+        let parsed = |text| parse(text, 10).expect("indexes");
+        assert_eq!(count(&parsed("0,2-4")), 4);
+        assert_eq!(overlap(&parsed("0,2-4"), &parsed("1,3")), Some(3));
+        assert_eq!(overlap(&parsed("0,2"), &parsed("1,3-5")), None);
+    }
+}

@@ -1,0 +1,283 @@
+//! Jobs and cron jobs.
+
+mod indexes;
+mod policies;
+pub(super) mod status;
+
+use proto::Value;
+use shared::status::field::{Error, Path};
+
+use super::meta::immutable;
+use super::pod;
+use super::selectors::{label_selector, picks, template_labels};
+use super::tree::{at, flag, get, has, int, same, text};
+use super::workloads::counts;
+use super::{cron, networking};
+
+const MAX_INDEXED_PARALLELISM: i64 = 100_000;
+/// Above this many completions, jobs that count failures per index are narrower.
+const MANY_COMPLETIONS: i64 = 100_000;
+const MAX_WHEN_MANY: i64 = 10_000;
+const MAX_MANAGER: usize = 63;
+/// Names of jobs get a suffix.
+const MAX_CRON_NAME: usize = 52;
+
+/// A job.
+pub(super) fn job(object: &Value, out: &mut Vec<Error>) {
+    let (spec, path) = (get(object, "spec"), Path::new("spec"));
+    job_spec(spec, &path, out);
+    let selector = get(spec, "selector");
+    if selector.is_null() {
+        out.push(Error::required(path.child("selector"), ""));
+    } else {
+        label_selector(selector, &path.child("selector"), out);
+    }
+    let labels = template_labels(get(spec, "template"));
+    if !selector.is_null() && !picks(selector, labels) {
+        let path = path.child("template").child("metadata").child("labels");
+        out.push(Error::invalid(path, labels.clone(), "`selector` does not match template `labels`"));
+    }
+}
+
+fn job_spec(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    let numbers = [
+        "parallelism",
+        "completions",
+        "activeDeadlineSeconds",
+        "backoffLimit",
+        "ttlSecondsAfterFinished",
+        "backoffLimitPerIndex",
+        "maxFailedIndexes",
+    ];
+    counts(spec, &numbers, path, out);
+    if has(spec, "maxFailedIndexes") && !has(spec, "backoffLimitPerIndex") {
+        out.push(Error::required(path.child("backoffLimitPerIndex"), "when maxFailedIndexes is specified"));
+    }
+    if has(spec, "managedBy") {
+        let (manager, path) = (text(spec, "managedBy"), path.child("managedBy"));
+        networking::domain_path(manager, &path, out);
+        if manager.len() > MAX_MANAGER {
+            out.push(Error::too_long(path, MAX_MANAGER));
+        }
+    }
+    match text(spec, "completionMode") {
+        "" => {}
+        "NonIndexed" | "Indexed" => indexed(spec, path, out),
+        other => out.push(Error::not_supported(path.child("completionMode"), other, &["NonIndexed", "Indexed"])),
+    }
+    if text(spec, "completionMode") != "Indexed" {
+        for key in ["backoffLimitPerIndex", "maxFailedIndexes"] {
+            if has(spec, key) {
+                let message = "requires indexed completion mode";
+                out.push(Error::invalid(path.child(key), get(spec, key).clone(), message));
+            }
+        }
+    }
+    let failures = get(spec, "podFailurePolicy");
+    if !failures.is_null() {
+        policies::failure(spec, path, out);
+    }
+    policies::success(spec, path, out);
+    replacement(spec, &path.child("podReplacementPolicy"), out);
+    let template_path = path.child("template");
+    pod::template(get(spec, "template"), &template_path, out);
+    let policy = text(at(spec, &["template", "spec"]), "restartPolicy");
+    let policy_path = template_path.child("spec").child("restartPolicy");
+    match policy {
+        "Always" | "" => out.push(Error::required(&policy_path, "valid values: \"OnFailure\", \"Never\"")),
+        "OnFailure" | "Never" => {}
+        other => out.push(Error::not_supported(&policy_path, other, &["OnFailure", "Never"])),
+    }
+    if !failures.is_null() && policy != "Never" {
+        let message = "only \"Never\" is supported when podFailurePolicy is specified";
+        out.push(Error::invalid(&policy_path, policy, message));
+    }
+}
+
+fn indexed(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    if text(spec, "completionMode") != "Indexed" {
+        return;
+    }
+    let Some(completions) = int(spec, "completions") else {
+        out.push(Error::required(path.child("completions"), "when completion mode is Indexed"));
+        return;
+    };
+    let most = |key: &str, bound: i64, why: String, out: &mut Vec<Error>| {
+        if let Some(value) = int(spec, key).filter(|v| *v > bound) {
+            out.push(Error::invalid(path.child(key), value, &why));
+        }
+    };
+    let within = |bound: i64| format!("must be less than or equal to {bound}");
+    most(
+        "parallelism",
+        MAX_INDEXED_PARALLELISM,
+        format!("{} when completion mode is Indexed", within(MAX_INDEXED_PARALLELISM)),
+        out,
+    );
+    most("maxFailedIndexes", completions, "must be less than or equal to completions".to_owned(), out);
+    most("maxFailedIndexes", MANY_COMPLETIONS, within(MANY_COMPLETIONS), out);
+    if completions > MANY_COMPLETIONS && has(spec, "backoffLimitPerIndex") {
+        if !has(spec, "maxFailedIndexes") {
+            let why = format!("must be specified when completions is above {MANY_COMPLETIONS}");
+            out.push(Error::required(path.child("maxFailedIndexes"), &why));
+        }
+        for key in ["parallelism", "maxFailedIndexes"] {
+            let why = format!(
+                "{} when completions are above {MANY_COMPLETIONS} and used with backoff limit per index",
+                within(MAX_WHEN_MANY)
+            );
+            most(key, MAX_WHEN_MANY, why, out);
+        }
+    }
+}
+
+/// When pods of a job are made again.
+fn replacement(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    if !has(spec, "podReplacementPolicy") {
+        return;
+    }
+    let policy = text(spec, "podReplacementPolicy");
+    if has(spec, "podFailurePolicy") {
+        if policy != "Failed" {
+            out.push(Error::not_supported(path, policy, &["Failed"]));
+        }
+    } else if !matches!(policy, "Failed" | "TerminatingOrFailed") {
+        out.push(Error::not_supported(path, policy, &["Failed", "TerminatingOrFailed"]));
+    }
+}
+
+/// What may change on a job.
+pub(super) fn job_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    let (spec, before, path) = (get(new, "spec"), get(old, "spec"), Path::new("spec"));
+    let elastic = text(spec, "completionMode") == "Indexed"
+        && get(spec, "completions") == get(spec, "parallelism")
+        && has(before, "completions");
+    if !same(get(spec, "completions"), get(before, "completions"))
+        && has(before, "completions")
+        && has(spec, "completions")
+        && text(spec, "completionMode") == "Indexed"
+    {
+        if !elastic {
+            let why = "can only be modified in tandem with spec.parallelism";
+            out.push(Error::invalid(path.child("completions"), get(spec, "completions").clone(), why));
+        }
+    } else {
+        immutable(get(spec, "completions"), get(before, "completions"), &path.child("completions"), out);
+    }
+    immutable(get(spec, "selector"), get(before, "selector"), &path.child("selector"), out);
+    let mut template = get(before, "template").clone();
+    if flag(before, "suspend") && at(old, &["status", "startTime"]).is_null() {
+        loosen(&mut template, get(spec, "template"));
+    }
+    if !same(get(spec, "template"), &template) {
+        out.push(Error::invalid(path.child("template"), get(spec, "template").clone(), "field is immutable"));
+    }
+    for key in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
+        immutable(get(spec, key), get(before, key), &path.child(key), out);
+    }
+}
+
+/// A suspended job that never ran may change where its pods will run.
+fn loosen(template: &mut Value, new: &Value) {
+    for (holder, keys) in [
+        ("metadata", &["labels", "annotations"][..]),
+        ("spec", &["nodeSelector", "affinity", "tolerations", "schedulingGates"]),
+    ] {
+        let Some(map) = template.get_mut(holder).and_then(Value::as_object_mut) else { continue };
+        for key in keys {
+            match get(get(new, holder), key) {
+                Value::Null => {
+                    map.remove(*key);
+                }
+                value => {
+                    map.insert((*key).to_owned(), value.clone());
+                }
+            }
+        }
+    }
+}
+
+/// A new cron job.
+pub(super) fn cron_job(object: &Value, out: &mut Vec<Error>) {
+    let spec = get(object, "spec");
+    let schedule_path = Path::of(&["spec", "schedule"]);
+    let refuse = text(spec, "schedule")
+        .contains("TZ")
+        .then_some("cannot use TZ or CRON_TZ in schedule, use timeZone field instead");
+    cron_spec(spec, refuse, &schedule_path, true, out);
+    let name = text(get(object, "metadata"), "name");
+    if name.len() > MAX_CRON_NAME {
+        let why = format!("must be no more than {MAX_CRON_NAME} characters");
+        out.push(Error::invalid(Path::of(&["metadata", "name"]), name, &why));
+    }
+}
+
+/// A changed cron job; a zone in its schedule may stay.
+pub(super) fn cron_job_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    let (spec, before) = (get(new, "spec"), get(old, "spec"));
+    let zoned = |s: &Value| text(s, "schedule").contains("TZ");
+    let refuse = match (zoned(spec), zoned(before), has(spec, "timeZone")) {
+        (true, _, true) => Some("cannot use both timeZone field and TZ or CRON_TZ in schedule"),
+        (true, false, false) => Some("cannot use TZ or CRON_TZ in schedule, use timeZone field instead"),
+        _ => None,
+    };
+    let changed = get(spec, "timeZone") != get(before, "timeZone");
+    cron_spec(spec, refuse, &Path::of(&["spec", "schedule"]), changed, out);
+}
+
+fn cron_spec(spec: &Value, refuse: Option<&str>, schedule_path: &Path, zone: bool, out: &mut Vec<Error>) {
+    let path = Path::new("spec");
+    let schedule = text(spec, "schedule");
+    if schedule.is_empty() {
+        out.push(Error::required(schedule_path, ""));
+    } else {
+        if let Err(e) = cron::check(schedule) {
+            out.push(Error::invalid(schedule_path, schedule, &e));
+        }
+        if let Some(why) = refuse {
+            out.push(Error::invalid(schedule_path, schedule, why));
+        }
+    }
+    counts(spec, &["startingDeadlineSeconds"], &path, out);
+    if has(spec, "timeZone") && zone {
+        time_zone(text(spec, "timeZone"), &path.child("timeZone"), out);
+    }
+    match text(spec, "concurrencyPolicy") {
+        "" => out.push(Error::required(path.child("concurrencyPolicy"), "")),
+        "Allow" | "Forbid" | "Replace" => {}
+        other => {
+            let supported = ["Allow", "Forbid", "Replace"];
+            out.push(Error::not_supported(path.child("concurrencyPolicy"), other, &supported));
+        }
+    }
+    let (job, job_path) = (at(spec, &["jobTemplate", "spec"]), path.child("jobTemplate").child("spec"));
+    job_spec(job, &job_path, out);
+    if has(job, "selector") {
+        let why = "`selector` will be auto-generated";
+        out.push(Error::invalid(job_path.child("selector"), get(job, "selector").clone(), why));
+    }
+    if flag(job, "manualSelector") {
+        out.push(Error::not_supported(job_path.child("manualSelector"), true, &["nil", "false"]));
+    }
+    counts(spec, &["successfulJobsHistoryLimit", "failedJobsHistoryLimit"], &path, out);
+}
+
+fn time_zone(zone: &str, path: &Path, out: &mut Vec<Error>) {
+    if zone.is_empty() {
+        out.push(Error::invalid(path, zone, "timeZone must be nil or non-empty string"));
+    } else if zone.eq_ignore_ascii_case("local") {
+        let message = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
+        out.push(Error::invalid(path, zone, message));
+    } else {
+        let part = |p: &str| {
+            let fine = |b: u8| b.is_ascii_alphabetic() || b.is_ascii_digit() || b"._+-".contains(&b);
+            (1..=14).contains(&p.len()) && !p.starts_with('-') && p.bytes().all(fine)
+        };
+        if !zone.split('/').all(part) {
+            out.push(Error::invalid(path, zone, &format!("unknown time zone {zone}")));
+        }
+        if let Err(e) = cron::check_zone(zone) {
+            out.push(Error::invalid(path, zone, &e));
+        }
+    }
+}

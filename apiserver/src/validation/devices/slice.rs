@@ -1,0 +1,256 @@
+//! Slices: the devices of a pool that a driver publishes.
+
+use proto::Value;
+use shared::status::field::{Error, Path};
+
+use super::names::{pool_name, qualified};
+use super::{EFFECTS, binding_conditions, each, unique};
+use crate::validation::meta::immutable;
+use crate::validation::names::{complain, dns1123_label, dns1123_subdomain, label_key, label_value};
+use crate::validation::selectors::node_selector;
+use crate::validation::tree::{entries, flag, get, has, has_entries, int, list, same, text};
+use crate::validation::volume::driver_name;
+
+const MAX_DEVICES: usize = 128;
+/// Where devices have taints or share counters.
+const MAX_ELABORATE_DEVICES: usize = 64;
+const MAX_ATTRIBUTES: usize = 32;
+const MAX_TEXT: usize = 64;
+const MAX_TAINTS: usize = 16;
+const MAX_COUNTERS: usize = 32;
+const MAX_COUNTER_SETS: usize = 8;
+const MAX_CONSUMPTIONS: usize = 2;
+
+/// A new slice.
+pub(in crate::validation) fn slice(object: &Value, out: &mut Vec<Error>) {
+    spec(get(object, "spec"), &Value::Null, out);
+}
+
+/// A changed slice.
+pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    spec(get(new, "spec"), get(old, "spec"), out);
+}
+
+fn spec(spec: &Value, before: &Value, out: &mut Vec<Error>) {
+    let path = Path::new("spec");
+    driver_name(text(spec, "driver"), &path.child("driver"), out);
+    let (pool, pool_path) = (get(spec, "pool"), path.child("pool"));
+    pool_name(text(pool, "name"), &pool_path.child("name"), out);
+    let count = int(pool, "resourceSliceCount").unwrap_or_default();
+    if count <= 0 {
+        out.push(Error::invalid(pool_path.child("resourceSliceCount"), count, "must be greater than zero"));
+    }
+    if let Some(n) = int(pool, "generation").filter(|n| *n < 0) {
+        out.push(Error::invalid(pool_path.child("generation"), n, "must be greater than or equal to zero"));
+    }
+    if !before.is_null() {
+        immutable(get(pool, "name"), get(get(before, "pool"), "name"), &pool_path.child("name"), out);
+        for key in ["driver", "nodeName"] {
+            immutable(get(spec, key), get(before, key), &path.child(key), out);
+        }
+    }
+    where_it_is(spec, &path, out);
+    if has(spec, "sharedCounters") && has(spec, "devices") {
+        out.push(Error::invalid(&path, "", "only one of `sharedCounters` or `devices` is allowed"));
+    }
+    devices(spec, before, &path, out);
+    let sets = each(spec, "sharedCounters", MAX_COUNTER_SETS, &path, out, |set, path, out| {
+        counters(set, "name", path, out);
+    });
+    unique(sets.iter().map(|s| text(s, "name")), &path.child("sharedCounters"), out);
+}
+
+/// Fields that are set, as upstream lists them.
+fn listed(fields: &[&str]) -> String {
+    let quoted: Vec<String> = fields.iter().map(|f| format!("`{f}`")).collect();
+    format!("{{{}}}", quoted.join(", "))
+}
+
+/// One of the ways to say which nodes can use the devices.
+fn where_it_is(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    let mut set = Vec::new();
+    if has(spec, "nodeName") {
+        match text(spec, "nodeName") {
+            "" => {
+                let why = "must be either unset or set to a non-empty string";
+                out.push(Error::invalid(path.child("nodeName"), "", why));
+            }
+            name => {
+                set.push("nodeName");
+                complain(out, &path.child("nodeName"), name, dns1123_subdomain(name));
+            }
+        }
+    }
+    let selector = get(spec, "nodeSelector");
+    if !selector.is_null() {
+        set.push("nodeSelector");
+        node_selector(selector, &path.child("nodeSelector"), out);
+        if list(selector, "nodeSelectorTerms").len() != 1 {
+            let why = "must have exactly one node selector term";
+            let terms = get(selector, "nodeSelectorTerms").clone();
+            out.push(Error::invalid(path.child("nodeSelector").child("nodeSelectorTerms"), terms, why));
+        }
+    }
+    for key in ["allNodes", "perDeviceNodeSelection"] {
+        if flag(spec, key) {
+            set.push(key);
+        } else if has(spec, key) {
+            out.push(Error::invalid(path.child(key), false, "must be either unset or set to true"));
+        }
+    }
+    let why = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required";
+    match set.len() {
+        0 => out.push(Error::required(path, why)),
+        1 => {}
+        _ => out.push(Error::invalid(path, listed(&set), &format!("{why}, but multiple fields are set"))),
+    }
+}
+
+fn devices(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) {
+    let elaborate = |d: &Value| !list(d, "taints").is_empty() || !list(d, "consumesCounters").is_empty();
+    let most = if list(spec, "devices").iter().any(elaborate) { MAX_ELABORATE_DEVICES } else { MAX_DEVICES };
+    let own_nodes = flag(spec, "perDeviceNodeSelection");
+    let all = each(spec, "devices", most, path, out, |device, path, out| {
+        let name = text(device, "name");
+        let old = list(before, "devices").iter().find(|d| text(d, "name") == name);
+        complain(out, &path.child("name"), name, dns1123_label(name));
+        self::device(device, old, own_nodes, path, out);
+    });
+    unique(all.iter().map(|d| text(d, "name")), &path.child("devices"), out);
+}
+
+fn device(device: &Value, old: Option<&Value>, own_nodes: bool, path: &Path, out: &mut Vec<Error>) {
+    let count = entries(device, "attributes").count() + entries(device, "capacity").count();
+    if count > MAX_ATTRIBUTES {
+        let why = format!("the total number of attributes and capacities must not exceed {MAX_ATTRIBUTES}");
+        out.push(Error::invalid(path, count, &why));
+    }
+    for (name, value) in entries(device, "attributes") {
+        let path = path.child("attributes");
+        qualified(name, &path, out);
+        attribute(value, &path.key(name), out);
+    }
+    let changed = |key: &str| old.is_none_or(|old| !same(get(old, key), get(device, key)));
+    if changed("capacity") {
+        for (name, value) in entries(device, "capacity") {
+            let path = path.child("capacity");
+            qualified(name, &path, out);
+            if has(value, "requestPolicy") && !flag(device, "allowMultipleAllocations") {
+                let path = path.key(name).child("requestPolicy");
+                out.push(Error::forbidden(path, "allowMultipleAllocations must be true"));
+            }
+        }
+    }
+    if changed("taints") {
+        each(device, "taints", MAX_TAINTS, path, out, taint);
+    }
+    let sets = each(device, "consumesCounters", MAX_CONSUMPTIONS, path, out, |set, path, out| {
+        counters(set, "counterSet", path, out);
+    });
+    unique(sets.iter().map(|s| text(s, "counterSet")), &path.child("consumesCounters"), out);
+    nodes(device, own_nodes, path, out);
+    binding_conditions(device, path, out);
+}
+
+/// Where one device is, if the slice leaves that to each.
+fn nodes(device: &Value, own: bool, path: &Path, out: &mut Vec<Error>) {
+    const KEYS: [&str; 3] = ["nodeName", "nodeSelector", "allNodes"];
+    let set: Vec<&str> = KEYS.into_iter().filter(|k| has(device, k)).collect();
+    if !own {
+        if !set.is_empty() {
+            let why = "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
+            out.push(Error::invalid(path, Value::Null, why));
+        }
+        return;
+    }
+    let name = text(device, "nodeName");
+    if !name.is_empty() {
+        complain(out, &path.child("nodeName"), name, dns1123_subdomain(name));
+    } else if has(device, "nodeName") {
+        out.push(Error::invalid(path.child("nodeName"), "", "must not be empty"));
+    }
+    if has(device, "nodeSelector") {
+        node_selector(get(device, "nodeSelector"), &path.child("nodeSelector"), out);
+    }
+    if has(device, "allNodes") && !flag(device, "allNodes") {
+        out.push(Error::invalid(path.child("allNodes"), false, "must be either unset or set to true"));
+    }
+    let why = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
+    match set.len() {
+        0 => out.push(Error::required(path, why)),
+        1 => {}
+        _ => out.push(Error::invalid(path, listed(&set), why)),
+    }
+}
+
+/// `1.2.3-rc.1+build` of semver.org.
+fn is_version(text: &str) -> bool {
+    let number = |p: &str| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit()) && (p == "0" || !p.starts_with('0'));
+    let word = |p: &str| !p.is_empty() && p.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    let (rest, build) = text.split_once('+').map_or((text, None), |(r, b)| (r, Some(b)));
+    let (core, early) = rest.split_once('-').map_or((rest, None), |(c, e)| (c, Some(e)));
+    let digits = |p: &str| p.bytes().all(|b| b.is_ascii_digit());
+    core.split('.').count() == 3
+        && core.split('.').all(number)
+        && early.is_none_or(|e| e.split('.').all(|p| word(p) && (!digits(p) || number(p))))
+        && build.is_none_or(|b| b.split('.').all(word))
+}
+
+fn attribute(value: &Value, path: &Path, out: &mut Vec<Error>) {
+    let set = ["bool", "int", "string", "version"].into_iter().filter(|k| has(value, k)).count();
+    if has(value, "version") && !is_version(text(value, "version")) {
+        let why = "must be a string compatible with semver.org spec 2.0.0";
+        out.push(Error::invalid(path.child("version"), text(value, "version"), why));
+    }
+    for key in ["string", "version"] {
+        if text(value, key).len() > MAX_TEXT {
+            out.push(Error::too_long(path.child(key), MAX_TEXT));
+        }
+    }
+    match set {
+        0 => out.push(Error::invalid(path, "", "exactly one value must be specified")),
+        1 => {}
+        _ => {
+            let mut error = Error::invalid(path, value.clone(), "exactly one value must be specified");
+            error.shown = Some(shown(value));
+            out.push(error);
+        }
+    }
+}
+
+/// An attribute as Go's struct is written, whose fields have names of their own.
+fn shown(value: &Value) -> String {
+    let fields = [("IntValue", "int"), ("BoolValue", "bool"), ("StringValue", "string"), ("VersionValue", "version")];
+    let fields = fields.map(|(name, key)| format!("{name:?}:{}", get(value, key)));
+    format!("{{{}}}", fields.join(","))
+}
+
+fn taint(taint: &Value, path: &Path, out: &mut Vec<Error>) {
+    let (key, value, effect) = (text(taint, "key"), text(taint, "value"), text(taint, "effect"));
+    complain(out, &path.child("key"), key, label_key(key));
+    complain(out, &path.child("value"), value, label_value(value));
+    if effect.is_empty() {
+        out.push(Error::required(path.child("effect"), ""));
+    } else if !EFFECTS.contains(&effect) {
+        out.push(Error::not_supported(path.child("effect"), effect, &EFFECTS));
+    }
+}
+
+/// A named set of counters.
+fn counters(set: &Value, name_key: &str, path: &Path, out: &mut Vec<Error>) {
+    match text(set, name_key) {
+        "" => out.push(Error::required(path.child(name_key), "")),
+        name => complain(out, &path.child(name_key), name, dns1123_label(name)),
+    }
+    let path = path.child("counters");
+    let count = entries(set, "counters").count();
+    if !has_entries(set, "counters") {
+        out.push(Error::required(path, ""));
+    } else if count > MAX_COUNTERS {
+        out.push(Error::too_many(path, count, MAX_COUNTERS));
+    } else {
+        for (name, _) in entries(set, "counters") {
+            complain(out, &path, name, dns1123_label(name));
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Addresses and ranges of services.
+
+use std::net::IpAddr;
+
+use proto::Value;
+use serde_json::json;
+use shared::status::field::{Error, Path};
+
+use crate::validation::meta::immutable;
+use crate::validation::names::{cidr, complain, dns1123_label, dns1123_subdomain, path_segment};
+use crate::validation::tree::{get, text, texts};
+
+/// An address: named by itself.
+pub(in crate::validation) fn address(object: &Value, out: &mut Vec<Error>) {
+    let name = text(get(object, "metadata"), "name");
+    let path = Path::of(&["metadata", "name"]);
+    match name.parse::<IpAddr>() {
+        Ok(ip) if ip.to_string() == name => {}
+        Ok(ip) => {
+            let why = format!("must be in canonical form ({:?})", ip.to_string());
+            out.push(Error::invalid(path, name, &why));
+        }
+        Err(_) => out.push(Error::invalid(path, name, super::NO_IP)),
+    }
+    let (parent, path) = (get(get(object, "spec"), "parentRef"), Path::of(&["spec", "parentRef"]));
+    if parent.is_null() {
+        out.push(Error::required(path, ""));
+        return;
+    }
+    let group = text(parent, "group");
+    if !group.is_empty() {
+        complain(out, &path.child("group"), group, dns1123_subdomain(group));
+    }
+    for key in ["resource", "name"] {
+        match text(parent, key) {
+            "" => out.push(Error::required(path.child(key), "")),
+            value => complain(out, &path.child(key), value, path_segment(value, false)),
+        }
+    }
+    let namespace = text(parent, "namespace");
+    if !namespace.is_empty() {
+        complain(out, &path.child("namespace"), namespace, dns1123_label(namespace));
+    }
+}
+
+/// An address keeps whose it is.
+pub(in crate::validation) fn address_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    let parent = |o| get(get(o, "spec"), "parentRef");
+    immutable(parent(new), parent(old), &Path::of(&["spec", "parentRef"]), out);
+}
+
+/// The ranges addresses come from.
+pub(in crate::validation) fn ranges(object: &Value, out: &mut Vec<Error>) {
+    let (all, path) = (texts(get(object, "spec"), "cidrs"), Path::of(&["spec", "cidrs"]));
+    if all.is_empty() {
+        out.push(Error::required(&path, "at least one CIDR required"));
+        return;
+    }
+    if all.len() > 2 {
+        out.push(Error::invalid(&path, json!(all), "may only hold up to 2 values"));
+        return;
+    }
+    let before = out.len();
+    let networks: Vec<_> = all.iter().enumerate().filter_map(|(i, one)| cidr(out, &path.index(i), one)).collect();
+    if let [a, b] = networks[..]
+        && out.len() == before
+        && a.addr().is_ipv4() == b.addr().is_ipv4()
+    {
+        let why = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
+        out.push(Error::invalid(&path, json!(all), why));
+    }
+}
+
+/// Ranges stay; a second one may come.
+pub(in crate::validation) fn ranges_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    let (now, was) = (texts(get(new, "spec"), "cidrs"), texts(get(old, "spec"), "cidrs"));
+    let path = Path::of(&["spec", "cidrs"]);
+    if now.len() == was.len() {
+        for (i, (now, was)) in now.iter().zip(&was).enumerate() {
+            immutable(&json!(now), &json!(was), &path.index(i), out);
+        }
+    } else if was.len() == 1 && now.len() == 2 {
+        immutable(&json!(now[0]), &json!(was[0]), &path.index(0), out);
+        ranges(new, out);
+    } else {
+        immutable(&json!(now), &json!(was), &path, out);
+    }
+}

@@ -1,0 +1,136 @@
+//! Where containers see volumes, as files or as block devices.
+
+use std::collections::BTreeSet;
+
+use proto::Value;
+use shared::status::field::{Error, Path};
+
+use super::containers::Surroundings;
+use crate::validation::tree::{flag, get, has, list, text};
+use crate::validation::volume::descending_path;
+
+const NOT_IN_IMAGES: &str = "not allowed in image volume sources";
+
+/// `volumeMounts`.
+pub(super) fn mounts(container: &Value, around: &Surroundings<'_>, all: &Path, out: &mut Vec<Error>) {
+    let devices = list(container, "volumeDevices");
+    let mut seen = BTreeSet::new();
+    for (i, mount) in list(container, "volumeMounts").iter().enumerate() {
+        let path = all.index(i);
+        let (name, target) = (text(mount, "name"), text(mount, "mountPath"));
+        if name.is_empty() {
+            out.push(Error::required(path.child("name"), ""));
+        }
+        let volume = around.volumes.get(name);
+        if volume.is_none() {
+            out.push(Error::not_found(path.child("name"), name));
+        }
+        if target.is_empty() {
+            out.push(Error::required(path.child("mountPath"), ""));
+        }
+        if !seen.insert(target) {
+            out.push(Error::invalid(path.child("mountPath"), target, "must be unique"));
+        }
+        if devices.iter().any(|d| text(d, "name") == name) {
+            out.push(Error::invalid(path.child("name"), name, "must not already exist in volumeDevices"));
+        }
+        if devices.iter().any(|d| text(d, "devicePath") == target) {
+            let message = "must not already exist as a path in volumeDevices";
+            out.push(Error::invalid(path.child("mountPath"), target, message));
+        }
+        let (sub, expression) = (text(mount, "subPath"), text(mount, "subPathExpr"));
+        let image = volume.is_some_and(|v| has(v, "image"));
+        if !sub.is_empty() {
+            if image {
+                out.push(Error::invalid(path.child("subPath"), sub, NOT_IN_IMAGES));
+            }
+            descending_path(sub, &path.child("subPath"), out);
+        }
+        if !expression.is_empty() {
+            if image {
+                out.push(Error::invalid(path.child("subPathExpr"), expression, NOT_IN_IMAGES));
+            }
+            if !sub.is_empty() {
+                let message = "subPathExpr and subPath are mutually exclusive";
+                out.push(Error::invalid(path.child("subPathExpr"), expression, message));
+            }
+            descending_path(expression, &path.child("subPathExpr"), out);
+        }
+        propagation(mount, container, all, out);
+    }
+}
+
+fn propagation(mount: &Value, container: &Value, path: &Path, out: &mut Vec<Error>) {
+    let mode = text(mount, "mountPropagation");
+    let privileged = flag(get(container, "securityContext"), "privileged");
+    match mode {
+        "" | "None" | "HostToContainer" => {}
+        "Bidirectional" if privileged => {}
+        "Bidirectional" => {
+            let message = "Bidirectional mount propagation is available only to privileged containers";
+            out.push(Error::forbidden(path.child("mountPropagation"), message));
+        }
+        other => {
+            let supported = ["Bidirectional", "HostToContainer", "None"];
+            out.push(Error::not_supported(path.child("mountPropagation"), other, &supported));
+        }
+    }
+    let read_only = text(mount, "recursiveReadOnly");
+    match read_only {
+        "" | "Disabled" => {}
+        "IfPossible" | "Enabled" => {
+            if !flag(mount, "readOnly") {
+                let message = "may only be specified when readOnly is true";
+                out.push(Error::forbidden(path.child("recursiveReadOnly"), message));
+            }
+            if !matches!(mode, "" | "None") {
+                let message = "may only be specified when mountPropagation is None or not specified";
+                out.push(Error::forbidden(path.child("recursiveReadOnly"), message));
+            }
+        }
+        other => {
+            let supported = ["Disabled", "IfPossible", "Enabled"];
+            out.push(Error::not_supported(path.child("recursiveReadOnly"), other, &supported));
+        }
+    }
+}
+
+/// `volumeDevices`.
+pub(super) fn devices(container: &Value, around: &Surroundings<'_>, path: &Path, out: &mut Vec<Error>) {
+    let mounts = list(container, "volumeMounts");
+    let (mut names, mut paths) = (BTreeSet::new(), BTreeSet::new());
+    for (i, device) in list(container, "volumeDevices").iter().enumerate() {
+        let path = path.index(i);
+        let (name, target) = (text(device, "name"), text(device, "devicePath"));
+        if name.is_empty() {
+            out.push(Error::required(path.child("name"), ""));
+        }
+        if !names.insert(name) {
+            out.push(Error::invalid(path.child("name"), name, "must be unique"));
+        }
+        match around.volumes.get(name) {
+            Some(volume) if !has(volume, "persistentVolumeClaim") && !has(volume, "ephemeral") => {
+                let why = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode";
+                out.push(Error::invalid(path.child("name"), name, why));
+            }
+            Some(_) => {}
+            None => out.push(Error::not_found(path.child("name"), name)),
+        }
+        if target.is_empty() {
+            out.push(Error::required(path.child("devicePath"), ""));
+        }
+        if !paths.insert(target) {
+            out.push(Error::invalid(path.child("devicePath"), target, "must be unique"));
+        }
+        if target.split('/').any(|p| p == "..") {
+            out.push(Error::invalid(path.child("devicePath"), target, "can not contain backsteps ('..')"));
+        }
+        if mounts.iter().any(|m| text(m, "name") == name) {
+            out.push(Error::invalid(path.child("name"), name, "must not already exist in volumeMounts"));
+        }
+        if mounts.iter().any(|m| text(m, "mountPath") == target) {
+            let why = "must not already exist as a path in volumeMounts";
+            out.push(Error::invalid(path.child("devicePath"), target, why));
+        }
+    }
+}

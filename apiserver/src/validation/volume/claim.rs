@@ -1,0 +1,213 @@
+//! Persistent volume claims.
+
+use proto::Value;
+use serde_json::Map;
+use shared::status::field::{Error, Path};
+
+use super::persistent::{access_modes, class_name, positive, volume_mode};
+use crate::validation::internal;
+use crate::validation::meta::{annotation, immutable};
+use crate::validation::names::{complain, dns1123_label, dns1123_subdomain, qualified_name};
+use crate::validation::pod::resources::amount;
+use crate::validation::selectors::label_selector;
+use crate::validation::tree::{at, entries, get, has, quantity, same, text};
+
+const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
+const CLASS: &str = "volumeAttributesClassName";
+const RESIZES: [&str; 5] = [
+    "ControllerResizeInProgress",
+    "ControllerResizeInfeasible",
+    "NodeResizePending",
+    "NodeResizeInProgress",
+    "NodeResizeInfeasible",
+];
+
+/// A claim.
+pub(in crate::validation) fn claim(object: &Value, out: &mut Vec<Error>) {
+    spec(get(object, "spec"), &Path::new("spec"), out);
+}
+
+/// The spec of a claim or of a claim template.
+pub(in crate::validation) fn spec(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    label_selector(get(spec, "selector"), &path.child("selector"), out);
+    access_modes(spec, "at least 1 access mode is required", path, out);
+    let storage = at(spec, &["resources", "requests", "storage"]);
+    let storage_path = path.child("resources").key("storage");
+    if storage.is_null() {
+        out.push(Error::required(&storage_path, ""));
+    } else {
+        amount("storage", storage, &storage_path, out);
+        positive(storage, &storage_path, out);
+    }
+    class_name(spec, path, out);
+    volume_mode(spec, path, out);
+    data_source(spec, path, out);
+    let class = text(spec, CLASS);
+    if !class.is_empty() {
+        complain(out, &path.child(CLASS), class, dns1123_subdomain(class));
+    }
+}
+
+/// What a claim is filled from.
+fn data_source(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    let (source, reference) = (get(spec, "dataSource"), get(spec, "dataSourceRef"));
+    one_source(source, &path.child("dataSource"), out);
+    one_source(reference, &path.child("dataSourceRef"), out);
+    let namespace = text(reference, "namespace");
+    if !namespace.is_empty() {
+        let path = path.child("dataSourceRef").child("namespace");
+        complain(out, &path, namespace, dns1123_label(namespace));
+    }
+    let differ = || ["apiGroup", "kind", "name"].iter().any(|k| text(source, k) != text(reference, k));
+    let why = if !namespace.is_empty() {
+        "may not be specified when dataSourceRef.namespace is specified"
+    } else if differ() {
+        "must match dataSourceRef"
+    } else {
+        return;
+    };
+    if !source.is_null() && !reference.is_null() {
+        let mut error = Error::invalid(path, Value::Null, why);
+        error.shown = Some(path.child("dataSource").to_string());
+        out.push(error);
+    }
+}
+
+fn one_source(source: &Value, path: &Path, out: &mut Vec<Error>) {
+    if source.is_null() {
+        return;
+    }
+    for key in ["name", "kind"] {
+        if text(source, key).is_empty() {
+            out.push(Error::required(path.child(key), ""));
+        }
+    }
+    let (group, kind) = (text(source, "apiGroup"), text(source, "kind"));
+    if group.is_empty() && kind != "PersistentVolumeClaim" {
+        out.push(Error::invalid(path, kind, "must be 'PersistentVolumeClaim' when referencing the default apiGroup"));
+    }
+    if !group.is_empty() {
+        complain(out, &path.child("apiGroup"), group, dns1123_subdomain(group));
+    }
+}
+
+fn restore(map: &mut Map<String, Value>, from: &Value, key: &str) {
+    match get(from, key) {
+        Value::Null => map.remove(key),
+        value => map.insert(key.to_owned(), value.clone()),
+    };
+}
+
+/// The new spec with what may change set back to what it was.
+fn masked(spec: &Value, before: &Value, loose: &[&str], bound: bool) -> Value {
+    let mut copy = spec.clone();
+    if let Some(map) = copy.as_object_mut() {
+        for key in loose {
+            restore(map, before, key);
+        }
+    }
+    let requests = copy.get_mut("resources").and_then(|r| r.get_mut("requests")).and_then(Value::as_object_mut);
+    if let (true, Some(requests)) = (bound, requests) {
+        restore(requests, at(before, &["resources", "requests"]), "storage");
+    }
+    copy
+}
+
+/// What may change on a claim: size and attributes once bound, the volume while unbound.
+pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    let (spec, before, path) = (get(new, "spec"), get(old, "spec"), Path::new("spec"));
+    let bound = text(get(new, "status"), "phase") == "Bound";
+    let mut loose = Vec::new();
+    if text(before, "volumeName").is_empty() {
+        loose.push("volumeName");
+    }
+    if bound {
+        loose.push(CLASS);
+    }
+    if may_get_class(new, old) {
+        loose.push("storageClassName");
+    }
+    let masked = masked(spec, before, &loose, bound);
+    if !same(&masked, before) {
+        let message =
+            "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
+        let changes = internal::claim_diff(before, &masked);
+        out.push(Error::forbidden(&path, &format!("{message}{changes}")));
+    }
+    let size = |o: &Value, keys: &[&str]| quantity(at(o, keys));
+    let storage = ["resources", "requests", "storage"];
+    let now = size(spec, &storage);
+    if now < size(before, &storage) && now <= size(old, &["status", "capacity", "storage"]) {
+        let path = path.child("resources").child("requests").child("storage");
+        out.push(Error::forbidden(path, "field can not be less than status.capacity"));
+    }
+    let annotated = |o: &Value| get(at(o, &["metadata", "annotations"]), CLASS_ANNOTATION).clone();
+    if !annotation(old, CLASS_ANNOTATION).is_empty() || !annotation(new, CLASS_ANNOTATION).is_empty() {
+        let path = Path::of(&["metadata", "annotations", CLASS_ANNOTATION]);
+        immutable(&annotated(new), &annotated(old), &path, out);
+    }
+    immutable(get(spec, "volumeMode"), get(before, "volumeMode"), &Path::new("volumeMode"), out);
+    if has(before, CLASS) && !has(spec, CLASS) {
+        out.push(Error::forbidden(path.child(CLASS), "update from non-nil value to nil is forbidden"));
+    } else if !text(before, CLASS).is_empty() && text(spec, CLASS).is_empty() {
+        out.push(Error::forbidden(path.child(CLASS), "update from non-nil value to an empty string is forbidden"));
+    }
+}
+
+/// A claim without a class may get one later, also the one an annotation named.
+fn may_get_class(new: &Value, old: &Value) -> bool {
+    let key = "storageClassName";
+    let (spec, before) = (get(new, "spec"), get(old, "spec"));
+    if has(before, key) || !has(spec, key) {
+        return false;
+    }
+    let annotated = annotation(old, CLASS_ANNOTATION);
+    annotated.is_empty() || annotated == text(spec, key)
+}
+
+/// `status` of a claim.
+pub(in crate::validation) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
+    let (status, path) = (get(new, "status"), Path::new("status"));
+    for (name, value) in entries(status, "capacity") {
+        let amount = quantity(value);
+        if amount.sign() < 0 {
+            let path = path.child("capacity").key(name);
+            out.push(Error::invalid(path, amount.to_string(), "must be a valid resource quantity"));
+        }
+    }
+    for (name, value) in entries(status, "allocatedResourceStatuses") {
+        let path = path.child("allocatedResourceStatus").key(name);
+        resizable(name, &path, out);
+        let value = value.as_str().unwrap_or_default();
+        if !RESIZES.contains(&value) {
+            out.push(Error::not_supported(&path, value, &sorted()));
+        }
+    }
+    for (name, value) in entries(status, "allocatedResources") {
+        let path = path.child("allocatedResources").key(name);
+        resizable(name, &path, out);
+        let amount = quantity(value);
+        if amount.sign() < 0 {
+            out.push(Error::invalid(&path, amount.to_string(), "must be a valid resource quantity"));
+        }
+    }
+}
+
+fn sorted() -> [&'static str; 5] {
+    let mut all = RESIZES;
+    all.sort_unstable();
+    all
+}
+
+/// What of a claim can grow: its storage, or things of other domains.
+fn resizable(name: &str, path: &Path, out: &mut Vec<Error>) {
+    let complaints = qualified_name(name);
+    if !complaints.is_empty() {
+        complain(out, path, name, complaints);
+        return;
+    }
+    let native = !name.contains('/') || name.contains("kubernetes.io/");
+    if native && name != "storage" {
+        out.push(Error::not_supported(path, name, &["storage"]));
+    }
+}

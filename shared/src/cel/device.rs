@@ -1,0 +1,47 @@
+//! What selectors of devices may name: `device.driver`, `device.attributes[domain].name` and
+//! `device.capacity[domain].name`, with the sizes a resource slice allows.
+
+use super::{Declared, Extras, Place, Type};
+
+/// What one run of a selector may cost.
+pub const MAX_COST: u64 = 1_000_000;
+/// Most attributes and capacities of a device.
+const MAX_ENTRIES: u64 = 32;
+const MAX_DOMAIN: u64 = 63;
+const MAX_NAME: u64 = 32;
+const MAX_TEXT: u64 = 64;
+
+/// The variable.
+#[must_use]
+pub fn variables() -> Declared {
+    let domains = |of: Type| Type::map(Type::String, Type::map(Type::String, of));
+    let device = Type::object(
+        "kubernetes.DRADevice",
+        [
+            ("driver", Type::String),
+            ("attributes", domains(Type::Dyn)),
+            ("capacity", domains(Type::Opaque("kubernetes.Quantity"))),
+        ],
+    );
+    Declared::from([("device".to_owned(), device)])
+}
+
+/// Selectors may bind names.
+#[must_use]
+pub fn extras() -> Extras {
+    Extras { bind: true, ..Extras::default() }
+}
+
+/// The sizes below the variable, for estimates.
+#[must_use]
+pub fn size(place: &[Place<'_>]) -> Option<u64> {
+    match place {
+        [Place::Named("device"), Place::Named("driver")] => Some(MAX_DOMAIN),
+        [Place::Named("device"), Place::Named("attributes" | "capacity")] => Some(MAX_ENTRIES),
+        [Place::Named("device"), Place::Named("attributes" | "capacity"), Place::Keys] => Some(MAX_DOMAIN),
+        [Place::Named("device"), Place::Named("attributes" | "capacity"), Place::Values] => Some(MAX_ENTRIES),
+        [Place::Named("device"), Place::Named("attributes" | "capacity"), Place::Values, Place::Keys] => Some(MAX_NAME),
+        [Place::Named("device"), Place::Named("attributes"), Place::Values, _] => Some(MAX_TEXT),
+        _ => None,
+    }
+}
