@@ -21,7 +21,7 @@ use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::expect::Expectations;
 use crate::engine::object::{self, Key};
-use crate::engine::owned::{self, PodWatch};
+use crate::engine::owned::{self, Paced, PodWatch};
 use crate::engine::pod::Pod;
 use crate::engine::pods;
 use crate::engine::registry::Started;
@@ -66,7 +66,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         });
         let wake = PodWatch {
             sets: cx.selectors(),
-            queue: queue.clone(),
+            paced: Paced::new(&queue),
             expectations,
             selects: |s: &DaemonSet, p: &Pod| selects(s, p.metadata.labels.as_deref()),
         };

@@ -12,6 +12,7 @@ use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
 use shared::informer::{Event, Store};
+use shared::types::from_tree;
 use shared::workqueue::Queue;
 
 use self::plan::Snapshot;
@@ -118,8 +119,7 @@ impl Deployments {
         let mut copy = d.clone();
         if error.already_exists() {
             let path = format!("{}/{name}", ReplicaSet::url_path(&(), d.metadata.namespace.as_deref()));
-            let there: ReplicaSet =
-                serde_json::from_value(self.executor.rest.get(&path).await?).map_err(RestError::other)?;
+            let there: ReplicaSet = from_tree(&self.executor.rest.get(&path).await?).map_err(RestError::other)?;
             let ours = object::controller_of(&there.metadata).is_some_and(|r| r.uid == object::uid(&d.metadata));
             let template = d.spec.as_ref().map(|s| &s.template);
             let same = there

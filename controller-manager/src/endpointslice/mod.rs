@@ -84,8 +84,10 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             }
             if let Some(name) = object::label(&slice.metadata, SERVICE_NAME) {
                 let key = Key::new(object::namespace(&slice.metadata), name);
-                if let Event::Deleted(s) = event {
-                    watcher.tracker.gone(&key, object::uid(&s.metadata));
+                match event {
+                    Event::Deleted(s) => watcher.tracker.gone(&key, object::uid(&s.metadata)),
+                    _ if !watcher.tracker.news(&key, slice) => return,
+                    _ => {}
                 }
                 wake.add(key);
             }

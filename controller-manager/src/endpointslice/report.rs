@@ -2,14 +2,14 @@
 //!
 //! In: the slices of a service before a sync and the writes that follow. Out: numbers. Nothing here is decided upon.
 
-use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
+use serde_json::Value;
 
-use crate::engine::action::Action;
+use crate::engine::action::{Action, body};
 use crate::engine::metrics;
 use crate::engine::object::{self, Key};
 
@@ -39,23 +39,46 @@ pub struct Sync {
     pub totals: Totals,
 }
 
-fn address(e: &Endpoint) -> Option<String> {
-    e.addresses.first().cloned()
+/// What of a slice is counted.
+struct Shape<'a> {
+    /// Slices with the same could be one.
+    group: String,
+    addresses: Vec<Option<&'a str>>,
+}
+
+impl<'a> Shape<'a> {
+    fn new(kind: &str, ports: &Value, addresses: impl Iterator<Item = Option<&'a str>>) -> Self {
+        Self { group: format!("{kind} {ports}"), addresses: addresses.collect() }
+    }
+
+    fn cached(slice: &'a EndpointSlice) -> Self {
+        let first = |e: &'a Endpoint| e.addresses.first().map(String::as_str);
+        Self::new(&slice.address_type, &body(&slice.ports), slice.endpoints.iter().map(first))
+    }
+
+    fn written(slice: &'a Value) -> Self {
+        let endpoints = slice["endpoints"].as_array().into_iter().flatten();
+        let kind = slice["addressType"].as_str().unwrap_or_default();
+        Self::new(kind, &slice["ports"], endpoints.map(|e| e["addresses"][0].as_str()))
+    }
 }
 
 /// Read a sync from what was and what is to be written.
 #[must_use]
 pub fn read(service: &Service, before: &[Arc<EndpointSlice>], actions: &[Action], max: usize) -> Sync {
-    let mut after: HashMap<String, Cow<'_, EndpointSlice>> =
-        before.iter().map(|s| (object::name(&s.metadata).to_owned(), Cow::Borrowed(&**s))).collect();
+    let mut after: HashMap<String, Shape<'_>> =
+        before.iter().map(|s| (object::name(&s.metadata).to_owned(), Shape::cached(s))).collect();
+    let addresses = |all: &HashMap<String, Shape<'_>>| -> BTreeSet<String> {
+        all.values().flat_map(|s| s.addresses.iter().flatten()).map(|a| (*a).to_owned()).collect()
+    };
+    let old = addresses(&after);
     let mut changed = 0;
     for action in actions {
         match action {
             Action::Create { body, .. } | Action::Update { body, .. } => {
-                let Ok(slice) = serde_json::from_value::<EndpointSlice>(body.clone()) else { continue };
                 changed += 1;
-                let name = slice.metadata.name.clone().unwrap_or_else(|| format!("new {changed}"));
-                after.insert(name, Cow::Owned(slice));
+                let name = body["metadata"]["name"].as_str().map_or_else(|| format!("new {changed}"), str::to_owned);
+                after.insert(name, Shape::written(body));
             }
             Action::Delete { path, .. } => {
                 changed += 1;
@@ -64,11 +87,10 @@ pub fn read(service: &Service, before: &[Arc<EndpointSlice>], actions: &[Action]
             _ => {}
         }
     }
-    let old: BTreeSet<String> = before.iter().flat_map(|s| &s.endpoints).filter_map(address).collect();
-    let new: BTreeSet<String> = after.values().flat_map(|s| &s.endpoints).filter_map(address).collect();
-    let mut groups: HashMap<String, usize> = HashMap::new();
+    let new = addresses(&after);
+    let mut groups: HashMap<&str, usize> = HashMap::new();
     for slice in after.values() {
-        *groups.entry(format!("{} {:?}", slice.address_type, slice.ports)).or_default() += slice.endpoints.len();
+        *groups.entry(&slice.group).or_default() += slice.addresses.len();
     }
     Sync {
         added: new.difference(&old).count(),

@@ -9,8 +9,14 @@ use parking_lot::Mutex;
 use crate::engine::object::{self, Key};
 use crate::engine::rest::Written as Answer;
 
-/// uid → (generation, deleted).
-type Written = HashMap<String, (i64, bool)>;
+/// What was written for one owner.
+#[derive(Debug, Default)]
+struct Written {
+    /// uid → (generation, deleted).
+    slices: HashMap<String, (i64, bool)>,
+    /// A look was put off until the cache shows it.
+    awaited: bool,
+}
 
 /// Generations of slices as last written, by owner.
 #[derive(Debug, Default)]
@@ -21,18 +27,19 @@ pub struct Tracker {
 impl Tracker {
     /// A slice was created or updated; `answer` is what the server stored.
     pub fn wrote(&self, key: &Key, answer: Answer) {
-        self.written.lock().entry(key.clone()).or_default().insert(answer.uid, (answer.generation, false));
+        let mut all = self.written.lock();
+        all.entry(key.clone()).or_default().slices.insert(answer.uid, (answer.generation, false));
     }
 
     /// A slice was deleted.
     pub fn deleted(&self, key: &Key, uid: &str) {
-        self.written.lock().entry(key.clone()).or_default().insert(uid.to_owned(), (0, true));
+        self.written.lock().entry(key.clone()).or_default().slices.insert(uid.to_owned(), (0, true));
     }
 
     /// The watch showed that a slice is gone.
     pub fn gone(&self, key: &Key, uid: &str) {
         if let Some(m) = self.written.lock().get_mut(key) {
-            m.remove(uid);
+            m.slices.remove(uid);
         }
     }
 
@@ -41,16 +48,27 @@ impl Tracker {
         self.written.lock().remove(key);
     }
 
+    /// Whether a slice that the watch shows calls for a look: not when it is what was written here, unless a look was put
+    /// off for it.
+    #[must_use]
+    pub fn news(&self, key: &Key, slice: &EndpointSlice) -> bool {
+        let mut all = self.written.lock();
+        let Some(written) = all.get_mut(key) else { return true };
+        let own = (slice.metadata.generation.unwrap_or(0), false);
+        written.slices.get(object::uid(&slice.metadata)) != Some(&own) || std::mem::take(&mut written.awaited)
+    }
+
     /// Whether the cache lags behind what was written.
     #[must_use]
     pub fn stale(&self, key: &Key, cached: &[Arc<EndpointSlice>]) -> bool {
-        let written = self.written.lock();
-        let Some(written) = written.get(key) else { return false };
+        let mut all = self.written.lock();
+        let Some(written) = all.get_mut(key) else { return false };
         let find = |uid: &str| cached.iter().find(|s| object::uid(&s.metadata) == uid);
-        written.iter().any(|(uid, (generation, deleted))| match find(uid) {
+        written.awaited = written.slices.iter().any(|(uid, (generation, deleted))| match find(uid) {
             None => !deleted,
             Some(s) => *deleted || s.metadata.generation.unwrap_or(0) < *generation,
-        })
+        });
+        written.awaited
     }
 }
 
@@ -74,7 +92,10 @@ mod tests {
         t.wrote(&key, Answer { uid: "u".into(), generation: 2, ..Answer::default() });
         assert!(t.stale(&key, &[]));
         assert!(t.stale(&key, &[slice(1)]));
+        assert!(t.news(&key, &slice(2)), "a look was put off for it");
         assert!(!t.stale(&key, &[slice(2)]));
+        assert!(!t.news(&key, &slice(2)), "nobody waits for what was written here");
+        assert!(t.news(&key, &slice(3)), "somebody else wrote it");
         t.deleted(&key, "u");
         assert!(t.stale(&key, &[slice(2)]));
         assert!(!t.stale(&key, &[]));

@@ -62,8 +62,10 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 && let Some(name) = object::label(meta, SERVICE_NAME)
             {
                 let key = Key::new(object::namespace(meta), name);
-                if matches!(event, Event::Deleted(_)) {
-                    watcher.tracker.gone(&key, object::uid(meta));
+                match event {
+                    Event::Deleted(_) => watcher.tracker.gone(&key, object::uid(meta)),
+                    _ if !watcher.tracker.news(&key, event.object()) => return,
+                    _ => {}
                 }
                 wake.add(key);
             }

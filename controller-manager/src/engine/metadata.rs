@@ -42,7 +42,7 @@ pub struct Meta {
     /// Name.
     pub name: Arc<str>,
     /// Namespace, or empty.
-    pub namespace: String,
+    pub namespace: Text,
     /// Unique id.
     pub uid: Arc<str>,
     /// Version.
@@ -64,12 +64,11 @@ impl Meta {
             uid: common(&r.uid),
             block_owner_deletion: r.block_owner_deletion,
         });
-        let held = |text: Option<&str>| text.unwrap_or_default().to_owned();
         Self {
             name: m.held_name(),
-            namespace: held(m.namespace()),
+            namespace: m.namespace().unwrap_or_default().into(),
             uid: m.held_uid(),
-            resource_version: held(m.resource_version()),
+            resource_version: m.resource_version().unwrap_or_default().to_owned(),
             owner_references: owners.collect(),
             finalizers: m.finalizers().to_vec(),
             deletion_timestamp: m.deleted().cloned(),
@@ -118,20 +117,20 @@ impl Wired for Owner {
 
 /// What happened to objects of a resource.
 #[derive(Clone, Debug)]
-pub enum Change {
+pub enum Change<'a> {
     /// These are all there are.
     Listed(Vec<Meta>),
     /// It appeared or changed.
     Applied(Meta),
     /// It changed in ways that are of no interest: only its version is new.
-    Touched { uid: Box<str>, version: Box<str> },
+    Touched { uid: &'a str, version: &'a str },
     /// It is gone.
     Deleted(Meta),
     /// The resource is not served any more.
     Withdrawn,
 }
 
-type Listener = Box<dyn Fn(&Served, &Change) + Send + Sync>;
+type Listener = Box<dyn Fn(&Served, &Change<'_>) + Send + Sync>;
 
 #[derive(Default)]
 struct Shared {
@@ -142,6 +141,8 @@ struct Shared {
     rediscover: Notify,
     /// How many resources have delivered their first list.
     synced: Mutex<HashSet<(String, String)>>,
+    /// Whether those are all that the last discovery found.
+    complete: AtomicBool,
     /// Whether anybody needs the metadata of everything.
     wanted: AtomicBool,
 }
@@ -154,7 +155,7 @@ pub struct Hub {
 
 impl Hub {
     /// Hear of every change from now on. Call before [`Hub::start`].
-    pub fn listen(&self, listener: impl Fn(&Served, &Change) + Send + Sync + 'static) {
+    pub fn listen(&self, listener: impl Fn(&Served, &Change<'_>) + Send + Sync + 'static) {
         self.shared.listeners.write().push(Box::new(listener));
     }
 
@@ -172,16 +173,22 @@ impl Hub {
     /// Whether every resource known at the last discovery has been listed.
     #[must_use]
     pub fn synced(&self) -> bool {
-        let catalogue = self.catalogue();
+        self.shared.complete.load(Ordering::Acquire)
+    }
+
+    /// Sees whether that is so: asked for each object, answered when something has changed.
+    fn take_stock(&self) {
         let (typed, synced) = (self.shared.typed.lock(), self.shared.synced.lock());
-        !catalogue.preferred.is_empty()
+        let catalogue = self.catalogue();
+        let complete = !catalogue.preferred.is_empty()
             && catalogue.preferred.iter().filter(|s| collectable(s)).all(|s| {
                 let key = (s.group.clone(), s.plural.clone());
                 typed.contains(&key) || synced.contains(&key)
-            })
+            });
+        self.shared.complete.store(complete, Ordering::Release);
     }
 
-    fn tell(&self, served: &Served, change: &Change) {
+    fn tell(&self, served: &Served, change: &Change<'_>) {
         for listener in self.shared.listeners.read().iter() {
             listener(served, change);
         }
@@ -206,8 +213,8 @@ impl Hub {
         informer.add_handler(move |event: &Event<K>| {
             let change = match event {
                 Event::Updated { old, new } if same(old.metadata(), new.metadata()) => Change::Touched {
-                    uid: new.metadata().uid().unwrap_or_default().into(),
-                    version: new.metadata().resource_version().unwrap_or_default().into(),
+                    uid: new.metadata().uid().unwrap_or_default(),
+                    version: new.metadata().resource_version().unwrap_or_default(),
                 },
                 Event::Deleted(o) => Change::Deleted(Meta::of(o.metadata())),
                 other => Change::Applied(Meta::of(other.object().metadata())),
@@ -239,6 +246,7 @@ impl Hub {
                 Ok(catalogue) => {
                     self.update(cx, &catalogue, &mut running);
                     *self.shared.catalogue.write() = Arc::new(catalogue);
+                    self.take_stock();
                 }
                 Err(error) => {
                     super::metrics::count("garbagecollector_controller_resources_sync_error_total", &[]);
@@ -305,6 +313,7 @@ impl Watched {
 
     fn now_synced(&self) {
         self.hub.shared.synced.lock().insert((self.served.group.clone(), self.served.plural.clone()));
+        self.hub.take_stock();
     }
 }
 

@@ -205,6 +205,15 @@ pub fn reference<K: Held>(meta: &K::Meta) -> ObjectReference {
     }
 }
 
+/// Whether two versions of an object ask for the same: only the status of it differs, if anything.
+#[must_use]
+pub fn asks_the_same(old: &ObjectMeta, new: &ObjectMeta) -> bool {
+    old.generation.is_some()
+        && (old.generation, &old.uid, &old.deletion_timestamp) == (new.generation, &new.uid, &new.deletion_timestamp)
+        && (&old.labels, &old.annotations) == (&new.labels, &new.annotations)
+        && (&old.owner_references, &old.finalizers) == (&new.owner_references, &new.finalizers)
+}
+
 /// `now` as the API stores it, to the second.
 #[must_use]
 pub fn seconds(now: Timestamp) -> Time {

@@ -41,14 +41,21 @@ const PACE: Duration = Duration::from_millis(100);
 const REMEMBERED: usize = 1024;
 
 /// Wakes the keys of a queue: the first time at once, and then not before [`PACE`] has passed.
-struct Paced {
+pub struct Paced {
     queue: Queue<Key>,
     /// When each was looked at last, or will be next.
     looks: Mutex<HashMap<Key, Instant>>,
 }
 
 impl Paced {
-    fn wake(&self, key: Key) {
+    /// Those of this queue.
+    #[must_use]
+    pub fn new(queue: &Queue<Key>) -> Arc<Self> {
+        Arc::new(Self { queue: queue.clone(), looks: Mutex::default() })
+    }
+
+    /// Wake a key.
+    pub fn wake(&self, key: Key) {
         let now = Instant::now();
         let mut looks = self.looks.lock();
         let due = match looks.get(&key) {
@@ -70,7 +77,7 @@ pub struct PodWatch<K: Selecting> {
     /// The sets.
     pub sets: Arc<Selectors<K>>,
     /// Their queue.
-    pub queue: Queue<Key>,
+    pub paced: Arc<Paced>,
     /// What they wrote and have not seen yet.
     pub expectations: Arc<Expectations>,
     /// Whether a set selects a pod.
@@ -80,38 +87,37 @@ pub struct PodWatch<K: Selecting> {
 impl<K: Selecting> PodWatch<K> {
     /// Listen to the pods.
     pub fn listen(self, pods: &Informer<Pod>) {
-        let paced = Paced { queue: self.queue.clone(), looks: Mutex::default() };
-        pods.add_handler(move |event| self.on(event, &paced));
+        pods.add_handler(move |event| self.on(event));
     }
 
-    fn on(&self, event: &Event<Pod>, paced: &Paced) {
+    fn on(&self, event: &Event<Pod>) {
         match event {
-            Event::Added(pod) if object::deleting(&pod.metadata) => self.gone(pod, paced),
+            Event::Added(pod) if object::deleting(&pod.metadata) => self.gone(pod),
             Event::Added(pod) => {
                 if let Some(set) = self.owner(pod) {
                     let key = Key::of(set.meta());
                     let all_seen = self.expectations.created(&key);
-                    self.seen(key, all_seen, paced);
+                    self.seen(key, all_seen);
                 } else if object::controller_of(&pod.metadata).is_none() {
                     self.wake_takers(pod);
                 }
             }
             Event::Updated { old, new } => {
                 if object::deleting(&new.metadata) {
-                    self.gone(new, paced);
+                    self.gone(new);
                     return;
                 }
                 let same = pods::owner_uid(old) == pods::owner_uid(new);
                 if !same {
-                    self.wake_owner(old, paced);
+                    self.wake_owner(old);
                 }
                 if object::controller_of(&new.metadata).is_some() {
-                    self.wake_owner(new, paced);
+                    self.wake_owner(new);
                 } else if !same || old.metadata.labels != new.metadata.labels {
                     self.wake_takers(new);
                 }
             }
-            Event::Deleted(pod) => self.gone(pod, paced),
+            Event::Deleted(pod) => self.gone(pod),
         }
     }
 
@@ -120,28 +126,28 @@ impl<K: Selecting> PodWatch<K> {
     }
 
     /// What this controller waited for goes on at once; anything else at its pace.
-    fn seen(&self, key: Key, all_expected: bool, paced: &Paced) {
-        if all_expected { self.queue.add(key) } else { paced.wake(key) }
+    fn seen(&self, key: Key, all_expected: bool) {
+        if all_expected { self.paced.queue.add(key) } else { self.paced.wake(key) }
     }
 
-    fn wake_owner(&self, pod: &Pod, paced: &Paced) {
+    fn wake_owner(&self, pod: &Pod) {
         if let Some(set) = self.owner(pod) {
-            paced.wake(Key::of(set.meta()));
+            self.paced.wake(Key::of(set.meta()));
         }
     }
 
-    fn gone(&self, pod: &Pod, paced: &Paced) {
+    fn gone(&self, pod: &Pod) {
         if let Some(set) = self.owner(pod) {
             let key = Key::of(set.meta());
             let all_seen = self.expectations.deleted(&key, object::uid(&pod.metadata));
-            self.seen(key, all_seen, paced);
+            self.seen(key, all_seen);
         }
     }
 
     fn wake_takers(&self, pod: &Pod) {
         for set in self.sets.candidates(object::namespace(&pod.metadata), pod.metadata.labels.as_deref()) {
             if (self.selects)(&set, pod) {
-                self.queue.add(Key::of(set.meta()));
+                self.paced.queue.add(Key::of(set.meta()));
             }
         }
     }

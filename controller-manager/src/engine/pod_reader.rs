@@ -29,6 +29,8 @@ pub struct PodReader {
     templates: Memo<Template>,
     labels: Memo<Labels>,
     owners: Memo<Vec<OwnerReference>>,
+    /// A specification of which nothing is read yet.
+    blank: PodSpec,
     signature: Vec<u8>,
 }
 
@@ -57,7 +59,10 @@ impl PodReader {
         for field in fields(raw) {
             match field? {
                 (1, value) => self.metadata(value.bytes("metadata")?, &mut pod.metadata)?,
-                (2, value) => found = self.spec(value.bytes("spec")?, pod.spec.get_or_insert_default())?,
+                (2, value) => {
+                    let spec = pod.spec.get_or_insert_with(|| self.blank.clone());
+                    found = self.spec(value.bytes("spec")?, spec)?;
+                }
                 (3, value) => {
                     if !status(value.bytes("status")?, pod.status.get_or_insert_default())? {
                         return Ok(Found::TooMuch);

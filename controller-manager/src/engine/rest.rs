@@ -186,7 +186,7 @@ impl Rest {
     ) -> Result<Written, RestError> {
         let answer = self.request((method, path, BRIEF, Some(content_type)), body).await?;
         // Deletions are answered with other things than objects.
-        Ok(serde_json::from_str::<Answer>(&answer).map(|a| a.metadata).unwrap_or_default())
+        Ok(serde_json::from_slice::<Answer>(answer.as_bytes()).map(|a| a.metadata).unwrap_or_default())
     }
 
     async fn request(&self, asked: Asked<'_>, body: Vec<u8>) -> Result<String, RestError> {
@@ -314,5 +314,5 @@ fn bytes(body: &Value) -> Result<Vec<u8>, RestError> {
 }
 
 fn read<T: DeserializeOwned>(answer: &str) -> Result<T, RestError> {
-    serde_json::from_str(answer).map_err(RestError::other)
+    serde_json::from_slice(answer.as_bytes()).map_err(RestError::other)
 }

@@ -3,7 +3,7 @@
 pub mod graph;
 pub mod plan;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -115,13 +115,13 @@ fn common(text: &str) -> Arc<str> {
     Text::from(text).into()
 }
 
-fn seen(api_version: &Arc<str>, kind: &Arc<str>, meta: &Meta) -> Seen {
+fn seen((api_version, kind): &(Arc<str>, Arc<str>), meta: &Meta) -> Seen {
     let has = |f: &str| meta.finalizers.iter().any(|x| x == f);
     Seen {
         identity: Identity {
             api_version: Arc::clone(api_version),
             kind: Arc::clone(kind),
-            namespace: common(&meta.namespace),
+            namespace: meta.namespace.clone().into(),
             name: Arc::clone(&meta.name),
         },
         uid: Arc::clone(&meta.uid),
@@ -134,8 +134,8 @@ fn seen(api_version: &Arc<str>, kind: &Arc<str>, meta: &Meta) -> Seen {
 }
 
 impl Collector {
-    fn observe(&self, served: &Served, change: &Change) {
-        let (api_version, kind): (Arc<str>, Arc<str>) = (common(&served.api_version()), common(&served.kind));
+    fn observe(&self, served: &Served, change: &Change<'_>) {
+        let names = || (common(&served.api_version()), common(&served.kind));
         let mut graph = self.graph.lock();
         let mut work = Work::default();
         let mut add = |w: Work| {
@@ -143,21 +143,23 @@ impl Collector {
             work.orphan.extend(w.orphan);
         };
         match change {
-            Change::Applied(meta) => add(graph.observe(seen(&api_version, &kind, meta))),
+            Change::Applied(meta) => add(graph.observe(seen(&names(), meta))),
             Change::Touched { uid, version } => graph.touch(uid, version.parse().ok()),
             Change::Deleted(meta) => add(graph.remove(&meta.uid)),
             Change::Listed(metas) => {
-                let mut gone: std::collections::HashSet<Uid> = graph.of_kind(&api_version, &kind).cloned().collect();
+                let names = names();
+                let mut gone: HashSet<Uid> = graph.of_kind(&names.0, &names.1).cloned().collect();
                 for meta in metas {
                     gone.remove(&meta.uid);
-                    add(graph.observe(seen(&api_version, &kind, meta)));
+                    add(graph.observe(seen(&names, meta)));
                 }
                 for uid in gone {
                     add(graph.remove(&uid));
                 }
             }
             Change::Withdrawn => {
-                let gone: Vec<Uid> = graph.of_kind(&api_version, &kind).cloned().collect();
+                let names = names();
+                let gone: Vec<Uid> = graph.of_kind(&names.0, &names.1).cloned().collect();
                 for uid in gone {
                     add(graph.remove(&uid));
                 }
@@ -202,12 +204,12 @@ impl Collector {
         }
         let known = {
             let graph = self.graph.lock();
-            graph.get(uid).map(|n| (n.identity.clone(), n.virtual_, n.deleting, n.deleting_dependents))
+            // What was looked up because others name it, and has shown itself since, is nobody's dependent: most of them.
+            let concerns =
+                |n: &&graph::Node| n.virtual_ || n.deleting_dependents || (!n.deleting && !n.owners.is_empty());
+            graph.get(uid).filter(concerns).map(|n| (n.identity.clone(), n.virtual_, n.deleting_dependents))
         };
-        let Some((identity, is_virtual, deleting, deleting_dependents)) = known else { return Ok(None) };
-        if deleting && !deleting_dependents {
-            return Ok(None);
-        }
+        let Some((identity, is_virtual, deleting_dependents)) = known else { return Ok(None) };
         let path = self.path(&identity)?;
         if self.delete_as_seen(uid, &path).await? {
             return Ok(None);

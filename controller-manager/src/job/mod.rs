@@ -26,7 +26,7 @@ use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::expect::Expectations;
 use crate::engine::object::{self, Key};
-use crate::engine::owned::{self, PodWatch};
+use crate::engine::owned::{self, Paced, PodWatch};
 use crate::engine::pod::Pod;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
@@ -94,7 +94,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 lost.add(Key::of(&pod.metadata));
             }
         });
-        PodWatch { sets: cx.selectors(), queue: queue.clone(), expectations, selects }.listen(&pods);
+        PodWatch { sets: cx.selectors(), paced: Paced::new(&queue), expectations, selects }.listen(&pods);
         worker::run(cx, "job", cx.settings().workers.job, &queue, &this, |s, key| async move { s.sync(&key).await });
         worker::run(cx, "job", 1, &orphans, &this, |s, key| async move { s.sync_orphan(&key).await });
         Ok(Started::Yes)

@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 use shared::informer::Store;
+use shared::types::from_tree;
 
 use self::plan::Verdict;
 use crate::engine::action::{Action, PatchKind};
@@ -73,7 +74,7 @@ impl Cleaner {
         }
         let mut candidates = Vec::new();
         self.each(TOKENS, |item| {
-            let Ok(secret) = serde_json::from_value::<Secret>(item) else { return };
+            let Ok(secret) = from_tree::<Secret>(&item) else { return };
             if self.verdict(&secret, false, now) != Verdict::Keep {
                 candidates.push(Secret { data: None, ..secret });
             }

@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::Namespace;
 use serde::Deserialize;
 use serde_json::json;
 use shared::informer::{Event, Store};
+use shared::types::from_tree;
 use shared::workqueue::Queue;
 
 use self::plan::Round;
@@ -87,7 +88,7 @@ impl Namespaces {
             Err(e) if e.not_found() => return Ok(None),
             other => other?,
         };
-        let mut ns: Namespace = serde_json::from_value(live).map_err(RestError::other)?;
+        let mut ns: Namespace = from_tree(&live).map_err(RestError::other)?;
         if ns.metadata.uid != cached.metadata.uid || !object::deleting(&ns.metadata) {
             return Ok(None);
         }
@@ -120,7 +121,7 @@ impl Namespaces {
 
     async fn write_status(&self, ns: &Namespace) -> Result<Namespace, RestError> {
         let Action::Update { path, body } = Action::update_status(ns) else { return Ok(ns.clone()) };
-        serde_json::from_value(self.rest.put_whole(&path, &body).await?).map_err(RestError::other)
+        from_tree(&self.rest.put_whole(&path, &body).await?).map_err(RestError::other)
     }
 
     /// Delete all content; what is left and how long it may take.

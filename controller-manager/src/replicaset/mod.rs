@@ -22,7 +22,7 @@ use crate::engine::executor::Executor;
 use crate::engine::expect::Expectations;
 use crate::engine::metrics;
 use crate::engine::object::{self, Key};
-use crate::engine::owned::{self, PodWatch};
+use crate::engine::owned::{self, Paced, PodWatch};
 use crate::engine::pod::Pod;
 use crate::engine::pods;
 use crate::engine::registry::Started;
@@ -64,7 +64,8 @@ fn wire<K: Set>(cx: &Context, name: &'static str, workers: usize) {
         namespaces: cx.informer::<Namespace>().store(),
         expectations: Arc::clone(&expectations),
     });
-    let wake = queue.clone();
+    let paced = Paced::new(&queue);
+    let (wake, pace, watcher) = (queue.clone(), Arc::clone(&paced), Arc::clone(&this));
     let forget = Arc::clone(&expectations);
     sets.add_handler(move |event: &Event<K>| {
         let set = event.object();
@@ -73,15 +74,26 @@ fn wire<K: Set>(cx: &Context, name: &'static str, workers: usize) {
             Event::Deleted(_) => forget.forget(&key),
             // Made anew under the same name: what the old one waited for does not concern it.
             Event::Updated { old, new } if old.meta().uid != new.meta().uid => forget.forget(&key),
+            // While all pods go, each status that is written here would bring the next one, as fast as the server takes them.
+            Event::Updated { old, new }
+                if watcher.ends(&key.namespace) && object::asks_the_same(old.meta(), new.meta()) =>
+            {
+                return pace.wake(key);
+            }
             _ => {}
         }
         wake.add(key);
     });
-    PodWatch { sets: cx.selectors(), queue: queue.clone(), expectations, selects: K::selects_pod }.listen(&pods);
+    PodWatch { sets: cx.selectors(), paced, expectations, selects: K::selects_pod }.listen(&pods);
     worker::run(cx, name, workers, &queue, &this, |s, key| async move { s.sync(&key).await });
 }
 
 impl<K: Set> Replicas<K> {
+    /// Whether everything in the namespace is on its way out.
+    fn ends(&self, namespace: &str) -> bool {
+        self.namespaces.get("", namespace).is_some_and(|n| object::deleting(&n.metadata))
+    }
+
     async fn sync(&self, key: &Key) -> Synced {
         let Some(set) = self.sets.get(&key.namespace, &key.name) else {
             self.expectations.forget(key);
@@ -106,8 +118,7 @@ impl<K: Set> Replicas<K> {
             pods,
         };
         // Each pod that goes with its namespace would otherwise bring a try that is bound to fail.
-        let ends = self.namespaces.get("", &key.namespace).is_some_and(|n| object::deleting(&n.metadata));
-        let actions = if settled && !ends { plan::plan(&snapshot, now) } else { Vec::new() };
+        let actions = if settled && !self.ends(&key.namespace) { plan::plan(&snapshot, now) } else { Vec::new() };
         for ratio in plan::age_ratios(&snapshot, &actions, now) {
             metrics::observe("replicaset_controller_sorting_deletion_age_ratio", &[], ratio);
         }

@@ -12,6 +12,7 @@ use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReferen
 use serde_json::{Value, json};
 use shared::informer::{Event, Store};
 use shared::metrics;
+use shared::types::from_tree;
 use shared::workqueue::Queue;
 
 use self::plan::Named;
@@ -288,7 +289,7 @@ impl Claims {
             return Ok(live(&pod));
         }
         match self.executor.rest.get(&format!("/api/v1/namespaces/{namespace}/pods/{}", consumer.name)).await {
-            Ok(found) => serde_json::from_value(found).map(|pod| live(&pod)).map_err(RestError::other),
+            Ok(found) => from_tree(&found).map(|pod| live(&pod)).map_err(RestError::other),
             Err(e) if e.not_found() => Ok(false),
             Err(e) => Err(e),
         }

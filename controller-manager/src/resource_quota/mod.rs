@@ -91,7 +91,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 again(object::namespace(&c.metadata));
             }
         });
-        cx.hub().listen(move |_: &Served, change: &Change| {
+        cx.hub().listen(move |_: &Served, change: &Change<'_>| {
             if let Change::Deleted(meta) = change
                 && !meta.namespace.is_empty()
             {

@@ -19,7 +19,7 @@ use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::expect::Expectations;
 use crate::engine::object::{self, Key};
-use crate::engine::owned::{self, PodWatch};
+use crate::engine::owned::{self, Paced, PodWatch};
 use crate::engine::pod::Pod;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
@@ -64,7 +64,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         });
         // Names are fixed, so that a stale cache cannot make a pod twice: no expectations are needed.
         let expectations = Arc::new(Expectations::default());
-        PodWatch { sets: cx.selectors(), queue: queue.clone(), expectations, selects: selects_pod }.listen(&pods);
+        PodWatch { sets: cx.selectors(), paced: Paced::new(&queue), expectations, selects: selects_pod }.listen(&pods);
         worker::run(cx, "statefulset", cx.settings().workers.statefulset, &queue, &this, |s, key| async move {
             s.sync(&key).await
         });

@@ -11,6 +11,7 @@ use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use shared::informer::{Event, Store};
+use shared::types::from_tree;
 use shared::workqueue::Queue;
 
 use self::plan::World;
@@ -214,7 +215,7 @@ impl Binder {
                 r.name.as_deref().unwrap_or_default()
             );
             claim = match self.executor.rest.get(&path).await {
-                Ok(v) => Some(Arc::new(serde_json::from_value(v).map_err(RestError::other)?)),
+                Ok(v) => Some(Arc::new(from_tree(&v).map_err(RestError::other)?)),
                 Err(e) if e.not_found() => None,
                 Err(e) => return Err(e),
             };

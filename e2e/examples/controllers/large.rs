@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::client::Client;
 use crate::cluster::{pod_spec, post, running_pod, store, uid, wait_for};
 use crate::manager::Manager;
 use crate::world::World;
@@ -22,22 +21,21 @@ const BEAT: Duration = Duration::from_secs(10);
 /// All of them.
 pub async fn all(server: &str, binary: &str) -> anyhow::Result<()> {
     let world = World::start(server).await?;
-    let mut client = world.client().await?;
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
-    post(&mut client, "/api/v1/namespaces/default/serviceaccounts", &account).await?;
+    post(&mut world.client().await?, "/api/v1/namespaces/default/serviceaccounts", &account).await?;
     store(&world, (0..NODES).map(node)).await?;
     store(&world, (0..NODES).map(|n| lease(n, 0))).await?;
     store(&world, (0..PODS / REPLICAS).map(replica_set)).await?;
     store(&world, (0..PODS).map(pod)).await?;
 
-    let mut manager = synced(&world, &mut client, binary, 1).await?;
+    let mut manager = synced(&world, binary, 1).await?;
     manager.at_rest().await?;
     tokio::time::sleep(SETTLED).await;
     figure("RSS, 5,000 nodes and 50,000 pods", manager.rss_mb(), "MB", Some(250.0));
     heartbeats(&world, &manager).await?;
     drop(manager);
 
-    let mut manager = synced(&world, &mut client, binary, 2).await?;
+    let mut manager = synced(&world, binary, 2).await?;
     figure("restart to synced caches", manager.since.elapsed().as_secs_f64(), "s", Some(3.0));
     figure("restart: CPU until synced", manager.cpu().as_secs_f64() * 1e3, "ms", None);
     manager.at_rest().await?;
@@ -46,14 +44,16 @@ pub async fn all(server: &str, binary: &str) -> anyhow::Result<()> {
 
 /// A manager whose caches are complete: controllers begin with that, and a deployment that waits for it gets its
 /// replica set.
-async fn synced(world: &World, client: &mut Client, binary: &str, number: usize) -> anyhow::Result<Manager> {
+async fn synced(world: &World, binary: &str, number: usize) -> anyhow::Result<Manager> {
+    // The server has closed connections on which nothing was asked for long.
+    let mut client = world.client().await?;
     let labels = json!({"app": format!("late-{number}")});
     let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": format!("late-{number}")},
         "spec": {"replicas": 0, "selector": {"matchLabels": labels},
             "template": {"metadata": {"labels": labels}, "spec": pod_spec(0)}}});
-    post(client, "/apis/apps/v1/namespaces/default/deployments", &deployment).await?;
+    post(&mut client, "/apis/apps/v1/namespaces/default/deployments", &deployment).await?;
     let manager = Manager::start(world, binary)?;
-    wait_for(client, "/apis/apps/v1/namespaces/default/replicasets", PODS / REPLICAS + number).await?;
+    wait_for(&mut client, "/apis/apps/v1/namespaces/default/replicasets", PODS / REPLICAS + number).await?;
     Ok(manager)
 }
 

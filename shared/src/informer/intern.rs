@@ -72,9 +72,11 @@ impl From<&str> for Text {
     }
 }
 
+/// What fields are before they are read: not worth a look into the pool.
 impl Default for Text {
     fn default() -> Self {
-        "".into()
+        static EMPTY: LazyLock<Text> = LazyLock::new(|| "".into());
+        EMPTY.clone()
     }
 }
 
