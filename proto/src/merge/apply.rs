@@ -142,8 +142,11 @@ fn record(
         zero = blank(schema);
         &zero
     };
-    let changes = typed::compare(Type::Message(schema), live, new).without(write.reset);
-    let mut set = changes.added.union(&changes.modified);
+    let mut changes = typed::compare(Type::Message(schema), live, new).without(write.reset);
+    // Where nobody owns anything, nobody has to know what was added.
+    let nobody = managed.0.is_empty();
+    let mut set = if nobody { std::mem::take(&mut changes.added) } else { changes.added.clone() };
+    set.extend(&changes.modified);
     let nobodys = set.touches(unowned());
     set.subtract(unowned());
     let time = Some(write.now.to_owned());
