@@ -117,7 +117,7 @@ pub(crate) fn fill(message: &Message, map: &mut Map<String, Value>) {
 }
 
 /// Whether a value can be one that Go leaves out, whatever its field: most are not, and that is seen at once.
-fn looks_unset(value: &Value) -> bool {
+pub(crate) fn looks_unset(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Bool(b) => !b,

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use crate::scalar;
+
 /// A place in a well-formed text, always at a token or at the end.
 pub(super) struct Cursor<'a> {
     data: &'a [u8],
@@ -81,7 +83,7 @@ impl<'a> Cursor<'a> {
         let end = self.string_end(start);
         self.pos = end + 1;
         let raw = self.data.get(start..end).unwrap_or_default();
-        if raw.contains(&b'\\') { Cow::Owned(unescape(raw)) } else { String::from_utf8_lossy(raw) }
+        if raw.contains(&b'\\') { Cow::Owned(unescape(raw)) } else { scalar::text(raw) }
     }
 
     pub(super) fn token(&mut self) -> &'a str {

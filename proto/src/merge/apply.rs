@@ -151,8 +151,11 @@ fn record(
     };
     let view = write.view(schema);
     view.forget_gone(&mut managed);
-    let changes = view.changes(&managed, live, new, write.reset);
-    let mut set = changes.own.added.union(&changes.own.modified);
+    let mut changes = view.changes(&managed, live, new, write.reset);
+    // Where nobody owns anything, nobody has to know what was added.
+    let nobody = managed.0.is_empty();
+    let mut set = if nobody { std::mem::take(&mut changes.own.added) } else { changes.own.added.clone() };
+    set.extend(&changes.own.modified);
     let nobodys = set.touches(unowned());
     set.subtract(unowned());
     let time = Some(write.now.to_owned());

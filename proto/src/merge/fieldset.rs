@@ -5,7 +5,7 @@
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use serde_json::{Map, Value};
 
@@ -37,17 +37,16 @@ impl Element {
         Self::Value(value.to_string().into())
     }
 
-    /// An associative element by its keys and their values.
+    /// An associative element by its keys, in order, and their values.
     #[must_use]
-    pub fn key(keys: &BTreeMap<&str, &Value>) -> Self {
+    pub fn key<'a>(keys: impl Iterator<Item = (&'a str, &'a Value)>) -> Self {
         let mut text = String::from("{");
-        for (i, (k, v)) in keys.iter().enumerate() {
+        for (i, (k, v)) in keys.enumerate() {
             if i > 0 {
                 text.push(',');
             }
-            text.push_str(&Value::from(*k).to_string());
-            text.push(':');
-            text.push_str(&v.to_string());
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{}:{v}", Value::from(k));
         }
         text.push('}');
         Self::Key(text.into())
@@ -62,7 +61,7 @@ impl Element {
                 if object.is_empty() {
                     return None;
                 }
-                Some(Self::key(&object.iter().map(|(k, v)| (k.as_str(), v)).collect()))
+                Some(Self::key(object.iter().map(|(k, v)| (k.as_str(), v))))
             }
             "v" => serde_json::from_str::<Value>(rest).ok().map(|v| Self::value(&v)),
             "i" => rest.parse().ok().map(Self::Index),

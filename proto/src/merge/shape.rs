@@ -1,5 +1,6 @@
 //! What a place in a tree is for server-side apply: scalar, list or map, and of what.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde_json::Value;
@@ -41,7 +42,7 @@ pub(super) enum Scalar {
 pub(super) enum Relation<'a> {
     Atomic,
     Set,
-    Keys(&'a [std::borrow::Cow<'static, str>]),
+    Keys(&'a [Cow<'static, str>]),
 }
 
 #[derive(Clone, Copy)]
@@ -169,13 +170,14 @@ impl List<'_> {
                     Type::Element(Field { kind: Kind::Message(m), .. }) => Some(&**m),
                     _ => None,
                 };
-                let mut found: BTreeMap<&str, Value> = BTreeMap::new();
+                let mut found: BTreeMap<&str, Cow<'_, Value>> = BTreeMap::new();
                 for key in keys {
                     let default = || {
                         let text = fields?.field(key)?.default.as_deref()?;
                         serde_json::from_str(text).ok()
                     };
-                    if let Some(value) = map.get(key.as_ref()).cloned().or_else(default) {
+                    if let Some(value) = map.get(key.as_ref()).map(Cow::Borrowed).or_else(|| default().map(Cow::Owned))
+                    {
                         found.insert(key, value);
                     }
                 }
@@ -189,7 +191,7 @@ impl List<'_> {
                         "associative list with keys has an element that omits {plural} {names} (and doesn't have default value)"
                     ));
                 }
-                Ok(Element::key(&found.iter().map(|(k, v)| (*k, v)).collect()))
+                Ok(Element::key(found.iter().map(|(k, v)| (*k, &**v))))
             }
         }
     }

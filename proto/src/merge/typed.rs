@@ -290,13 +290,14 @@ fn everything(kind: Type<'_>, value: &Value) -> Set {
     }
     match shape(kind, Some(value), None) {
         Shape::List(list) if !matches!(list.relation, Relation::Atomic) => {
-            let (_, found) = index(list, Some(value));
-            for (element, items) in found {
-                let below = match items.as_slice() {
-                    [one] => everything(list.element, one),
-                    _ => Set::new(),
-                };
-                set.attach(element, true, below);
+            for (i, item) in value.as_array().into_iter().flatten().enumerate() {
+                let Ok(element) = list.identify(i, item) else { continue };
+                // Of equal ones it cannot be said which is meant.
+                if set.members.contains(&element) {
+                    set.children.remove(&element);
+                } else {
+                    set.attach(element, true, everything(list.element, item));
+                }
             }
         }
         Shape::Map(map) if !map.atomic => {

@@ -104,9 +104,14 @@ fn read_field(field: &Field, wire: Wire<'_>, map: &mut Map<String, Value>, depth
     let name = field.json.as_ref();
     match field.card {
         Card::Single => {
-            let old = map.remove(name);
+            // Only structs are made of all their occurrences.
+            let old = if field.message().is_some() { map.remove(name) } else { None };
             let value = one(&field.kind, name, wire, old, depth)?;
-            map.insert(name.to_owned(), value);
+            if zero::looks_unset(&value) && zero::is_omitted(field, &value) {
+                map.remove(name);
+            } else {
+                map.insert(name.to_owned(), value);
+            }
         }
         Card::Repeated => {
             let slot = map.entry(name).or_insert_with(|| Value::Array(Vec::new()));

@@ -24,16 +24,49 @@ fn message(schema: &Message, map: &Map<String, Value>, depth: usize, out: &mut V
     if depth >= MAX_TREE_DEPTH {
         return;
     }
+    let members = Members::of(schema, map);
     for entry in schema.wire.iter() {
         match &entry.target {
             Target::Inline(inner) => wire::nested(entry.number, out, |out| message(inner, map, depth + 1, out)),
             Target::Field(index) => {
                 if let Some(field) = schema.fields.get(*index) {
-                    let value = map.get(field.json.as_ref()).unwrap_or(&NULL);
-                    write_field(entry.number, field, value, depth + 1, out);
+                    write_field(entry.number, field, members.get(*index, field), depth + 1, out);
                 }
             }
         }
+    }
+}
+
+/// Fields of a struct that are not looked up one by one.
+const INDEXED: usize = 64;
+
+/// The members of an object by the index of their field: most fields of a struct are unset, so members look for their
+/// fields and not the other way round.
+enum Members<'v> {
+    Indexed([Option<&'v Value>; INDEXED]),
+    Named(&'v Map<String, Value>),
+}
+
+impl<'v> Members<'v> {
+    fn of(schema: &Message, map: &'v Map<String, Value>) -> Self {
+        if schema.fields.len() > INDEXED {
+            return Self::Named(map);
+        }
+        let mut indexed = [None; INDEXED];
+        for (name, value) in map {
+            if let Some(slot) = schema.field_index(name).and_then(|index| indexed.get_mut(index)) {
+                *slot = Some(value);
+            }
+        }
+        Self::Indexed(indexed)
+    }
+
+    fn get(&self, index: usize, field: &Field) -> &'v Value {
+        let found = match self {
+            Self::Indexed(indexed) => indexed.get(index).copied().flatten(),
+            Self::Named(map) => map.get(field.json.as_ref()),
+        };
+        found.unwrap_or(&NULL)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Wire primitives.
 
 use super::Error;
+use crate::scalar;
 
 pub(crate) const VARINT: u8 = 0;
 pub(crate) const FIXED64: u8 = 1;
@@ -97,7 +98,7 @@ impl<'a> Wire<'a> {
     /// # Errors
     /// As [`Wire::bytes`].
     pub fn text(self, field: &str) -> Result<String, Error> {
-        Ok(String::from_utf8_lossy(self.bytes(field)?).into_owned())
+        Ok(scalar::text(self.bytes(field)?).into_owned())
     }
 
     /// A whole number.
