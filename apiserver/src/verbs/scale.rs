@@ -130,7 +130,7 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Re
                 written_back(row, old, &scale.object, &options.field_manager)
             };
             let (updated, _) = engine.update(&mut t, false, &mut change).await?;
-            Ok(reply(r, &of(row, &updated))?.warn(scale.warnings))
+            Ok(reply(r, &of(row, &updated.tree(engine, row)?))?.warn(scale.warnings))
         }
         "patch" => {
             let options = WriteOptions::read(&r.query, OptionsKind::Patch(false), &r.user_agent)?;
@@ -144,7 +144,7 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Re
                 written_back(row, old, &scale, &options.field_manager)
             };
             let (updated, _) = engine.update(&mut t, false, &mut change).await?;
-            reply(r, &of(row, &updated))
+            reply(r, &of(row, &updated.tree(engine, row)?))
         }
         _ => Err(Status::generic_method_not_allowed()),
     }
