@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use proto::Value;
 use proto::resources::Row;
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
 use shared::authn::UserInfo;
 use shared::status::Status;
 
@@ -39,12 +41,38 @@ pub struct Controller {
     api: Api,
     user: UserInfo,
     row: Row,
-    /// What is known of each definition.
-    known: BTreeMap<String, Arc<Value>>,
+    /// What is known of each definition: its [`outline`].
+    known: BTreeMap<String, Value>,
     /// What its rows were made from.
-    published: BTreeMap<String, Value>,
+    published: BTreeMap<String, Source>,
     /// Definitions whose objects are still going.
     going: BTreeSet<String>,
+}
+
+/// What the rows of a definition are made from, as hashes: they are made again only when this changes.
+#[derive(PartialEq, Eq)]
+struct Source {
+    spec: [u8; 32],
+    rest: [u8; 32],
+}
+
+impl Source {
+    fn of(definition: &Value) -> Self {
+        let hash = |value: &Value| Sha256::digest(value.to_string()).into();
+        let (uid, names) = (&definition["metadata"]["uid"], &definition["status"]["acceptedNames"]);
+        let rest = json!([uid, names, is_true(definition, "Terminating")]);
+        Self { spec: hash(&definition["spec"]), rest: hash(&rest) }
+    }
+}
+
+/// What has to be known of a definition to look at others. There are many, and the cache has the rest.
+fn outline(definition: &Value) -> Value {
+    let (spec, status) = (&definition["spec"], &definition["status"]);
+    json!({
+        "metadata": {"name": definition["metadata"]["name"]},
+        "spec": {"group": spec["group"], "names": {"plural": spec["names"]["plural"]}},
+        "status": {"acceptedNames": status["acceptedNames"], "conditions": status["conditions"]},
+    })
 }
 
 impl Controller {
@@ -82,34 +110,28 @@ impl Controller {
         let processed = self.engine.hub.progress(&self.row).processed();
         let begin = Begin { scope: "", start: Start::State, at_least: processed, term: None, trigger: None };
         let Ok(mut watch) = cacher.watch(begin, Arc::new(|_: &Entry| true)) else { return };
-        let found: BTreeMap<String, Arc<Value>> = watch
-            .initial
-            .drain(..)
-            .filter_map(|e| Some((e.name().to_owned(), Arc::new(codec::value(&self.row, &e.raw).ok()?))))
-            .collect();
+        let all: Vec<Value> = watch.initial.drain(..).filter_map(|e| codec::value(&self.row, &e.raw).ok()).collect();
+        let found: BTreeMap<String, Value> =
+            all.iter().map(|definition| (tree::name(definition).to_owned(), outline(definition))).collect();
         let gone: Vec<String> = self.known.keys().filter(|k| !found.contains_key(*k)).cloned().collect();
         for name in gone {
             self.forget(&name);
         }
         self.known = found;
         // What is established is served at once; then the rest is looked at.
-        let all: Vec<Arc<Value>> = self.known.values().cloned().collect();
         for definition in &all {
             self.publish(definition);
         }
         ready();
         for definition in all {
-            self.settle(&definition).await;
+            self.settle(definition).await;
         }
         loop {
             let message = tokio::select! {
                 message = watch.receiver.recv() => message,
                 () = tokio::time::sleep(AGAIN), if !self.going.is_empty() => {
-                    for name in std::mem::take(&mut self.going) {
-                        if let Some(definition) = self.known.get(&name).cloned() {
-                            self.settle(&definition).await;
-                        }
-                    }
+                    let going = std::mem::take(&mut self.going);
+                    self.settle_again(going).await;
                     continue;
                 }
             };
@@ -118,20 +140,26 @@ impl Controller {
             if message.live.change.after.is_none() {
                 self.forget(&name);
                 // Names may have become free.
-                for definition in self.waiting() {
-                    self.settle(&definition).await;
-                }
+                let waiting = self.known.iter().filter(|(_, d)| !is_true(d, "NamesAccepted"));
+                let waiting = waiting.map(|(name, _)| name.clone()).collect();
+                self.settle_again(waiting).await;
                 continue;
             }
             let Ok(value) = codec::value(&self.row, &message.entry.raw) else { continue };
-            let value = Arc::new(value);
-            self.known.insert(name, value.clone());
-            self.settle(&value).await;
+            self.known.insert(name, outline(&value));
+            self.settle(value).await;
         }
     }
 
-    fn waiting(&self) -> Vec<Arc<Value>> {
-        self.known.values().filter(|d| !is_true(d, "NamesAccepted")).cloned().collect()
+    /// Looks at definitions as they are in the cache now.
+    async fn settle_again(&mut self, names: BTreeSet<String>) {
+        let cacher = self.engine.hub.cacher(&self.row);
+        for name in names {
+            let definition = cacher.get(&name).and_then(|entry| codec::value(&self.row, &entry.raw).ok());
+            if let Some(definition) = definition {
+                self.settle(definition).await;
+            }
+        }
     }
 
     fn forget(&mut self, name: &str) {
@@ -150,22 +178,12 @@ impl Controller {
         }
     }
 
-    /// What rows are made from: they are made again only when this changes.
-    fn source(definition: &Value) -> Value {
-        serde_json::json!([
-            definition["metadata"]["uid"],
-            definition["spec"],
-            definition["status"]["acceptedNames"],
-            is_true(definition, "Terminating"),
-        ])
-    }
-
     /// Serves a definition that is established.
     fn publish(&mut self, definition: &Value) {
         if !is_true(definition, "Established") {
             return;
         }
-        let (name, source) = (tree::name(definition).to_owned(), Self::source(definition));
+        let (name, source) = (tree::name(definition).to_owned(), Source::of(definition));
         if self.published.get(&name) == Some(&source) {
             return;
         }
@@ -175,36 +193,38 @@ impl Controller {
         self.engine.rows.set(group, plural, &rows);
         // Watches of the old rows end: what they see may look different now. A definition that goes only loses verbs.
         if let Some(before) = before
-            && self.published.get(&name).is_none_or(|old| old[1] != source[1])
+            && self.published.get(&name).is_none_or(|old| old.spec != source.spec)
         {
             self.engine.hub.forget(&before);
         }
         self.published.insert(name, source);
     }
 
-    async fn settle(&mut self, definition: &Arc<Value>) {
+    async fn settle(&mut self, definition: Value) {
+        let name = tree::name(&definition).to_owned();
         if let Err(error) = self.look_at(definition).await
             && !error.is_not_found()
         {
-            tracing::warn!(error = %error.message, definition = tree::name(definition), "custom resource definition");
+            tracing::warn!(error = %error.message, definition = name, "custom resource definition");
         }
     }
 
-    async fn look_at(&mut self, definition: &Arc<Value>) -> Result<(), Status> {
-        let mut current = (**definition).clone();
+    async fn look_at(&mut self, mut current: Value) -> Result<(), Status> {
         if tree::has(&current, "/metadata/deletionTimestamp") {
             self.publish(&current);
             return self.clean_up(&current).await;
         }
-        let others: Vec<Arc<Value>> = self.known.values().cloned().collect();
-        let accept = |object: &mut Value| names::accept(object, others.iter().map(|o| &**o), &meta::now());
+        let same_group = |other: &&Value| other["spec"]["group"] == current["spec"]["group"];
+        let others: Vec<Value> = self.known.values().filter(same_group).cloned().collect();
+        let accept = |object: &mut Value| names::accept(object, others.iter(), &meta::now());
         if accept(&mut current) {
             let mut change = |object: &mut Value| -> Result<(), Status> {
                 accept(object);
                 Ok(())
             };
-            current = self.engine.modify(&self.row, "", tree::name(definition), false, &mut change).await?;
-            self.known.insert(tree::name(definition).to_owned(), Arc::new(current.clone()));
+            let name = tree::name(&current).to_owned();
+            current = self.engine.modify(&self.row, "", &name, false, &mut change).await?;
+            self.known.insert(name, outline(&current));
         }
         self.publish(&current);
         Ok(())

@@ -2,6 +2,8 @@
 //!
 //! A document's hash comes from what its definitions say, so that the index costs nothing to keep.
 
+use std::sync::LazyLock;
+
 use proto::Value;
 use proto::resources::{Resource, Row};
 use serde_json::{Map, json};
@@ -72,13 +74,16 @@ pub(super) fn kind(row: &Resource, kind: &str) -> Value {
     json!({"group": row.group, "version": row.version, "kind": kind})
 }
 
-/// What all objects share, as the documents of compiled-in groups have it.
+/// What all objects share, as the documents of compiled-in groups have it. Read once: documents are asked for after each
+/// change of a definition.
 fn shared_schemas() -> Map<String, Value> {
-    let document = proto::openapi::v3("apis/coordination.k8s.io/v1")
-        .and_then(|d| serde_json::from_slice::<Value>(&d).ok())
-        .unwrap_or_default();
-    let all = document.pointer("/components/schemas").and_then(Value::as_object).cloned().unwrap_or_default();
-    all.into_iter().filter(|(name, _)| name.starts_with(META)).collect()
+    static SHARED: LazyLock<Map<String, Value>> = LazyLock::new(|| {
+        let document = proto::openapi::v3("apis/coordination.k8s.io/v1");
+        let mut document = document.and_then(|d| serde_json::from_slice::<Value>(&d).ok()).unwrap_or_default();
+        let all = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut).map(std::mem::take);
+        all.unwrap_or_default().into_iter().filter(|(name, _)| name.starts_with(META)).collect()
+    });
+    SHARED.clone()
 }
 
 fn describe(schema: &mut Map<String, Value>, name: &str, value: Value) {

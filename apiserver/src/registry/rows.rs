@@ -4,9 +4,10 @@
 //! One port for everybody who asks what is served (routing, discovery, caches, admission, in-process writes). Readers
 //! take a snapshot and never wait; the one writer is the controller of custom resource definitions.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{self, AtomicU64};
 
 use arc_swap::ArcSwap;
 use proto::resources::{self, Row};
@@ -83,8 +84,13 @@ impl Rows {
 
     fn more(&self) -> Vec<Row> {
         let mut rows: Vec<Row> = self.custom.load().values().flat_map(|r| r.iter().cloned()).collect();
+        // Most rows are in order, and of one version.
         rows.sort_by(|a, b| {
-            (&a.group, version_rank(&a.version), &a.plural).cmp(&(&b.group, version_rank(&b.version), &b.plural))
+            let version = || match a.version == b.version {
+                true => Ordering::Equal,
+                false => version_rank(&a.version).cmp(&version_rank(&b.version)),
+            };
+            a.group.cmp(&b.group).then_with(version).then_with(|| a.plural.cmp(&b.plural))
         });
         rows
     }
@@ -97,7 +103,7 @@ impl Rows {
 
     /// Goes up with every change.
     pub fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Acquire)
+        self.generation.load(atomic::Ordering::Acquire)
     }
 
     /// Waits until the generation is another one than `since`.
@@ -124,7 +130,7 @@ impl Rows {
             }
             table
         });
-        self.generation.fetch_add(1, Ordering::AcqRel);
+        self.generation.fetch_add(1, atomic::Ordering::AcqRel);
         self.news.notify_waiters();
     }
 

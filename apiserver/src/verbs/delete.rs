@@ -142,7 +142,6 @@ pub async fn delete(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Repl
         options_object: options_object(&options),
         warnings: Vec::new(),
         noted: r.noted.clone(),
-        stored: None,
     };
     let deleted = engine.delete(&mut t, &options).await?;
     let mut warnings = std::mem::take(&mut t.warnings);
@@ -187,7 +186,6 @@ pub async fn delete_collection(engine: &Arc<Engine>, r: &Request, row: &Row) -> 
             options_object: options_object(&options),
             warnings: Vec::new(),
             noted: r.noted.clone(),
-            stored: None,
         };
         match engine.delete(&mut t, &options).await {
             Ok(_) => {}

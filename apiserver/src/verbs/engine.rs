@@ -14,6 +14,7 @@ use shared::status::{Status, field};
 
 use super::Noted;
 use super::base::{Again, Base};
+use super::outcome::{Outcome, Waiting};
 use super::preconditions::{check_preconditions, check_revision};
 use super::query::WriteOptions;
 use crate::admission::{Attributes, Caller, Chain, Operation, Reinvocation};
@@ -21,7 +22,7 @@ use crate::api::{Permits, TokenIssuer, Virtual};
 use crate::cache::{Entry, Hub, Raw};
 use crate::crd;
 use crate::negotiate::Media;
-use crate::registry::core::service::Services;
+use crate::registry::core::service::{Allocation, Services, freed};
 use crate::registry::meta::{self, Deletion, Propagation};
 use crate::registry::strategy::{self, Strategy, StrategyCx};
 use crate::registry::{Rows, conversion, qualified, working};
@@ -94,8 +95,6 @@ pub struct Target<'a> {
     pub warnings: Vec<String>,
     /// Where admission's notes for the audit log go.
     pub noted: Noted,
-    /// What the store holds of the object now, where it was written in the form the caches keep.
-    pub stored: Option<Raw>,
 }
 
 /// Options of a delete.
@@ -155,8 +154,8 @@ impl Engine {
         }
     }
 
-    /// Creates `object`, which is decoded, defaulted and in the request's version. Returns it in that version.
-    pub async fn create(&self, t: &mut Target<'_>, mut object: Value) -> Result<Value, Status> {
+    /// Creates `object`, which is decoded, defaulted and in the request's version.
+    pub async fn create(&self, t: &mut Target<'_>, mut object: Value) -> Result<Outcome, Status> {
         if !meta::text(&object, "resourceVersion").is_empty() && meta::text(&object, "resourceVersion") != "0" {
             return Err(Status::unknown("resourceVersion should not be set on objects to be created"));
         }
@@ -181,7 +180,7 @@ impl Engine {
         Err(Status::internal("no name was generated"))
     }
 
-    async fn create_once(&self, t: &mut Target<'_>, object: Value) -> Result<Value, Status> {
+    async fn create_once(&self, t: &mut Target<'_>, object: Value) -> Result<Outcome, Status> {
         let storage = &working(t.row);
         let strategy = strategy::of(t.row);
         let mut object = self.to_storage(t.row, object);
@@ -199,26 +198,19 @@ impl Engine {
             return Err(refused);
         }
         let key = self.key(storage, t.namespace, &name);
-        let bytes = self.encode(storage, &object).await?;
-        if storage.custom.is_none() && has_empty_list(&object) {
-            // The store does not tell an empty list from none; what is returned is what it holds.
-            object = codec::decode(storage, &bytes, 0).map_err(|e| Status::internal(&e.to_string()))?;
-        }
+        let waiting = Waiting::new(storage, self.encode(storage, &object).await?, object);
         if t.options.dry_run {
             let (there, _) = self.store.get(&key).await.map_err(|e| storage_status(&e))?;
             if there.is_some() {
                 return Err(Status::already_exists(&t.row.group, &t.row.plural, &name));
             }
+            let mut object = waiting.at(storage, 0)?.tree(self, t.row)?;
             meta::set_text(&mut object, "resourceVersion", "");
-            return Ok(self.to_served(t.row, object));
+            return Ok(Outcome::Tree(object));
         }
         let ttl = strategy.expires.then_some(self.event_ttl);
-        let refused = match self.store.create(&key, bytes.clone(), ttl).await {
-            Ok(Written::Done(revision)) => {
-                t.stored = codec::written(storage, &bytes, revision);
-                meta::set_text(&mut object, "resourceVersion", &revision.to_string());
-                return Ok(self.to_served(t.row, object));
-            }
+        let refused = match self.store.create(&key, waiting.bytes().to_vec(), ttl).await {
+            Ok(Written::Done(revision)) => return waiting.at(storage, revision),
             Ok(Written::Lost(_)) => Status::already_exists(&t.row.group, &t.row.plural, &name),
             Err(e) => storage_status(&e),
         };
@@ -250,7 +242,7 @@ impl Engine {
         t: &mut Target<'_>,
         may_create: bool,
         change: &mut Change<'_>,
-    ) -> Result<(Value, bool), Status> {
+    ) -> Result<(Outcome, bool), Status> {
         let storage = &working(t.row);
         let key = self.key(storage, t.namespace, t.name);
         let mut found = self.base(storage, t.namespace, t.name, &key).await?;
@@ -265,7 +257,7 @@ impl Engine {
                 return Ok((self.create(t, new).await?, true));
             };
             found = match self.update_once(t, storage, &key, &base, change).await {
-                Ok(Ok(object)) => return Ok((self.to_served(t.row, object), false)),
+                Ok(Ok(outcome)) => return Ok((outcome, false)),
                 Ok(Err(Again::Lost(there))) => there.map(Base::Stored),
                 Ok(Err(Again::Unsure)) => self.fetch(&key).await?,
                 Err(refused) if base.is_current() => return Err(refused),
@@ -289,7 +281,7 @@ impl Engine {
         key: &str,
         base: &Base,
         change: &mut Change<'_>,
-    ) -> Result<Result<Value, Again>, Status> {
+    ) -> Result<Result<Outcome, Again>, Status> {
         let strategy = strategy::of(t.row);
         let old = self.settled(storage, base.tree(storage)?).await?;
         let own = t.row.custom.is_some() || t.row.is_storage();
@@ -318,35 +310,30 @@ impl Engine {
         // A write that changes nothing but the times of its owners changes nothing.
         proto::merge::apply::keep_timestamps(&mut new, &old);
         meta::metadata(&mut new).remove("resourceVersion");
-        let bytes = self.encode(storage, &new).await?;
-        if storage.custom.is_none() && has_empty_list(&new) {
-            // The store does not tell an empty list from none; what is returned is what it holds.
-            new = codec::decode(storage, &bytes, base.revision()).map_err(|e| Status::internal(&e.to_string()))?;
-        }
         let deletable = meta::is_deletable(&new) && !strategy.holds.is_some_and(|f| f(&new));
+        let freed = if t.options.dry_run { Allocation::default() } else { freed(storage, &new, &old, deletable) };
+        let waiting = Waiting::new(storage, self.encode(storage, &new).await?, new);
+        drop(old);
         let revision = base.revision();
         let written = if t.options.dry_run {
             Ok(Written::Done(revision))
         } else if deletable {
             self.store.delete_if(key, revision).await
-        } else if base.holds(storage, &bytes) {
+        } else if base.holds(storage, waiting.bytes()) {
             if !base.is_current() {
                 self.services.undo(self, allocation).await;
                 return Ok(Err(Again::Unsure));
             }
             Ok(Written::Done(revision))
         } else if strategy.expires {
-            self.store.put_if(key, bytes.clone(), revision, Some(self.event_ttl)).await
+            self.store.put_if(key, waiting.bytes().to_vec(), revision, Some(self.event_ttl)).await
         } else {
-            self.store.put_keeping_lease(key, bytes.clone(), revision, base.lease()).await
+            self.store.put_keeping_lease(key, waiting.bytes().to_vec(), revision, base.lease()).await
         };
-        let written = written.map_err(|e| storage_status(&e))?;
-        match written {
+        match written.map_err(|e| storage_status(&e))? {
             Written::Done(revision) => {
-                self.services.after_update(self, storage, &new, &old, deletable, t.options.dry_run).await;
-                meta::set_text(&mut new, "resourceVersion", &revision.to_string());
-                t.stored = codec::written(storage, &bytes, revision).filter(|_| !t.options.dry_run);
-                Ok(Ok(new))
+                self.services.undo(self, freed).await;
+                waiting.at(storage, revision).map(Ok)
             }
             Written::Lost(there) => {
                 self.services.undo(self, allocation).await;
@@ -622,14 +609,6 @@ fn prepare(strategy: &Strategy, row: &Resource, subresource: &str, new: &mut Val
             strategy.move_generation(new, old);
         }
         _ => strategy.update(row, new, old),
-    }
-}
-
-fn has_empty_list(tree: &Value) -> bool {
-    match tree {
-        Value::Array(list) => list.is_empty() || list.iter().any(has_empty_list),
-        Value::Object(map) => map.values().any(has_empty_list),
-        _ => false,
     }
 }
 

@@ -64,9 +64,8 @@ impl Pipeline for InProcess {
             options_object: Value::Null,
             warnings: Vec::new(),
             noted: Noted::default(),
-            stored: None,
         };
-        self.0.create(&mut t, object).await
+        self.0.create(&mut t, object).await?.tree(&self.0, resource)
     }
 
     async fn update(&self, user: &UserInfo, resource: &Row, subresource: &str, object: Value) -> Result<Value, Status> {
@@ -83,7 +82,6 @@ impl Pipeline for InProcess {
             options_object: Value::Null,
             warnings: Vec::new(),
             noted: Noted::default(),
-            stored: None,
         };
         let mut change = |old: Option<&Value>| {
             let mut new = object.clone();
@@ -92,7 +90,7 @@ impl Pipeline for InProcess {
             }
             Ok(new)
         };
-        Ok(self.0.update(&mut t, false, &mut change).await?.0)
+        self.0.update(&mut t, false, &mut change).await?.0.tree(&self.0, resource)
     }
 
     async fn delete(
@@ -128,7 +126,6 @@ impl Pipeline for InProcess {
             options_object: options_object(&delete),
             warnings: Vec::new(),
             noted: Noted::default(),
-            stored: None,
         };
         self.0.delete(&mut t, &delete).await.map(|_| ())
     }

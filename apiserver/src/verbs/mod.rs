@@ -12,6 +12,7 @@ mod in_process;
 pub mod list;
 mod list_body;
 pub mod managers;
+mod outcome;
 pub mod patch;
 mod preconditions;
 pub mod query;
@@ -36,7 +37,6 @@ use shared::authn::UserInfo;
 use shared::status::Status;
 
 use crate::api::RequestInfo;
-use crate::cache::Raw;
 use crate::crd;
 use crate::negotiate::{self, Accepted, Media, Sent};
 use engine::{Engine, Target};
@@ -298,31 +298,12 @@ pub fn target<'a>(
         options_object: object,
         warnings: Vec::new(),
         noted: r.noted.clone(),
-        stored: None,
     }
 }
 
 /// Encodes an object answer in the form the client accepts.
 pub fn reply_object(engine: &Engine, r: &Request, row: &Row, code: u16, object: &Value) -> Result<Reply, Status> {
     let accepted = accepted(r, false)?;
-    table::object_reply(engine, r, row, &accepted, code, object)
-}
-
-/// The same of an object that was just written: what is stored of it needs less work than its tree.
-pub fn reply_written(
-    engine: &Engine,
-    r: &Request,
-    row: &Row,
-    code: u16,
-    object: &Value,
-    stored: Option<&Raw>,
-) -> Result<Reply, Status> {
-    let accepted = accepted(r, false)?;
-    if let Some(raw) = stored
-        && let Some(body) = table::stored(row, &accepted, raw)?
-    {
-        return Ok(Reply::new(code, accepted.format.content_type(), body));
-    }
     table::object_reply(engine, r, row, &accepted, code, object)
 }
 

@@ -12,7 +12,7 @@ use shared::status::{Status, field};
 
 use super::engine::Engine;
 use super::query::{FieldValidation, OptionsKind, WriteOptions};
-use super::{Reply, Request, managers, namespace_of, reply_written, target, write};
+use super::{Reply, Request, managers, namespace_of, target, write};
 use crate::crd;
 use crate::negotiate::{Expected, Format, Media, Sent, decode_patched, decode_tree, json_text, other_kind, unpatched};
 use crate::registry::meta;
@@ -286,5 +286,5 @@ pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &s
     warnings.extend(t.warnings);
     let (updated, created) = r.noted.keep(outcome, &warnings)?;
     let code = if created { 201 } else { 200 };
-    Ok(reply_written(engine, r, row, code, &updated, t.stored.as_ref())?.warn(warnings))
+    Ok(updated.reply(engine, r, row, code)?.warn(warnings))
 }

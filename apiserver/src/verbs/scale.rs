@@ -150,7 +150,7 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Re
                 updated(&engine.rows, row, old, &scale.object, &options.field_manager)
             };
             let (written, _) = engine.update(&mut t, false, &mut change).await?;
-            Ok(reply(r, &of(row, &written))?.warn(scale.warnings))
+            Ok(reply(r, &of(row, &written.tree(engine, row)?))?.warn(scale.warnings))
         }
         "patch" => {
             let is_apply = Patch::applies(&r.content_type);
@@ -175,7 +175,7 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Re
                 updated(&engine.rows, row, old, &scale, &options.field_manager)
             };
             let (written, _) = engine.update(&mut t, false, &mut change).await?;
-            Ok(reply(r, &of(row, &written))?.warn(found))
+            Ok(reply(r, &of(row, &written.tree(engine, row)?))?.warn(found))
         }
         _ => Err(Status::generic_method_not_allowed()),
     }

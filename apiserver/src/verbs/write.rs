@@ -8,7 +8,7 @@ use shared::status::Status;
 
 use super::engine::Engine;
 use super::query::{OptionsKind, WriteOptions};
-use super::{Reply, Request, managers, namespace_of, reply_written, target};
+use super::{Reply, Request, managers, namespace_of, target};
 use crate::crd;
 use crate::negotiate::{self, Decoded, Expected};
 use crate::registry::{meta, strategy};
@@ -75,7 +75,7 @@ pub async fn create(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Repl
     let mut t = target(r, row, "", &options, "CreateOptions");
     t.warnings = warnings;
     let created = r.noted.keep(engine.create(&mut t, object).await, &t.warnings)?;
-    Ok(reply_written(engine, r, row, 201, &created, t.stored.as_ref())?.warn(t.warnings))
+    Ok(created.reply(engine, r, row, 201)?.warn(t.warnings))
 }
 
 /// A PUT may name a uid as a precondition.
@@ -114,5 +114,5 @@ pub async fn update(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &
     };
     let (updated, created) = r.noted.keep(engine.update(&mut t, may_create, &mut change).await, &t.warnings)?;
     let code = if created { 201 } else { 200 };
-    Ok(reply_written(engine, r, row, code, &updated, t.stored.as_ref())?.warn(t.warnings))
+    Ok(updated.reply(engine, r, row, code)?.warn(t.warnings))
 }

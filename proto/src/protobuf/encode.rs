@@ -42,6 +42,7 @@ const INDEXED: usize = 64;
 
 /// The members of an object by the index of their field: most fields of a struct are unset, so members look for their
 /// fields and not the other way round.
+#[allow(clippy::large_enum_variant, reason = "on the stack of one call")]
 enum Members<'v> {
     Indexed([Option<&'v Value>; INDEXED]),
     Named(&'v Map<String, Value>),

@@ -44,7 +44,10 @@ thread_local! {
     };
 }
 
+// Inlined although this crate is optimised for size: nothing is called as often.
+
 /// Which list a block of this layout belongs to, or none.
+#[inline(always)]
 fn class(layout: Layout) -> Option<usize> {
     let size = layout.size();
     (size > 0 && size <= LARGEST && layout.align() <= STEP).then(|| (size - 1) / STEP)
@@ -57,6 +60,7 @@ fn whole(class: usize) -> Layout {
 }
 
 impl Kept {
+    #[inline(always)]
     fn take(&self, class: usize) -> *mut u8 {
         let block = self.first[class].get();
         if !block.is_null() {
@@ -70,6 +74,7 @@ impl Kept {
     }
 
     /// False when there is no room.
+    #[inline(always)]
     fn put(&self, class: usize, block: *mut u8) -> bool {
         let size = (class + 1) * STEP;
         if self.of_one[class].get() + size > MOST_OF_ONE || self.all.get() + size > MOST {

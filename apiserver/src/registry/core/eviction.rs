@@ -132,7 +132,6 @@ pub async fn evict(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
         options_object: object,
         warnings: Vec::new(),
         noted: crate::verbs::Noted::default(),
-        stored: None,
     };
     engine.delete(&mut t, &delete_options).await?;
     subresources::created(r)

@@ -347,33 +347,6 @@ impl Services {
         self.take(engine, new, Some(old_spec), dry_run).await
     }
 
-    /// Releases what an update, or the deletion it turned into, no longer needs.
-    pub async fn after_update(
-        &self,
-        engine: &Engine,
-        row: &Resource,
-        new: &Value,
-        old: &Value,
-        deleted: bool,
-        dry_run: bool,
-    ) {
-        if !is_service(row) || dry_run {
-            return;
-        }
-        let (Some(old), Some(new)) =
-            (old.get("spec").and_then(Value::as_object), new.get("spec").and_then(Value::as_object))
-        else {
-            return;
-        };
-        let (mut ips, mut ports) = (ips_of(old), node_ports_of(old));
-        if !deleted {
-            let (kept_ips, kept_ports) = (ips_of(new), node_ports_of(new));
-            ips.retain(|ip| !kept_ips.contains(ip));
-            ports.retain(|p| !kept_ports.contains(p));
-        }
-        self.undo(engine, Allocation { ips, ports }).await;
-    }
-
     /// Releases what a deleted Service had.
     pub async fn after_delete(&self, engine: &Engine, row: &Resource, object: &Value) {
         if let Some(spec) = object.get("spec").and_then(Value::as_object).filter(|_| is_service(row)) {
@@ -388,6 +361,19 @@ impl Services {
         }
         node_ports::release(engine, self.ports, &taken.ports).await;
     }
+}
+
+/// What an update of a Service, or the deletion it turned into, no longer needs.
+pub fn freed(row: &Resource, new: &Value, old: &Value, deleted: bool) -> Allocation {
+    let spec = |object: &'_ Value| object.get("spec").and_then(Value::as_object).filter(|_| is_service(row)).cloned();
+    let (Some(old), Some(new)) = (spec(old), spec(new)) else { return Allocation::default() };
+    let (mut ips, mut ports) = (ips_of(&old), node_ports_of(&old));
+    if !deleted {
+        let (kept_ips, kept_ports) = (ips_of(&new), node_ports_of(&new));
+        ips.retain(|ip| !kept_ips.contains(ip));
+        ports.retain(|p| !kept_ports.contains(p));
+    }
+    Allocation { ips, ports }
 }
 
 /// A PUT that leaves allocated values out keeps them, as long as the type still has use for them.

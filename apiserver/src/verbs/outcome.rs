@@ -1,0 +1,69 @@
+//! What a write leaves behind. Of a built-in kind that is what the store was given: while etcd is asked nothing but bytes
+//! waits, so that requests hold little memory and the next tree is made of the blocks of the last one.
+
+use proto::Value;
+use proto::resources::Row;
+use shared::status::Status;
+
+use super::engine::Engine;
+use super::{Reply, Request, accepted, get, table};
+use crate::cache::Raw;
+use crate::registry::meta;
+use crate::storage::codec;
+
+/// An object that was written.
+pub enum Outcome {
+    /// As it is stored, in the form the caches keep.
+    Stored(Raw),
+    /// In the version of the request.
+    Tree(Value),
+}
+
+impl Outcome {
+    /// The object in the version of the request.
+    pub fn tree(self, engine: &Engine, row: &Row) -> Result<Value, Status> {
+        match self {
+            Self::Stored(raw) => get::served(engine, row, &raw),
+            Self::Tree(tree) => Ok(tree),
+        }
+    }
+
+    /// The answer in the form the client accepts; what is stored needs less work than its tree.
+    pub fn reply(self, engine: &Engine, r: &Request, row: &Row, code: u16) -> Result<Reply, Status> {
+        let accepted = accepted(r, false)?;
+        if let Self::Stored(raw) = &self
+            && let Some(body) = table::stored(row, &accepted, raw)?
+        {
+            return Ok(Reply::new(code, accepted.format.content_type(), body));
+        }
+        table::object_reply(engine, r, row, &accepted, code, &self.tree(engine, row)?)
+    }
+}
+
+/// What is left of an object while it is written.
+pub(super) struct Waiting {
+    bytes: Vec<u8>,
+    /// A custom object is returned as it was made: what is stored of it may be of another version.
+    custom: Option<Value>,
+}
+
+impl Waiting {
+    /// `bytes` are what the object was encoded to.
+    pub(super) fn new(storage: &Row, bytes: Vec<u8>, object: Value) -> Self {
+        Self { bytes, custom: storage.custom.is_some().then_some(object) }
+    }
+
+    /// What etcd is to hold.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// It was written at a revision.
+    pub(super) fn at(self, storage: &Row, revision: i64) -> Result<Outcome, Status> {
+        if let Some(mut object) = self.custom {
+            meta::set_text(&mut object, "resourceVersion", &revision.to_string());
+            return Ok(Outcome::Tree(object));
+        }
+        codec::raw(storage, &self.bytes, revision).map(Outcome::Stored).map_err(|e| Status::internal(&e.to_string()))
+    }
+}
