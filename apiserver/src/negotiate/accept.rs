@@ -130,7 +130,7 @@ pub fn parse(media: Media, header: Option<&str>, watch: bool) -> Result<Accepted
                 "as" => r#as = value,
                 "g" => group = value,
                 "v" => version = value,
-                "pretty" => pretty = *value == "1" || *value == "true",
+                "pretty" => pretty = *value == "1",
                 "stream" => known &= *value == "watch",
                 "profile" | "charset" | "q" => {}
                 _ => {}

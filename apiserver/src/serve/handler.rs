@@ -380,7 +380,7 @@ async fn enter(
             answer::failure(&status, shape)
         }
         Refusal::Throttled(status) => {
-            server.count(asked, false, status.code);
+            server.meters.terminate(info, asked.content_type(), status.code);
             answer::throttled(&status, shape)
         }
         Refusal::Failure(why) => {
@@ -411,7 +411,10 @@ impl Admitted<'_> {
             Ok(deadline) if deadline.is_zero() => return self.answer(payload).await,
             Ok(deadline) => match tokio::time::timeout(deadline, self.answer(payload)).await {
                 Ok(response) => return response,
-                Err(_) => Status::timeout("request did not complete within the allotted timeout", 0),
+                Err(_) => {
+                    self.server.meters.terminate(self.asked.info, self.asked.content_type(), 504);
+                    Status::timeout("request did not complete within the allotted timeout", 0)
+                }
             },
         };
         self.failed(&late, false)

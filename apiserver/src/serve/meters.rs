@@ -18,6 +18,7 @@ pub(super) struct Meters {
     sli: HistogramVec,
     sizes: HistogramVec,
     long_running: GaugeVec,
+    terminated: CounterVec,
     in_flight: GaugeVec,
     /// Requests that are worked on: reading ones, changing ones.
     working: [Arc<AtomicUsize>; 2],
@@ -62,6 +63,11 @@ impl Default for Meters {
                 "apiserver_longrunning_requests",
                 "Gauge of all active long-running requests.",
                 &of_request,
+            ),
+            terminated: metrics::counter(
+                "apiserver_request_terminations_total",
+                "Number of requests which apiserver terminated in self-defense.",
+                &[&of_request[..], &["code"]].concat(),
             ),
             in_flight: metrics::gauge(
                 "apiserver_current_inflight_requests",
@@ -114,6 +120,13 @@ impl Meters {
         let took = since.elapsed().as_secs_f64();
         self.duration.with_label_values(&labels[..8]).observe(took);
         self.sli.with_label_values(&of_request(verb, info)).observe(took);
+    }
+
+    /// A request that the server gave up in self-defence.
+    pub(super) fn terminate(&self, info: &RequestInfo, content_type: &str, code: u16) {
+        let code = code.to_string();
+        let labels = [&of_request(verb(info, content_type), info)[..], &[code.as_str()]].concat();
+        self.terminated.with_label_values(&labels).inc();
     }
 
     /// A request that is worked on until the outcome is dropped.

@@ -175,7 +175,9 @@ impl Reply {
 pub fn accepted(r: &Request, watch: bool) -> Result<Accepted, Status> {
     let mut accepted =
         negotiate::parse(r.media, r.accept.as_deref(), watch).map_err(|e| negotiate::not_acceptable(r.media, &e))?;
-    let asked = r.query.maybe_flag("pretty");
+    // Read as Go's ParseBool reads, unlike other parameters.
+    let asked = r.query.get("pretty").filter(|text| !text.is_empty());
+    let asked = asked.map(|text| matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True"));
     let browser = ["curl", "Wget", "Mozilla/5.0"].iter().any(|p| r.user_agent.starts_with(p));
     accepted.pretty = !watch && asked.unwrap_or(accepted.pretty || browser);
     Ok(accepted)

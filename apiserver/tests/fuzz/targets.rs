@@ -197,7 +197,7 @@ pub(crate) fn paths(input: &[u8]) -> String {
 }
 
 pub(crate) fn accept_headers(input: &[u8]) -> String {
-    format!("{:?}", negotiate::parse(Media { cbor: true }, Some(&text(input)), input.len() % 2 == 0))
+    format!("{:?}", negotiate::parse(Media { cbor: true }, Some(&text(input)), input.len().is_multiple_of(2)))
 }
 
 pub(crate) fn delete_options(input: &[u8]) -> String {
