@@ -177,15 +177,16 @@ fn limit_item(limit: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
         out.push(Error::required(path.child("limits"), message));
     }
     for name in keys {
-        compare(limit, name, path, out);
+        compare(limit, kind, name, path, out);
     }
 }
 
 /// The values of one resource must be in order: min, default request, default, max.
-fn compare(limit: &Value, name: &str, path: &Path, out: &mut Vec<Error>) {
+fn compare(limit: &Value, kind: &str, name: &str, path: &Path, out: &mut Vec<Error>) {
     let of = |key: &str| {
         let value = get(get(limit, key), name);
-        (!value.is_null()).then(|| quantity(value))
+        let judged = kind != "Pod" || !key.starts_with("default");
+        (judged && !value.is_null()).then(|| quantity(value))
     };
     // Where it is told, the shown value, the two that should be in order and their names.
     let order = [

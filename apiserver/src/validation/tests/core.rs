@@ -25,7 +25,7 @@ fn services() {
             ],
         ),
         (&[("/spec/type", json!("LoadBalancer")), ("/spec/loadBalancerClass", json!("a/b/c"))], &[
-            "spec.loadBalancerClass: Invalid value: \"a/b/c\": a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')",
+            "spec.loadBalancerClass: Invalid value: \"a/b/c\": a qualified name must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')",
         ]),
         (&[("/spec/externalIPs", json!(["127.0.0.1"]))], &[
             r#"spec.externalIPs[0]: Invalid value: "127.0.0.1": may not be in the loopback range (127.0.0.0/8, ::1/128)"#,
@@ -132,7 +132,7 @@ fn volumes() {
     ]);
     claim.sub("status", &[
         (&[("/status/allocatedResourceStatuses", json!({"storage": "Growing"}))], &[
-            r#"status.allocatedResourceStatus[storage]: Unsupported value: "Growing": supported values: "ControllerResizeInProgress", "ControllerResizeInfeasible", "NodeResizePending", "NodeResizeInProgress", "NodeResizeInfeasible""#,
+            r#"status.allocatedResourceStatus[storage]: Unsupported value: "Growing": supported values: "ControllerResizeInProgress", "ControllerResizeInfeasible", "NodeResizeInProgress", "NodeResizeInfeasible", "NodeResizePending""#,
         ]),
         (&[("/status/capacity", json!({"storage": "-1"}))], &[
             r#"status.capacity[storage]: Invalid value: "-1": must be a valid resource quantity"#,
@@ -182,9 +182,12 @@ fn small_kinds() {
 
 #[test]
 fn events() {
-    let event = json!({"eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "a/b",
-        "reportingInstance": "i", "action": "a", "reason": "r", "type": "Normal", "regarding": {"namespace": "n"}});
-    let event = Valid::new("/apis/events.k8s.io/v1/namespaces/n/events", event);
+    let (stored, namespace) = super::target("/api/v1/namespaces/n/events");
+    let (row, _) = super::target("/apis/events.k8s.io/v1/namespaces/n/events");
+    let event = json!({"metadata": {"name": "x", "uid": "u"}, "eventTime": "2026-01-01T00:00:00.000000Z",
+        "reportingComponent": "a/b", "reportingInstance": "i", "action": "a", "reason": "r", "type": "Normal",
+        "involvedObject": {"namespace": "n"}});
+    let event = Valid { row, object: super::prepared(stored, &namespace, event) };
     let long = "x".repeat(129);
     event.create(&[
         (&[("/reportingComponent", json!(null)), ("/action", json!(""))], &[

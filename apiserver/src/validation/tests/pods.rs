@@ -325,10 +325,11 @@ fn changes() {
             "spec.containers: Forbidden: pod updates may not add or remove containers",
         ]),
     ]);
-    let resized = Valid::new(
+    let mut resized = Valid::new(
         "/api/v1/namespaces/n/pods",
         json!({"spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1", "memory": "1Mi"}}}]}}),
     );
+    resized.object["status"]["qosClass"] = json!("Burstable");
     resized.sub(
         "resize",
         &[

@@ -85,17 +85,21 @@ fn jobs() {
         (&[("/spec/managedBy", json!("me"))], &[
             r#"spec.managedBy: Invalid value: "me": must be a domain-prefixed path (such as "acme.io/foo")"#,
         ]),
-        (&[("/spec/successPolicy", json!({"rules": []}))], &[
-            r#"spec.successPolicy: Invalid value: {"Rules":[]}: requires indexed completion mode"#,
+        (&[("/spec/successPolicy", json!({"rules": [{"succeededCount": 1}]}))], &[
+            r#"spec.successPolicy: Invalid value: {"Rules":[{"SucceededIndexes":null,"SucceededCount":1}]}: requires indexed completion mode"#,
         ]),
         (&[("/spec/podFailurePolicy", json!({"rules": [{"action": "FailJob"}]}))], &[
             "spec.podFailurePolicy.rules[0]: Invalid value: specifying one of OnExitCodes and OnPodConditions is required",
+            r#"spec.podReplacementPolicy: Unsupported value: "TerminatingOrFailed": supported values: "Failed""#,
         ]),
         (
-            &[(
-                "/spec/podFailurePolicy",
-                json!({"rules": [{"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [2, 0, 2], "containerName": "x"}}]}),
-            )],
+            &[
+                ("/spec/podReplacementPolicy", json!("Failed")),
+                (
+                    "/spec/podFailurePolicy",
+                    json!({"rules": [{"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [2, 0, 2], "containerName": "x"}}]}),
+                ),
+            ],
             &[
                 r#"spec.podFailurePolicy.rules[0].action: Invalid value: "FailIndex": requires the backoffLimitPerIndex to be set"#,
                 r#"spec.podFailurePolicy.rules[0].onExitCodes.containerName: Invalid value: "x": must be one of the container or initContainer names in the pod template"#,
