@@ -23,6 +23,7 @@ use super::conduct::Conduct;
 use super::health::Health;
 use super::info::request_info;
 use super::paths;
+use super::turns::taking_turns;
 use crate::access::{Access, Head, Notes, Pass, Permit, Refusal, attributes, is_long_running};
 use crate::aggregate::{Aggregator, Remote, holding};
 use crate::api::RequestInfo;
@@ -232,7 +233,7 @@ fn decoded(path: &str) -> String {
 }
 
 /// A stream keeps the request's seat until it has nothing more to send at once: a list to its end, a watch until it
-/// waits for changes. A watch counts until it ends.
+/// waits for changes, and what is big takes turns. A watch counts until it ends.
 fn held(mut reply: Reply, permit: Option<Permit>, watching: Option<Watching>) -> Reply {
     reply.body = match reply.body {
         Body::Stream(mut stream) => {
@@ -244,7 +245,7 @@ fn held(mut reply: Reply, permit: Option<Permit>, watching: Option<Watching>) ->
                 }
                 next
             });
-            Body::Stream(stream.boxed_local())
+            Body::Stream(taking_turns(stream.boxed_local()))
         }
         full => full,
     };

@@ -10,6 +10,7 @@ pub mod info;
 pub mod listen;
 mod paths;
 mod profiles;
+mod turns;
 
 pub use conduct::Conduct;
 pub use handler::Server;
