@@ -74,7 +74,7 @@ pub(super) fn kind(row: &Resource, kind: &str) -> Value {
 
 /// What all objects share, as the documents of compiled-in groups have it.
 fn shared_schemas() -> Map<String, Value> {
-    let document = proto::openapi::v3("apis/coordination.k8s.io/v1")
+    let document = proto::openapi::v3_group_version("coordination.k8s.io", "v1")
         .and_then(|d| serde_json::from_slice::<Value>(&d).ok())
         .unwrap_or_default();
     let all = document.pointer("/components/schemas").and_then(Value::as_object).cloned().unwrap_or_default();
