@@ -18,7 +18,7 @@ use crate::bootstrap;
 use crate::cache::{CacheReader, Hub};
 use crate::connect::Connect;
 use crate::crd;
-use crate::egress::Egress;
+use crate::egress::{Egress, To};
 use crate::negotiate::Media;
 use crate::registry::core::kubernetes_service::{Reconciler, Way};
 use crate::registry::core::node_ports::PortRange;
@@ -64,7 +64,7 @@ fn encodings(flags: &FlagSet) -> anyhow::Result<usize> {
     Ok(megabytes.context("--watch-cache-encodings-mb must be between 0 and 1048576")? << 20)
 }
 
-async fn connect(flags: &FlagSet) -> anyhow::Result<Store> {
+async fn connect(flags: &FlagSet, egress: &Egress) -> anyhow::Result<Store> {
     let overrides = storage::overrides(&flags.list("etcd-servers-overrides")).map_err(anyhow::Error::msg)?;
     // As upstream, what is not compiled in is not looked for.
     let overrides = overrides
@@ -78,6 +78,7 @@ async fn connect(flags: &FlagSet) -> anyhow::Result<Store> {
         cert_file: flags.string("etcd-certfile"),
         key_file: flags.string("etcd-keyfile"),
         overrides,
+        dialer: egress.proxied(To::Etcd),
     };
     anyhow::ensure!(!options.servers.is_empty(), "--etcd-servers must be specified");
     let store = Store::connect(&options).await.context("connecting to etcd")?;
@@ -132,14 +133,13 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let way = Way::from_flags(&flags).map_err(anyhow::Error::msg)?;
     let egress = Egress::from_flags(&flags)?;
     let listener = listen::bind(&addresses)?;
-    let store = connect(&flags).await?;
+    let store = connect(&flags, &egress).await?;
     for store in store.each() {
         wait_for(&store, &shutdown).await?;
     }
 
-    let rows = Rows::default();
-    let optional = registry::asked_for(&flags.map("runtime-config"), &flags.feature_gates());
-    rows.serve(&optional.map_err(anyhow::Error::msg).context("--runtime-config")?);
+    let choice = registry::chosen(&flags.map("runtime-config"), &flags.feature_gates()).map_err(anyhow::Error::msg)?;
+    let rows = Rows::of(choice);
     let tasks = TaskGroup::new();
     // Cancelled when requests are no longer taken: until then everything they need goes on.
     let closing = tokio_util::sync::CancellationToken::new();
@@ -252,7 +252,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     };
     let address = format!("{}:{}", addresses.advertise, addresses.port);
     let connect = Connect::new(&flags, api.clone(), egress)?;
-    let audit = Audit::from_flags(&flags, &tasks, &shutdown).await.map_err(anyhow::Error::msg)?;
+    let audit = Audit::from_flags(&flags, &cx.egress, &tasks, &shutdown).await.map_err(anyhow::Error::msg)?;
     let server = Server::new(engine.clone(), Some(access), audit, aggregator, connect, health, conduct, address);
     let names: Vec<String> =
         ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]

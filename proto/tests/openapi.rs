@@ -1,7 +1,12 @@
 //! OpenAPI documents against upstream's. The committed golden document is `apps/v1`; `OPENAPI_FACTS=<dir>` compares
 //! with a folder of captured documents instead (`api_v1.json`, `apis_apps_v1.json`, ..., `openapi-v2.json`).
 
+use proto::resources::{self, Resource};
 use proto::{Value, openapi};
+
+fn rows() -> Vec<&'static Resource> {
+    resources::all().iter().collect()
+}
 
 /// Descriptions are ours; a reference alone in `allOf` is the same as the reference.
 fn comparable(value: &Value) -> Value {
@@ -56,12 +61,12 @@ fn compare(name: &str, got: &[u8], want: &str) -> Vec<String> {
 #[test]
 fn version_3_documents_are_upstreams() {
     let found = match std::env::var("OPENAPI_FACTS") {
-        Ok(dir) => openapi::v3_paths()
+        Ok(dir) => openapi::v3_paths(&rows())
             .iter()
             .flat_map(|path| {
                 let file = path.trim_start_matches('.').replace('/', "_");
                 let want = std::fs::read_to_string(format!("{dir}/{file}.json")).expect("facts");
-                compare(path, &openapi::v3(path).expect("document"), &want)
+                compare(path, &openapi::v3(&rows(), path).expect("document"), &want)
             })
             .collect(),
         Err(_) => compare(
@@ -77,36 +82,40 @@ fn version_3_documents_are_upstreams() {
 fn the_version_2_document_is_upstreams() {
     if let Ok(dir) = std::env::var("OPENAPI_FACTS") {
         let want = std::fs::read_to_string(format!("{dir}/openapi-v2.json")).expect("facts");
-        let found = compare("v2", &openapi::v2(), &want);
+        let found = compare("v2", &openapi::v2(&rows()), &want);
         assert!(found.is_empty(), "{} differences\n{}", found.len(), found.join("\n"));
         return;
     }
-    let document: Value = serde_json::from_slice(&openapi::v2()).expect("JSON");
+    let document: Value = serde_json::from_slice(&openapi::v2(&rows())).expect("JSON");
     let template = &document["definitions"]["io.k8s.api.core.v1.PodSpec"]["properties"]["containers"];
     assert_eq!(template["x-kubernetes-patch-merge-key"], "name");
     assert_eq!(document["paths"]["/api/v1/pods"]["get"]["operationId"], "listCoreV1PodForAllNamespaces");
 }
 
 #[test]
-fn the_index_leads_to_every_document() {
-    let index = openapi::v3_index();
-    let paths = index["paths"].as_object().expect("paths");
-    for group in ["api/v1", "apis/apps/v1", "version", "apis/policy"] {
-        let address = paths[group]["serverRelativeURL"].as_str().expect("address");
-        assert_eq!(address, format!("/openapi/v3/{group}?hash={}", openapi::v3_hash(group).expect("hash")));
+fn every_document_has_a_path_and_what_is_not_served_has_none() {
+    let hashes = openapi::v3_hashes(&rows());
+    for path in ["api/v1", "apis/apps/v1", "version", "apis/policy"] {
+        assert!(hashes.contains_key(path), "{path}");
     }
-    for path in paths.keys() {
-        assert!(openapi::v3(path).is_some(), "{path}");
+    let without: Vec<&Resource> = rows().into_iter().filter(|row| row.group != "apps").collect();
+    let fewer = openapi::v3_hashes(&without);
+    let gone: Vec<&String> = hashes.keys().filter(|path| !fewer.contains_key(*path)).collect();
+    assert_eq!(gone, ["apis/apps", "apis/apps/v1"]);
+    let text = String::from_utf8(openapi::v2(&without)).expect("text");
+    assert!(!text.contains("/apis/apps/") && text.contains("/apis/batch/"));
+    for path in hashes.keys() {
+        assert!(openapi::v3(&rows(), path).is_some(), "{path}");
     }
     for unknown in ["", "api/v2", "apis/nope/v1", "apis//v1", "x"] {
-        assert!(openapi::v3(unknown).is_none(), "{unknown}");
+        assert!(openapi::v3(&rows(), unknown).is_none(), "{unknown}");
     }
 }
 
 /// Every message of the protobuf form ends where its length says, and names are there.
 #[test]
 fn the_protobuf_form_holds_paths_and_definitions() {
-    let bytes = openapi::v2_protobuf();
+    let bytes = openapi::v2_protobuf(&rows());
     let contains = |text: &str| bytes.windows(text.len()).any(|w| w == text.as_bytes());
     assert!(bytes.starts_with(b"\x0a\x032.0"));
     assert!(contains("io.k8s.api.core.v1.Pod"));

@@ -18,6 +18,7 @@ use crate::authn::{
 use crate::authz::config::{self, ConfigError, Configured};
 use crate::authz::{Authorization, Mode};
 use crate::bootstrap;
+use crate::egress::To;
 use crate::flowcontrol::FlowControl;
 use crate::tokens::{self, Issuer, ServiceAccounts, Validator};
 
@@ -178,7 +179,8 @@ fn issuers(cx: &Context, configured: jwt::config::Configured, own: &[String]) ->
     let stop = parent.clone().drop_guard();
     let start = {
         let tasks = cx.tasks.clone();
-        move |issuers| jwt::Issuers::start(issuers, &parent, &tasks)
+        let egress = cx.egress.clone();
+        move |issuers| jwt::Issuers::start(issuers, &egress, &parent, &tasks)
     };
     let issuers = Arc::new(Jwt::new(start(configured.issuers.clone())));
     let (known, shutdown, own) = (issuers.clone(), cx.shutdown.clone(), own.to_vec());
@@ -244,7 +246,8 @@ async fn token_webhook(cx: &Context, audiences: &[String]) -> Result<Option<Arc<
             "unsupported webhook authenticator version {version:?}, supported versions are v1, v1beta1"
         )));
     }
-    let remote = Remote::from_kubeconfig(&path).await.map_err(|e| bad(e.to_string()))?;
+    let remote =
+        Remote::from_kubeconfig(&path, cx.egress.proxied(To::ControlPlane)).await.map_err(|e| bad(e.to_string()))?;
     let ttl = cx.flags.duration("authentication-token-webhook-cache-ttl");
     let webhook = TokenWebhook::new(remote, version, audiences.to_vec());
     Ok(Some(Arc::new(Cached::new(webhook, ttl, ttl))))
@@ -256,6 +259,7 @@ async fn authorization(cx: &Context, configured: &[Configured]) -> Result<Arc<Au
         reader: cx.reader.clone(),
         node_rules: bootstrap::node_rules(),
         policy_file: cx.flags.string("authorization-policy-file"),
+        dialer: cx.egress.proxied(To::ControlPlane),
     };
     let authorization = Arc::new(config::build(configured, &parts).await?);
     let path = cx.flags.string("authorization-config");
@@ -276,7 +280,7 @@ async fn authorization(cx: &Context, configured: &[Configured]) -> Result<Arc<Au
                 return reloads.failure();
             }
         };
-        match config::rebuild(&fresh, &chain).await {
+        match config::rebuild(&fresh, &chain, parts.dialer.clone()).await {
             Ok(members) => {
                 chain.replace(members);
                 last = fresh;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
+use shared::flags::parse_bool;
 use shared::status::Status;
 
 use super::{Attributes, Plugin};
@@ -59,7 +60,7 @@ impl Plugin for ServiceAccount {
         }
         let account = self.account(a).await?;
         let enforced = tree::annotation(&account, "kubernetes.io/enforce-mountable-secrets");
-        if enforced.is_some_and(|v| matches!(v, "1" | "t" | "T" | "TRUE" | "true" | "True")) {
+        if enforced.and_then(|v| parse_bool(v).ok()) == Some(true) {
             let pod = a.object().unwrap_or(&Value::Null);
             if let Some(text) = unlisted_secret(pod, &account) {
                 return Err(a.forbidden(text));

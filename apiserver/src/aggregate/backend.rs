@@ -1,36 +1,30 @@
 //! Connections to one other server: HTTP/2 or HTTP/1.1 with the front proxy's certificate, kept open between requests.
 
 use std::error::Error as _;
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use actix_web::web;
 use bytes::Bytes;
-use futures::future::{BoxFuture, FusedFuture as _, LocalBoxFuture};
+use futures::future::{FusedFuture as _, LocalBoxFuture};
 use futures::{FutureExt as _, StreamExt as _};
 use http_body_util::{BodyExt as _, Empty, Limited, StreamBody};
 use hyper::body::{Body as _, Frame, Incoming};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::{Connected, Connection};
-use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use shared::authn::{SYSTEM_MASTERS, UserInfo};
 use shared::cert::{self, Trust};
+use shared::client::Dialer;
 use shared::run::{Shutdown, TaskGroup};
 
 use super::Aggregator;
 use super::service::Behind;
 use crate::admission::{Target, dial_error, tls_error};
 use crate::api::Reader;
-use crate::egress::{BoxStream, Egress, To};
+use crate::egress::{Egress, To};
 
-/// Until a connection stands.
-const CONNECT: Duration = Duration::from_secs(10);
 /// Idle connections that are kept, and for how long.
 const IDLE: usize = 25;
 const IDLE_FOR: Duration = Duration::from_secs(90);
@@ -55,63 +49,6 @@ pub(super) struct Sent {
     pub(super) answer: http::Response<Incoming>,
     /// Sends what remains of the request.
     pub(super) rest: Option<LocalBoxFuture<'static, ()>>,
-}
-
-/// Opens connections the way egress goes.
-#[derive(Clone)]
-struct Dialer(Egress);
-
-/// A connection as the client takes it.
-struct Line(TokioIo<BoxStream>);
-
-impl Connection for Line {
-    fn connected(&self) -> Connected {
-        Connected::new()
-    }
-}
-
-impl hyper::rt::Read for Line {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: hyper::rt::ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
-    }
-}
-
-impl hyper::rt::Write for Line {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
-}
-
-impl tower::Service<http::Uri> for Dialer {
-    type Response = Line;
-    type Error = io::Error;
-    type Future = BoxFuture<'static, io::Result<Line>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, uri: http::Uri) -> Self::Future {
-        let egress = self.0.clone();
-        Box::pin(async move {
-            let host = uri.host().unwrap_or_default();
-            let address = format!("{host}:{}", uri.port_u16().unwrap_or(443));
-            let dialed = tokio::time::timeout(CONNECT, egress.dial(To::Cluster, &address)).await;
-            Ok(Line(TokioIo::new(dialed.map_err(|_| io::ErrorKind::TimedOut)??)))
-        })
-    }
 }
 
 /// Runs connections as named work that ends with the server.
@@ -161,7 +98,7 @@ impl Backend {
             .with_server_name_resolver(FixedServerNameResolver::new(name.clone()))
             .enable_http1()
             .enable_http2()
-            .wrap_connector(Dialer(aggregator.egress.clone()));
+            .wrap_connector(aggregator.egress.dialer(To::Cluster));
         let client = Client::builder(Tasks(aggregator.tasks.clone(), aggregator.closed.clone()))
             .pool_max_idle_per_host(IDLE)
             .pool_idle_timeout(IDLE_FOR)

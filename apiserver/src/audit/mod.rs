@@ -23,6 +23,7 @@ use shared::run::{Shutdown, TaskGroup};
 use shared::status::Status;
 
 use crate::access::tree;
+use crate::egress::Egress;
 use event::{Event, ObjectRef, micro_time};
 use policy::{Level, Omit, Policy, Stage};
 use sink::Sink;
@@ -65,11 +66,12 @@ impl Audit {
     /// Upstream's words.
     pub async fn from_flags(
         flags: &FlagSet,
+        egress: &Egress,
         tasks: &TaskGroup,
         shutdown: &Shutdown,
     ) -> Result<Option<Arc<Self>>, String> {
         let path = flags.string("audit-policy-file");
-        let sinks = sink::from_flags(flags, tasks, shutdown).await?;
+        let sinks = sink::from_flags(flags, egress, tasks, shutdown).await?;
         if path.is_empty() {
             if !sinks.is_empty() {
                 tracing::info!("No audit policy file provided, no events will be recorded for log backend");

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::event::Event;
 use super::log::{self, Log};
+use crate::egress::{Egress, To};
 
 /// For one try to reach a webhook.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -237,7 +238,12 @@ async fn run(out: Out, mut events: mpsc::Receiver<Arc<Event>>, how: Batching, sh
 ///
 /// # Errors
 /// Upstream's words.
-pub async fn from_flags(flags: &FlagSet, tasks: &TaskGroup, shutdown: &Shutdown) -> Result<Vec<Sink>, String> {
+pub async fn from_flags(
+    flags: &FlagSet,
+    egress: &Egress,
+    tasks: &TaskGroup,
+    shutdown: &Shutdown,
+) -> Result<Vec<Sink>, String> {
     let mut sinks = Vec::new();
     let path = flags.string("audit-log-path");
     if !path.is_empty() {
@@ -262,8 +268,8 @@ pub async fn from_flags(flags: &FlagSet, tasks: &TaskGroup, shutdown: &Shutdown)
     }
     let kubeconfig = flags.string("audit-webhook-config-file");
     if !kubeconfig.is_empty() {
-        let remote =
-            Remote::from_kubeconfig(&kubeconfig).await.map_err(|e| format!("initializing audit webhook: {e}"))?;
+        let remote = Remote::from_kubeconfig(&kubeconfig, egress.proxied(To::ControlPlane)).await;
+        let remote = remote.map_err(|e| format!("initializing audit webhook: {e}"))?;
         let target = Target::Webhook { remote, pause: flags.duration("audit-webhook-initial-backoff") };
         sinks.push(sink("webhook", target, flags, tasks, shutdown)?);
     }
@@ -351,7 +357,7 @@ mod tests {
         )
         .expect("flags");
         let (tasks, shutdown) = (TaskGroup::new(), Shutdown::new());
-        let sinks = from_flags(&flags, &tasks, &shutdown).await.expect("sinks");
+        let sinks = from_flags(&flags, &Egress::default(), &tasks, &shutdown).await.expect("sinks");
         for id in ["1", "2", "3"] {
             assert!(sinks[0].send(&event(id, 0), true).await);
         }
@@ -380,7 +386,7 @@ mod tests {
             ),
         ] {
             let flags = FlagSet::of("kube-apiserver", args).expect("flags");
-            let got = from_flags(&flags, &TaskGroup::new(), &Shutdown::new()).await.err();
+            let got = from_flags(&flags, &Egress::default(), &TaskGroup::new(), &Shutdown::new()).await.err();
             assert_eq!(got.as_deref(), Some(want));
         }
     }

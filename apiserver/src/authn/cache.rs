@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use prometheus::CounterVec;
+use prometheus::{CounterVec, Gauge, GaugeVec, HistogramVec};
 use sha2::{Digest, Sha256};
 use shared::authn::{AuthnError, Identity};
 use shared::metrics;
@@ -33,18 +33,64 @@ pub struct Cached<A> {
     good: Duration,
     bad: Duration,
     known: Mutex<HashMap<[u8; 32], Entry>>,
-    requests: CounterVec,
+    meters: Meters,
 }
 
-impl<A> Cached<A> {
+/// What is counted, by upstream's names.
+struct Meters {
+    requests: CounterVec,
+    took: HistogramVec,
+    fetches: CounterVec,
+    active: GaugeVec,
+}
+
+impl Meters {
+    fn new() -> Self {
+        Self {
+            requests: metrics::counter(
+                "authentication_token_cache_request_total",
+                "[ALPHA] Counter of token cache requests broken out by whether the answer was there.",
+                &["status"],
+            ),
+            took: metrics::histogram(
+                "authentication_token_cache_request_duration_seconds",
+                "[ALPHA] How long the token cache took to answer, by whether the answer was there.",
+                &["status"],
+                metrics::default_buckets(),
+            ),
+            fetches: metrics::counter(
+                "authentication_token_cache_fetch_total",
+                "[ALPHA] Counter of answers that the token cache asked for, by whether there was one.",
+                &["status"],
+            ),
+            active: metrics::gauge(
+                "authentication_token_cache_active_fetch_count",
+                "[ALPHA] Answers that are being asked for, and requests that wait for them.",
+                &["status"],
+            ),
+        }
+    }
+
+    /// Counts one in a state until what it returns is dropped.
+    fn active(&self, state: &str) -> Active {
+        let gauge = self.active.with_label_values(&[state]);
+        gauge.inc();
+        Active(gauge)
+    }
+}
+
+struct Active(Gauge);
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+impl<A: TokenAuthenticator> Cached<A> {
     /// Identities are kept for `good`, "nobody" for `bad`; zero keeps nothing. Errors are never kept.
     pub fn new(inner: A, good: Duration, bad: Duration) -> Self {
-        let requests = metrics::counter(
-            "authentication_token_cache_request_total",
-            "[ALPHA] Counter of token cache requests broken out by whether the answer was there.",
-            &["status"],
-        );
-        Self { inner, good, bad, known: Mutex::default(), requests }
+        Self { inner, good, bad, known: Mutex::default(), meters: Meters::new() }
     }
 
     fn cell(&self, key: [u8; 32]) -> Arc<OnceCell<Outcome>> {
@@ -53,10 +99,8 @@ impl<A> Cached<A> {
         if let Some(entry) = known.get(&key)
             && entry.until.is_none_or(|until| until > now)
         {
-            self.requests.with_label_values(&["hit"]).inc();
             return entry.outcome.clone();
         }
-        self.requests.with_label_values(&["miss"]).inc();
         if known.len() >= LIMIT {
             known.retain(|_, e| e.until.is_some_and(|until| until > now));
         }
@@ -65,6 +109,14 @@ impl<A> Cached<A> {
         }
         let outcome = Arc::new(OnceCell::new());
         known.insert(key, Entry { outcome: outcome.clone(), until: None });
+        outcome
+    }
+
+    async fn fetch(&self, token: &str, audiences: &[String]) -> Result<Outcome, AuthnError> {
+        let _active = self.meters.active("in_flight");
+        let outcome = self.inner.token(token, audiences).await;
+        let status = if outcome.is_ok() { "ok" } else { "error" };
+        self.meters.fetches.with_label_values(&[status]).inc();
         outcome
     }
 
@@ -95,9 +147,14 @@ impl<A: TokenAuthenticator> TokenAuthenticator for Cached<A> {
             hash.update(audience.as_bytes());
         }
         let key: [u8; 32] = hash.finalize().into();
+        let since = Instant::now();
         let cell = self.cell(key);
-        let outcome = cell.get_or_try_init(|| self.inner.token(token, audiences)).await.cloned();
+        let blocked = cell.get().is_none().then(|| self.meters.active("blocked"));
+        let status = if blocked.is_some() { "miss" } else { "hit" };
+        let outcome = cell.get_or_try_init(|| self.fetch(token, audiences)).await.cloned();
         self.settle(key, &cell);
+        self.meters.requests.with_label_values(&[status]).inc();
+        self.meters.took.with_label_values(&[status]).observe(since.elapsed().as_secs_f64());
         outcome
     }
 }

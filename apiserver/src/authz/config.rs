@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use shared::authz::Decision;
-use shared::client::Remote;
+use shared::client::{Dialer, Remote};
 use shared::config::{self, Unknown};
 use shared::flags::{FlagSet, parse_nanos};
 use shared::status::field::{Error, Path, aggregate};
@@ -340,6 +340,8 @@ pub struct Parts {
     pub node_rules: Vec<Rule>,
     /// `--authorization-policy-file`
     pub policy_file: String,
+    /// Opens the connections to webhooks, where they do not go straight.
+    pub dialer: Option<Dialer>,
 }
 
 /// The chain at start.
@@ -353,7 +355,7 @@ pub async fn build(configured: &[Configured], parts: &Parts) -> Result<Authoriza
                 return Err(invalid("authorization-mode ABAC's authorization policy file not passed"));
             }
             Mode::Abac => Kind::Abac(Arc::new(Abac::read(&parts.policy_file)?)),
-            _ => stateless(c).await?,
+            _ => stateless(c, parts.dialer.clone()).await?,
         };
         members.push(Member::new(&c.name, kind));
     }
@@ -361,7 +363,11 @@ pub async fn build(configured: &[Configured], parts: &Parts) -> Result<Authoriza
 }
 
 /// The chain after a change of the file: what has an index is kept, and cannot come to be.
-pub async fn rebuild(configured: &[Configured], before: &Authorization) -> Result<Vec<Member>, ConfigError> {
+pub async fn rebuild(
+    configured: &[Configured],
+    before: &Authorization,
+    dialer: Option<Dialer>,
+) -> Result<Vec<Member>, ConfigError> {
     let mut members = Vec::new();
     for c in configured {
         let kind = match c.mode {
@@ -371,18 +377,18 @@ pub async fn rebuild(configured: &[Configured], before: &Authorization) -> Resul
                     "authorizer type {mode} is not allowed if it was not enabled at initial server startup"
                 ))
             })?,
-            _ => stateless(c).await?,
+            _ => stateless(c, dialer.clone()).await?,
         };
         members.push(Member::new(&c.name, kind));
     }
     Ok(members)
 }
 
-async fn stateless(configured: &Configured) -> Result<Kind, ConfigError> {
+async fn stateless(configured: &Configured, dialer: Option<Dialer>) -> Result<Kind, ConfigError> {
     let Some((kubeconfig, options)) = &configured.webhook else {
         return Ok(if configured.mode == Mode::AlwaysAllow { Kind::AlwaysAllow } else { Kind::AlwaysDeny });
     };
-    let remote = Remote::from_kubeconfig(kubeconfig).await.map_err(|e| invalid(e.to_string()))?;
+    let remote = Remote::from_kubeconfig(kubeconfig, dialer).await.map_err(|e| invalid(e.to_string()))?;
     Ok(Kind::Webhook(Arc::new(Webhook::new(remote, options.clone()))))
 }
 

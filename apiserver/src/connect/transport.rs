@@ -18,7 +18,7 @@ use rustls_pki_types::ServerName;
 use shared::upgrade::{Dialed, RequestHead, dial};
 use tokio_rustls::TlsConnector;
 
-use crate::egress::{BoxStream, Egress, Refused, To};
+use crate::egress::{BoxStream, Egress, Refused, To, go_words};
 
 const CONNECT: Duration = Duration::from_secs(10);
 /// How long the other side may take to answer a request to upgrade.
@@ -67,7 +67,10 @@ impl Origin {
         let reached = tokio::time::timeout(CONNECT, connect).await.map_err(timeout).flatten();
         let socket = reached.map_err(|error| match Refused::of(&error) {
             Some(_) => error,
-            None => io::Error::new(error.kind(), format!("dial tcp {address}: connect: {}", go_words(&error))),
+            None => {
+                let why = go_words(&error).map_or_else(|| error.to_string(), str::to_owned);
+                io::Error::new(error.kind(), format!("dial tcp {address}: connect: {why}"))
+            }
         })?;
         let Some(tls) = &self.tls else { return Ok(socket) };
         let name = match &self.name {
@@ -125,17 +128,6 @@ impl Origin {
             chunk.map_err(|error| io::Error::other(error.to_string()))
         });
         Ok(response.streaming::<_, io::Error>(body))
-    }
-}
-
-/// The kernel's word for what went wrong, as Go spells it.
-fn go_words(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
-        io::ErrorKind::HostUnreachable => "no route to host".to_owned(),
-        io::ErrorKind::NetworkUnreachable => "network is unreachable".to_owned(),
-        io::ErrorKind::ConnectionReset => "connection reset by peer".to_owned(),
-        _ => error.to_string(),
     }
 }
 

@@ -78,7 +78,7 @@ pub(super) fn kind(row: &Resource, kind: &str) -> Value {
 /// change of a definition.
 fn shared_schemas() -> Map<String, Value> {
     static SHARED: LazyLock<Map<String, Value>> = LazyLock::new(|| {
-        let document = proto::openapi::v3("apis/coordination.k8s.io/v1");
+        let document = proto::openapi::v3_group_version("coordination.k8s.io", "v1");
         let mut document = document.and_then(|d| serde_json::from_slice::<Value>(&d).ok()).unwrap_or_default();
         let all = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut).map(std::mem::take);
         all.unwrap_or_default().into_iter().filter(|(name, _)| name.starts_with(META)).collect()

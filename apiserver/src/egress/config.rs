@@ -4,18 +4,10 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::{Way, http_connect};
+use super::{To, Way, http_connect};
 
-/// A network that may be named.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Name {
-    ControlPlane,
-    Cluster,
-    Etcd,
-}
-
-const NAMES: [(&str, Name); 3] =
-    [("cluster", Name::Cluster), ("controlplane", Name::ControlPlane), ("etcd", Name::Etcd)];
+/// The networks that may be named.
+const NAMES: [(&str, To); 3] = [("cluster", To::Cluster), ("controlplane", To::ControlPlane), ("etcd", To::Etcd)];
 const PROTOCOLS: &str = r#"supported values: "Direct", "GRPC", "HTTPConnect""#;
 /// The path that upstream's messages give for every selection.
 const AT: &str = "service.connection";
@@ -81,7 +73,7 @@ struct Tls {
 ///
 /// # Errors
 /// Everything that is wrong with it, in upstream's words.
-pub(super) fn read(text: &[u8]) -> anyhow::Result<Vec<(Name, Way)>> {
+pub(super) fn read(text: &[u8]) -> anyhow::Result<Vec<(To, Way)>> {
     let file: File = serde_norway::from_slice(text)?;
     anyhow::ensure!(file.kind == "EgressSelectorConfiguration", "invalid service configuration object {:?}", file.kind);
     let (mut read, mut wrong) = (Vec::new(), Vec::new());

@@ -24,16 +24,16 @@ const WAITING: usize = 8;
 const LARGEST: usize = 32 << 10;
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Packet {
+struct Packet {
     #[prost(enumeration = "Kind", tag = "1")]
-    pub(super) kind: i32,
+    kind: i32,
     #[prost(oneof = "Payload", tags = "2, 3, 4, 5, 6, 7")]
-    pub(super) payload: Option<Payload>,
+    payload: Option<Payload>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
-pub(super) enum Kind {
+enum Kind {
     DialRequest = 0,
     DialResponse = 1,
     CloseRequest = 2,
@@ -43,7 +43,7 @@ pub(super) enum Kind {
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub(super) enum Payload {
+enum Payload {
     #[prost(message, tag = "2")]
     DialRequest(DialRequest),
     #[prost(message, tag = "3")]
@@ -59,53 +59,53 @@ pub(super) enum Payload {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct DialRequest {
+struct DialRequest {
     #[prost(string, tag = "1")]
-    pub(super) protocol: String,
+    protocol: String,
     #[prost(string, tag = "2")]
-    pub(super) address: String,
+    address: String,
     #[prost(int64, tag = "3")]
-    pub(super) random: i64,
+    random: i64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct DialResponse {
+struct DialResponse {
     #[prost(string, tag = "1")]
-    pub(super) error: String,
+    error: String,
     #[prost(int64, tag = "2")]
-    pub(super) connect_id: i64,
+    connect_id: i64,
     #[prost(int64, tag = "3")]
-    pub(super) random: i64,
+    random: i64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct CloseRequest {
+struct CloseRequest {
     #[prost(int64, tag = "1")]
-    pub(super) connect_id: i64,
+    connect_id: i64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct CloseResponse {
+struct CloseResponse {
     #[prost(string, tag = "1")]
-    pub(super) error: String,
+    error: String,
     #[prost(int64, tag = "2")]
-    pub(super) connect_id: i64,
+    connect_id: i64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct CloseDial {
+struct CloseDial {
     #[prost(int64, tag = "1")]
-    pub(super) random: i64,
+    random: i64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Data {
+struct Data {
     #[prost(int64, tag = "1")]
-    pub(super) connect_id: i64,
+    connect_id: i64,
     #[prost(string, tag = "2")]
-    pub(super) error: String,
+    error: String,
     #[prost(bytes = "bytes", tag = "3")]
-    pub(super) data: Bytes,
+    data: Bytes,
 }
 
 impl From<Payload> for Packet {

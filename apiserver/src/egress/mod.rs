@@ -12,30 +12,30 @@ mod tests;
 
 use std::io;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use prometheus::{CounterVec, HistogramVec};
+pub use shared::client::BoxStream;
+use shared::client::Dialer;
 use shared::flags::FlagSet;
 use shared::metrics;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-/// Bytes to and from the other side.
-pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
-/// Any of them.
-pub type BoxStream = Pin<Box<dyn Stream>>;
+/// Until a connection stands that nobody else sets a deadline for.
+const CONNECT: Duration = Duration::from_secs(10);
 
 /// The network an address belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
     /// Nodes, pods and services.
     Cluster,
-    /// What stands beside the API servers, such as a webhook that is named by its URL.
+    /// What stands beside the API servers: a webhook that is named by its URL, and who is asked about credentials, rights
+    /// and told what happened.
     ControlPlane,
+    /// The store.
+    Etcd,
 }
 
 /// How a network is reached.
@@ -68,7 +68,7 @@ pub struct Egress(Arc<Ways>);
 struct Ways {
     cluster: Way,
     control_plane: Way,
-    meters: Option<Meters>,
+    etcd: Way,
 }
 
 struct Meters {
@@ -113,18 +113,40 @@ impl Egress {
         let text = std::fs::read(&path)
             .map_err(|e| anyhow::anyhow!("unable to read egress selector configuration from {path:?} [{e}]"))?;
         let selections = config::read(&text).context("failed to read egress selector config")?;
-        let mut ways = Ways { meters: Some(Meters::new()), ..Ways::default() };
-        for (name, way) in selections {
-            match name {
-                config::Name::Cluster => ways.cluster = way,
-                config::Name::ControlPlane => ways.control_plane = way,
-                config::Name::Etcd if matches!(way, Way::Direct) => {}
-                config::Name::Etcd => {
-                    tracing::warn!("egress selection \"etcd\" has no effect: etcd is connected to directly");
-                }
+        let mut ways = Ways::default();
+        for (to, way) in selections {
+            match to {
+                To::Cluster => ways.cluster = way,
+                To::ControlPlane => ways.control_plane = way,
+                To::Etcd => ways.etcd = way,
             }
         }
         Ok(Self(Arc::new(ways)))
+    }
+
+    fn way(&self, to: To) -> &Way {
+        match to {
+            To::Cluster => &self.0.cluster,
+            To::ControlPlane => &self.0.control_plane,
+            To::Etcd => &self.0.etcd,
+        }
+    }
+
+    /// For clients that would otherwise open their connections themselves; `None` where that is what they should do.
+    pub fn proxied(&self, to: To) -> Option<Dialer> {
+        (!matches!(self.way(to), Way::Direct)).then(|| self.dialer(to))
+    }
+
+    /// For clients.
+    pub fn dialer(&self, to: To) -> Dialer {
+        let egress = self.clone();
+        Dialer::new(move |address| {
+            let egress = egress.clone();
+            Box::pin(async move {
+                let dialed = tokio::time::timeout(CONNECT, egress.dial(to, &address)).await;
+                dialed.map_err(|_| io::ErrorKind::TimedOut)?
+            })
+        })
     }
 
     /// A connection to `host:port`. The caller sets the deadline.
@@ -132,11 +154,7 @@ impl Egress {
     /// # Errors
     /// The system's for a straight connection, [`Refused`] with the proxy's reason otherwise.
     pub async fn dial(&self, to: To, address: &str) -> io::Result<BoxStream> {
-        let way = match to {
-            To::Cluster => &self.0.cluster,
-            To::ControlPlane => &self.0.control_plane,
-        };
-        match way {
+        match self.way(to) {
             Way::Direct => {
                 let stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;
@@ -153,17 +171,25 @@ impl Egress {
         dialing: impl Future<Output = Result<BoxStream, (Stage, String)>>,
     ) -> io::Result<BoxStream> {
         let started = Instant::now();
-        if let Some(m) = &self.0.meters {
-            m.started.with_label_values(&labels).inc();
-        }
+        let meters = Meters::new();
+        meters.started.with_label_values(&labels).inc();
         let dialed = dialing.await;
-        if let Some(m) = &self.0.meters {
-            match &dialed {
-                Ok(_) => m.took.with_label_values(&labels).observe(started.elapsed().as_secs_f64()),
-                Err((stage, _)) => m.failed.with_label_values(&[labels[0], stage.name(), labels[1]]).inc(),
-            }
+        match &dialed {
+            Ok(_) => meters.took.with_label_values(&labels).observe(started.elapsed().as_secs_f64()),
+            Err((stage, _)) => meters.failed.with_label_values(&[labels[0], stage.name(), labels[1]]).inc(),
         }
         dialed.map_err(|(_, why)| io::Error::other(Refused(why)))
+    }
+}
+
+/// Why there is no connection, where Go has words of its own for it.
+pub fn go_words(error: &io::Error) -> Option<&'static str> {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => Some("connection refused"),
+        io::ErrorKind::HostUnreachable => Some("no route to host"),
+        io::ErrorKind::NetworkUnreachable => Some("network is unreachable"),
+        io::ErrorKind::ConnectionReset => Some("connection reset by peer"),
+        _ => None,
     }
 }
 

@@ -1,8 +1,8 @@
 //! What a configuration may say. That it is followed is tested through the server.
 
-use super::config::{self, Name};
+use super::{To, config};
 
-fn read(selections: &str) -> Result<Vec<(Name, String)>, String> {
+fn read(selections: &str) -> Result<Vec<(To, String)>, String> {
     let text = format!(
         "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\negressSelections: {selections}"
     );
@@ -14,15 +14,15 @@ fn read(selections: &str) -> Result<Vec<(Name, String)>, String> {
 fn networks_are_reached_as_configured() {
     for (selections, expected) in [
         ("[]", vec![]),
-        ("[{name: cluster, connection: {proxyProtocol: Direct}}]", vec![(Name::Cluster, "Direct")]),
+        ("[{name: cluster, connection: {proxyProtocol: Direct}}]", vec![(To::Cluster, "Direct")]),
         (
             "[{name: Cluster, connection: {proxyProtocol: GRPC, transport: {uds: {udsName: /run/k.sock}}}}, \
              {name: controlplane, connection: {proxyProtocol: HTTPConnect, transport: {tcp: {url: 'http://proxy:8131'}}}}]",
-            vec![(Name::Cluster, "Grpc(\"/run/k.sock\")"), (Name::ControlPlane, "HttpConnect(proxy:8131)")],
+            vec![(To::Cluster, "Grpc(\"/run/k.sock\")"), (To::ControlPlane, "HttpConnect(proxy:8131)")],
         ),
         (
             "[{name: etcd, connection: {proxyProtocol: HTTPConnect, transport: {uds: {udsName: /run/p.sock}}}}]",
-            vec![(Name::Etcd, "HttpConnect(/run/p.sock)")],
+            vec![(To::Etcd, "HttpConnect(/run/p.sock)")],
         ),
     ] {
         let expected: Vec<_> = expected.into_iter().map(|(name, way)| (name, way.to_owned())).collect();

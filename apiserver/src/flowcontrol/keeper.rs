@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::FlowControl;
 use super::config::{Config, LevelSpec};
+use super::meters;
 use super::timing::{Family, Rows};
 use crate::access::tree;
 use crate::api::{Api, Reader};
@@ -92,6 +93,10 @@ impl FlowControl {
 
     /// Writes the gauges that are only made when somebody looks.
     pub fn publish(&self) {
+        let counts = self.mix.counts();
+        for (kind, waiting, running) in [("readOnly", counts[0], counts[2]), ("mutating", counts[1], counts[3])] {
+            meters::current(kind, waiting, running);
+        }
         let state = self.state.read().clone();
         for level in state.levels.values() {
             level.publish();

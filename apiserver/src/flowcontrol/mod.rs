@@ -121,6 +121,10 @@ impl Mix {
         *count += by;
         timing.set(clock.now(), *count, of);
     }
+
+    fn counts(&self) -> [f64; 4] {
+        self.0.lock().each_ref().map(|(count, _)| *count)
+    }
 }
 
 fn changes(info: &RequestInfo) -> bool {

@@ -2,11 +2,14 @@
 //!
 //! The documents are rendered from the schema tables by `proto::openapi`. Of version 2, which says everything in one
 //! document, the part of the compiled-in kinds is kept once somebody asked for it: with custom resources and other
-//! servers' groups put in, the whole changes often.
+//! servers' groups put in, the whole changes often. Of version 3 the hashes are kept, which are part of the documents'
+//! addresses.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use proto::openapi;
+use serde_json::json;
 use sha2::{Digest, Sha256};
 use shared::status::Status;
 
@@ -44,11 +47,12 @@ fn tag(body: &[u8]) -> String {
     format!("\"{hex}\"")
 }
 
-/// The documents of version 2, as far as they stay the same.
+/// The documents of a server, as far as they stay the same.
 #[derive(Default)]
 pub struct Documents {
     json: OnceLock<[Vec<u8>; 3]>,
     protobuf: OnceLock<Vec<u8>>,
+    hashes: OnceLock<BTreeMap<String, String>>,
 }
 
 impl Documents {
@@ -72,16 +76,16 @@ impl Documents {
         let others = (!others.is_empty()).then(|| merged(others));
         let pieces: Vec<&Pieces> = own.into_iter().chain(&others).collect();
         let (content_type, body) = match (protobuf, takes_json(&types)) {
-            (true, _) => (openapi::V2_PROTOBUF, self.protobuf(&pieces)),
-            (false, true) => ("application/json", self.json(&pieces)),
+            (true, _) => (openapi::V2_PROTOBUF, self.protobuf(rows, &pieces)),
+            (false, true) => ("application/json", self.json(rows, &pieces)),
             (false, false) => return Err(negotiate::unavailable(&["application/json", openapi::V2_PROTOBUF])),
         };
         let hex: String = hash.finalize().iter().map(|b| format!("{b:02X}")).collect();
         Ok(Document { content_type, etag: format!("\"{hex}\""), body })
     }
 
-    fn json(&self, pieces: &[&Pieces]) -> Vec<u8> {
-        let [paths, definitions, end] = self.json.get_or_init(openapi::v2_split);
+    fn json(&self, rows: &Rows, pieces: &[&Pieces]) -> Vec<u8> {
+        let [paths, definitions, end] = self.json.get_or_init(|| openapi::v2_split(&rows.built_in()));
         let mut parts: Vec<&[u8]> = vec![paths];
         parts.extend(pieces.iter().map(|p| p.paths.as_slice()));
         parts.push(definitions);
@@ -90,52 +94,42 @@ impl Documents {
         parts.concat()
     }
 
-    fn protobuf(&self, pieces: &[&Pieces]) -> Vec<u8> {
-        let own = self.protobuf.get_or_init(openapi::v2_protobuf);
+    fn protobuf(&self, rows: &Rows, pieces: &[&Pieces]) -> Vec<u8> {
+        let own = self.protobuf.get_or_init(|| openapi::v2_protobuf(&rows.built_in()));
         let mut parts: Vec<&[u8]> = vec![own];
         parts.extend(pieces.iter().map(|p| p.protobuf.as_slice()));
         parts.concat()
     }
-}
 
-/// `/openapi/v3`: where the documents are, those of other servers by path and address.
-pub fn index(rows: &Rows, others: &[(String, String)]) -> Document {
-    let mut index = openapi::v3_index();
-    for (path, address) in others {
-        index["paths"][path] = serde_json::json!({"serverRelativeURL": address});
+    fn hashes(&self, rows: &Rows) -> &BTreeMap<String, String> {
+        self.hashes.get_or_init(|| openapi::v3_hashes(&rows.built_in()))
     }
-    let asked_for = rows.asked_for();
-    let asked_for = openapi::v3_of(asked_for.iter().map(|r| &**r)).into_iter().map(|(path, (hash, _))| (path, hash));
-    for (path, hash) in asked_for.chain(crd::openapi::index(rows)) {
-        index["paths"][&path] = serde_json::json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={hash}")});
-    }
-    let body = serde_json::to_vec(&index).unwrap_or_default();
-    Document { content_type: V3_JSON, etag: tag(&body), body }
-}
 
-/// `/openapi/v3/<path>`; `None` when there is no such document.
-pub fn v3(rows: &Rows, path: &str, accept: Option<&str>) -> Option<Result<Document, Status>> {
-    let Some(body) = openapi::v3(path) else { return custom(rows, path, accept) };
-    if !takes_json(&media(accept)) {
-        return Some(Err(negotiate::unavailable(&[V3_JSON])));
+    /// `/openapi/v3`: where the documents are, those of other servers by path and address.
+    pub fn index(&self, rows: &Rows, others: &[(String, String)]) -> Document {
+        let address = |path: &str, hash: &str| format!("/openapi/v3/{path}?hash={hash}");
+        let own = self.hashes(rows).iter().map(|(path, hash)| (path.clone(), address(path, hash)));
+        let custom = crd::openapi::index(rows).into_iter().map(|(path, hash)| (path.clone(), address(&path, &hash)));
+        let paths = own.chain(others.iter().cloned()).chain(custom);
+        let paths: serde_json::Map<_, _> = paths.map(|(path, at)| (path, json!({"serverRelativeURL": at}))).collect();
+        let body = serde_json::to_vec(&json!({"paths": paths})).unwrap_or_default();
+        Document { content_type: V3_JSON, etag: tag(&body), body }
     }
-    let etag = openapi::v3_hash(path).map_or_else(|| tag(&body), |h| format!("\"{h}\""));
-    Some(Ok(Document { content_type: V3_JSON, etag, body }))
-}
 
-/// The document of a group version that is not always served.
-fn custom(rows: &Rows, path: &str, accept: Option<&str>) -> Option<Result<Document, Status>> {
-    let asked_for = rows.asked_for();
-    let (hash, body) = match openapi::v3_of(asked_for.iter().map(|r| &**r)).remove(path) {
-        Some(found) => found,
-        None => {
-            let document = crd::openapi::document(rows, path)?;
-            let hash = crd::openapi::index(rows).into_iter().find(|(p, _)| p == path).map(|(_, h)| h);
-            (hash.unwrap_or_default(), serde_json::to_vec(&document).unwrap_or_default())
+    /// `/openapi/v3/<path>`; `None` when there is no such document.
+    pub fn v3(&self, rows: &Rows, path: &str, accept: Option<&str>) -> Option<Result<Document, Status>> {
+        let (hash, body) = match openapi::v3(&rows.built_in(), path) {
+            Some(body) => (self.hashes(rows).get(path).cloned(), body),
+            None => {
+                let document = crd::openapi::document(rows, path)?;
+                let hash = crd::openapi::index(rows).into_iter().find(|(p, _)| p == path).map(|(_, h)| h);
+                (hash, serde_json::to_vec(&document).unwrap_or_default())
+            }
+        };
+        if !takes_json(&media(accept)) {
+            return Some(Err(negotiate::unavailable(&[V3_JSON])));
         }
-    };
-    if !takes_json(&media(accept)) {
-        return Some(Err(negotiate::unavailable(&[V3_JSON])));
+        let etag = hash.map_or_else(|| tag(&body), |hash| format!("\"{hash}\""));
+        Some(Ok(Document { content_type: V3_JSON, etag, body }))
     }
-    Some(Ok(Document { content_type: V3_JSON, etag: format!("\"{hash}\""), body }))
 }

@@ -7,15 +7,15 @@ mod apiextensions;
 mod apps;
 pub mod batch;
 pub mod certificates;
+mod choice;
 pub mod conversion;
 pub mod core;
 pub mod fields;
 pub mod meta;
-mod optional;
 mod rows;
 pub mod strategy;
 
-pub use optional::asked_for;
+pub use choice::{Choice, chosen};
 use proto::resources::{Resource, Row};
 pub use rows::{Rows, builtin, builtin_group, version_rank};
 

@@ -1,5 +1,5 @@
-//! The rows served now: those that are compiled in and on, those that were asked for at start, and those of custom
-//! resources, which come and go.
+//! The rows served now: those that are compiled in, as they were chosen at start, and those of custom resources, which
+//! come and go.
 //!
 //! One port for everybody who asks what is served (routing, discovery, caches, admission, in-process writes). Readers
 //! take a snapshot and never wait; the one writer is the controller of custom resource definitions.
@@ -10,25 +10,41 @@ use std::sync::Arc;
 use std::sync::atomic::{self, AtomicU64};
 
 use arc_swap::ArcSwap;
-use proto::resources::{self, Row};
+use proto::resources::{self, Resource, Row};
 use tokio::sync::Notify;
 
-/// Rows that are not always served by group and plural, versions best first.
+use super::Choice;
+
+/// Rows of custom resources by group and plural, versions best first.
 type Table = BTreeMap<(Box<str>, Box<str>), Arc<[Row]>>;
 
 /// A handle on the rows; clones share them.
 #[derive(Clone, Default)]
 pub struct Rows {
+    choice: Arc<Choice>,
     custom: Arc<ArcSwap<Table>>,
     generation: Arc<AtomicU64>,
     news: Arc<Notify>,
 }
 
 impl Rows {
+    /// With compiled-in rows as they were chosen.
+    pub fn of(choice: Choice) -> Self {
+        Self { choice: Arc::new(choice), ..Self::default() }
+    }
+
+    fn is_on(&self, row: &Resource) -> bool {
+        !self.choice.off.iter().any(|off| std::ptr::eq(*off, row))
+    }
+
     /// A row by group, version and plural.
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<Row> {
         if let Some(row) = resources::find(group, version, plural) {
-            return Some(row.into());
+            return self.is_on(row).then(|| row.into());
+        }
+        let more = |r: &&&Resource| r.plural == plural && r.group == group && r.version == version;
+        if let Some(row) = self.choice.on.iter().find(more) {
+            return Some(Row::from(*row));
         }
         self.custom_resource(group, plural)?.iter().find(|r| r.version == version).cloned()
     }
@@ -36,53 +52,48 @@ impl Rows {
     /// A row by group, version and kind.
     pub fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<Row> {
         if let Some(row) = resources::find_kind(group, version, kind) {
-            return Some(row.into());
+            return self.is_on(row).then(|| row.into());
+        }
+        let more = |r: &&&Resource| r.kind == kind && r.group == group && r.version == version;
+        if let Some(row) = self.choice.on.iter().find(more) {
+            return Some(Row::from(*row));
         }
         let table = self.custom.load();
         of_group(&table, group).flat_map(|rows| rows.iter()).find(|r| r.version == version && r.kind == kind).cloned()
     }
 
-    /// The row whose version is stored, whatever versions are served.
+    /// The row whose version is stored, whatever versions are served: the server's own parts need some that are not.
     pub fn storage(&self, group: &str, plural: &str) -> Option<Row> {
         if let Some(row) = builtin(group, plural) {
             return Some(row);
+        }
+        if let Some(row) = self.choice.on.iter().find(|r| r.group == group && r.plural == plural) {
+            return Some(Row::from(*row).storage());
         }
         self.custom_resource(group, plural)?.first().map(Row::storage)
     }
 
     /// True when a group is served at all.
     pub fn group_exists(&self, group: &str) -> bool {
-        builtin_group(group) || of_group(&self.custom.load(), group).next().is_some()
+        let built_in = resources::all().iter().any(|row| row.group == group && self.is_on(row));
+        built_in
+            || self.choice.on.iter().any(|row| row.group == group)
+            || of_group(&self.custom.load(), group).next().is_some()
     }
 
     /// Every row: the compiled-in ones in discovery order, then custom resources by group, version (best first) and
     /// plural.
     pub fn all(&self) -> Vec<Row> {
-        let mut rows: Vec<Row> = resources::all().iter().map(Row::from).collect();
-        rows.extend(self.more());
-        rows
+        self.built_in().into_iter().map(Row::from).chain(self.custom()).collect()
     }
 
-    /// Serves compiled-in rows that are off by default from now on.
-    pub fn serve(&self, optional: &[&'static resources::Resource]) {
-        for row in optional {
-            let same = |r: &&&'static resources::Resource| r.group == row.group && r.plural == row.plural;
-            let rows: Vec<Row> = optional.iter().filter(same).map(|r| Row::from(*r)).collect();
-            self.set(&row.group, &row.plural, &rows);
-        }
+    /// The compiled-in rows that are served, in discovery order.
+    pub fn built_in(&self) -> Vec<&'static Resource> {
+        resources::all().iter().filter(|row| self.is_on(row)).chain(self.choice.on.iter().copied()).collect()
     }
 
     /// The rows of custom resources alone, ordered as in [`all`](Self::all).
     pub fn custom(&self) -> Vec<Row> {
-        self.more().into_iter().filter(|r| r.custom.is_some()).collect()
-    }
-
-    /// The rows that were asked for at start.
-    pub fn asked_for(&self) -> Vec<Row> {
-        self.more().into_iter().filter(|r| r.custom.is_none()).collect()
-    }
-
-    fn more(&self) -> Vec<Row> {
         let mut rows: Vec<Row> = self.custom.load().values().flat_map(|r| r.iter().cloned()).collect();
         // Most rows are in order, and of one version.
         rows.sort_by(|a, b| {
@@ -97,8 +108,7 @@ impl Rows {
 
     /// The rows of custom resources in one group, in no particular order.
     pub fn custom_group(&self, group: &str) -> Vec<Row> {
-        let custom = |r: &&Row| r.custom.is_some();
-        of_group(&self.custom.load(), group).flat_map(|rows| rows.iter().filter(custom).cloned()).collect()
+        of_group(&self.custom.load(), group).flat_map(|rows| rows.iter().cloned()).collect()
     }
 
     /// Goes up with every change.
@@ -183,7 +193,7 @@ pub fn version_rank(version: &str) -> (u8, std::cmp::Reverse<u64>, std::cmp::Rev
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::resources::{Custom, Resource};
+    use proto::resources::Custom;
 
     fn row(group: &str, version: &str, plural: &str) -> Row {
         let mut row: Resource = resources::find("", "v1", "configmaps").expect("row").clone();

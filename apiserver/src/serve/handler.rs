@@ -24,6 +24,7 @@ use super::health::Health;
 use super::info::request_info;
 use super::meters::{Meters, Sending};
 use super::paths;
+use super::turns::taking_turns;
 use crate::access::{Access, Head, Notes, Pass, Permit, Refusal, attributes, is_long_running};
 use crate::aggregate::{Aggregator, Remote, holding};
 use crate::api::RequestInfo;
@@ -191,7 +192,7 @@ fn decoded(path: &str) -> String {
 }
 
 /// A stream keeps the request's seat until it has nothing more to send at once: a list to its end, a watch until it
-/// waits for changes. A watch counts until it ends.
+/// waits for changes, and what is big takes turns. A watch counts until it ends.
 fn held(mut reply: Reply, permit: Option<Permit>, watching: Option<Watching>, mut sending: Sending) -> Reply {
     reply.body = match reply.body {
         Body::Stream(mut stream) => {
@@ -206,7 +207,7 @@ fn held(mut reply: Reply, permit: Option<Permit>, watching: Option<Watching>, mu
                 }
                 next
             });
-            Body::Stream(stream.boxed_local())
+            Body::Stream(taking_turns(stream.boxed_local()))
         }
         Body::Full(bytes) => {
             sending.add(bytes.len());

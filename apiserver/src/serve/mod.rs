@@ -11,6 +11,7 @@ pub mod listen;
 mod meters;
 mod paths;
 mod profiles;
+mod turns;
 
 pub use conduct::Conduct;
 pub use handler::Server;

@@ -243,19 +243,20 @@ pub(super) async fn serve(
             schema_document(move || Some(documents.v2(&rows, &others, accept.as_deref())), None, shape).await
         }
         ["openapi", "v3"] => {
-            let rows = server.engine.rows.clone();
+            let (rows, documents) = (server.engine.rows.clone(), server.documents.clone());
             let others = server.aggregator.schema_addresses().await;
-            schema_document(move || Some(Ok(openapi::index(&rows, &others))), None, shape).await
+            schema_document(move || Some(Ok(documents.index(&rows, &others))), None, shape).await
         }
         ["openapi", "v3", rest @ ..] => {
-            let (path, accept, rows) = (rest.join("/"), shape.accept.clone(), server.engine.rows.clone());
+            let (path, accept) = (rest.join("/"), shape.accept.clone());
+            let (rows, documents) = (server.engine.rows.clone(), server.documents.clone());
             if let ["apis", group, version] = rest
                 && let Some(remote) = directory.remote(group, version)
             {
                 let document = server.aggregator.schema(remote, query.get("hash")).await;
                 return schema_document(move || document.map(Ok), query.get("hash"), shape).await;
             }
-            schema_document(move || openapi::v3(&rows, &path, accept.as_deref()), query.get("hash"), shape).await
+            schema_document(move || documents.v3(&rows, &path, accept.as_deref()), query.get("hash"), shape).await
         }
         ["openid", "v1", "jwks"] if !takes(shape, JWKS) => answer::failure(&negotiate::unavailable(&[JWKS]), shape),
         ["openid", "v1", "jwks"] => match server.access.as_ref().map(|a| a.jwks()) {

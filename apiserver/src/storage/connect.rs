@@ -1,11 +1,24 @@
 //! The connections to etcd as `--etcd-servers`, `--etcd-servers-overrides`, `--etcd-cafile`, `--etcd-certfile` and
 //! `--etcd-keyfile` describe them.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
-use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
+use etcd_client::{BalancedChannelBuilder, Certificate, Channel, Client, ConnectOptions, Identity, TlsOptions};
+use shared::client::Dialer;
+use tokio::sync::mpsc;
+use tonic::transport::Endpoint;
+use tonic::transport::channel::Change;
+use tower::balance::p2c::Balance;
+use tower::buffer::Buffer;
+use tower::discover;
+use tower::load::Constant;
+use tower::util::BoxCloneSyncService;
 
 use super::Error;
+
+/// Requests that wait for a connection which somebody else opens.
+const REQUESTS: usize = 1024;
 
 /// Where etcd is and who we are to it.
 #[derive(Clone, Debug)]
@@ -22,6 +35,8 @@ pub struct Options {
     pub key_file: String,
     /// What is kept on other servers: paths as rows have them (`/registry/events`), and the servers.
     pub overrides: Vec<(String, Vec<String>)>,
+    /// Opens the connections, where they do not go straight.
+    pub dialer: Option<Dialer>,
 }
 
 /// An element of `--etcd-servers-overrides`.
@@ -79,7 +94,36 @@ pub(super) async fn client(options: &Options, servers: &[String]) -> Result<Clie
         }
         connect = connect.with_tls(tls);
     }
-    Ok(Client::connect(servers, Some(connect)).await?)
+    Ok(match &options.dialer {
+        None => Client::connect(servers, Some(connect)).await?,
+        Some(dialer) => Client::connect_with_balanced_channel(servers, Some(connect), Through(dialer.clone())).await?,
+    })
+}
+
+/// Connections that somebody else opens.
+struct Through(Dialer);
+
+impl BalancedChannelBuilder for Through {
+    type Error = etcd_client::Error;
+
+    fn balanced_channel(
+        self,
+        members: usize,
+    ) -> Result<(Channel, mpsc::Sender<Change<http::Uri, Endpoint>>), Self::Error> {
+        let (tell, told) = mpsc::channel::<Change<http::Uri, Endpoint>>(members);
+        let discovered = futures::stream::unfold((told, self.0), |(mut told, dialer)| async move {
+            let change = match told.recv().await? {
+                Change::Insert(at, member) => {
+                    let channel = member.connect_with_connector_lazy(dialer.clone());
+                    discover::Change::Insert(at, Constant::new(channel, 0_u8))
+                }
+                Change::Remove(at) => discover::Change::Remove(at),
+            };
+            Some((Ok::<_, Infallible>(change), (told, dialer)))
+        });
+        let balanced = Buffer::new(Balance::new(Box::pin(discovered)), REQUESTS);
+        Ok((Channel::Custom(BoxCloneSyncService::new(balanced)), tell))
+    }
 }
 
 async fn read(path: &str) -> Result<Vec<u8>, Error> {
@@ -114,6 +158,7 @@ mod tests {
             cert_file: String::new(),
             key_file: String::new(),
             overrides: overrides.collect(),
+            dialer: None,
         };
         let paths: Vec<_> = options.elsewhere().into_iter().map(|(_, paths)| paths).collect();
         assert_eq!(paths, [vec!["/registry/events", "/registry/pods"], vec!["/registry/leases"]]);

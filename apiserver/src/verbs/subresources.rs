@@ -54,7 +54,7 @@ pub async fn create_virtual(
     let namespace = namespace_of(&r.info, row);
     write::check_namespace(&mut object, namespace)?;
     if row.plural == "bindings" {
-        let pods = &engine.rows.find("", "v1", "pods").ok_or_else(Status::generic_not_found)?;
+        let pods = &engine.rows.storage("", "pods").ok_or_else(Status::generic_not_found)?;
         let name = meta::text(&object, "name").to_owned();
         return bind_to(engine, r, pods, &name, object, options).await;
     }

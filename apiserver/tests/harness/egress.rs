@@ -1,7 +1,9 @@
-//! Proxies on unix sockets that connect to nothing: they answer HTTP themselves, with the address they were asked for.
+//! Proxies on unix sockets. Most connect to nothing: they answer HTTP themselves, with the address they were asked for.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use futures::StreamExt as _;
@@ -13,7 +15,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::{TcpStream, UnixListener, UnixStream};
 
 use super::free_port;
 
@@ -25,37 +27,50 @@ pub const REFUSED: &str = ":81";
 pub enum Speaks {
     /// HTTP CONNECT.
     Http,
+    /// HTTP CONNECT to where it is asked to.
+    Tunnel,
     /// Konnectivity.
     Grpc,
 }
 
 /// Lives as long as the test's runtime.
-pub struct Proxy(PathBuf);
+pub struct Proxy {
+    socket: PathBuf,
+    asked: Arc<Mutex<BTreeSet<String>>>,
+}
 
 impl Proxy {
     pub fn start(speaks: Speaks) -> Self {
         let socket = std::env::temp_dir().join(format!("proxy-{}-{}.sock", std::process::id(), free_port()));
         let listener = UnixListener::bind(&socket).expect("a socket");
+        let asked = Arc::<Mutex<BTreeSet<String>>>::default();
+        let seen = asked.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 match speaks {
                     Speaks::Http => drop(tokio::spawn(connect(stream))),
+                    Speaks::Tunnel => drop(tokio::spawn(through(stream, seen.clone()))),
                     Speaks::Grpc => drop(tokio::spawn(konnectivity(stream))),
                 }
             }
         });
-        Self(socket)
+        Self { socket, asked }
     }
 
     pub fn socket(&self) -> &Path {
-        &self.0
+        &self.socket
+    }
+
+    /// Whether a tunnel to an address was asked for.
+    pub fn was_asked_for(&self, address: &str) -> bool {
+        self.asked.lock().expect("not poisoned").contains(address)
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
         // Gone already is as good.
-        let _ = std::fs::remove_file(&self.0);
+        let _ = std::fs::remove_file(&self.socket);
     }
 }
 
@@ -73,14 +88,28 @@ async fn at(address: String, stream: impl AsyncRead + AsyncWrite + Unpin + Send 
     let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
-async fn connect(mut stream: UnixStream) {
+/// The address that a client wants to be connected to.
+async fn wanted(stream: &mut UnixStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await.expect("a head"));
     }
     let head = String::from_utf8(head).expect("text");
-    let address = head.split(' ').nth(1).expect("an address").to_owned();
     assert!(head.starts_with("CONNECT ") && head.contains("\r\nhost: 127.0.0.1\r\n"), "{head}");
+    head.split(' ').nth(1).expect("an address").to_owned()
+}
+
+async fn through(mut stream: UnixStream, asked: Arc<Mutex<BTreeSet<String>>>) {
+    let address = wanted(&mut stream).await;
+    let Ok(mut there) = TcpStream::connect(&address).await else { return };
+    asked.lock().expect("not poisoned").insert(address);
+    stream.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await.expect("sent");
+    // A connection that breaks is seen by who asked.
+    let _ = tokio::io::copy_bidirectional(&mut stream, &mut there).await;
+}
+
+async fn connect(mut stream: UnixStream) {
+    let address = wanted(&mut stream).await;
     if address.ends_with(REFUSED) {
         stream.write_all(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n").await.expect("sent");
         return;

@@ -119,6 +119,14 @@ async fn pod_security_is_enforced() {
         warned.warnings(),
         [format!("299 - \"would {}\"", what.replacen("violates", "violate", 1).replace('"', "\\\""))]
     );
+    let metrics = c.get("/metrics").await.text();
+    let counted = |decision: &str, mode: &str, resource: &str| {
+        let labels = format!(
+            "decision=\"{decision}\",mode=\"{mode}\",policy_level=\"restricted\",policy_version=\"latest\",request_operation=\"create\",resource=\"{resource}\",subresource=\"\""
+        );
+        metrics.contains(&format!("\npod_security_evaluations_total{{{labels}}} "))
+    };
+    assert!(counted("deny", "enforce", "pod") && counted("deny", "warn", "controller"));
     let mut good = pod("good", json!({}));
     good["spec"]["containers"][0]["securityContext"] = json!({
         "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"},

@@ -137,6 +137,75 @@ async fn tokens_of_other_issuers() {
     becomes(&c, &signed(&with("jti", json!("j2"))), "n:jane").await;
 }
 
+/// Where groups are that are not in a token: an issuer of its own, which wants to see a token.
+async fn groups_elsewhere(c: &Cluster) -> Remote {
+    let url: Arc<OnceLock<String>> = Arc::default();
+    let own = url.clone();
+    let remote = Remote::start(c.pki(), move |path, _| {
+        let own = own.get().cloned().unwrap_or_default();
+        let claims = json!({"iss": own, "aud": "cluster", "exp": jiff::Timestamp::now().as_second() + 3600});
+        let with = |field: &str, value: Value| {
+            let mut claims = claims.clone();
+            claims[field] = value;
+            signed(&claims)
+        };
+        let document = match path {
+            "/.well-known/openid-configuration" => {
+                json!({"issuer": own, "jwks_uri": format!("{own}/keys")}).to_string()
+            }
+            "/keys" => json!({"keys": [key().public.jwk()]}).to_string(),
+            "/groups" => with("groups", json!(["far", "away"])),
+            "/nothing" => with("roles", json!(["far"])),
+            "/late" => {
+                let mut late = claims.clone();
+                late["exp"] = json!(1);
+                signed(&late)
+            }
+            "/nonsense" => "nonsense".to_owned(),
+            _ => return (404, String::new()),
+        };
+        (200, document)
+    })
+    .await;
+    url.set(remote.url()).expect("once");
+    remote
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_that_are_not_in_the_token() {
+    if etcd_is_missing() {
+        return;
+    }
+    let mut c = Cluster::start().await;
+    let (issuer, elsewhere) = (issuer(&c).await, groups_elsewhere(&c).await);
+    let file = configuration(c.dir(), &issuer, "o:");
+    c.restart_with(vec![format!("--authentication-config={file}")]).await;
+    let now = jiff::Timestamp::now().as_second();
+    let token = |path: &str| {
+        let source = json!({"endpoint": format!("{}{path}", elsewhere.url()), "access_token": "t"});
+        signed(&json!({"iss": issuer.url(), "aud": "cluster", "sub": "jane", "exp": now + 3600, "hd": "example.com",
+            "tenant": "t1", "_claim_names": {"groups": "src"}, "_claim_sources": {"src": source}}))
+    };
+    let user = becomes(&c, &token("/groups"), "o:jane").await;
+    assert_eq!(user["groups"], json!(["oidc:far", "oidc:away", "system:authenticated"]));
+    for (path, why) in [
+        ("/nothing", "did not contain claim: groups"),
+        ("/late", "oidc: could not expand distributed claims: verify distributed claim token: oidc: token is expired"),
+        ("/nonsense", "failed for claim \"groups\": malformed token"),
+        (
+            "/gone",
+            "while getting distributed claim \"groups\": error while getting distributed claim JWT: 404 Not Found",
+        ),
+    ] {
+        assert_eq!(who(&c, &token(path)).await.code, 401, "{path}");
+        let review =
+            json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token(path)}});
+        let answer = c.post("/apis/authentication.k8s.io/v1/tokenreviews", review).await.ok();
+        let error = answer["status"]["error"].as_str().unwrap_or("");
+        assert!(error.contains(why), "{path}: {error}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_webhook_that_knows_tokens() {
     if etcd_is_missing() {
@@ -167,6 +236,16 @@ async fn a_webhook_that_knows_tokens() {
     );
     for token in ["elsewhere", "broken", "nobody"] {
         assert_eq!(who(&c, token).await.code, 401, "{token}");
+    }
+    assert_eq!(who(&c, "jane").await.code, 201);
+    let metrics = c.get("/metrics").await.text();
+    for line in [
+        "fetch_total{status=\"ok\"} ",
+        "fetch_total{status=\"error\"} ",
+        "active_fetch_count{status=\"in_flight\"} ",
+        "request_duration_seconds_count{status=\"hit\"} ",
+    ] {
+        assert!(metrics.contains(&format!("\nauthentication_token_cache_{line}")), "{line}");
     }
 }
 

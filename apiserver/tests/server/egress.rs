@@ -1,26 +1,30 @@
 //! Connections that leave through the proxies of `--egress-selector-config-file`.
 
-use bytes::Bytes;
-use serde_json::json;
+use std::path::Path;
 
-use crate::harness::{Cluster, Proxy, Speaks, etcd_is_missing};
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use crate::harness::{Cluster, Identity, Proxy, Remote, Speaks, etcd_is_missing, eventually};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
+/// The flag with a configuration that leads some networks through a proxy.
+fn selecting(names: &[&str], proxy: &Proxy, protocol: &str, dir: &Path) -> String {
+    let file = dir.join("egress.yaml");
+    let uds = json!({"uds": {"udsName": proxy.socket()}});
+    let selection = |name| json!({"name": name, "connection": {"proxyProtocol": protocol, "transport": uds}});
+    let config = json!({
+        "apiVersion": "apiserver.k8s.io/v1beta1", "kind": "EgressSelectorConfiguration",
+        "egressSelections": names.iter().map(selection).collect::<Vec<_>>(),
+    });
+    std::fs::write(&file, config.to_string()).expect("written");
+    format!("--egress-selector-config-file={}", file.display())
+}
+
 /// A server that reaches the cluster through a proxy, and a pod that nothing else reaches.
 async fn behind(proxy: &Proxy, protocol: &str) -> Cluster {
-    let cluster = Cluster::start_with(|dir, _| {
-        let file = dir.join("egress.yaml");
-        let uds = json!({"uds": {"udsName": proxy.socket()}});
-        let selection = json!({"name": "cluster", "connection": {"proxyProtocol": protocol, "transport": uds}});
-        let config = json!({
-            "apiVersion": "apiserver.k8s.io/v1beta1", "kind": "EgressSelectorConfiguration",
-            "egressSelections": [selection],
-        });
-        std::fs::write(&file, config.to_string()).expect("written");
-        vec![format!("--egress-selector-config-file={}", file.display())]
-    })
-    .await;
+    let cluster = Cluster::start_with(|dir, _| vec![selecting(&["cluster"], proxy, protocol, dir)]).await;
     let account = json!({"metadata": {"name": "default"}});
     cluster.post("/api/v1/namespaces/default/serviceaccounts", account).await.ok();
     let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
@@ -58,4 +62,62 @@ async fn pods_are_reached_through_a_proxy_that_speaks_http() {
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_are_reached_through_konnectivity() {
     pods_are_reached(Speaks::Grpc, "GRPC", "no agent reaches it").await;
+}
+
+/// Knows the token `sesame`, lets everybody do everything, and takes every event.
+fn authority(path: &str, body: &[u8]) -> (u16, String) {
+    let mut review: Value = serde_json::from_slice(body).unwrap_or_default();
+    match path.split('?').next() {
+        Some("/authenticate") => {
+            let known = review["spec"]["token"] == "sesame";
+            review["status"] = json!({"authenticated": known, "user": {"username": "ali"}});
+        }
+        Some("/authorize") => review["status"] = json!({"allowed": true}),
+        _ => {}
+    }
+    (200, review.to_string())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_store_and_those_who_are_asked_and_told_are_reached_as_selected() {
+    if etcd_is_missing() {
+        return;
+    }
+    let mut cluster = Cluster::start().await;
+    let (store, others) = (Proxy::start(Speaks::Tunnel), Proxy::start(Speaks::Tunnel));
+    let mut webhooks = Vec::new();
+    for _ in 0..3 {
+        webhooks.push(Remote::start(cluster.pki(), authority).await);
+    }
+    let dir = cluster.dir().to_owned();
+    let config = |at: usize, path: &str| webhooks[at].kubeconfig(&dir, &format!("webhook-{at}"), path);
+    let policy = dir.join("policy.yaml");
+    std::fs::write(&policy, "{apiVersion: audit.k8s.io/v1, kind: Policy, rules: [{level: Metadata}]}")
+        .expect("written");
+    let flags = vec![
+        format!("--authentication-token-webhook-config-file={}", config(0, "/authenticate")),
+        "--authorization-mode=RBAC,Webhook".to_owned(),
+        format!("--authorization-webhook-config-file={}", config(1, "/authorize")),
+        format!("--audit-policy-file={}", policy.display()),
+        format!("--audit-webhook-config-file={}", config(2, "/audit")),
+        "--audit-webhook-mode=blocking".to_owned(),
+    ];
+    let address = |at: usize| format!("127.0.0.1:{}", webhooks[at].port());
+    let etcd = format!("127.0.0.1:{}", cluster.etcd_port());
+    for (name, proxy, reached) in
+        [("etcd", &store, vec![etcd]), ("controlplane", &others, (0..3).map(address).collect())]
+    {
+        let mut flags = flags.clone();
+        flags.push(selecting(&[name], proxy, "HTTPConnect", &dir));
+        cluster.restart_with(flags).await;
+        let ali = cluster.client(Identity::Token("sesame".to_owned()));
+        eventually("the webhooks let him in", async || (ali.get("/api/v1/nodes").await.code == 200).then_some(()))
+            .await;
+        assert_eq!(cluster.client(Identity::Token("parsley".to_owned())).get("/api/v1/nodes").await.code, 401);
+        for address in reached {
+            assert!(proxy.was_asked_for(&address), "{name}: {address}");
+        }
+    }
+    assert!(!others.was_asked_for(&format!("127.0.0.1:{}", cluster.etcd_port())), "each network goes its own way");
+    assert!(!store.was_asked_for(&address(0)), "each network goes its own way");
 }

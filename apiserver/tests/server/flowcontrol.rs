@@ -107,6 +107,8 @@ async fn pages_and_metrics_show_the_levels() {
         "apiserver_flowcontrol_current_executing_requests{flow_schema=\"exempt\",priority_level=\"exempt\"} ",
         "apiserver_flowcontrol_priority_level_seat_utilization_bucket{phase=\"executing\",priority_level=\"system\",le=\"0.1\"} ",
         "apiserver_flowcontrol_read_vs_write_current_requests_count{phase=\"executing\",request_kind=\"mutating\"} ",
+        "apiserver_current_inflight_requests{request_kind=\"readOnly\"} ",
+        "apiserver_current_inqueue_requests{request_kind=\"mutating\"} ",
         "apiserver_flowcontrol_request_wait_duration_seconds_count{execute=\"true\",flow_schema=\"exempt\",priority_level=\"exempt\"} ",
     ] {
         assert!(metrics.contains(&format!("\n{line}")), "{line}");

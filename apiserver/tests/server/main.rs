@@ -27,6 +27,7 @@ mod plugins;
 mod policies;
 mod reads;
 mod restart;
+mod runtime_config;
 mod security;
 mod serving;
 mod upstream;

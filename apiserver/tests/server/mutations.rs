@@ -118,6 +118,13 @@ async fn both_versions_are_served_where_they_are_asked_for() {
     assert!(document["components"]["schemas"]["io.k8s.api.admissionregistration.v1beta1.Mutation"].is_object());
     let index = c.get("/openapi/v3").await.ok();
     assert!(index["paths"]["apis/admissionregistration.k8s.io/v1alpha1"].is_object());
+    let all = c.get("/openapi/v2").await.ok();
+    for version in ["v1beta1", "v1alpha1"] {
+        let definition = format!("io.k8s.api.admissionregistration.{version}.MutatingAdmissionPolicy");
+        assert!(all["definitions"][&definition].is_object(), "{definition}");
+        let path = format!("/apis/admissionregistration.k8s.io/{version}/mutatingadmissionpolicies");
+        assert!(all["paths"][&path].is_object(), "{path}");
+    }
 
     let Some(other) = crate::cluster().await else { return };
     assert_eq!(other.get(GROUP).await.code, 404, "elsewhere they are not");

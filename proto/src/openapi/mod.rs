@@ -1,7 +1,6 @@
-//! OpenAPI documents of the built-in kinds, rendered from the tables when somebody asks.
+//! OpenAPI documents of the built-in rows that are served, rendered from the tables when somebody asks.
 //!
-//! Nothing is kept: a document is written piece by piece and handed over. Only the index remembers the hash of each
-//! version 3 document, as it is part of their addresses.
+//! Nothing is kept: a document is written piece by piece and handed over.
 
 mod gnostic;
 mod operations;
@@ -10,12 +9,11 @@ mod v2;
 mod v3;
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::discovery;
-use crate::resources;
+use crate::resources::{self, Resource};
 
 pub use operations::returns_deleted;
 pub use v2::{document as v2, split as v2_split};
@@ -28,14 +26,15 @@ pub const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0
 
 /// `openapi.v2.Document` in protobuf.
 #[must_use]
-pub fn v2_protobuf() -> Vec<u8> {
-    gnostic::document(&v2::Parts::new())
+pub fn v2_protobuf(rows: &[&Resource]) -> Vec<u8> {
+    gnostic::document(&v2::Parts::new(rows))
 }
 
-/// Whether the version 2 document defines a type of that name.
+/// The types that the version 2 document defines of all rows that are on by default.
 #[must_use]
 pub fn v2_definitions() -> std::collections::BTreeSet<String> {
-    v2::Parts::new().into_names()
+    let rows: Vec<&Resource> = resources::all().iter().collect();
+    v2::Parts::new(&rows).into_names()
 }
 
 /// Members that follow others in an object of [`v2_split`]: each with a comma before it.
@@ -82,10 +81,10 @@ fn members<'m>(name: &str, items: impl Iterator<Item = (&'m str, Value)>, out: &
 
 /// Paths under `/openapi/v3/` that have a document.
 #[must_use]
-pub fn v3_paths() -> Vec<String> {
+pub fn v3_paths(rows: &[&Resource]) -> Vec<String> {
     let mut paths: Vec<String> =
         [".well-known/openid-configuration", "api", "apis", "openid/v1/jwks", "version"].map(str::to_owned).into();
-    for group in discovery::groups(resources::all()) {
+    for group in discovery::groups(rows.iter().copied()) {
         if group.name.is_empty() {
             paths.extend(group.versions.iter().map(|v| format!("api/{}", v.name)));
         } else {
@@ -97,27 +96,11 @@ pub fn v3_paths() -> Vec<String> {
     paths
 }
 
-/// The index at `/openapi/v3`. Computed once, then cheap.
+/// Hashes of the documents by their paths under `/openapi/v3/`, as in their addresses and ETags.
 #[must_use]
-pub fn v3_index() -> Value {
-    let paths: serde_json::Map<String, Value> = v3_hashes()
-        .iter()
-        .map(|(path, hash)| (path.clone(), json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={hash}")})))
-        .collect();
-    json!({"paths": paths})
-}
-
-/// Hash of the document at a path under `/openapi/v3/`, as in its address and its ETag.
-#[must_use]
-pub fn v3_hash(path: &str) -> Option<&'static str> {
-    v3_hashes().get(path).map(String::as_str)
-}
-
-fn v3_hashes() -> &'static BTreeMap<String, String> {
-    static HASHES: OnceLock<BTreeMap<String, String>> = OnceLock::new();
-    HASHES.get_or_init(|| {
-        v3_paths().into_iter().filter_map(|path| v3(&path).map(|document| (path, fingerprint(&document)))).collect()
-    })
+pub fn v3_hashes(rows: &[&Resource]) -> BTreeMap<String, String> {
+    let hash = |path: String| v3(rows, &path).map(|document| (path, fingerprint(&document)));
+    v3_paths(rows).into_iter().filter_map(hash).collect()
 }
 
 /// A hash that names a document: collisions would only cost a client a stale cache entry.
@@ -129,24 +112,14 @@ fn fingerprint(bytes: &[u8]) -> String {
 
 /// The document at a path under `/openapi/v3/`, e.g. `apis/apps/v1`.
 #[must_use]
-pub fn v3(path: &str) -> Option<Vec<u8>> {
-    v3::document(path)
+pub fn v3(rows: &[&Resource], path: &str) -> Option<Vec<u8>> {
+    v3::document(rows, path)
 }
 
-/// The documents of the group versions of these rows, by path, with their hashes: for rows that are not always served.
-#[must_use]
-pub fn v3_of<'r>(rows: impl IntoIterator<Item = &'r resources::Resource>) -> BTreeMap<String, (String, Vec<u8>)> {
-    let groups = discovery::groups(rows);
-    let all = groups.iter().flat_map(|g| g.versions.iter().map(move |v| (g, v)));
-    all.map(|(group, version)| {
-        let document = v3::of_version(group, version);
-        (format!("apis/{}/{}", group.name, version.name), (fingerprint(&document), document))
-    })
-    .collect()
-}
-
-/// The document of a group and version.
+/// The document of a group and version that is on by default.
 #[must_use]
 pub fn v3_group_version(group: &str, version: &str) -> Option<Vec<u8>> {
-    if group.is_empty() { v3(&format!("api/{version}")) } else { v3(&format!("apis/{group}/{version}")) }
+    let rows: Vec<&Resource> = resources::all().iter().collect();
+    let path = if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") };
+    v3(&rows, &path)
 }

@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 
 use super::operations::{self, Accepts, Body, In, Media, Operation, Parameter, Path};
 use super::types::{self, Dialect};
-use crate::{discovery, resources};
+use crate::discovery;
+use crate::resources::Resource;
 
 /// Names of shared parameters. A name that stands for several has the kinds it belongs to.
 const SHARED: &[(&str, &str)] = &[
@@ -107,8 +108,8 @@ fn parameter(parameter: &Parameter, path: &str, operations: &[Operation]) -> Val
     }
 }
 
-fn all_paths() -> Vec<Path> {
-    let groups = discovery::groups(resources::all());
+fn all_paths(rows: &[&Resource]) -> Vec<Path> {
+    let groups = discovery::groups(rows.iter().copied());
     let mut paths: Vec<Path> = ["api", "apis", "version", "openid/v1/jwks", ".well-known/openid-configuration"]
         .into_iter()
         .filter_map(operations::fixed)
@@ -151,8 +152,8 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    pub(super) fn new() -> Self {
-        let paths = all_paths();
+    pub(super) fn new(rows: &[&Resource]) -> Self {
+        let paths = all_paths(rows);
         let names = operations::mentioned(&paths);
         let mut parameters: Map<String, Value> = SHARED
             .iter()
@@ -183,14 +184,14 @@ impl Parts {
 
 /// The document as JSON.
 #[must_use]
-pub fn document() -> Vec<u8> {
-    split().concat()
+pub fn document(rows: &[&Resource]) -> Vec<u8> {
+    split(rows).concat()
 }
 
 /// The document as JSON, in three parts: more paths may follow the first, more definitions the second.
 #[must_use]
-pub fn split() -> [Vec<u8>; 3] {
-    let parts = Parts::new();
+pub fn split(rows: &[&Resource]) -> [Vec<u8>; 3] {
+    let parts = Parts::new(rows);
     let mut first = Vec::with_capacity(1024 * 1024);
     first.push(b'{');
     for (name, value) in &parts.head {

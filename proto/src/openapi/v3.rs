@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 
 use super::operations::{self, Accepts, Body, In, Media, Operation, Parameter, Path};
 use super::types::{self, Dialect};
-use crate::{discovery, resources};
+use crate::discovery;
+use crate::resources::Resource;
 
 const PATCHES: [&str; 4] = [
     "application/apply-patch+yaml",
@@ -15,11 +16,11 @@ const PATCHES: [&str; 4] = [
     "application/strategic-merge-patch+json",
 ];
 
-fn paths(path: &str) -> Option<Vec<Path>> {
+fn paths(rows: &[&Resource], path: &str) -> Option<Vec<Path>> {
     if let Some(fixed) = operations::fixed(path) {
         return Some(vec![fixed]);
     }
-    let groups = discovery::groups(resources::all());
+    let groups = discovery::groups(rows.iter().copied());
     let parts: Vec<&str> = path.split('/').collect();
     let (name, version) = match parts.as_slice() {
         ["api", version] => ("", *version),
@@ -35,13 +36,8 @@ fn paths(path: &str) -> Option<Vec<Path>> {
 }
 
 /// The document at a path.
-pub(super) fn document(path: &str) -> Option<Vec<u8>> {
-    Some(write(&paths(path)?))
-}
-
-/// The document of a version.
-pub(super) fn of_version(group: &discovery::Group<'_>, version: &discovery::Version<'_>) -> Vec<u8> {
-    write(&operations::version(group, version))
+pub(super) fn document(rows: &[&Resource], path: &str) -> Option<Vec<u8>> {
+    Some(write(&paths(rows, path)?))
 }
 
 /// Writes a document piece by piece.

@@ -8,13 +8,13 @@ use std::time::Duration;
 use http_body_util::BodyExt as _;
 use hyper_rustls::FixedServerNameResolver;
 use hyper_util::client::legacy::Client as Http;
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::{Connection, HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ConfigExt as _};
 use kube::{Client, Config};
 use parking_lot::Mutex;
 use rustls::sign::CertifiedKey;
-use tower::{ServiceBuilder, service_fn};
+use tower::{Service, ServiceBuilder, service_fn};
 
 use super::{Throttle, credentials};
 use crate::cert::ReloadingKey;
@@ -80,13 +80,24 @@ pub fn connect(config: &Config, throttle: &Throttle) -> anyhow::Result<Client> {
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    connect_through(tcp, config, throttle)
+}
+
+/// The same over connections that `connector` opens.
+pub(super) fn connect_through<C>(connector: C, config: &Config, throttle: &Throttle) -> anyhow::Result<Client>
+where
+    C: Service<http::Uri> + Clone + Send + Sync + 'static,
+    C::Response: hyper::rt::Read + hyper::rt::Write + Connection + Unpin + Send + 'static,
+    C::Future: Send + 'static,
+    C::Error: Into<tower::BoxError> + Send,
+{
     let (credentials, tls, pair) = credentials::resolve(config)?;
     let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
     let https = match config.tls_server_name.clone().map(rustls_pki_types::ServerName::try_from) {
         Some(Ok(name)) => https.with_server_name_resolver(FixedServerNameResolver::new(name)),
         _ => https,
     };
-    let https = https.enable_all_versions().wrap_connector(tcp);
+    let https = https.enable_all_versions().wrap_connector(connector);
     let open = move || -> Http<_, Body> {
         Http::builder(TokioExecutor::new())
             .timer(TokioTimer::new())

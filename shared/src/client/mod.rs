@@ -3,6 +3,7 @@
 
 mod connection;
 mod credentials;
+mod dial;
 mod kubeconfig;
 mod plugin;
 mod remote;
@@ -16,6 +17,7 @@ use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
 
 pub use connection::connect;
+pub use dial::{BoxStream, Dialer, Line, Stream};
 pub use remote::{Remote, RemoteError, Reply};
 pub use throttle::Throttle;
 

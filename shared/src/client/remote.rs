@@ -12,7 +12,8 @@ use kube::client::Body;
 use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
 
-use super::{Throttle, connect};
+use super::connection::connect_through;
+use super::{Dialer, Throttle, connect};
 
 /// Most bytes of an answer.
 const ANSWER_LIMIT: usize = 3 << 20;
@@ -88,24 +89,25 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// The server and the credentials of a kubeconfig's current context.
+    /// The server and the credentials of a kubeconfig's current context. Connections are opened by `dialer`, where there
+    /// is one.
     ///
     /// # Errors
     /// When the file, or a file it names, cannot be read or used.
-    pub async fn from_kubeconfig(path: &str) -> Result<Self, RemoteError> {
+    pub async fn from_kubeconfig(path: &str, dialer: Option<Dialer>) -> Result<Self, RemoteError> {
         let bad = |e: &dyn std::fmt::Display| RemoteError::Config(e.to_string());
         let file = super::kubeconfig::read(path).map_err(|e| bad(&e))?;
         let mut config =
             Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(|e| bad(&e))?;
         config.default_retry = false;
-        Self::with(config)
+        Self::with(config, dialer)
     }
 
     /// A URL without credentials, trusted by the certificates in `ca` (PEM) or, without, by those of the system.
     ///
     /// # Errors
     /// A malformed URL or bundle.
-    pub fn to(url: &str, ca: Option<&[u8]>) -> Result<Self, RemoteError> {
+    pub fn to(url: &str, ca: Option<&[u8]>, dialer: Option<Dialer>) -> Result<Self, RemoteError> {
         let uri: Uri = url.parse().map_err(|_| RemoteError::Config(format!("parse {url:?}: invalid URL")))?;
         let mut config = Config::new(uri);
         if let Some(pem) = ca {
@@ -113,17 +115,22 @@ impl Remote {
             config.root_cert = Some(chain.iter().map(|c| c.to_vec()).collect());
         }
         config.default_retry = false;
-        Self::with(config)
+        Self::with(config, dialer)
     }
 
-    fn with(mut config: Config) -> Result<Self, RemoteError> {
+    fn with(mut config: Config, dialer: Option<Dialer>) -> Result<Self, RemoteError> {
         let url = config.cluster_url.to_string();
         let path = config.cluster_url.path_and_query().map_or("/", |p| p.as_str()).to_owned();
         // The path is ours to set: the client would put a slash after it.
         let mut parts = config.cluster_url.clone().into_parts();
         parts.path_and_query = Some(http::uri::PathAndQuery::from_static("/"));
         config.cluster_url = Uri::from_parts(parts).map_err(|e| RemoteError::Config(e.to_string()))?;
-        let client = connect(&config, &Throttle::new(0.0, 0)).map_err(|e| RemoteError::Config(e.to_string()))?;
+        let unhurried = Throttle::new(0.0, 0);
+        let client = match dialer {
+            Some(dialer) => connect_through(dialer, &config, &unhurried),
+            None => connect(&config, &unhurried),
+        };
+        let client = client.map_err(|e| RemoteError::Config(e.to_string()))?;
         Ok(Self { client, url, path })
     }
 
@@ -146,8 +153,19 @@ impl Remote {
     /// # Errors
     /// No answer.
     pub async fn get(&self, deadline: Duration) -> Result<Reply, RemoteError> {
-        let request = Request::get(&self.path).header("accept", "*/*").body(Body::empty());
-        self.send(&format!("Get \"{}\"", self.url), request, deadline).await
+        self.fetch(None, deadline).await
+    }
+
+    /// Fetches the document, as who has a token where there is one.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn fetch(&self, token: Option<&str>, deadline: Duration) -> Result<Reply, RemoteError> {
+        let mut request = Request::get(&self.path).header("accept", "*/*");
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        self.send(&format!("Get \"{}\"", self.url), request.body(Body::empty()), deadline).await
     }
 
     async fn send(
@@ -221,7 +239,7 @@ mod tests {
     #[tokio::test]
     async fn the_path_stays_as_configured() {
         let (port, mut told) = server("HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}").await;
-        let remote = Remote::to(&format!("http://127.0.0.1:{port}/authorize"), None).expect("a remote");
+        let remote = Remote::to(&format!("http://127.0.0.1:{port}/authorize"), None, None).expect("a remote");
         let reply = remote.post(Bytes::from_static(b"{\"a\":1}"), Duration::from_secs(5)).await.expect("an answer");
         assert_eq!((reply.code, &reply.body[..]), (200, &b"{}"[..]));
         let asked = told.recv().await.expect("asked");
@@ -234,7 +252,7 @@ mod tests {
             "HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
         )
         .await;
-        let remote = Remote::to(&format!("http://127.0.0.1:{port}/x"), None).expect("a remote");
+        let remote = Remote::to(&format!("http://127.0.0.1:{port}/x"), None, None).expect("a remote");
         let reply = remote.get(Duration::from_secs(5)).await.expect("an answer");
         assert_eq!((reply.code, reply.is_success(), reply.may_pass()), (302, false, false));
     }
@@ -242,7 +260,7 @@ mod tests {
     #[tokio::test]
     async fn nobody_there() {
         let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
-        let remote = Remote::to(&format!("http://127.0.0.1:{port}/x"), None).expect("a remote");
+        let remote = Remote::to(&format!("http://127.0.0.1:{port}/x"), None, None).expect("a remote");
         let error = remote.get(Duration::from_secs(5)).await.expect_err("nobody");
         assert_eq!(
             error.to_string(),

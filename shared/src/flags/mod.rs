@@ -20,6 +20,7 @@ use std::time::Duration;
 pub use duration::{DurationError, format_duration, format_nanos, parse_duration, parse_nanos};
 pub use gates::{FeatureGates, GateError};
 use table::{Kind, Row};
+pub use value::parse_bool;
 
 /// Why the program ends before it starts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

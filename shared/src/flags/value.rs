@@ -7,7 +7,10 @@ use super::table::Kind;
 use crate::status::go_quote;
 
 /// Go's `strconv.ParseBool`.
-pub(super) fn parse_bool(text: &str) -> Result<bool, String> {
+///
+/// # Errors
+/// Go's words for a text that is none.
+pub fn parse_bool(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
         "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),

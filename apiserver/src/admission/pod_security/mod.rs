@@ -3,6 +3,7 @@
 
 mod checks;
 mod level;
+mod meters;
 
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use crate::access::tree;
 use crate::api::Reader;
 use checks::{describe, evaluate};
 use level::{Level, LevelVersion, Policy};
+use meters::Meters;
 
 /// Where a kind keeps its pod template.
 const TEMPLATES: &[(&str, &str, &str)] = &[
@@ -37,6 +39,7 @@ pub struct PodSecurity {
     reader: Arc<dyn Reader>,
     defaults: Policy,
     exempt: Exempt,
+    meters: Meters,
 }
 
 /// Who and what is let alone.
@@ -60,6 +63,7 @@ impl PodSecurity {
                 namespaces: list("namespaces"),
                 runtime_classes: list("runtimeClasses"),
             },
+            meters: Meters::new(),
         })
     }
 
@@ -196,11 +200,13 @@ impl PodSecurity {
         let spec = a.object().map_or(NOTHING, |pod| parts(pod).1);
         if let Some(why) = self.exemption(a, spec) {
             note(a, "exempt", why.to_owned());
+            self.meters.exempted(a);
             return Ok(());
         }
         let policy = self.policy(a.namespace);
         if policy.is_privileged() {
             note(a, "enforce-policy", policy.enforce.to_string());
+            self.meters.evaluated(a, policy.enforce, "enforce", true);
             return Ok(());
         }
         let Some(pod) = a.object() else { return Ok(()) };
@@ -212,13 +218,16 @@ impl PodSecurity {
         let audited = describe(&evaluate(policy.audit, metadata, spec));
         let warned = describe(&evaluate(policy.warn, metadata, spec));
         note(a, "enforce-policy", policy.enforce.to_string());
+        self.meters.evaluated(a, policy.enforce, "enforce", refused.is_empty());
         if !audited.is_empty() {
+            self.meters.evaluated(a, policy.audit, "audit", false);
             note(a, "audit-violations", format!("would violate PodSecurity {:?}: {audited}", policy.audit.to_string()));
         }
         if !refused.is_empty() {
             return Err(a.forbidden(format!("violates PodSecurity {:?}: {refused}", policy.enforce.to_string())));
         }
         if !warned.is_empty() {
+            self.meters.evaluated(a, policy.warn, "warn", false);
             a.warnings.push(format!("would violate PodSecurity {:?}: {warned}", policy.warn.to_string()));
         }
         Ok(())
@@ -233,14 +242,17 @@ impl PodSecurity {
         let (metadata, spec) = parts(template);
         if let Some(why) = self.exemption(a, spec) {
             note(a, "exempt", why.to_owned());
+            self.meters.exempted(a);
             return;
         }
         let audited = describe(&evaluate(policy.audit, metadata, spec));
         let warned = describe(&evaluate(policy.warn, metadata, spec));
         if !audited.is_empty() {
+            self.meters.evaluated(a, policy.audit, "audit", false);
             note(a, "audit-violations", format!("would violate PodSecurity {:?}: {audited}", policy.audit.to_string()));
         }
         if !warned.is_empty() {
+            self.meters.evaluated(a, policy.warn, "warn", false);
             a.warnings.push(format!("would violate PodSecurity {:?}: {warned}", policy.warn.to_string()));
         }
     }

@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 use super::credentials::{Credentials, Identity};
 use super::target::Target;
 use crate::api::Reader;
-use crate::egress::{Egress, Refused};
+use crate::egress::{Egress, Refused, go_words};
 
 /// Idle connections per webhook, and webhooks with idle connections.
 const IDLE: usize = 4;
@@ -245,19 +245,15 @@ fn unsuccessful(code: u16, text: bool, body: &[u8]) -> String {
 
 /// Why a connection failed, in the words operators know.
 pub(crate) fn dial_error(address: &str, error: &std::io::Error) -> String {
-    use std::io::ErrorKind as K;
     if let Some(refused) = Refused::of(error) {
         return refused.to_string();
     }
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-    let why = match error.kind() {
-        K::ConnectionRefused => "connect: connection refused".to_owned(),
-        K::HostUnreachable => "connect: no route to host".to_owned(),
-        K::NetworkUnreachable => "connect: network is unreachable".to_owned(),
-        K::ConnectionReset => "connect: connection reset by peer".to_owned(),
-        K::TimedOut => "i/o timeout".to_owned(),
-        _ if error.raw_os_error().is_none() => return format!("dial tcp: lookup {host}: no such host"),
-        _ => error.to_string(),
+    let why = match go_words(error) {
+        Some(words) => format!("connect: {words}"),
+        None if error.kind() == std::io::ErrorKind::TimedOut => "i/o timeout".to_owned(),
+        None if error.raw_os_error().is_none() => return format!("dial tcp: lookup {host}: no such host"),
+        None => error.to_string(),
     };
     format!("dial tcp {address}: {why}")
 }

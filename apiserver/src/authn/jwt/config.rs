@@ -14,6 +14,7 @@ use shared::flags::FlagSet;
 use shared::status::field::{Error, Path, aggregate};
 
 use crate::access::tree;
+use crate::egress::To;
 use issuer::{check_issuer, check_url};
 use mappings::{check_email, read_extra, read_mapping, read_rules, read_uid, read_user_rules};
 
@@ -67,6 +68,8 @@ pub struct Issuer {
     pub discovery: Option<String>,
     /// Whom to trust for its certificate (PEM); the system's authorities when absent.
     pub ca: Option<String>,
+    /// The network it is reached through.
+    pub egress: Option<To>,
     /// A token must be for one of these.
     pub audiences: Vec<String>,
     /// Signature algorithms.
@@ -241,6 +244,7 @@ fn read_issuer(entry: &Value, own: &[String], path: &Path, errors: &mut Vec<Erro
         url: text("/issuer/url"),
         discovery: some(text("/issuer/discoveryURL")),
         ca: some(text("/issuer/certificateAuthority")),
+        egress: issuer::egress(entry),
         audiences: tree::strings(entry, "/issuer/audiences"),
         algorithms: ALGORITHMS.map(str::to_owned).into(),
         username,

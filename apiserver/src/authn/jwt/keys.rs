@@ -7,12 +7,10 @@ use arc_swap::ArcSwapOption;
 use jsonwebtoken::jwk::Jwk;
 use jsonwebtoken::{Algorithm, DecodingKey};
 use serde_json::Value;
-use shared::authn::AuthnError;
-use shared::client::Remote;
+use shared::client::{Dialer, Remote};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::config::Issuer;
 use crate::access::tree;
 
 /// For one document.
@@ -35,11 +33,27 @@ struct Known {
     keys: Vec<Key>,
 }
 
+/// How issuers are reached.
+#[derive(Clone, Default)]
+pub(super) struct Source {
+    /// Whom to trust (PEM); the system's authorities when absent.
+    pub(super) ca: Option<String>,
+    /// Opens the connections, where they do not go straight.
+    pub(super) dialer: Option<Dialer>,
+}
+
+impl Source {
+    pub(super) fn remote(&self, url: &str) -> Result<Remote, String> {
+        let trust = self.ca.as_deref().map(str::as_bytes);
+        Remote::to(url, trust, self.dialer.clone()).map_err(|e| e.to_string())
+    }
+}
+
 /// See the module.
 pub(super) struct Keys {
     issuer: String,
     discovery: String,
-    ca: Option<String>,
+    source: Source,
     known: ArcSwapOption<Known>,
     /// When the keys were fetched last; held while they are.
     fetched: Mutex<Option<Instant>>,
@@ -67,12 +81,13 @@ fn read(set: &Value) -> Vec<Key> {
 }
 
 impl Keys {
-    pub(super) fn new(issuer: &Issuer) -> Self {
-        let well_known = || format!("{}/.well-known/openid-configuration", issuer.url.trim_end_matches('/'));
+    /// Of an issuer, whose document may be in another place than the usual one.
+    pub(super) fn new(issuer: &str, discovery: Option<&str>, source: Source) -> Self {
+        let well_known = || format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'));
         Self {
-            issuer: issuer.url.clone(),
-            discovery: issuer.discovery.clone().unwrap_or_else(well_known),
-            ca: issuer.ca.clone(),
+            issuer: issuer.to_owned(),
+            discovery: discovery.map_or_else(well_known, str::to_owned),
+            source,
             known: ArcSwapOption::empty(),
             fetched: Mutex::default(),
         }
@@ -95,10 +110,20 @@ impl Keys {
         }
     }
 
+    /// Tries to reach the issuer, unless that was tried just now.
+    pub(super) async fn reach(&self) {
+        let mut tried = self.fetched.lock().await;
+        if self.is_known() || tried.is_some_and(|at| at.elapsed() < RETRY) {
+            return;
+        }
+        *tried = Some(Instant::now());
+        if let Err(error) = self.discover_once().await {
+            tracing::error!(issuer = self.issuer, %error, "oidc authenticator: async token verifier for issuer");
+        }
+    }
+
     async fn discover_once(&self) -> Result<(), String> {
-        let trust = self.ca.as_deref().map(str::as_bytes);
-        let remote = |url: &str| Remote::to(url, trust).map_err(|e| e.to_string());
-        let found = document(&remote(&self.discovery)?).await?;
+        let found = document(&self.source.remote(&self.discovery)?).await?;
         let said = tree::text(&found, "/issuer");
         if said != self.issuer {
             return Err(format!(
@@ -106,7 +131,7 @@ impl Keys {
                 self.issuer
             ));
         }
-        let jwks = remote(tree::text(&found, "/jwks_uri"))?;
+        let jwks = self.source.remote(tree::text(&found, "/jwks_uri"))?;
         let keys = read(&document(&jwks).await?);
         self.known.store(Some(Known { jwks, keys }.into()));
         Ok(())
@@ -134,17 +159,8 @@ impl Keys {
     }
 
     /// Whether one of the issuer's keys signed a message.
-    pub(super) async fn verify(
-        &self,
-        algorithm: &str,
-        id: &str,
-        message: &str,
-        signature: &str,
-    ) -> Result<(), AuthnError> {
-        if !self.is_known() {
-            return Err(AuthnError("oidc: authenticator not initialized".to_owned()));
-        }
-        let refused = |why: &str| AuthnError(format!("oidc: verify token: failed to verify signature: {why}"));
+    pub(super) async fn verify(&self, algorithm: &str, id: &str, message: &str, signature: &str) -> Result<(), String> {
+        let refused = |why: &str| format!("failed to verify signature: {why}");
         let algorithm: Algorithm = algorithm.parse().map_err(|_| refused("unsupported algorithm"))?;
         if self.verified(algorithm, id, message, signature) {
             return Ok(());

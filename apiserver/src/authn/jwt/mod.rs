@@ -6,6 +6,7 @@
 
 mod claims;
 pub mod config;
+mod distributed;
 mod keys;
 
 use std::sync::Arc;
@@ -23,8 +24,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::TokenAuthenticator;
 use crate::access::tree;
-use config::Issuer;
-use keys::Keys;
+use crate::egress::Egress;
+use config::{Issuer, Mapping};
+use distributed::Distributed;
+use keys::{Keys, Source};
 
 /// Seconds a token may be ahead of this machine's clock.
 const EARLY: f64 = 300.0;
@@ -33,6 +36,7 @@ const EARLY: f64 = 300.0;
 struct Provider {
     issuer: Issuer,
     keys: Arc<Keys>,
+    distributed: Distributed,
     hash: String,
 }
 
@@ -46,11 +50,17 @@ pub struct Issuers {
 
 impl Issuers {
     /// Over these, fetching what they publish until the parent is cancelled.
-    pub fn start(issuers: Vec<Issuer>, parent: &CancellationToken, tasks: &shared::run::TaskGroup) -> Self {
+    pub fn start(
+        issuers: Vec<Issuer>,
+        egress: &Egress,
+        parent: &CancellationToken,
+        tasks: &shared::run::TaskGroup,
+    ) -> Self {
         let stop = parent.child_token();
         let mut providers = Vec::new();
         for issuer in issuers {
-            let keys = Arc::new(Keys::new(&issuer));
+            let source = Source { ca: issuer.ca.clone(), dialer: issuer.egress.and_then(|to| egress.proxied(to)) };
+            let keys = Arc::new(Keys::new(&issuer.url, issuer.discovery.as_deref(), source.clone()));
             let (work, until) = (keys.clone(), stop.clone());
             tasks.spawn("token-issuer", async move {
                 tokio::select! {
@@ -59,7 +69,8 @@ impl Issuers {
                 }
             });
             let hash: String = Sha256::digest(issuer.url.as_bytes()).iter().map(|b| format!("{b:02x}")).collect();
-            providers.push(Provider { issuer, keys, hash: format!("sha256:{hash}") });
+            let distributed = Distributed::new(source);
+            providers.push(Provider { issuer, keys, distributed, hash: format!("sha256:{hash}") });
         }
         Self { providers, stop: Some(stop.drop_guard()) }
     }
@@ -81,10 +92,6 @@ fn part(text: &str) -> Option<Value> {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(text).ok()?).ok()
 }
 
-fn bad<T>(text: impl Into<String>) -> Result<T, AuthnError> {
-    Err(AuthnError(text.into()))
-}
-
 impl Jwt {
     /// Over issuers.
     pub fn new(issuers: Issuers) -> Self {
@@ -98,19 +105,36 @@ impl Jwt {
 
     /// Whom a token stands for at a time (seconds). `None` for tokens of other issuers.
     async fn check(&self, token: &str, now: f64) -> Result<Option<Identity>, AuthnError> {
-        let Some((message, signature)) = token.rsplit_once('.') else { return Ok(None) };
-        let Some((header, payload)) = message.split_once('.').filter(|(_, p)| !p.contains('.')) else {
-            return Ok(None);
-        };
-        let Some(claims) = part(payload) else { return Ok(None) };
+        let Some(token) = Token::read(token) else { return Ok(None) };
         let issuers = self.issuers.load_full();
-        let own = |p: &&Provider| p.issuer.url == tree::text(&claims, "/iss");
+        let own = |p: &&Provider| p.issuer.url == token.issuer();
         let Some(provider) = issuers.providers.iter().find(own) else { return Ok(None) };
         let started = std::time::Instant::now();
-        let outcome = provider.check(header, message, signature, &claims, now).await;
+        let outcome = provider.check(token, now).await;
         let result = if outcome.is_ok() { "success" } else { "failure" };
         latency().with_label_values(&[&provider.hash, result]).observe(started.elapsed().as_secs_f64());
-        outcome.map(Some)
+        outcome.map(Some).map_err(AuthnError)
+    }
+}
+
+/// A token taken apart; nothing of it is known to be true.
+struct Token<'t> {
+    header: &'t str,
+    /// What is signed.
+    message: &'t str,
+    signature: &'t str,
+    claims: Value,
+}
+
+impl<'t> Token<'t> {
+    fn read(text: &'t str) -> Option<Self> {
+        let (message, signature) = text.rsplit_once('.')?;
+        let (header, payload) = message.split_once('.').filter(|(_, p)| !p.contains('.'))?;
+        Some(Self { header, message, signature, claims: part(payload)? })
+    }
+
+    fn issuer(&self) -> &str {
+        tree::text(&self.claims, "/iss")
     }
 }
 
@@ -124,45 +148,47 @@ fn latency() -> HistogramVec {
 }
 
 impl Provider {
-    async fn check(
-        &self,
-        header: &str,
-        message: &str,
-        signature: &str,
-        claims: &Value,
-        now: f64,
-    ) -> Result<Identity, AuthnError> {
-        let header = part(header).unwrap_or_default();
+    async fn check(&self, token: Token<'_>, now: f64) -> Result<Identity, String> {
+        if !self.keys.is_known() {
+            return Err("oidc: authenticator not initialized".to_owned());
+        }
+        self.verify(&self.keys, &token, now).await.map_err(|why| format!("oidc: verify token: {why}"))?;
+        let mut claims = token.claims;
+        if let Mapping::Claim { claim, .. } = &self.issuer.groups {
+            self.complete(&mut claims, claim, now)
+                .await
+                .map_err(|why| format!("oidc: could not expand distributed claims: {why}"))?;
+        }
+        claims::identity(&self.issuer, &claims).map(Identity::from)
+    }
+
+    /// Whether a token is of the issuer of these keys, for us, and valid at a time.
+    async fn verify(&self, keys: &Keys, token: &Token<'_>, now: f64) -> Result<(), String> {
+        let header = part(token.header).unwrap_or_default();
         let (algorithm, id) = (tree::text(&header, "/alg"), tree::text(&header, "/kid"));
         if !self.issuer.algorithms.iter().any(|a| a == algorithm) {
-            return bad(format!(
-                "oidc: verify token: oidc: id token signed with unsupported algorithm, expected {} got {algorithm:?}",
+            return Err(format!(
+                "oidc: id token signed with unsupported algorithm, expected {} got {algorithm:?}",
                 crate::authz::rbac::quoted_list(&self.issuer.algorithms)
             ));
         }
-        self.audience(claims)?;
-        let number = |name: &str| claims.get(name).and_then(Value::as_f64);
+        self.audience(&token.claims)?;
+        let number = |name: &str| token.claims.get(name).and_then(Value::as_f64);
         match number("exp") {
             Some(at) if at > now => {}
-            _ => {
-                return bad(format!(
-                    "oidc: verify token: oidc: token is expired (Token Expiry: {})",
-                    time(number("exp"))
-                ));
-            }
+            _ => return Err(format!("oidc: token is expired (Token Expiry: {})", time(number("exp")))),
         }
         if number("nbf").is_some_and(|at| at > now + EARLY) {
-            return bad(format!(
-                "oidc: verify token: oidc: current time {} before the nbf (not before) time: {}",
+            return Err(format!(
+                "oidc: current time {} before the nbf (not before) time: {}",
                 time(Some(now)),
                 time(number("nbf"))
             ));
         }
-        self.keys.verify(algorithm, id, message, signature).await?;
-        claims::identity(&self.issuer, claims).map(Identity::from).map_err(AuthnError)
+        keys.verify(algorithm, id, token.message, token.signature).await
     }
 
-    fn audience(&self, claims: &Value) -> Result<(), AuthnError> {
+    fn audience(&self, claims: &Value) -> Result<(), String> {
         let said: Vec<&str> = match claims.get("aud") {
             Some(Value::String(one)) => vec![one],
             Some(Value::Array(many)) => many.iter().filter_map(Value::as_str).collect(),
@@ -173,13 +199,10 @@ impl Provider {
             return Ok(());
         }
         let shown = crate::authz::rbac::quoted_list(&said);
-        match wanted.as_slice() {
-            [one] => bad(format!("oidc: verify token: oidc: expected audience {one:?} got {shown}")),
-            many => bad(format!(
-                "oidc: verify token: oidc: expected audience in {} got {shown}",
-                crate::authz::rbac::quoted_list(many)
-            )),
-        }
+        Err(match wanted.as_slice() {
+            [one] => format!("oidc: expected audience {one:?} got {shown}"),
+            many => format!("oidc: expected audience in {} got {shown}", crate::authz::rbac::quoted_list(many)),
+        })
     }
 }
 

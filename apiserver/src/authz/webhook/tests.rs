@@ -43,7 +43,7 @@ async fn server() -> (Remote, Arc<AtomicUsize>) {
             let _ = stream.write_all(format!("{head}{text}").as_bytes()).await;
         }
     });
-    (Remote::to(&format!("http://127.0.0.1:{port}/authorize"), None).expect("a remote"), asked)
+    (Remote::to(&format!("http://127.0.0.1:{port}/authorize"), None, None).expect("a remote"), asked)
 }
 
 fn options() -> Options {

@@ -230,3 +230,67 @@ fn a_modest_flow_is_served_at_once() {
     }
     assert!(waited.is_some_and(|w| w <= 10), "no longer than one request of the others: {waited:?}");
 }
+
+/// One flow keeps `flood` requests of some seats and milliseconds going; another comes alone at `come` with one seat.
+/// How long it waits, in milliseconds.
+fn wait_beside(limit: u32, flood: usize, seats: u32, lasts: u64, come: u64) -> u64 {
+    let mut s = QueueSet::<usize>::new(Mode::Queue { queues: 64, hand: 1, length: 1000 }, limit);
+    let mut running: Vec<(u64, Grant)> = Vec::new();
+    let mut next = flood;
+    for now in 0.. {
+        let mut begun = Vec::new();
+        let ended: Vec<(u64, Grant)> = running.extract_if(.., |(end, _)| *end <= now).collect();
+        for (_, grant) in ended {
+            next += 1;
+            begun.extend(s.finish(ms(now), &grant));
+        }
+        for _ in 0..std::mem::take(&mut next) {
+            let (start, told) = s.start(ms(now), || 0, Work::of(seats), || 0);
+            begun.extend(told);
+            if let Start::Granted(grant) = start {
+                begun.push((0, grant));
+            }
+        }
+        if now == come {
+            let (start, told) = s.start(ms(now), || 1, Work::of(1), || 1);
+            begun.extend(told);
+            if let Start::Granted(_) = start {
+                return 0;
+            }
+        }
+        if begun.iter().any(|(flow, _)| *flow == 1) {
+            return now - come;
+        }
+        running.extend(begun.into_iter().map(|(_, grant)| (now + lasts, grant)));
+        assert!(now < come + 100 * lasts, "it waits for ever");
+    }
+    0
+}
+
+proptest::proptest! {
+    /// However wide and long the requests of a flood are and however many: who asks for little waits for one of them at
+    /// most, those that began before it.
+    #[test]
+    fn a_flood_delays_others_by_one_of_its_requests(
+        limit in 1_u32..200,
+        flood in 1_usize..400,
+        seats in 1_u32..20,
+        lasts in 1_u64..60,
+        come in 0_u64..300,
+    ) {
+        let waited = wait_beside(limit, flood, seats, lasts, come);
+        proptest::prop_assert!(waited <= lasts, "{waited}");
+    }
+
+    /// Flows that never want less than they get share the seats evenly, whatever their requests are like.
+    #[test]
+    fn what_flows_get_does_not_depend_on_how_they_ask(
+        one in (8_usize..40, 5_u64..40, 1_u32..4),
+        other in (8_usize..40, 5_u64..40, 1_u32..4),
+    ) {
+        let served = simulate(8, &[one, other], 20_000);
+        let used = [served[0] * one.1 * u64::from(one.2), served[1] * other.1 * u64::from(other.2)];
+        let (least, most) = (used[0].min(used[1]), used[0].max(used[1]));
+        proptest::prop_assert!(most * 10 <= least * 13, "{served:?} {used:?}");
+    }
+}

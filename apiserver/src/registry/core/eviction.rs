@@ -138,7 +138,7 @@ pub async fn evict(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
 }
 
 async fn ask_budget(engine: &Arc<Engine>, namespace: &str, pod: &Value, dry_run: bool) -> Result<(), Status> {
-    let row = &engine.rows.find("policy", "v1", "poddisruptionbudgets").ok_or_else(Status::generic_not_found)?;
+    let row = &engine.rows.storage("policy", "poddisruptionbudgets").ok_or_else(Status::generic_not_found)?;
     let budgets = budgets_of(engine, row, namespace, pod).await?;
     match budgets.as_slice() {
         [] => Ok(()),

@@ -6,6 +6,7 @@ use super::{Args, Entry, ONE, bool, function, int, text, time};
 use crate::cel::Error;
 use crate::cel::cost::Cost;
 use crate::cel::value::{Answer, Text, Value};
+use crate::flags::parse_bool;
 
 pub(super) const TABLE: &[Entry] = &[
     function("int", "int", "int", ONE, to_int),
@@ -91,11 +92,7 @@ fn to_double<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
 fn to_bool<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     match args.get(0)? {
         Value::Bool(b) => bool(*b),
-        Value::String(s) => match &**s {
-            "1" | "t" | "T" | "true" | "TRUE" | "True" => bool(true),
-            "0" | "f" | "F" | "false" | "FALSE" | "False" => bool(false),
-            other => Err(unreadable(other, "bool")),
-        },
+        Value::String(s) => parse_bool(s).map_or_else(|_| Err(unreadable(s, "bool")), bool),
         _ => Err(Error::overload()),
     }
 }

@@ -6,6 +6,7 @@ use serde_json::Value;
 use shared::status::field::{Error, Path};
 
 use crate::access::tree;
+use crate::egress::To;
 
 pub(super) fn check_issuer(entry: &Value, own: &[String], path: &Path, errors: &mut Vec<Error>) {
     let text = |field: &str| tree::text(entry, &format!("/issuer/{field}"));
@@ -24,10 +25,19 @@ pub(super) fn check_issuer(entry: &Value, own: &[String], path: &Path, errors: &
         let why = "data does not contain any valid RSA or ECDSA certificates";
         errors.push(Error::invalid(path.child("certificateAuthority"), "<omitted>", why));
     }
-    let egress = text("egressSelectorType");
-    if !matches!(egress, "" | "controlplane" | "cluster") {
+    let selector = text("egressSelectorType");
+    if !selector.is_empty() && egress(entry).is_none() {
         let why = "egress selector must be either controlplane or cluster";
-        errors.push(Error::invalid(path.child("egressSelectorType"), egress, why));
+        errors.push(Error::invalid(path.child("egressSelectorType"), selector, why));
+    }
+}
+
+/// The network an issuer is reached through, where it is named.
+pub(super) fn egress(entry: &Value) -> Option<To> {
+    match tree::text(entry, "/issuer/egressSelectorType") {
+        "controlplane" => Some(To::ControlPlane),
+        "cluster" => Some(To::Cluster),
+        _ => None,
     }
 }
 

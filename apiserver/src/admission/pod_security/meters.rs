@@ -1,0 +1,62 @@
+//! What Pod Security counts, by upstream's names.
+
+use prometheus::CounterVec;
+use shared::metrics;
+
+use super::level::{LevelVersion, Version};
+use crate::admission::{Attributes, Operation};
+
+/// The minor version of the policies that are newest here. What is asked of a later one is counted without its number.
+const NEWEST: u32 = 35;
+
+/// See the module.
+pub(super) struct Meters {
+    evaluations: CounterVec,
+    exemptions: CounterVec,
+}
+
+/// How a request is called: operation, resource and subresource. `None` for one that is not counted.
+fn called<'a>(a: &'a Attributes<'_>) -> Option<[&'a str; 3]> {
+    let operation = match a.operation {
+        Operation::Create => "create",
+        Operation::Update => "update",
+        _ => return None,
+    };
+    Some([operation, if a.of("", "pods") { "pod" } else { "controller" }, a.subresource])
+}
+
+impl Meters {
+    pub(super) fn new() -> Self {
+        Self {
+            evaluations: metrics::counter(
+                "pod_security_evaluations_total",
+                "[ALPHA] Number of policy evaluations that occurred, not counting ignored or exempt requests.",
+                &["decision", "mode", "policy_level", "policy_version", "request_operation", "resource", "subresource"],
+            ),
+            exemptions: metrics::counter(
+                "pod_security_exemptions_total",
+                "[ALPHA] Number of exempt requests, not counting ignored or out of scope requests.",
+                &["request_operation", "resource", "subresource"],
+            ),
+        }
+    }
+
+    /// Counts what a policy said of a request.
+    pub(super) fn evaluated(&self, a: &Attributes<'_>, policy: LevelVersion, mode: &str, allowed: bool) {
+        let Some([operation, resource, subresource]) = called(a) else { return };
+        let version = match policy.version {
+            Version(Some(minor)) if minor > NEWEST => "future".to_owned(),
+            known => known.to_string(),
+        };
+        let decision = if allowed { "allow" } else { "deny" };
+        let labels = [decision, mode, policy.level.as_str(), &version, operation, resource, subresource];
+        self.evaluations.with_label_values(&labels).inc();
+    }
+
+    /// Counts a request that is let alone.
+    pub(super) fn exempted(&self, a: &Attributes<'_>) {
+        if let Some(labels) = called(a) {
+            self.exemptions.with_label_values(&labels).inc();
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Distributed claims: a claim that is not in the token but in another one, which is fetched from where the token says
+//! (OpenID Connect Core, section 5.6.2). The other token may be of another issuer, whose keys are kept.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use super::keys::{Keys, Source};
+use super::{Provider, Token};
+use crate::access::tree;
+
+/// For the other token.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// Most issuers of other tokens.
+const ISSUERS: usize = 16;
+
+/// Where another token is.
+#[derive(Debug, PartialEq, Eq)]
+struct Endpoint {
+    url: String,
+    /// What is shown there.
+    token: Option<String>,
+}
+
+/// Where a claim is that is not among the claims; `None` where there is nothing to fetch.
+fn endpoint(claims: &Value, claim: &str) -> Result<Option<Endpoint>, String> {
+    if claims.get(claim).is_some() {
+        return Ok(None);
+    }
+    let Some(names) = claims.get("_claim_names") else { return Ok(None) };
+    let texts = |map: &Value| map.as_object().is_some_and(|map| map.values().all(Value::is_string));
+    if !texts(names) {
+        return Err("oidc: error parsing distributed claim names: not a map of strings".to_owned());
+    }
+    let sources = claims.get("_claim_sources").ok_or("oidc: no claim sources")?;
+    if !sources.as_object().is_some_and(|all| all.values().all(texts)) {
+        return Err("oidc: could not parse claim sources: not a map of sources".to_owned());
+    }
+    let Some(name) = names.get(claim).and_then(Value::as_str) else { return Ok(None) };
+    let source = sources
+        .get(name)
+        .ok_or_else(|| format!("id token _claim_names contained a source {name} missing in _claims_sources"))?;
+    let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let token = some(tree::text(source, "/access_token"));
+    // Without an endpoint the claims are said to be in the source itself, which upstream does not read.
+    Ok(some(tree::text(source, "/endpoint")).map(|url| Endpoint { url, token }))
+}
+
+/// See the module.
+pub(super) struct Distributed {
+    source: Source,
+    issuers: Mutex<HashMap<String, Arc<Keys>>>,
+}
+
+impl Distributed {
+    pub(super) fn new(source: Source) -> Self {
+        Self { source, issuers: Mutex::default() }
+    }
+
+    async fn fetch(&self, url: &str, token: Option<&str>) -> Result<String, String> {
+        let reply = self.source.remote(url)?.fetch(token, DEADLINE).await.map_err(|e| e.to_string())?;
+        if !reply.is_success() {
+            let code = http::StatusCode::from_u16(reply.code).map(|code| code.to_string()).unwrap_or_default();
+            return Err(format!("error while getting distributed claim JWT: {code}"));
+        }
+        Ok(String::from_utf8_lossy(&reply.body).into_owned())
+    }
+
+    /// The keys of an issuer, once it has been reached.
+    async fn keys(&self, issuer: &str) -> Result<Arc<Keys>, String> {
+        let failed = |why: &str| format!("verifier for untrusted issuer {issuer} failed: {why}");
+        let keys = {
+            let mut issuers = self.issuers.lock();
+            if issuers.len() >= ISSUERS && !issuers.contains_key(issuer) {
+                return Err(failed("too many issuers"));
+            }
+            let new = || Arc::new(Keys::new(issuer, None, self.source.clone()));
+            issuers.entry(issuer.to_owned()).or_insert_with(new).clone()
+        };
+        keys.reach().await;
+        if keys.is_known() {
+            return Ok(keys);
+        }
+        Err(failed(&format!("verifier not initialized for issuer: {issuer:?}")))
+    }
+}
+
+impl Provider {
+    /// Adds a claim that is elsewhere.
+    pub(super) async fn complete(&self, claims: &mut Value, claim: &str, now: f64) -> Result<(), String> {
+        let Some(Endpoint { url, token }) = endpoint(claims, claim)? else { return Ok(()) };
+        let fetched = self.distributed.fetch(&url, token.as_deref()).await;
+        let text = fetched.map_err(|why| format!("while getting distributed claim {claim:?}: {why}"))?;
+        let token = Token::read(text.trim()).ok_or_else(|| {
+            format!("getting untrusted issuer from endpoint {url} failed for claim {claim:?}: malformed token")
+        })?;
+        let keys = self.distributed.keys(token.issuer()).await?;
+        self.verify(&keys, &token, now).await.map_err(|why| format!("verify distributed claim token: {why}"))?;
+        let value = token.claims.get(claim).ok_or_else(|| {
+            format!("jwt returned by distributed claim endpoint {url} did not contain claim: {claim}")
+        })?;
+        claims[claim] = value.clone();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn where_a_claim_is() {
+        let names = json!({"groups": "src"});
+        let at = |source: Value| json!({"_claim_names": names, "_claim_sources": {"src": source}});
+        let found = |url: &str, token: Option<&str>| {
+            Ok(Some(Endpoint { url: url.to_owned(), token: token.map(str::to_owned) }))
+        };
+        for (claims, want) in [
+            (json!({}), Ok(None)),
+            (json!({"groups": [], "_claim_names": 7}), Ok(None)),
+            (json!({"_claim_names": {"roles": "src"}, "_claim_sources": {}}), Ok(None)),
+            (at(json!({"JWT": "a.b.c"})), Ok(None)),
+            (at(json!({"endpoint": "https://c/groups"})), found("https://c/groups", None)),
+            (at(json!({"endpoint": "https://c", "access_token": "t"})), found("https://c", Some("t"))),
+            (json!({"_claim_names": names}), Err("oidc: no claim sources")),
+            (
+                json!({"_claim_names": ["groups"], "_claim_sources": {}}),
+                Err("oidc: error parsing distributed claim names: not a map of strings"),
+            ),
+            (
+                json!({"_claim_names": names, "_claim_sources": {"src": "x"}}),
+                Err("oidc: could not parse claim sources: not a map of sources"),
+            ),
+            (
+                json!({"_claim_names": names, "_claim_sources": {}}),
+                Err("id token _claim_names contained a source src missing in _claims_sources"),
+            ),
+        ] {
+            assert_eq!(endpoint(&claims, "groups"), want.map_err(str::to_owned), "{claims}");
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Which compiled-in resources are served: what `--runtime-config` says of versions and resources, and of their stages.
+
+use std::collections::BTreeMap;
+
+use proto::resources::{self, Resource};
+use shared::flags::{FeatureGates, parse_bool};
+
+/// Resources that need a feature gate as well.
+const GATES: &[(&str, &str, &str)] = &[
+    ("admissionregistration.k8s.io", "mutatingadmissionpolicies", "MutatingAdmissionPolicy"),
+    ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings", "MutatingAdmissionPolicy"),
+];
+
+/// Versions that upstream knows and serves nothing of, or that are not served here: they may be named.
+const KNOWN: &[(&str, &[&str])] = &[
+    ("admissionregistration.k8s.io", &["v1beta1", "v1alpha1"]),
+    ("apiextensions.k8s.io", &["v1beta1"]),
+    ("apiregistration.k8s.io", &["v1beta1"]),
+    ("apps", &["v1beta1", "v1beta2"]),
+    ("authentication.k8s.io", &["v1beta1", "v1alpha1"]),
+    ("authorization.k8s.io", &["v1beta1"]),
+    ("autoscaling", &["v2beta1", "v2beta2"]),
+    ("batch", &["v1beta1"]),
+    ("certificates.k8s.io", &["v1beta1", "v1alpha1"]),
+    ("coordination.k8s.io", &["v1beta1", "v1alpha2"]),
+    ("discovery.k8s.io", &["v1beta1"]),
+    ("events.k8s.io", &["v1beta1"]),
+    ("extensions", &["v1beta1"]),
+    ("flowcontrol.apiserver.k8s.io", &["v1beta1", "v1beta2", "v1beta3"]),
+    ("imagepolicy.k8s.io", &["v1alpha1"]),
+    ("internal.apiserver.k8s.io", &["v1alpha1"]),
+    ("networking.k8s.io", &["v1beta1"]),
+    ("node.k8s.io", &["v1beta1", "v1alpha1"]),
+    ("policy", &["v1beta1"]),
+    ("rbac.authorization.k8s.io", &["v1beta1", "v1alpha1"]),
+    ("resource.k8s.io", &["v1beta1", "v1beta2", "v1alpha3"]),
+    ("scheduling.k8s.io", &["v1beta1", "v1alpha1"]),
+    ("storage.k8s.io", &["v1beta1", "v1alpha1"]),
+    ("storagemigration.k8s.io", &["v1beta1", "v1alpha1"]),
+];
+
+/// What differs from what is served by default.
+#[derive(Debug, Default)]
+pub struct Choice {
+    /// Rows that are served as well, in discovery order.
+    pub on: Vec<&'static Resource>,
+    /// Rows that are not.
+    pub off: Vec<&'static Resource>,
+}
+
+/// How far a version has come; the word of its key under `api/`.
+fn stage(version: &str) -> &'static str {
+    match version {
+        v if v.contains("alpha") => "alpha",
+        v if v.contains("beta") => "beta",
+        _ => "ga",
+    }
+}
+
+/// What was said, by keys as upstream keeps them.
+struct Said(BTreeMap<String, bool>);
+
+impl Said {
+    fn read(config: &BTreeMap<String, String>) -> Result<Self, String> {
+        if config.len() == 1 && config.get("api/all").is_some_and(|text| text == "false") {
+            return Err("invalid key with only api/all=false".to_owned());
+        }
+        let mut said = BTreeMap::new();
+        let mut strangers: Vec<&str> = Vec::new();
+        for (key, text) in config {
+            let value = match text.as_str() {
+                "" => Ok(true),
+                text => parse_bool(text),
+            };
+            // The core group has been called by several names.
+            let core = key.strip_prefix("api/").unwrap_or(key).split('/').next() == Some("v1");
+            let key = if core { "/v1" } else { key.as_str() };
+            match (key, key.split('/').collect::<Vec<_>>().as_slice()) {
+                ("api/legacy", _) => continue,
+                ("api/all" | "api/ga" | "api/beta" | "api/alpha", _) => {}
+                (_, [group, version] | [group, version, _]) => match known(group, version) {
+                    Some(true) => {}
+                    Some(false) => {
+                        let name = format!("{group}/{version}");
+                        return Err(format!(
+                            "group version {} that has not been registered",
+                            name.trim_start_matches('/')
+                        ));
+                    }
+                    None => strangers.push(group),
+                },
+                _ => return Err(format!("runtime-config invalid key {key}")),
+            }
+            let value = value.map_err(|e| format!("invalid value of {key}: {text}, err: {e}"))?;
+            said.insert(key.to_owned(), value);
+        }
+        if strangers.is_empty() { Ok(Self(said)) } else { Err(format!("unknown api groups {}", strangers.join(","))) }
+    }
+
+    /// What is said of a row; the most particular key counts.
+    fn of(&self, row: &Resource) -> Option<bool> {
+        let version = format!("{}/{}", row.group, row.version);
+        let keys = [
+            format!("{version}/{}", row.plural),
+            version,
+            format!("api/{}", stage(&row.version)),
+            "api/all".to_owned(),
+        ];
+        keys.iter().find_map(|key| self.0.get(key).copied())
+    }
+}
+
+/// Whether there is such a version; `None`: there is no such group.
+fn known(group: &str, version: &str) -> Option<bool> {
+    let mut rows = resources::all().iter().chain(resources::optional()).filter(|row| row.group == group).peekable();
+    let old = KNOWN.iter().find(|(name, _)| *name == group).map(|(_, versions)| versions.contains(&version));
+    let served = rows.peek().is_some().then(|| rows.any(|row| row.version == version));
+    served.or(old).map(|served| served || old == Some(true))
+}
+
+/// What `--runtime-config` and the feature gates choose.
+///
+/// # Errors
+/// Upstream's words for keys and values that are none.
+pub fn chosen(config: &BTreeMap<String, String>, gates: &FeatureGates) -> Result<Choice, String> {
+    let said = Said::read(config)?;
+    let mut choice = Choice::default();
+    choice.off.extend(resources::all().iter().filter(|row| said.of(row) == Some(false)));
+    for row in resources::optional().iter().filter(|row| said.of(row) == Some(true)) {
+        let gate = GATES.iter().find(|(g, p, _)| *g == row.group && *p == row.plural).map(|(_, _, gate)| *gate);
+        match gate.filter(|gate| !gates.enabled(gate)) {
+            Some(gate) => tracing::warn!(
+                resource = %row.plural, version = %row.version, gate,
+                "This resource is not served: its feature gate is not enabled"
+            ),
+            None => choice.on.push(row),
+        }
+    }
+    Ok(choice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shared::flags::FlagSet;
+
+    fn choose(flags: &[&str]) -> Result<[Vec<String>; 2], String> {
+        let flags = FlagSet::of("kube-apiserver", flags).expect("flags");
+        let choice = chosen(&flags.map("runtime-config"), &flags.feature_gates())?;
+        let names = |rows: &[&Resource]| rows.iter().map(|r| format!("{}/{}", r.version, r.plural)).collect();
+        Ok([names(&choice.on), names(&choice.off)])
+    }
+
+    #[test]
+    fn what_is_off_by_default_is_on_where_version_and_gate_are() {
+        const GATE: &str = "--feature-gates=MutatingAdmissionPolicy=true";
+        const BETA: &str = "--runtime-config=admissionregistration.k8s.io/v1beta1=true";
+        let beta = ["v1beta1/mutatingadmissionpolicies", "v1beta1/mutatingadmissionpolicybindings"];
+        let alpha = ["v1alpha1/mutatingadmissionpolicies", "v1alpha1/mutatingadmissionpolicybindings"];
+        let both: Vec<&str> = beta.into_iter().chain(alpha).collect();
+        let table: &[(&[&str], &[&str])] = &[
+            (&[], &[]),
+            (&[GATE], &[]),
+            (&[BETA], &[]),
+            (&[GATE, BETA], &beta),
+            (&[GATE, "--runtime-config=api/beta=true"], &beta),
+            (&[GATE, "--runtime-config=api/alpha=true"], &alpha),
+            (&[GATE, "--runtime-config=api/all=true"], &both),
+            (&[GATE, "--runtime-config=api/all=true,admissionregistration.k8s.io/v1alpha1=false"], &beta),
+            (
+                &[GATE, "--runtime-config=admissionregistration.k8s.io/v1beta1/mutatingadmissionpolicies=true"],
+                &beta[..1],
+            ),
+        ];
+        for (flags, want) in table {
+            let [on, off] = choose(flags).expect("a choice");
+            assert_eq!(on, *want, "{flags:?}");
+            assert!(off.is_empty(), "{flags:?}: {off:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_on_by_default_can_be_turned_off() {
+        let off = |config: &str| choose(&[&format!("--runtime-config={config}")]).map(|[_, off]| off);
+        let jobs = ["v1/cronjobs", "v1/jobs"].map(str::to_owned);
+        assert_eq!(off("batch/v1=false").as_deref(), Ok(&jobs[..]));
+        assert_eq!(off("batch/v1/cronjobs=0").as_deref(), Ok(&jobs[..1]));
+        assert_eq!(off("batch/v1=false,batch/v1/jobs").as_deref(), Ok(&jobs[..1]));
+        assert_eq!(off("api/all=false,api/ga=true"), Ok(Vec::new()));
+        let all = off("api/ga=false,batch/v1=true").expect("a choice");
+        assert_eq!(all.len(), resources::all().len() - jobs.len());
+        let core = off("/v1=false").expect("a choice");
+        assert!(core.contains(&"v1/pods".to_owned()) && !core.contains(&"v1/jobs".to_owned()));
+        for other in ["v1=false", "api/v1=false", "api/legacy=true,v1/pods=false"] {
+            assert_eq!(off(other).as_ref(), Ok(&core), "{other}");
+        }
+        // Long gone, but in old command lines.
+        assert_eq!(off("apps/v1beta1=true,extensions/v1beta1/ingresses=true"), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn mistakes_are_told_as_upstream_tells_them() {
+        for (config, told) in [
+            ("api/all=false", "invalid key with only api/all=false"),
+            ("apiall=false", "runtime-config invalid key apiall"),
+            ("a/b/c/d=true", "runtime-config invalid key a/b/c/d"),
+            ("example.com/v1=true,other/v2=true", "unknown api groups example.com,other"),
+            ("apps/v7=true", "group version apps/v7 that has not been registered"),
+            (
+                "api/all=maybe",
+                "invalid value of api/all: maybe, err: strconv.ParseBool: parsing \"maybe\": invalid syntax",
+            ),
+        ] {
+            assert_eq!(choose(&[&format!("--runtime-config={config}")]), Err(told.to_owned()), "{config}");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! What `--runtime-config` turns off is nowhere to be seen, and what it leaves on is as it was.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Cluster, etcd_is_missing, eventually};
+
+fn names(list: &Value, field: &str) -> Vec<String> {
+    let items = list.as_array().into_iter().flatten();
+    items.map(|item| item[field].as_str().unwrap_or("").to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_turned_off_is_nowhere_to_be_seen() {
+    if etcd_is_missing() {
+        return;
+    }
+    let flag = "--runtime-config=api/all=true,batch/v1=false,apps/v1/daemonsets=false,autoscaling/v1=0";
+    let mut c = Cluster::start_with(|_, _| vec![flag.to_owned()]).await;
+    for gone in [
+        "/apis/batch",
+        "/apis/batch/v1",
+        "/apis/batch/v1/jobs",
+        "/apis/batch/v1/namespaces/default/cronjobs/c",
+        "/apis/apps/v1/daemonsets",
+        "/apis/apps/v1/namespaces/default/daemonsets/d/status",
+        "/apis/autoscaling/v1",
+        "/openapi/v3/apis/batch/v1",
+        "/openapi/v3/apis/batch",
+    ] {
+        assert_eq!(c.get(gone).await.code, 404, "{gone}");
+    }
+    let job = json!({"metadata": {"name": "j"}, "spec": {"template": {"spec": {"containers": []}}}});
+    assert_eq!(c.post("/apis/batch/v1/namespaces/default/jobs", job).await.code, 404);
+
+    let groups = names(&c.get("/apis").await.ok()["groups"], "name");
+    assert!(groups.contains(&"apps".to_owned()) && !groups.contains(&"batch".to_owned()), "{groups:?}");
+    let resources = names(&c.get("/apis/apps/v1").await.ok()["resources"], "name");
+    assert!(resources.contains(&"deployments/scale".to_owned()), "{resources:?}");
+    assert!(!resources.iter().any(|name| name.starts_with("daemonsets")), "{resources:?}");
+    let versions = names(&c.get("/apis/autoscaling").await.ok()["versions"], "version");
+    assert_eq!(versions, ["v2"]);
+    let aggregated = ("accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList");
+    let all = c.call("GET", "/apis", &[aggregated], None).await.ok();
+    assert!(all["items"].as_array().is_some_and(|items| items.iter().all(|g| g["metadata"]["name"] != "batch")));
+
+    let index = c.get("/openapi/v3").await.ok();
+    assert!(index["paths"]["apis/apps/v1"].is_object() && index["paths"]["apis/batch/v1"].is_null());
+    let document = c.get("/openapi/v3/apis/apps/v1").await.text();
+    assert!(document.contains("/deployments/{name}") && !document.contains("/daemonsets/{name}"));
+    let document = c.get("/openapi/v2").await.text();
+    assert!(document.contains("/apis/apps/v1/deployments") && !document.contains("/apis/batch/v1"));
+
+    let services = "/apis/apiregistration.k8s.io/v1/apiservices";
+    let local = eventually("the groups have API services", async || {
+        let list = c.get(services).await.ok();
+        let items = list["items"].as_array().into_iter().flatten().map(|item| item["metadata"].clone()).collect();
+        let names = names(&items, "name");
+        names.contains(&"v1.apps".to_owned()).then_some(names)
+    })
+    .await;
+    assert!(!local.contains(&"v1.batch".to_owned()) && !local.contains(&"v1.autoscaling".to_owned()), "{local:?}");
+
+    // What was there comes back with its version.
+    c.restart_with(Vec::new()).await;
+    assert_eq!(c.get("/apis/batch/v1/jobs").await.code, 200);
+}
