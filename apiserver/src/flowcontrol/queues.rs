@@ -391,7 +391,9 @@ impl<T> QueueSet<T> {
         self.demand.set(now, f64::from(self.seats + self.waiting_seats));
     }
 
-    /// Advances virtual time: what is served per second, divided by the queues that are served.
+    /// Advances virtual time: the seats that are taken, divided by the queues that are served. Upstream takes the seats
+    /// that are wanted, as many as there are: then a flood of wide requests, which never take the last few, falls behind
+    /// the time, has all turns until it has caught up, and others wait for free seats beside it.
     fn sync(&mut self, now: Duration) {
         let passed = now.saturating_sub(self.synced).as_secs_f64();
         self.synced = self.synced.max(now);
@@ -399,9 +401,9 @@ impl<T> QueueSet<T> {
         if active == 0 || passed <= 0.0 {
             return;
         }
-        let wanted: u32 = self.queues.values().map(|q| q.seats).sum::<u32>() + self.waiting_seats;
+        let served: u32 = self.queues.values().map(|q| q.seats).sum();
         #[allow(clippy::cast_precision_loss)]
-        let rate = f64::from(wanted.min(self.limit)) / active as f64;
+        let rate = f64::from(served.min(self.limit)) / active as f64;
         self.now += rate * passed;
     }
 

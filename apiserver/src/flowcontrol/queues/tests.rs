@@ -268,6 +268,8 @@ fn wait_beside(limit: u32, flood: usize, seats: u32, lasts: u64, come: u64) -> u
 }
 
 proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+
     /// However wide and long the requests of a flood are and however many: who asks for little waits for one of them at
     /// most, those that began before it.
     #[test]
