@@ -180,7 +180,7 @@ fn narrowed(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) {
             let (now, was) = (list(now, key), list(was, key));
             now.len() >= was.len() && now.iter().zip(was).all(|(a, b)| same(a, b))
         };
-        if !was.as_object().is_some_and(|m| m.is_empty()) && !(kept("matchExpressions") && kept("matchFields")) {
+        if !(kept("matchExpressions") && kept("matchFields")) {
             let why = "only additions are allowed (no mutations or deletions)";
             out.push(Error::invalid(path.index(i), now.clone(), why));
         }
