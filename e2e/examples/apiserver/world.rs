@@ -4,6 +4,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -19,7 +20,7 @@ pub struct World {
     server: Process,
     etcd_port: u16,
     port: u16,
-    pki: Pki,
+    pki: Arc<Pki>,
     /// Milliseconds from its start until the server was ready, and of its CPU until then.
     #[allow(dead_code, reason = "one of two benchmarks is about the server")]
     pub start: (f64, f64),
@@ -80,7 +81,7 @@ impl World {
         let base = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let dir = base.join(format!("apiserver-bench-{}", std::process::id()));
         fs::create_dir_all(&dir)?;
-        let (pki, port, etcd_port) = (Pki::new(&dir), free_port()?, free_port()?);
+        let (pki, port, etcd_port) = (Arc::new(Pki::new(&dir)), free_port()?, free_port()?);
         let etcd = start_etcd(&dir, etcd_port, free_port()?)?;
         let file = |name: &str| dir.join(name).display().to_string();
         let mut command = Command::new(binary);
@@ -161,7 +162,13 @@ impl World {
     /// A connection of its own, as nobody.
     #[allow(dead_code, reason = "one of two benchmarks has tenants")]
     pub async fn anonymous(&self) -> anyhow::Result<Client> {
-        Client::connect(self.port, &self.pki, &Identity::Anonymous).await
+        self.door()().await
+    }
+
+    /// How nobody connects, from wherever.
+    pub fn door(&self) -> impl AsyncFn() -> anyhow::Result<Client> + Send + use<> {
+        let (port, pki) = (self.port, self.pki.clone());
+        async move || Client::connect(port, &pki, &Identity::Anonymous).await
     }
 
     /// A client of the etcd below.
