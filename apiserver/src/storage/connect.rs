@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use etcd_client::{BalancedChannelBuilder, Certificate, Channel, Client, ConnectOptions, Identity, TlsOptions};
+use futures::StreamExt as _;
 use shared::client::Dialer;
 use tokio::sync::mpsc;
 use tonic::transport::Endpoint;
@@ -121,7 +122,8 @@ impl BalancedChannelBuilder for Through {
             };
             Some((Ok::<_, Infallible>(change), (told, dialer)))
         });
-        let balanced = Buffer::new(Balance::new(Box::pin(discovered)), REQUESTS);
+        // Balance asks for more members as long as it lives, also after the last was told.
+        let balanced = Buffer::new(Balance::new(Box::pin(discovered.fuse())), REQUESTS);
         Ok((Channel::Custom(BoxCloneSyncService::new(balanced)), tell))
     }
 }

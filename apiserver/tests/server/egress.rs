@@ -92,7 +92,7 @@ async fn the_store_and_those_who_are_asked_and_told_are_reached_as_selected() {
     let dir = cluster.dir().to_owned();
     let config = |at: usize, path: &str| webhooks[at].kubeconfig(&dir, &format!("webhook-{at}"), path);
     let policy = dir.join("policy.yaml");
-    std::fs::write(&policy, "{apiVersion: audit.k8s.io/v1, kind: Policy, rules: [{level: Metadata}]}")
+    std::fs::write(&policy, "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n")
         .expect("written");
     let flags = vec![
         format!("--authentication-token-webhook-config-file={}", config(0, "/authenticate")),

@@ -87,7 +87,9 @@ fn line(out: &mut String, row: &Row) {
     };
     let default = match (row.kind, row.default) {
         (_, "" | "[]" | "<nil>" | "0" | "0s" | "false") => String::new(),
-        (Kind::Text | Kind::Map, text) => format!("   (default {})", crate::status::go_quote(text)),
+        (Kind::Text | Kind::Map | Kind::Configuration, text) => {
+            format!("   (default {})", crate::status::go_quote(text))
+        }
         (_, text) => format!("   (default {text})"),
     };
     let deprecated = if row.deprecated { "   (DEPRECATED)" } else { "" };

@@ -162,9 +162,11 @@ impl FlagSet {
     /// A map of `key=value` pairs.
     pub fn map(&self, name: &str) -> BTreeMap<String, String> {
         let Some((row, given)) = self.look(name) else { return BTreeMap::new() };
-        let thresholds = row.kind == Kind::Thresholds;
-        let read = |t: &str| if thresholds { value::thresholds(t) } else { value::pairs(t, "string") };
-        let parse = |t: &str| read(t).unwrap_or_default();
+        let parse = |t: &str| match row.kind {
+            Kind::Thresholds => value::thresholds(t).unwrap_or_default(),
+            Kind::Configuration => value::configuration(t),
+            _ => value::pairs(t, "string").unwrap_or_default(),
+        };
         if given.is_empty() {
             return parse(row.default.trim_start_matches('[').trim_end_matches(']')).into_iter().collect();
         }
@@ -238,7 +240,13 @@ fn shown(row: &Row, given: &[String]) -> String {
         many => match row.kind {
             Kind::List | Kind::Array | Kind::NamedKeys => format!("[{}]", many.join(",")),
             Kind::Duration => many.last().and_then(|t| parse_nanos(t).ok()).map(format_nanos).unwrap_or_default(),
-            Kind::Map | Kind::Thresholds | Kind::BoolMap | Kind::Pairs | Kind::Gates | Kind::Headers => many.join(","),
+            Kind::Map
+            | Kind::Configuration
+            | Kind::Thresholds
+            | Kind::BoolMap
+            | Kind::Pairs
+            | Kind::Gates
+            | Kind::Headers => many.join(","),
             _ => many.last().cloned().unwrap_or_default(),
         },
     }

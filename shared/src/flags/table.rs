@@ -17,6 +17,8 @@ pub(super) enum Kind {
     List,
     Array,
     Map,
+    /// `key=value` pairs, and keys alone.
+    Configuration,
     /// `signal<value` pairs.
     Thresholds,
     BoolMap,
@@ -86,6 +88,7 @@ fn row(section: &'static str, line: &'static str) -> Row {
         kind: match name {
             "eviction-hard" | "eviction-soft" => Kind::Thresholds,
             "manifest-url-header" => Kind::Headers,
+            "runtime-config" | "node-labels" => Kind::Configuration,
             _ => kind(type_name),
         },
         default,

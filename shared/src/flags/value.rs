@@ -92,6 +92,18 @@ pub(super) fn pairs(text: &str, what: &str) -> Result<Vec<(String, String)>, Str
         .collect()
 }
 
+/// `a=b,c` as pairs; what is no pair is a key without a value.
+pub(super) fn configuration(text: &str) -> Vec<(String, String)> {
+    let parts = text.split(',').filter(|p| !p.is_empty());
+    parts
+        .map(|part| {
+            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            let value = if value.contains('=') { "" } else { value };
+            (key.trim().to_owned(), value.trim().to_owned())
+        })
+        .collect()
+}
+
 /// `a<b,c<d` as pairs.
 pub(super) fn thresholds(text: &str) -> Result<Vec<(String, String)>, String> {
     let parts = text.split(',').filter(|p| !p.is_empty());
@@ -106,7 +118,7 @@ pub(super) fn thresholds(text: &str) -> Result<Vec<(String, String)>, String> {
 /// Whether `text` is a value of this type; the error is the part after `invalid argument … for … flag: `.
 pub(super) fn check(kind: Kind, text: &str) -> Result<(), String> {
     match kind {
-        Kind::Text | Kind::List | Kind::Array | Kind::Gates => Ok(()),
+        Kind::Text | Kind::List | Kind::Array | Kind::Gates | Kind::Configuration => Ok(()),
         Kind::Bool => parse_bool(text).map(drop),
         Kind::Version => {
             if text == "raw" || text.starts_with('v') {
