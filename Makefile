@@ -10,7 +10,7 @@ TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 export BIN := $(CARGO_TARGET_DIR)/$(TRIPLE)/release
 CLUSTER := $(BIN)/cluster --run .run
 
-.PHONY: help up down load build test fuzz unit e2e bench images lint deps generate
+.PHONY: help up down load build test fuzz bench images lint deps
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
