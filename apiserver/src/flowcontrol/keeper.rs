@@ -93,9 +93,8 @@ impl FlowControl {
 
     /// Writes the gauges that are only made when somebody looks.
     pub fn publish(&self) {
-        let counts = self.mix.counts();
-        for (kind, waiting, running) in [("readOnly", counts[0], counts[2]), ("mutating", counts[1], counts[3])] {
-            meters::current(kind, waiting, running);
+        for (kind, count) in ["readOnly", "mutating"].into_iter().zip(self.mix.waiting()) {
+            meters::waiting(kind, count);
         }
         let state = self.state.read().clone();
         for level in state.levels.values() {

@@ -150,17 +150,12 @@ pub(super) fn fair_fraction(value: f64) {
     gauge.with_label_values(&[] as &[&str]).set(value);
 }
 
-/// Requests of a kind that wait and run now, whatever their level.
-pub(super) fn current(kind: &str, waiting: f64, running: f64) {
-    let gauge = |name, help| metrics::gauge(name, help, &["request_kind"]).with_label_values(&[kind]);
-    gauge(
-        "apiserver_current_inflight_requests",
-        "Maximal number of currently used inflight request limit of this apiserver per request kind in last second.",
-    )
-    .set(running);
-    gauge(
+/// Requests of a kind that wait now, whatever their level.
+pub(super) fn waiting(kind: &str, count: f64) {
+    let gauge = metrics::gauge(
         "apiserver_current_inqueue_requests",
         "[ALPHA] Maximal number of queued requests in this apiserver per request kind in last second.",
-    )
-    .set(waiting);
+        &["request_kind"],
+    );
+    gauge.with_label_values(&[kind]).set(count);
 }

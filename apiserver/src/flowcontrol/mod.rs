@@ -122,8 +122,10 @@ impl Mix {
         timing.set(clock.now(), *count, of);
     }
 
-    fn counts(&self) -> [f64; 4] {
-        self.0.lock().each_ref().map(|(count, _)| *count)
+    /// Reading and changing requests that wait.
+    fn waiting(&self) -> [f64; 2] {
+        let all = self.0.lock();
+        [all[0].0, all[1].0]
     }
 }
 

@@ -267,8 +267,12 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
+    fn header(&self, name: &str) -> &str {
+        self.req.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or("")
+    }
+
     fn content_type(&self) -> &str {
-        self.req.headers().get("content-type").and_then(|v| v.to_str().ok()).unwrap_or("")
+        self.header("content-type")
     }
 }
 
@@ -431,7 +435,7 @@ impl Admitted<'_> {
     }
 
     fn header(&self, name: &str) -> &str {
-        self.asked.req.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or("")
+        self.asked.header(name)
     }
 
     async fn answer(&mut self, payload: web::Payload) -> HttpResponse {

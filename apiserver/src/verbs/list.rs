@@ -265,6 +265,11 @@ async fn from_etcd(
     }
 }
 
+/// What keys of a namespace begin with behind their resource's; nothing for all namespaces.
+pub fn scope(namespace: &str) -> String {
+    if namespace.is_empty() { String::new() } else { format!("{namespace}/") }
+}
+
 async fn find(
     engine: &Arc<Engine>,
     row: &Row,
@@ -273,7 +278,7 @@ async fn find(
     selection: &Selection,
 ) -> Result<Found, Status> {
     let storage = &row.storage();
-    let scope = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
+    let scope = scope(namespace);
     let cacher = engine.hub.cacher(storage);
     get::ready(&cacher).await?;
     let progress = engine.hub.progress(storage);
@@ -319,7 +324,7 @@ async fn find_converted(
     found.items.retain(|e| selection.matches(e));
     if limit > 0 && found.items.len() > limit {
         found.items.truncate(limit);
-        let scope = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
+        let scope = scope(namespace);
         found.rest = found.items.last().map(|last| (token(found.revision, &scope, &last.key), None));
     }
     Ok(found)
@@ -328,7 +333,7 @@ async fn find_converted(
 /// The objects that a request for a collection is about, in the row's version.
 pub async fn requested(engine: &Arc<Engine>, r: &Request, row: &Row, selection: &Selection) -> Result<Found, Status> {
     let namespace = namespace_of(&r.info, row);
-    let scope = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
+    let scope = scope(namespace);
     find_converted(engine, row, namespace, options(&r.query, &scope)?, selection).await
 }
 

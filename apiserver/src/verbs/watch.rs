@@ -18,7 +18,7 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::engine::{Engine, storage_status};
-use super::list::{begins_with_state, check, put};
+use super::list::{begins_with_state, check, put, scope};
 use super::select::Selection;
 use super::table::{self, Include};
 use super::{Body, Reply, Request, accepted, get, namespace_of};
@@ -399,7 +399,7 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
     let bookmarks = r.query.flag("allowWatchBookmarks");
     let send_initial = r.query.maybe_flag("sendInitialEvents").or(begins_with_state(&r.query).then_some(true));
     let namespace = namespace_of(&r.info, row);
-    let scope = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
+    let scope = scope(namespace);
 
     let storage = row.storage();
     let (cacher, progress) = (engine.hub.cacher(&storage), engine.hub.progress(&storage));
