@@ -3,6 +3,7 @@
 //! Hot path: the frame of a change is made once for all watchers that see it alike. A watcher that does not keep up is closed.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use shared::status::Status;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
+use super::bell::Bedside;
 use super::engine::{Engine, storage_status};
 use super::list::{begins_with_state, check, put, scope};
 use super::select::Selection;
@@ -182,6 +184,7 @@ impl Framer {
 struct Session {
     framer: Framer,
     watch: Watch,
+    bedside: Bedside,
     initial: VecDeque<Arc<Entry>>,
     /// A bookmark is due after the initial events.
     initial_end: bool,
@@ -249,7 +252,7 @@ impl Session {
             }
             tokio::select! {
                 biased;
-                message = self.watch.receiver.recv() => {
+                message = poll_fn(|cx| self.bedside.poll(cx, |cx| self.watch.receiver.poll_recv(cx))) => {
                     self.one(&message?, &mut batch).await;
                     while batch.len() < self.batch {
                         let Ok(m) = self.watch.receiver.try_recv() else { break };
@@ -466,6 +469,7 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
         closing: engine.closing.clone(),
         framer,
         watch,
+        bedside: Bedside::default(),
     };
     let stream = futures::stream::unfold(session, |mut s| async move { s.next().await.map(|b| (Ok(b), s)) });
     Ok(Reply {

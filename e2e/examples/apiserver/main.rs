@@ -45,7 +45,7 @@ async fn main() -> anyhow::Result<()> {
     let wanted = |part: &str| parts.is_empty() || parts.iter().any(|p| p == part);
 
     let world = World::start(&binary).await?;
-    figure("exec to /readyz", world.start.0, "ms", None);
+    figure("exec to /readyz", world.start.0, "ms", Some(300.0));
     figure("CPU until ready", world.start.1, "ms", Some(200.0));
     figure("idle RSS", world.rss_mb(), "MB", Some(32.0));
     objects::create(&world, count).await?;

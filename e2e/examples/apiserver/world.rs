@@ -42,6 +42,22 @@ fn start_etcd(dir: &Path, port: u16, peer: u16) -> anyhow::Result<Process> {
     Process::start(&mut command, &dir.join("etcd.log")).context("etcd does not start")
 }
 
+/// Waits until an etcd has a leader: its start is no part of the server's.
+async fn answers(port: u16) -> anyhow::Result<()> {
+    let asked = async {
+        loop {
+            let client = etcd_client::Client::connect([format!("127.0.0.1:{port}")], None).await;
+            if let Ok(mut client) = client
+                && client.get("ready", None).await.is_ok()
+            {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    Ok(tokio::time::timeout(Duration::from_secs(30), asked).await?)
+}
+
 impl World {
     /// Starts both and waits until the server is ready.
     pub async fn start(binary: &str) -> anyhow::Result<Self> {
@@ -83,6 +99,7 @@ impl World {
         fs::create_dir_all(&dir)?;
         let (pki, port, etcd_port) = (Arc::new(Pki::new(&dir)), free_port()?, free_port()?);
         let etcd = start_etcd(&dir, etcd_port, free_port()?)?;
+        answers(etcd_port).await.context("etcd does not answer")?;
         let file = |name: &str| dir.join(name).display().to_string();
         let mut command = Command::new(binary);
         command.args([
