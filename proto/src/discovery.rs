@@ -30,7 +30,8 @@ pub struct Version<'r> {
 pub fn groups<'r>(rows: impl IntoIterator<Item = &'r Resource>) -> Vec<Group<'r>> {
     let mut groups: Vec<Group<'r>> = Vec::new();
     for row in rows {
-        let at = groups.iter().position(|g| g.name == row.group).unwrap_or_else(|| {
+        // Rows of a group are next to each other.
+        let at = groups.iter().rposition(|g| g.name == row.group).unwrap_or_else(|| {
             groups.push(Group { name: &row.group, versions: Vec::new() });
             groups.len() - 1
         });
@@ -85,7 +86,9 @@ fn aggregated_resource(row: &Resource) -> Value {
     Value::Object(map)
 }
 
-fn aggregated_group(group: &Group<'_>) -> Value {
+/// An `APIGroupDiscovery`.
+#[must_use]
+pub fn aggregated_group(group: &Group<'_>) -> Value {
     let versions: Vec<Value> = group
         .versions
         .iter()

@@ -19,13 +19,25 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Largest document read.
 const LIMIT: usize = 8 << 20;
 
+/// Where a group stands among others.
+pub type Place = (Reverse<Option<i64>>, String);
+
 impl Directory {
     /// Sorts versions of a group as clients prefer them.
-    fn sort_versions(&self, group: &str, versions: &mut [Value]) {
-        versions.sort_by_cached_key(|v| {
-            let version = v["version"].as_str().unwrap_or("");
-            (Reverse(self.priorities(group, version).1), version_rank(version))
-        });
+    pub fn sort_versions<V>(&self, group: &str, versions: &mut [V], name: impl Fn(&V) -> &str) {
+        if versions.len() > 1 {
+            versions.sort_by_cached_key(|v| (Reverse(self.priorities(group, name(v)).1), version_rank(name(v))));
+        }
+    }
+
+    /// Sorts groups of an `APIGroupDiscoveryList`: by the best priority of their versions, then by name.
+    pub fn place<'v>(&self, group: &str, versions: impl Iterator<Item = &'v str>) -> Place {
+        (Reverse(versions.map(|version| self.priorities(group, version).0).max()), group.to_owned())
+    }
+
+    /// Whether this server answers all of a group.
+    pub fn alone(&self, group: &str) -> bool {
+        !self.remotes.keys().any(|(other, _)| **other == *group)
     }
 
     /// Puts the groups of other servers into an `APIGroupList`.
@@ -64,7 +76,7 @@ impl Directory {
     fn finish(&self, group: &mut Value) {
         let name = group["name"].as_str().unwrap_or("").to_owned();
         if let Some(versions) = group["versions"].as_array_mut() {
-            self.sort_versions(&name, versions);
+            self.sort_versions(&name, versions, of_version);
         }
         if let Some(first) = group.pointer("/versions/0").cloned() {
             group["preferredVersion"] = first;
@@ -91,16 +103,18 @@ impl Directory {
         for item in items.iter_mut() {
             let name = item["metadata"]["name"].as_str().unwrap_or("").to_owned();
             if let Some(versions) = item["versions"].as_array_mut() {
-                self.sort_versions(&name, versions);
+                self.sort_versions(&name, versions, of_version);
             }
         }
         items.sort_by_cached_key(|item| {
-            let name = item["metadata"]["name"].as_str().unwrap_or("").to_owned();
             let versions = item["versions"].as_array().into_iter().flatten();
-            let best = versions.map(|v| self.priorities(&name, v["version"].as_str().unwrap_or("")).0).max();
-            (Reverse(best), name)
+            self.place(item["metadata"]["name"].as_str().unwrap_or(""), versions.map(of_version))
         });
     }
+}
+
+fn of_version(version: &Value) -> &str {
+    version["version"].as_str().unwrap_or("")
 }
 
 fn insert_version(groups: &mut Vec<Value>, remote: &Remote) {

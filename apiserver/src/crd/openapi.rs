@@ -2,8 +2,11 @@
 //!
 //! A document's hash comes from what its definitions say, so that the index costs nothing to keep.
 
-use std::sync::LazyLock;
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::sync::{Arc, LazyLock};
 
+use parking_lot::Mutex;
 use proto::Value;
 use proto::resources::{Resource, Row};
 use serde_json::{Map, json};
@@ -14,49 +17,100 @@ use crate::registry::Rows;
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 
-/// Group versions and the addresses of their documents, for the index.
-pub fn index(rows: &Rows) -> Vec<(String, String)> {
-    let mut found: Vec<(String, Sha256)> = Vec::new();
-    for row in rows.custom() {
-        let path = format!("apis/{}", row.api_version());
-        if found.last().is_none_or(|(p, _)| *p != path) {
-            found.push((path, Sha256::new()));
-        }
-        if let (Some((_, hash)), Some(served)) = (found.last_mut(), served(&row)) {
-            hash.update(served.hash);
-        }
-    }
-    found
-        .into_iter()
-        .map(|(path, hash)| {
-            let hex: String = hash.finalize().iter().take(32).map(|b| format!("{b:02X}")).collect();
-            (path, hex)
-        })
-        .collect()
+/// Documents whose parts are kept: a client that makes a definition reads that of its group again and again.
+const RECENT: usize = 4;
+
+/// Changes whenever the document of these rows would.
+fn hash<'r>(rows: impl Iterator<Item = &'r Row>) -> String {
+    let mut hash = Sha256::new();
+    rows.filter_map(|row| served(row)).for_each(|served| hash.update(served.hash));
+    hash.finalize().iter().fold(String::with_capacity(64), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02X}");
+        hex
+    })
 }
 
-/// The document of `apis/<group>/<version>`; `None` when no custom resource is served there.
-pub fn document(rows: &Rows, path: &str) -> Option<Value> {
-    let (group, version) = path.strip_prefix("apis/")?.split_once('/')?;
-    let mut own: Vec<Row> = rows.custom_group(group).into_iter().filter(|r| r.version == version).collect();
-    if own.is_empty() {
-        return None;
-    }
-    own.sort_by(|a, b| a.plural.cmp(&b.plural));
-    let (mut paths, mut schemas) = (Map::new(), shared_schemas());
-    for row in &own {
-        let Some(served) = served(row) else { continue };
+/// Group versions and the hashes of their documents, for the index.
+pub fn index(rows: &Rows) -> Vec<(String, String)> {
+    let of_document = |a: &Row, b: &Row| a.group == b.group && a.version == b.version;
+    let custom = rows.custom();
+    let documents = custom.chunk_by(of_document);
+    documents.map(|rows| (format!("apis/{}", rows[0].api_version()), hash(rows.iter()))).collect()
+}
+
+/// What a row adds to its document.
+struct Pieces {
+    /// Members of `paths`, a comma before each.
+    paths: Vec<u8>,
+    /// Members of `components.schemas`, likewise.
+    schemas: Vec<u8>,
+}
+
+impl Pieces {
+    fn of(row: &Row, served: &Served) -> Self {
+        let (mut paths, mut schemas) = (Map::new(), Map::new());
         let name = type_name(row, &row.kind);
         schemas.insert(name.clone(), object_schema(row, served));
         schemas.insert(type_name(row, &row.list_kind), list_schema(row, &name));
         operations(row, &name, &mut paths);
+        Self { paths: members(&paths), schemas: members(&schemas) }
     }
-    Some(json!({
-        "openapi": "3.0.0",
-        "info": {"title": "Kubernetes CRD Swagger", "version": "v0.1.0"},
-        "paths": paths,
-        "components": {"schemas": schemas},
-    }))
+}
+
+fn members(map: &Map<String, Value>) -> Vec<u8> {
+    proto::openapi::members_after_others(map.iter().map(|(name, value)| (name.as_str(), value)))
+}
+
+/// A group version of which somebody read the document, and what its rows add to it.
+struct Read {
+    path: String,
+    pieces: Vec<(Row, Arc<Pieces>)>,
+}
+
+/// The documents, made of kept parts as far as these are of the same rows.
+#[derive(Default)]
+pub struct Documents(Mutex<VecDeque<Read>>);
+
+impl Documents {
+    /// The document of `apis/<group>/<version>` and its hash; `None` when no custom resource is served there.
+    pub fn of(&self, rows: &Rows, path: &str) -> Option<(String, Vec<u8>)> {
+        let (group, version) = path.strip_prefix("apis/")?.split_once('/')?;
+        let mut own: Vec<Row> = rows.custom_group(group).into_iter().filter(|r| r.version == version).collect();
+        if own.is_empty() {
+            return None;
+        }
+        own.sort_by(|a, b| a.plural.cmp(&b.plural));
+        let pieces = self.pieces(path, &own);
+        let (paths, schemas): (Vec<&[u8]>, Vec<&[u8]>) = pieces.iter().map(|p| (&p.paths[..], &p.schemas[..])).unzip();
+        let (paths, schemas) = (paths.concat(), schemas.concat());
+        let parts: [&[u8]; 6] = [
+            br#"{"openapi":"3.0.0","info":{"title":"Kubernetes CRD Swagger","version":"v0.1.0"},"paths":{"#,
+            paths.get(1..).unwrap_or_default(),
+            br#"},"components":{"schemas":{"#,
+            &shared_schemas()[1..],
+            &schemas,
+            b"}}}",
+        ];
+        Some((hash(own.iter()), parts.concat()))
+    }
+
+    fn pieces(&self, path: &str, own: &[Row]) -> Vec<Arc<Pieces>> {
+        let before = {
+            let mut recent = self.0.lock();
+            let at = recent.iter().position(|read| read.path == path);
+            at.and_then(|at| recent.remove(at)).map(|read| read.pieces).unwrap_or_default()
+        };
+        let piece = |row: &Row| {
+            let known = before.iter().find(|(other, _)| other.is(row)).map(|(_, pieces)| pieces.clone());
+            known.or_else(|| served(row).map(|served| Arc::new(Pieces::of(row, served))))
+        };
+        let pieces: Vec<_> = own.iter().filter_map(|row| Some((row.clone(), piece(row)?))).collect();
+        let found = pieces.iter().map(|(_, pieces)| pieces.clone()).collect();
+        let mut recent = self.0.lock();
+        recent.truncate(RECENT - 1);
+        recent.push_front(Read { path: path.to_owned(), pieces });
+        found
+    }
 }
 
 /// `com.example.v1.Foo` of `example.com/v1` `Foo`.
@@ -74,16 +128,15 @@ pub(super) fn kind(row: &Resource, kind: &str) -> Value {
     json!({"group": row.group, "version": row.version, "kind": kind})
 }
 
-/// What all objects share, as the documents of compiled-in groups have it. Read once: documents are asked for after each
-/// change of a definition.
-fn shared_schemas() -> Map<String, Value> {
-    static SHARED: LazyLock<Map<String, Value>> = LazyLock::new(|| {
+/// What all objects share, as the documents of compiled-in groups have it: members, a comma before each.
+fn shared_schemas() -> &'static [u8] {
+    static SHARED: LazyLock<Vec<u8>> = LazyLock::new(|| {
         let document = proto::openapi::v3_group_version("coordination.k8s.io", "v1");
         let mut document = document.and_then(|d| serde_json::from_slice::<Value>(&d).ok()).unwrap_or_default();
         let all = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut).map(std::mem::take);
-        all.unwrap_or_default().into_iter().filter(|(name, _)| name.starts_with(META)).collect()
+        members(&all.unwrap_or_default().into_iter().filter(|(name, _)| name.starts_with(META)).collect())
     });
-    SHARED.clone()
+    &SHARED
 }
 
 fn describe(schema: &mut Map<String, Value>, name: &str, value: Value) {
@@ -219,4 +272,48 @@ fn item(row: &Resource, body: &str, answer: &str, verbs: &[(&str, &str, &str)], 
 fn capital(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map_or_else(String::new, |c| c.to_uppercase().chain(chars).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crd::definition::rows as compiled;
+
+    fn define(rows: &Rows, plural: &str, properties: Value) {
+        let kind = capital(plural);
+        let schema = json!({"openAPIV3Schema": {"type": "object", "properties": properties}});
+        let definition = json!({"metadata": {"name": format!("{plural}.ex.com")}, "spec": {"group": "ex.com",
+            "scope": "Namespaced", "names": {"plural": plural, "kind": kind},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}]},
+            "status": {"acceptedNames": {"plural": plural, "kind": kind}}});
+        rows.set("ex.com", plural, &compiled(&definition));
+    }
+
+    #[test]
+    fn documents_follow_their_definitions() {
+        let (rows, documents) = (Rows::default(), Documents::default());
+        assert!(documents.of(&rows, "apis/ex.com/v1").is_none());
+        let read = || {
+            let (hash, body) = documents.of(&rows, "apis/ex.com/v1").expect("served");
+            assert_eq!(index(&rows), [("apis/ex.com/v1".to_owned(), hash.clone())]);
+            (hash, serde_json::from_slice::<Value>(&body).expect("JSON"))
+        };
+        define(&rows, "foos", json!({"a": {"type": "string"}}));
+        let (first, document) = read();
+        assert!(document["paths"]["/apis/ex.com/v1/namespaces/{namespace}/foos/{name}"]["patch"].is_object());
+        assert_eq!(document["components"]["schemas"]["com.ex.v1.Foos"]["properties"]["a"]["type"], "string");
+        assert!(document["components"]["schemas"][format!("{META}ObjectMeta")].is_object());
+        define(&rows, "bars", json!({}));
+        define(&rows, "foos", json!({"b": {"type": "string"}}));
+        let (second, document) = read();
+        assert_ne!(first, second);
+        let properties = &document["components"]["schemas"]["com.ex.v1.Foos"]["properties"];
+        assert!(properties["a"].is_null() && properties["b"].is_object());
+        assert!(document["components"]["schemas"]["com.ex.v1.Bars"].is_object());
+        for other in 0..2 * RECENT {
+            documents.pieces(&other.to_string(), &[]);
+        }
+        assert_eq!(documents.0.lock().len(), RECENT);
+        assert_eq!(read(), (second, document));
+    }
 }

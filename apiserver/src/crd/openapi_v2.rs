@@ -44,8 +44,8 @@ impl Pieces {
             map.iter().map(|(name, value)| (name.as_str(), value))
         }
         Self {
-            paths: proto::openapi::v2_members(each(paths)),
-            definitions: proto::openapi::v2_members(each(definitions)),
+            paths: proto::openapi::members_after_others(each(paths)),
+            definitions: proto::openapi::members_after_others(each(definitions)),
             protobuf: proto::openapi::v2_protobuf_members(each(paths), each(definitions)),
         }
     }

@@ -53,6 +53,7 @@ pub struct Documents {
     json: OnceLock<[Vec<u8>; 3]>,
     protobuf: OnceLock<Vec<u8>>,
     hashes: OnceLock<BTreeMap<String, String>>,
+    custom: crd::openapi::Documents,
 }
 
 impl Documents {
@@ -121,9 +122,8 @@ impl Documents {
         let (hash, body) = match openapi::v3(&rows.built_in(), path) {
             Some(body) => (self.hashes(rows).get(path).cloned(), body),
             None => {
-                let document = crd::openapi::document(rows, path)?;
-                let hash = crd::openapi::index(rows).into_iter().find(|(p, _)| p == path).map(|(_, h)| h);
-                (hash, serde_json::to_vec(&document).unwrap_or_default())
+                let (hash, body) = self.custom.of(rows, path)?;
+                (Some(hash), body)
             }
         };
         if !takes_json(&media(accept)) {

@@ -18,6 +18,7 @@ use shared::authz::Attributes;
 use shared::metrics;
 use shared::status::Status;
 
+use super::aggregated::Aggregated;
 use super::answer::{self, Shape};
 use super::conduct::Conduct;
 use super::health::Health;
@@ -55,6 +56,8 @@ pub struct Server {
     pub aggregator: Arc<Aggregator>,
     /// OpenAPI documents.
     pub documents: Arc<Documents>,
+    /// Aggregated discovery.
+    pub discovery: Aggregated,
     /// Logs, exec, port-forward, proxies.
     pub connect: Connect,
     /// Health checks.
@@ -100,6 +103,7 @@ impl Server {
             audit,
             aggregator,
             documents: Arc::default(),
+            discovery: Aggregated::default(),
             connect,
             health,
             conduct,

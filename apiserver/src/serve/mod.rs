@@ -2,6 +2,7 @@
 //!
 //! In come connections, out go answers. Policies live in `access`, objects in `verbs`; nothing here knows kinds.
 
+mod aggregated;
 mod answer;
 mod conduct;
 mod handler;

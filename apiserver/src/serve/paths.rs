@@ -39,7 +39,7 @@ fn document(tree: Option<Value>, kind: &str, query: &Query, shape: &Shape) -> Ht
 }
 
 /// The aggregated form, when the client prefers it.
-fn aggregated(rows: &[Row], directory: &Directory, core: bool, shape: &Shape) -> Option<HttpResponse> {
+fn aggregated(server: &Server, rows: &[Row], directory: &Directory, core: bool, shape: &Shape) -> Option<HttpResponse> {
     let accept = shape.accept.as_deref()?;
     let clause = accept.split(',').find(|c| {
         let c: String = c.chars().filter(|c| !c.is_whitespace()).collect();
@@ -48,12 +48,7 @@ fn aggregated(rows: &[Row], directory: &Directory, core: bool, shape: &Shape) ->
             && c.contains("as=APIGroupDiscoveryList")
     })?;
     let version = if clause.contains("v=v2beta1") { "v2beta1" } else { "v2" };
-    let mut tree = discovery::aggregated(&groups(rows), core, version);
-    if !core {
-        directory.merge_aggregated(&mut tree);
-    }
-    let schema = proto::schema::kind("apidiscovery.k8s.io", version, "APIGroupDiscoveryList");
-    let body = negotiate::envelope(negotiate::Format::Json, false, schema, &tree);
+    let body = server.discovery.document(rows, directory, core, version);
     let content_type = AGGREGATED.replace("v=v2;", &format!("v={version};"));
     let mut response = answer::reply(Reply::new(200, &content_type, body), shape);
     response
@@ -210,14 +205,14 @@ pub(super) async fn serve(
                 None => answer::not_found(shape),
             }
         }
-        ["api"] => match aggregated(&rows, &directory, true, shape) {
+        ["api"] => match aggregated(server, &rows, &directory, true, shape) {
             Some(r) => r,
             None => document(Some(discovery::api_versions(&server.address)), "APIVersions", query, shape),
         },
         ["api", version] => {
             document(discovery::resource_list(&groups(&rows), "", version), "APIResourceList", query, shape)
         }
-        ["apis"] => match aggregated(&rows, &directory, false, shape) {
+        ["apis"] => match aggregated(server, &rows, &directory, false, shape) {
             Some(r) => r,
             None => {
                 let mut list = discovery::api_group_list(&groups(&rows));

@@ -37,9 +37,9 @@ pub fn v2_definitions() -> std::collections::BTreeSet<String> {
     v2::Parts::new(&rows).into_names()
 }
 
-/// Members that follow others in an object of [`v2_split`]: each with a comma before it.
+/// Members that follow others in an object of a document, as one of [`v2_split`]: each with a comma before it.
 #[must_use]
-pub fn v2_members<'m>(items: impl Iterator<Item = (&'m str, &'m Value)>) -> Vec<u8> {
+pub fn members_after_others<'m>(items: impl Iterator<Item = (&'m str, &'m Value)>) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, value) in items {
         member(name, value, &mut out);

@@ -1,0 +1,135 @@
+//! The aggregated form of discovery, as text. It is read as a whole after each change of a definition, so the text of a
+//! group is kept for as long as its rows are the same.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use proto::discovery::{self, Group, Version};
+use proto::resources::Row;
+use proto::{Value, json, schema};
+
+use crate::aggregate::Directory;
+
+/// The text of groups that this server answers alone, by name.
+#[derive(Default)]
+pub struct Aggregated(Mutex<HashMap<String, Kept>>);
+
+struct Kept {
+    /// In the order of the text.
+    rows: Vec<Row>,
+    text: Arc<[u8]>,
+}
+
+/// Rows of a group, by version.
+type OfGroup<'r> = (&'r str, Vec<(&'r str, Vec<&'r Row>)>);
+
+fn groups<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<OfGroup<'r>> {
+    let mut groups: Vec<OfGroup<'r>> = Vec::new();
+    for row in rows {
+        // Rows of a group are next to each other, but for those that are off by default.
+        let at = groups.iter().rposition(|(name, _)| *name == row.group).unwrap_or_else(|| {
+            groups.push((&row.group, Vec::new()));
+            groups.len() - 1
+        });
+        let versions = &mut groups[at].1;
+        match versions.iter_mut().find(|(name, _)| *name == row.version) {
+            Some((_, some)) => some.push(row),
+            None => versions.push((&row.version, vec![row])),
+        }
+    }
+    groups
+}
+
+fn tree((name, versions): &OfGroup<'_>) -> Value {
+    let versions =
+        versions.iter().map(|(name, rows)| Version { name, resources: rows.iter().map(|r| &***r).collect() });
+    discovery::aggregated_group(&Group { name, versions: versions.collect() })
+}
+
+/// The schemas of both versions are the same.
+fn text(group: &Value) -> Vec<u8> {
+    let mut out = Vec::new();
+    if let Some(schema) = schema::message("k8s.io.api.apidiscovery.v2.APIGroupDiscovery") {
+        json::encode(schema, group, &mut out);
+    }
+    out
+}
+
+impl Aggregated {
+    /// The `APIGroupDiscoveryList` of `/api` (`core` true) or `/apis`; `version` is `v2` or `v2beta1`.
+    pub fn document(&self, rows: &[Row], directory: &Directory, core: bool, version: &str) -> Vec<u8> {
+        let own = groups(rows.iter().filter(|row| row.group.is_empty() == core));
+        let (alone, shared): (Vec<_>, Vec<_>) = own.into_iter().partition(|(name, _)| core || directory.alone(name));
+        let mut list = serde_json::json!({"items": shared.iter().map(tree).collect::<Value>()});
+        if !core {
+            directory.merge_aggregated(&mut list);
+        }
+        let mut items = Vec::with_capacity(alone.len());
+        for item in list["items"].as_array().into_iter().flatten() {
+            let versions = item["versions"].as_array().into_iter().flatten().filter_map(|v| v["version"].as_str());
+            let place = directory.place(item["metadata"]["name"].as_str().unwrap_or(""), versions);
+            items.push((place, text(item).into()));
+        }
+        for mut group in alone {
+            let (name, versions) = &mut group;
+            directory.sort_versions(name, versions, |(version, _)| version);
+            let place = directory.place(name, versions.iter().map(|(version, _)| *version));
+            items.push((place, self.text(&group)));
+        }
+        items.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        self.forget(items.len());
+        let items: Vec<Arc<[u8]>> = items.into_iter().map(|(_, text)| text).collect();
+        let head = format!(
+            r#"{{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/{version}","metadata":{{}},"items":["#
+        );
+        [head.as_bytes(), &items.join(&b","[..]), b"]}\n"].concat()
+    }
+
+    fn text(&self, group: &OfGroup<'_>) -> Arc<[u8]> {
+        let rows = || group.1.iter().flat_map(|(_, rows)| rows).copied();
+        let mut kept = self.0.lock();
+        if let Some(known) = kept.get(group.0)
+            && known.rows.len() == rows().count()
+            && known.rows.iter().zip(rows()).all(|(a, b)| a.is(b))
+        {
+            return known.text.clone();
+        }
+        let text: Arc<[u8]> = text(&tree(group)).into();
+        kept.insert(group.0.to_owned(), Kept { rows: rows().cloned().collect(), text: text.clone() });
+        text
+    }
+
+    /// Lets groups go that are there no more, once they outnumber the others.
+    fn forget(&self, present: usize) {
+        let mut kept = self.0.lock();
+        if kept.len() > 2 * (present + 1) {
+            kept.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::Rows;
+
+    #[test]
+    fn text_says_what_the_tree_says_and_follows_the_rows() {
+        let (directory, aggregated) = (Directory::default(), Aggregated::default());
+        let mut rows = Rows::default().all();
+        for _ in 0..2 {
+            for (core, version) in [(true, "v2"), (false, "v2"), (false, "v2beta1")] {
+                let found = aggregated.document(&rows, &directory, core, version);
+                let mut want = discovery::aggregated(&discovery::groups(rows.iter().map(|r| &**r)), core, version);
+                if !core {
+                    directory.merge_aggregated(&mut want);
+                }
+                let schema = schema::kind("apidiscovery.k8s.io", version, "APIGroupDiscoveryList");
+                let want = crate::negotiate::envelope(crate::negotiate::Format::Json, false, schema, &want);
+                assert_eq!(String::from_utf8_lossy(&found), String::from_utf8_lossy(&want));
+            }
+            rows.retain(|row| &*row.plural != "deployments");
+        }
+    }
+}
