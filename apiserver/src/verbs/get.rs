@@ -93,7 +93,7 @@ pub async fn get(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, 
     let at = revision(r.query.get("resourceVersion").unwrap_or("")).map_err(|e| Status::unknown(&e))?;
     let entry = entry(engine, row, namespace_of(&r.info, row), &r.info.name, at).await?;
     // The common case needs no tree.
-    if let Some(body) = table::direct(row, &accepted, &entry)? {
+    if let Some(body) = table::direct(engine, row, &accepted, &entry)? {
         return Ok(Reply::new(200, accepted.format.content_type(), body));
     }
     let object = served(engine, row, &entry.raw)?;

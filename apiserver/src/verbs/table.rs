@@ -43,12 +43,13 @@ fn internal(e: &codec::CodecError) -> Status {
 }
 
 /// Encodes a cached object without a tree where format and version allow it.
-pub fn direct(row: &Row, accepted: &Accepted, entry: &Entry) -> Result<Option<Vec<u8>>, Status> {
+pub fn direct(engine: &Engine, row: &Row, accepted: &Accepted, entry: &Entry) -> Result<Option<Vec<u8>>, Status> {
     if accepted.shape != Shape::Object || accepted.pretty || !(row.custom.is_some() || row.is_storage()) {
         return Ok(None);
     }
     match (accepted.format, &entry.raw) {
         (Format::Json, raw) => {
+            keep_json(engine, row, entry);
             let mut out = Vec::with_capacity(raw.size() * 2);
             typed_json(row, entry, &mut out).map_err(|e| internal(&e))?;
             out.push(b'\n');
@@ -116,17 +117,24 @@ pub fn json_item(engine: &Engine, row: &Row, entry: &Entry, out: &mut Vec<u8>) -
     made
 }
 
-/// The JSON of an object's metadata out of what is kept of it. Where nothing is kept yet and there is room, the whole
-/// object is encoded: tables and lists are asked for again and again.
+/// Encodes a whole object to keep it, where nothing is kept yet and there is room: who reads, reads again.
+fn keep_json(engine: &Engine, row: &Row, entry: &Entry) {
+    if row.custom.is_none()
+        && entry.encoded.json.get().is_none()
+        && matches!(entry.raw, Raw::Proto(_))
+        && engine.hub.budget().has_room()
+    {
+        json_item(engine, row, entry, &mut Vec::with_capacity(entry.raw.size() * 2));
+    }
+}
+
+/// The JSON of an object's metadata out of what is kept of it.
 fn kept_metadata<'e>(engine: &Engine, row: &Row, entry: &'e Entry) -> Option<&'e [u8]> {
     if row.custom.is_some() || !row.is_storage() {
         return None;
     }
-    let json = &entry.encoded.json;
-    if json.get().is_none() && matches!(entry.raw, Raw::Proto(_)) && engine.hub.budget().has_room() {
-        json_item(engine, row, entry, &mut Vec::with_capacity(entry.raw.size() * 2));
-    }
-    json.metadata()
+    keep_json(engine, row, entry);
+    entry.encoded.json.metadata()
 }
 
 /// Appends an element of a JSON list of metadata.
