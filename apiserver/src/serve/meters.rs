@@ -8,6 +8,7 @@ use std::time::Instant;
 use prometheus::{CounterVec, Gauge, GaugeVec, Histogram, HistogramVec};
 use shared::metrics;
 
+use super::ending::{Counted, Ending};
 use crate::api::RequestInfo;
 
 /// Where requests are measured.
@@ -146,7 +147,7 @@ impl Meters {
     }
 
     /// What is to be known of an answer when it has been sent.
-    pub(super) fn sending(&self, info: &RequestInfo) -> Sending {
+    pub(super) fn sending(&self, info: &RequestInfo, ending: &Ending) -> Sending {
         let labels = of_request(verb(info, ""), info);
         let reads = matches!(labels[0], "GET" | "LIST");
         let goes_on = labels[0] == "WATCH";
@@ -154,7 +155,8 @@ impl Meters {
         if let Some(gauge) = &running {
             gauge.inc();
         }
-        Sending { running, sizes: reads.then(|| self.sizes.with_label_values(&labels)), sent: 0 }
+        let watch = goes_on.then(|| ending.watch());
+        Sending { running, _watch: watch, sizes: reads.then(|| self.sizes.with_label_values(&labels)), sent: 0 }
     }
 }
 
@@ -174,6 +176,7 @@ impl Drop for Working {
 /// An answer on its way; measured when it is dropped.
 pub(super) struct Sending {
     running: Option<Gauge>,
+    _watch: Option<Counted>,
     sizes: Option<Histogram>,
     sent: usize,
 }

@@ -30,6 +30,8 @@ pub struct Options {
     pub prefix: String,
     /// Certificate authority of the servers, or empty.
     pub ca_file: String,
+    /// Seconds a lease may be handed out again, `--lease-reuse-duration-seconds`.
+    pub lease_reuse: i64,
     /// Our client certificate, or empty.
     pub cert_file: String,
     /// Its key.
@@ -160,6 +162,7 @@ mod tests {
             cert_file: String::new(),
             key_file: String::new(),
             overrides: overrides.collect(),
+            lease_reuse: 60,
             dialer: None,
         };
         let paths: Vec<_> = options.elsewhere().into_iter().map(|(_, paths)| paths).collect();

@@ -5,6 +5,7 @@
 //! an acknowledged write is in etcd and a lost race is seen. What the bytes mean is the business of [`codec`]; nothing
 //! here knows kinds, HTTP or users. Between those bytes and etcd stand the transformers of encryption at rest.
 
+mod choice;
 pub mod codec;
 mod compact;
 mod connect;
@@ -20,6 +21,7 @@ use etcd_client::{
     WatchClient,
 };
 
+pub use choice::{ChoiceError, check_backend, stores_json};
 pub use compact::compact_forever;
 pub use connect::{Options, Override, overrides};
 pub use size::poll_size;
@@ -161,7 +163,7 @@ impl Etcd {
             kv: unbounded(client.kv_client()),
             maintenance: client.maintenance_client(),
             watch: client.watch_client().max_decoding_message_size(usize::MAX),
-            leases: lease::Pool::new(client.lease_client()),
+            leases: lease::Pool::new(client.lease_client(), options.lease_reuse),
             servers: servers.to_vec(),
             keeps,
         })

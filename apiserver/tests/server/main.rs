@@ -20,6 +20,7 @@ mod etcd_overrides;
 mod faults;
 mod flowcontrol;
 mod forms;
+mod lifecycle;
 mod mutations;
 mod objects;
 mod ownership;

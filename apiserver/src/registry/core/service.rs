@@ -437,12 +437,38 @@ fn inherit(spec: &mut Spec, old: &Spec) {
             }
         }
     }
+    outgrow(spec, old);
     if needs_health_port(spec)
         && needs_health_port(old)
         && spec.get("healthCheckNodePort").map_or(0, number) == 0
         && let Some(p) = old.get("healthCheckNodePort")
     {
         spec.insert("healthCheckNodePort".to_owned(), p.clone());
+    }
+}
+
+/// What only the old type has use for goes, unless the client changed it.
+fn outgrow(spec: &mut Spec, old: &Spec) {
+    fn balanced(spec: &Spec) -> bool {
+        text(spec, "type") == "LoadBalancer"
+    }
+    fn reached(spec: &Spec) -> bool {
+        balanced(spec) || text(spec, "type") == "NodePort" || !strings(spec, "externalIPs").is_empty()
+    }
+    fn routed(spec: &Spec) -> bool {
+        text(spec, "type") != "ExternalName"
+    }
+    let uses: [(&str, fn(&Spec) -> bool); 5] = [
+        ("healthCheckNodePort", needs_health_port),
+        ("allocateLoadBalancerNodePorts", balanced),
+        ("loadBalancerClass", balanced),
+        ("externalTrafficPolicy", reached),
+        ("internalTrafficPolicy", routed),
+    ];
+    for (field, used) in uses {
+        if used(old) && !used(spec) && spec.get(field) == old.get(field) {
+            spec.remove(field);
+        }
     }
 }
 
@@ -492,5 +518,24 @@ mod tests {
         );
         inherit(&mut back, &old);
         assert!(back["ports"][0].get("nodePort").is_none());
+    }
+
+    #[test]
+    fn what_a_type_has_no_use_for_goes_with_the_type() {
+        let balanced = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30002,
+            "allocateLoadBalancerNodePorts": true, "internalTrafficPolicy": "Cluster"});
+        for (kind, want) in [
+            (
+                "NodePort",
+                json!({"type": "NodePort", "externalTrafficPolicy": "Local", "internalTrafficPolicy": "Cluster"}),
+            ),
+            ("ClusterIP", json!({"type": "ClusterIP", "internalTrafficPolicy": "Cluster"})),
+            ("ExternalName", json!({"type": "ExternalName"})),
+        ] {
+            let mut new = spec(balanced.clone());
+            new.insert("type".to_owned(), json!(kind));
+            outgrow(&mut new, &spec(balanced.clone()));
+            assert_eq!(new, spec(want), "{kind}");
+        }
     }
 }
