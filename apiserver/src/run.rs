@@ -65,6 +65,11 @@ fn encodings(flags: &FlagSet) -> anyhow::Result<usize> {
     Ok(megabytes.context("--watch-cache-encodings-mb must be between 0 and 1048576")? << 20)
 }
 
+/// What a resource is called in metrics, by where it is stored.
+fn named(row: &proto::resources::Row) -> (String, String, String) {
+    (row.etcd_prefix.to_string(), row.group.to_string(), row.plural.to_string())
+}
+
 async fn connect(flags: &FlagSet, egress: &Egress) -> anyhow::Result<Store> {
     storage::check_backend(flags)?;
     let overrides = storage::overrides(&flags.list("etcd-servers-overrides")).map_err(anyhow::Error::msg)?;
@@ -81,6 +86,7 @@ async fn connect(flags: &FlagSet, egress: &Egress) -> anyhow::Result<Store> {
         key_file: flags.string("etcd-keyfile"),
         overrides,
         dialer: egress.proxied(To::Etcd),
+        named: Rows::default().all().iter().map(named).collect(),
         lease_reuse: flags.integer("lease-reuse-duration-seconds").max(0),
     };
     anyhow::ensure!(!options.servers.is_empty(), "--etcd-servers must be specified");

@@ -90,12 +90,12 @@ impl Server {
     ) -> Self {
         let objects = metrics::gauge(
             "apiserver_storage_objects",
-            "Number of stored objects at the time of last check.",
+            "[STABLE] Number of stored objects at the time of last check.",
             &["resource"],
         );
         let objects_of = metrics::gauge(
             "apiserver_resource_objects",
-            "Number of stored objects at the time of last check split by kind.",
+            "[ALPHA] Number of stored objects at the time of last check split by kind.",
             &["group", "resource"],
         );
         Self {
@@ -518,6 +518,9 @@ impl Admitted<'_> {
                 Some(payload) => read_body(payload).await?,
                 None => Bytes::new(),
             };
+            if writes {
+                server.meters.body(info, body.len());
+            }
             let content_type = self.header("content-type").to_owned();
             if let Some(trail) = self.trail {
                 trail.request(&content_type, &body);

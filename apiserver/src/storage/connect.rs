@@ -38,6 +38,8 @@ pub struct Options {
     pub key_file: String,
     /// What is kept on other servers: paths as rows have them (`/registry/events`), and the servers.
     pub overrides: Vec<(String, Vec<String>)>,
+    /// Path, group and plural of what is stored, for the metrics.
+    pub named: Vec<(String, String, String)>,
     /// Opens the connections, where they do not go straight.
     pub dialer: Option<Dialer>,
 }
@@ -163,6 +165,7 @@ mod tests {
             key_file: String::new(),
             overrides: overrides.collect(),
             lease_reuse: 60,
+            named: Vec::new(),
             dialer: None,
         };
         let paths: Vec<_> = options.elsewhere().into_iter().map(|(_, paths)| paths).collect();

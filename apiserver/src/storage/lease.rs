@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use etcd_client::LeaseClient;
 use tokio::sync::Mutex;
 
+use super::meters::LEASED;
 use super::{Error, timed};
 
 /// Most keys on one lease.
@@ -50,6 +51,10 @@ impl Pool {
             return Ok(c.id);
         }
         let id = timed(self.client.clone().grant(ttl + reuse, None)).await?.id();
+        if let Some(full) = current.take() {
+            #[allow(clippy::cast_precision_loss)]
+            LEASED.observe(full.keys as f64);
+        }
         let until = Instant::now() + Duration::from_secs(reuse.unsigned_abs());
         *current = Some(Current { id, ttl, until, keys: 1 });
         Ok(id)

@@ -17,6 +17,7 @@ mod custom;
 mod egress;
 mod encryption;
 mod etcd_overrides;
+mod families;
 mod faults;
 mod flowcontrol;
 mod forms;

@@ -437,7 +437,6 @@ fn inherit(spec: &mut Spec, old: &Spec) {
             }
         }
     }
-    outgrow(spec, old);
     if needs_health_port(spec)
         && needs_health_port(old)
         && spec.get("healthCheckNodePort").map_or(0, number) == 0
@@ -448,7 +447,8 @@ fn inherit(spec: &mut Spec, old: &Spec) {
 }
 
 /// What only the old type has use for goes, unless the client changed it.
-fn outgrow(spec: &mut Spec, old: &Spec) {
+pub fn outgrow(new: &mut Value, old: &Value) {
+    let Some((spec, old)) = new["spec"].as_object_mut().zip(old["spec"].as_object()) else { return };
     fn balanced(spec: &Spec) -> bool {
         text(spec, "type") == "LoadBalancer"
     }
@@ -532,10 +532,11 @@ mod tests {
             ("ClusterIP", json!({"type": "ClusterIP", "internalTrafficPolicy": "Cluster"})),
             ("ExternalName", json!({"type": "ExternalName"})),
         ] {
-            let mut new = spec(balanced.clone());
-            new.insert("type".to_owned(), json!(kind));
-            outgrow(&mut new, &spec(balanced.clone()));
-            assert_eq!(new, spec(want), "{kind}");
+            let old = json!({"spec": balanced});
+            let mut new = old.clone();
+            new["spec"]["type"] = json!(kind);
+            outgrow(&mut new, &old);
+            assert_eq!(new["spec"], want, "{kind}");
         }
     }
 }
