@@ -458,7 +458,8 @@ pub fn outgrow(new: &mut Value, old: &Value) {
     fn routed(spec: &Spec) -> bool {
         text(spec, "type") != "ExternalName"
     }
-    let uses: [(&str, fn(&Spec) -> bool); 5] = [
+    type Uses = fn(&Spec) -> bool;
+    let uses: [(&str, Uses); 5] = [
         ("healthCheckNodePort", needs_health_port),
         ("allocateLoadBalancerNodePorts", balanced),
         ("loadBalancerClass", balanced),
