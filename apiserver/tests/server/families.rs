@@ -48,6 +48,15 @@ fn texts(list: &Value) -> BTreeSet<String> {
 async fn families_are_upstreams() {
     let Some((c, ns)) = crate::workspace("families").await else { return };
     let maps = format!("{ns}/configmaps");
+    let policy = json!({"metadata": {"name": "families"}, "spec": {"validations": [{"expression": "true"}],
+        "matchConstraints": {"resourceRules": [{"apiGroups": ["example.com"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["things"]}]}}});
+    c.post("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies", policy).await.ok();
+    c.post(
+        &format!("{ns}/pods"),
+        json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}),
+    )
+    .await
+    .ok();
     c.post(&maps, json!({"metadata": {"name": "a"}})).await.ok();
     c.get(&maps).await.ok();
     c.watch(&format!("{maps}?watch=1&timeoutSeconds=1"), 1).await;
@@ -81,10 +90,13 @@ async fn families_are_upstreams() {
         "apiserver_storage_events_received_total",
         "apiserver_tls_handshake_errors_total",
         "apiserver_watch_events_total",
+        "apiserver_cel_compilation_duration_seconds",
         "etcd_lease_object_counts",
         "etcd_request_duration_seconds",
         "etcd_requests_total",
+        "node_authorizer_graph_actions_duration_seconds",
         "registered_metrics_total",
+        "serviceaccount_valid_tokens_total",
         "watch_cache_capacity",
     ] {
         if !published.contains_key(name) {
