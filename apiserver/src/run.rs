@@ -20,14 +20,15 @@ use crate::connect::Connect;
 use crate::crd;
 use crate::egress::{Egress, To};
 use crate::negotiate::Media;
-use crate::registry::core::kubernetes_service::{Reconciler, Way};
+use crate::registry::core::kubernetes_service::{self, Reconciler, Way};
 use crate::registry::core::node_ports::PortRange;
 use crate::registry::core::service::Services;
 use crate::registry::core::{ip_allocator, system_namespaces};
 use crate::registry::{self, Rows, builtin};
-use crate::serve::health::{Health, Milestones, Results};
+use crate::serve::debug_socket;
+use crate::serve::health::{Health, Milestones, Patience, Results};
 use crate::serve::listen::{self, Addresses};
-use crate::serve::{Conduct, Server};
+use crate::serve::{Conduct, Ending, Server};
 use crate::storage::{self, Store, transform};
 use crate::verbs::InProcess;
 use crate::verbs::engine::{Engine, Policy};
@@ -64,7 +65,13 @@ fn encodings(flags: &FlagSet) -> anyhow::Result<usize> {
     Ok(megabytes.context("--watch-cache-encodings-mb must be between 0 and 1048576")? << 20)
 }
 
+/// What a resource is called in metrics, by where it is stored.
+fn named(row: &proto::resources::Row) -> (String, String, String) {
+    (row.etcd_prefix.to_string(), row.group.to_string(), row.plural.to_string())
+}
+
 async fn connect(flags: &FlagSet, egress: &Egress) -> anyhow::Result<Store> {
+    storage::check_backend(flags)?;
     let overrides = storage::overrides(&flags.list("etcd-servers-overrides")).map_err(anyhow::Error::msg)?;
     // As upstream, what is not compiled in is not looked for.
     let overrides = overrides
@@ -79,6 +86,8 @@ async fn connect(flags: &FlagSet, egress: &Egress) -> anyhow::Result<Store> {
         key_file: flags.string("etcd-keyfile"),
         overrides,
         dialer: egress.proxied(To::Etcd),
+        named: Rows::default().all().iter().map(named).collect(),
+        lease_reuse: flags.integer("lease-reuse-duration-seconds").max(0),
     };
     anyhow::ensure!(!options.servers.is_empty(), "--etcd-servers must be specified");
     let store = Store::connect(&options).await.context("connecting to etcd")?;
@@ -138,6 +147,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         wait_for(&store, &shutdown).await?;
     }
 
+    let media = Media { cbor: flags.enabled("CBORServingAndStorage"), stores_json: storage::stores_json(&flags)? };
     let choice = registry::chosen(&flags.map("runtime-config"), &flags.feature_gates()).map_err(anyhow::Error::msg)?;
     let rows = Rows::of(choice);
     let tasks = TaskGroup::new();
@@ -170,7 +180,9 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         policy: Policy {
             allow_privileged: flags.boolean("allow-privileged"),
             clear_nomination: flags.enabled("ClearingNominatedNodeNameAfterBinding"),
-            media: Media { cbor: flags.enabled("CBORServingAndStorage") },
+            media,
+            delete_workers: usize::try_from(flags.integer("delete-collection-workers")).unwrap_or(1).clamp(1, 64),
+            collects_garbage: flags.boolean("enable-garbage-collector"),
             shortest_watch: conduct.shortest_watch,
         },
         event_ttl: i64::try_from(flags.duration("event-ttl").as_secs()).unwrap_or(3600),
@@ -206,6 +218,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         api: api.clone(),
         address: addresses.advertise,
         port: addresses.port,
+        node_port: kubernetes_service::node_port(&flags, engine.services.ports).map_err(anyhow::Error::msg)?,
         way,
     });
     match access.gate().flow() {
@@ -249,19 +262,26 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         results: Results::default(),
         encryption,
         etcd_timeouts: (flags.duration("etcd-healthcheck-timeout"), flags.duration("etcd-readycheck-timeout")),
+        patience: Patience::from_flags(&flags),
     };
     let address = format!("{}:{}", addresses.advertise, addresses.port);
     let connect = Connect::new(&flags, api.clone(), egress)?;
     let audit = Audit::from_flags(&flags, &cx.egress, &tasks, &shutdown).await.map_err(anyhow::Error::msg)?;
-    let server = Server::new(engine.clone(), Some(access), audit, aggregator, connect, health, conduct, address);
+    let ending = Arc::new(Ending::from_flags(&flags));
+    let server =
+        Server::new(engine.clone(), Some(access), audit, aggregator, connect, health, conduct, ending.clone(), address);
     let names: Vec<String> =
         ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
             .map(str::to_owned)
             .into_iter()
             .chain(engine.services.ranges.iter().map(|r| ip_allocator::first(r).to_string()))
             .collect();
-    let running = server.running.clone();
     let (handle, serving) = listen::serve(listener, &flags, &addresses, &names, server, &closed)?;
+    let path = flags.string("debug-socket-path");
+    if !path.is_empty() {
+        let socket = debug_socket::serve(path.as_ref()).with_context(|| format!("debugging socket {path}"))?;
+        tasks.spawn("debug-socket", until(&closed, async move { drop(socket.await) }));
+    }
     flags.warn_unread();
     tracing::info!(address = %addresses.bind, port = addresses.port, "Serving securely");
     let mut serving = tokio::spawn(serving);
@@ -273,13 +293,15 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     milestones.stopping.store(true, Ordering::Release);
     reconciler.leave().await;
     tokio::time::sleep(flags.duration("shutdown-delay-duration")).await;
+    ending.begin();
+    if ending.sends_away() {
+        ending.served(DRAIN).await;
+    }
     closing.cancel();
     // No new connections; idle ones would keep the server waiting, so what counts is the requests.
     let stopping = tokio::spawn(handle.stop(true));
-    let until = tokio::time::Instant::now() + DRAIN;
-    while running.load(Ordering::Acquire) > 0 && tokio::time::Instant::now() < until {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    ending.served(DRAIN).await;
+    ending.watched().await;
     tasks.drain(DRAIN).await;
     stopping.abort();
     Ok(())

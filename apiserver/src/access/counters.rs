@@ -26,8 +26,35 @@ impl Outcome {
     }
 }
 
+/// Seconds requests spend in the steps of the chain.
+pub(super) struct Filters {
+    pub(super) authentication: Histogram,
+    pub(super) impersonation: Histogram,
+    pub(super) fairness: Histogram,
+    pub(super) authorization: Histogram,
+}
+
+impl Filters {
+    fn new() -> Self {
+        let all = metrics::histogram(
+            "apiserver_request_filter_duration_seconds",
+            "[ALPHA] Seconds a request spends in a step before it is answered, by step.",
+            &["filter"],
+            vec![0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 5.0, 10.0, 15.0, 30.0],
+        );
+        let of = |filter: &str| all.with_label_values(&[filter]);
+        Self {
+            authentication: of("authentication"),
+            impersonation: of("impersonation"),
+            fairness: of("priorityandfairness"),
+            authorization: of("authorization"),
+        }
+    }
+}
+
 /// See the module.
 pub(super) struct Counters {
+    pub(super) filters: Filters,
     known: Outcome,
     unknown: Outcome,
     broken: Outcome,
@@ -61,6 +88,7 @@ impl Counters {
             buckets(),
         );
         Self {
+            filters: Filters::new(),
             known: Outcome::new(&attempts, &took, "success"),
             unknown: Outcome::new(&attempts, &took, "failure"),
             broken: Outcome::new(&attempts, &took, "error"),

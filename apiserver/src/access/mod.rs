@@ -111,6 +111,7 @@ impl Access {
         let credentials = Credentials { headers: head.headers, certificates: head.certificates, path: &head.info.path };
         let outcome = self.authenticator.authenticate(&credentials).await;
         self.counters.authenticated(&outcome, started);
+        self.counters.filters.authentication.observe(started.elapsed().as_secs_f64());
         match outcome {
             Ok(Some(identity)) => Ok(identity.user),
             Ok(None) => Err(deny::unauthorized()),
@@ -124,6 +125,9 @@ impl Access {
     /// Takes a request of a known user through the rest of the chain: `400`, `429` or `403` when it does not get
     /// through.
     pub async fn admit(&self, head: &Head<'_>, user: UserInfo, notes: &mut Notes) -> Result<Pass, Refusal> {
+        let filters = &self.counters.filters;
+        let mut begun = Instant::now();
+        let mut step = || std::mem::replace(&mut begun, Instant::now()).elapsed().as_secs_f64();
         let user = match impersonation::requested(head.headers)? {
             None => user,
             Some(wish) => {
@@ -136,6 +140,7 @@ impl Access {
                 other
             }
         };
+        filters.impersonation.observe(step());
         let permit = match self.gate.enter(head, &user).await {
             Ok(permit) => permit,
             Err(full) => {
@@ -143,11 +148,13 @@ impl Access {
                 return Err(Refusal::Throttled(Box::new(full.status)));
             }
         };
+        filters.fairness.observe(step());
         notes.classified = permit.as_ref().and_then(Permit::classified);
         let question = attributes(head, &user);
         let started = Instant::now();
         let verdict = self.authorization.verdict(&question).await;
         self.counters.authorized(&verdict, started);
+        filters.authorization.observe(step());
         let mut note = |key: &str, text: &str| notes.annotations.insert(key.to_owned(), text.to_owned());
         if verdict.is_allowed() {
             note(DECISION, "allow");

@@ -22,7 +22,7 @@ pub(super) fn step(kind: &str, operation: Operation, since: Instant, rejected: b
     let seconds = SECONDS.get_or_init(|| {
         metrics::histogram(
             "apiserver_admission_step_admission_duration_seconds",
-            "Admission sub-step latency histogram in seconds, broken out for each operation and API resource and step type (validate or admit).",
+            "[STABLE] Admission sub-step latency histogram in seconds, broken out for each operation and API resource and step type (validate or admit).",
             &["type", "operation", "rejected"],
             BUCKETS.to_vec(),
         )
@@ -36,7 +36,7 @@ pub(super) fn plugin(name: &str, kind: &str, operation: Operation, since: Instan
     let seconds = SECONDS.get_or_init(|| {
         metrics::histogram(
             "apiserver_admission_controller_admission_duration_seconds",
-            "Admission controller latency histogram in seconds, identified by name and broken out for each operation and API resource and type (validate or admit).",
+            "[STABLE] Admission controller latency histogram in seconds, identified by name and broken out for each operation and API resource and type (validate or admit).",
             &["name", "type", "operation", "rejected"],
             BUCKETS.to_vec(),
         )
@@ -48,7 +48,7 @@ pub(super) fn plugin(name: &str, kind: &str, operation: Operation, since: Instan
 pub(super) fn webhook(name: &str, kind: &str, operation: Operation, since: Instant, rejected: bool, code: u16) {
     metrics::histogram(
         "apiserver_admission_webhook_admission_duration_seconds",
-        "Admission webhook latency histogram in seconds, identified by name and broken out for each operation and API resource and type (validate or admit).",
+        "[STABLE] Admission webhook latency histogram in seconds, identified by name and broken out for each operation and API resource and type (validate or admit).",
         &["name", "type", "operation", "rejected"],
         WEBHOOK_BUCKETS.to_vec(),
     )
@@ -57,7 +57,7 @@ pub(super) fn webhook(name: &str, kind: &str, operation: Operation, since: Insta
     let code = code.min(HIGHEST_CODE).to_string();
     metrics::counter(
         "apiserver_admission_webhook_request_total",
-        "Admission webhook request total, identified by name and broken out for each admission type (validating or mutating) and operation. Additional labels specify whether the request was rejected or not and an HTTP status code. Codes greater than 600 are truncated to 600, to keep the metrics cardinality bounded.",
+        "[ALPHA] Admission webhook request total, identified by name and broken out for each admission type (validating or mutating) and operation. Additional labels specify whether the request was rejected or not and an HTTP status code. Codes greater than 600 are truncated to 600, to keep the metrics cardinality bounded.",
         &["name", "type", "operation", "code", "rejected"],
     )
     .with_label_values(&[name, kind, operation.as_str(), &code, word(rejected)])
@@ -69,7 +69,7 @@ pub(super) fn rejection(name: &str, kind: &str, operation: Operation, why: &str,
     let code = code.min(HIGHEST_CODE).to_string();
     metrics::counter(
         "apiserver_admission_webhook_rejection_count",
-        "Admission webhook rejection count, identified by name and broken out for each admission type (validating or admit) and operation. Additional labels specify an error type (calling_webhook_error or apiserver_internal_error if an error occurred; no_error otherwise) and optionally a non-zero rejection code if the webhook rejects the request with an HTTP status code (honored by the apiserver when the code is greater or equal to 400). Codes greater than 600 are truncated to 600, to keep the metrics cardinality bounded.",
+        "[ALPHA] Admission webhook rejection count, identified by name and broken out for each admission type (validating or admit) and operation. Additional labels specify an error type (calling_webhook_error or apiserver_internal_error if an error occurred; no_error otherwise) and optionally a non-zero rejection code if the webhook rejects the request with an HTTP status code (honored by the apiserver when the code is greater or equal to 400). Codes greater than 600 are truncated to 600, to keep the metrics cardinality bounded.",
         &["name", "type", "operation", "error_type", "rejection_code"],
     )
     .with_label_values(&[name, kind, operation.as_str(), why, &code])
@@ -80,7 +80,7 @@ pub(super) fn rejection(name: &str, kind: &str, operation: Operation, why: &str,
 pub(super) fn fail_open(name: &str, kind: &str) {
     metrics::counter(
         "apiserver_admission_webhook_fail_open_count",
-        "Admission webhook fail open count, identified by name and broken out for each admission type (validating or mutating).",
+        "[ALPHA] Admission webhook fail open count, identified by name and broken out for each admission type (validating or mutating).",
         &["name", "type"],
     )
     .with_label_values(&[name, kind])

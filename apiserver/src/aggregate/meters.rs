@@ -16,27 +16,27 @@ impl Meters {
         let meters = Self {
             unavailable: metrics::gauge(
                 "aggregator_unavailable_apiservice",
-                "Gauge of APIServices which are marked as unavailable broken down by APIService name.",
+                "[ALPHA] Gauge of APIServices which are marked as unavailable broken down by APIService name.",
                 &["name"],
             ),
             unavailable_total: metrics::counter(
                 "aggregator_unavailable_apiservice_total",
-                "Counter of APIServices which are marked as unavailable broken down by APIService name and reason.",
+                "[ALPHA] Counter of APIServices which are marked as unavailable broken down by APIService name and reason.",
                 &["name", "reason"],
             ),
             aggregations: metrics::counter(
                 "aggregator_discovery_aggregation_count_total",
-                "Counter of number of times discovery was aggregated",
+                "[ALPHA] Counter of number of times discovery was aggregated",
                 &[],
             ),
             regenerated: metrics::counter(
                 "aggregator_openapi_v2_regeneration_count",
-                "Counter of OpenAPI v2 spec regeneration count broken down by causing APIService name and reason.",
+                "[ALPHA] Counter of OpenAPI v2 spec regeneration count broken down by causing APIService name and reason.",
                 &["apiservice", "reason"],
             ),
             regeneration: metrics::gauge(
                 "aggregator_openapi_v2_regeneration_duration",
-                "Gauge of OpenAPI v2 spec regeneration duration in seconds.",
+                "[ALPHA] Gauge of OpenAPI v2 spec regeneration duration in seconds.",
                 &["reason"],
             ),
         };

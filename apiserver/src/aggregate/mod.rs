@@ -95,6 +95,8 @@ pub struct Aggregator {
     pair: Option<Arc<ReloadingKey>>,
     /// Services are called at an endpoint and not at their cluster IP.
     direct: bool,
+    /// `--aggregator-reject-forwarding-redirect`
+    keeps_redirects: bool,
     headers: identity::Headers,
     directory: ArcSwap<Directory>,
     schemas: openapi::Kept,
@@ -115,6 +117,7 @@ impl Aggregator {
             api: cx.api.clone(),
             pair: pair(&cx.flags)?,
             direct: cx.flags.boolean("enable-aggregator-routing"),
+            keeps_redirects: cx.flags.boolean("aggregator-reject-forwarding-redirect"),
             headers: identity::Headers::from_flags(&cx.flags),
             directory: ArcSwap::default(),
             schemas: openapi::Kept::default(),

@@ -57,6 +57,10 @@ impl Aggregator {
             head = head.header(name.as_str(), value.as_bytes());
         }
         let sent = backend.send(head, has_body(request).then_some(payload), &address).await.map_err(failed)?;
+        if self.keeps_redirects && redirects(&sent) {
+            const REFUSED: &str = "the backend attempted to redirect this request, which is not permitted";
+            return Ok(HttpResponse::BadGateway().body(REFUSED));
+        }
         Ok(passed_on(sent, audit_id))
     }
 
@@ -94,15 +98,16 @@ fn has_body(request: &HttpRequest) -> bool {
     }
 }
 
-/// The answer for our client. Redirects are not followed, and not passed on: they would lead the client's credentials
-/// elsewhere.
+/// Whether an answer sends the client elsewhere, and its credentials with it. Nobody here follows it.
+fn redirects(sent: &Sent) -> bool {
+    let code = sent.answer.status().as_u16();
+    (300..400).contains(&code) && sent.answer.headers().contains_key(LOCATION.as_str())
+}
+
+/// The answer for our client.
 fn passed_on(sent: Sent, audit_id: &str) -> HttpResponse {
     let Sent { answer, mut rest } = sent;
     let code = answer.status().as_u16();
-    if (300..400).contains(&code) && answer.headers().contains_key(LOCATION.as_str()) {
-        const REFUSED: &str = "the backend attempted to redirect this request, which is not permitted";
-        return HttpResponse::BadGateway().body(REFUSED);
-    }
     let mut response = HttpResponse::build(StatusCode::from_u16(code).unwrap_or(StatusCode::BAD_GATEWAY));
     for (name, value) in answer.headers() {
         if HOP_BY_HOP.contains(&name.as_str()) || name == "audit-id" || name == "content-length" {

@@ -70,6 +70,16 @@ impl Audit {
         tasks: &TaskGroup,
         shutdown: &Shutdown,
     ) -> Result<Option<Arc<Self>>, String> {
+        let (events, rejected) = (
+            single(
+                "apiserver_audit_event_total",
+                "[ALPHA] Counter of audit events generated and sent to the audit backend.",
+            ),
+            single(
+                "apiserver_audit_requests_rejected_total",
+                "[ALPHA] Counter of apiserver requests rejected due to an error in audit logging backend.",
+            ),
+        );
         let path = flags.string("audit-policy-file");
         let sinks = sink::from_flags(flags, egress, tasks, shutdown).await?;
         if path.is_empty() {
@@ -86,19 +96,13 @@ impl Audit {
             policy,
             sinks,
             tasks: tasks.clone(),
-            events: single(
-                "apiserver_audit_event_total",
-                "[ALPHA] Counter of audit events generated and sent to the audit backend.",
-            ),
+            events,
             levels: metrics::counter(
                 "apiserver_audit_level_total",
                 "[ALPHA] Counter of policy levels for audit events (1 per request).",
                 &["level"],
             ),
-            rejected: single(
-                "apiserver_audit_requests_rejected_total",
-                "[ALPHA] Counter of apiserver requests rejected due to an error in audit logging backend.",
-            ),
+            rejected,
         };
         Ok(Some(Arc::new(audit)))
     }

@@ -4,12 +4,15 @@ use prometheus::{CounterVec, GaugeVec};
 use shared::metrics;
 
 use super::Hub;
+use super::state::RING;
 
 /// See the module.
 pub struct Meters {
     received: CounterVec,
     dispatched: CounterVec,
     initialized: CounterVec,
+    stored: CounterVec,
+    capacity: GaugeVec,
     revision: GaugeVec,
 }
 
@@ -19,22 +22,32 @@ impl Default for Meters {
         Self {
             received: metrics::counter(
                 "apiserver_watch_cache_events_received_total",
-                "Counter of events received in watch cache broken by resource type.",
+                "[ALPHA] Counter of events received in watch cache broken by resource type.",
                 &LABELS,
             ),
             dispatched: metrics::counter(
                 "apiserver_watch_cache_events_dispatched_total",
-                "Counter of events dispatched in watch cache broken by resource type.",
+                "[ALPHA] Counter of events dispatched in watch cache broken by resource type.",
                 &LABELS,
             ),
             initialized: metrics::counter(
                 "apiserver_watch_cache_initializations_total",
-                "Counter of watch cache initializations broken by resource type.",
+                "[ALPHA] Counter of watch cache initializations broken by resource type.",
+                &LABELS,
+            ),
+            stored: metrics::counter(
+                "apiserver_storage_events_received_total",
+                "[ALPHA] Events that came from etcd, by resource.",
+                &LABELS,
+            ),
+            capacity: metrics::gauge(
+                "watch_cache_capacity",
+                "[ALPHA] Changes a watch cache may hold, by resource.",
                 &LABELS,
             ),
             revision: metrics::gauge(
                 "apiserver_watch_cache_resource_version",
-                "Current resource version of watch cache broken by resource type.",
+                "[ALPHA] Current resource version of watch cache broken by resource type.",
                 &LABELS,
             ),
         }
@@ -50,6 +63,7 @@ impl Meters {
             let counted = [
                 (&self.received, tally.received),
                 (&self.dispatched, tally.received),
+                (&self.stored, tally.received),
                 (&self.initialized, tally.initialized),
             ];
             for (counter, value) in counted {
@@ -60,6 +74,7 @@ impl Meters {
                 }
                 counter.inc_by(value as f64 - counter.get());
             }
+            self.capacity.with_label_values(&labels).set(RING as f64);
             self.revision.with_label_values(&labels).set(tally.revision as f64);
         }
     }

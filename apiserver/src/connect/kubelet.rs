@@ -28,6 +28,8 @@ impl Kubelets {
             flags.string("kubelet-client-certificate"),
             flags.string("kubelet-client-key"),
         );
+        // Without effect upstream, too.
+        let _ = (flags.duration("kubelet-timeout"), flags.integer("kubelet-read-only-port"));
         let pair = match (certificate.as_str(), key.as_str()) {
             ("", _) | (_, "") => None,
             (certificate, key) => Some(Arc::new(ReloadingKey::from_files(certificate, key)?)),

@@ -82,17 +82,17 @@ impl Meters {
         Self {
             started: metrics::counter(
                 "apiserver_egress_dialer_dial_start_total",
-                "Dial starts, labeled by the protocol (http-connect or grpc) and transport (tcp or uds).",
+                "[ALPHA] Dial starts, labeled by the protocol (http-connect or grpc) and transport (tcp or uds).",
                 &["protocol", "transport"],
             ),
             failed: metrics::counter(
                 "apiserver_egress_dialer_dial_failure_count",
-                "Dial failure count, labeled by the protocol (http-connect or grpc), transport (tcp or uds), and stage (connect or proxy). The stage indicates at which stage the dial failed",
+                "[ALPHA] Dial failure count, labeled by the protocol (http-connect or grpc), transport (tcp or uds), and stage (connect or proxy). The stage indicates at which stage the dial failed",
                 &["protocol", "stage", "transport"],
             ),
             took: metrics::histogram(
                 "apiserver_egress_dialer_dial_duration_seconds",
-                "Dial latency histogram in seconds, labeled by the protocol (http-connect or grpc), transport (tcp or uds)",
+                "[ALPHA] Dial latency histogram in seconds, labeled by the protocol (http-connect or grpc), transport (tcp or uds)",
                 &["protocol", "transport"],
                 vec![0.005, 0.025, 0.1, 0.5, 2.5, 12.5],
             ),

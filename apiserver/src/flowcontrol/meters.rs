@@ -35,54 +35,54 @@ impl Meters {
         };
         let waited = metrics::histogram(
             "apiserver_flowcontrol_request_wait_duration_seconds",
-            "Length of time a request spent waiting in its queue",
+            "[BETA] Length of time a request spent waiting in its queue",
             &["priority_level", "flow_schema", "execute"],
             SECONDS.to_vec(),
         );
         let executed = metrics::histogram(
             "apiserver_flowcontrol_request_execution_seconds",
-            "Duration of initial stage (for a WATCH) or any (for a non-WATCH) stage of request execution in the API Priority and Fairness subsystem",
+            "[ALPHA] Duration of initial stage (for a WATCH) or any (for a non-WATCH) stage of request execution in the API Priority and Fairness subsystem",
             &["priority_level", "flow_schema", "type"],
             SECONDS.to_vec(),
         );
         Arc::new(Self {
             waiting: gauge(
                 "apiserver_flowcontrol_current_inqueue_requests",
-                "Number of requests currently pending in queues of the API Priority and Fairness subsystem",
+                "[BETA] Number of requests currently pending in queues of the API Priority and Fairness subsystem",
             ),
             waiting_seats: gauge(
                 "apiserver_flowcontrol_current_inqueue_seats",
-                "Number of seats currently pending in queues of the API Priority and Fairness subsystem",
+                "[ALPHA] Number of seats currently pending in queues of the API Priority and Fairness subsystem",
             ),
             executing: gauge(
                 "apiserver_flowcontrol_current_executing_requests",
-                "Number of requests in initial (for a WATCH) or any (for a non-WATCH) execution stage in the API Priority and Fairness subsystem",
+                "[BETA] Number of requests in initial (for a WATCH) or any (for a non-WATCH) execution stage in the API Priority and Fairness subsystem",
             ),
             executing_seats: gauge(
                 "apiserver_flowcontrol_current_executing_seats",
-                "Concurrency (number of seats) occupied by the currently executing (initial stage for a WATCH, any stage otherwise) requests in the API Priority and Fairness subsystem",
+                "[BETA] Concurrency (number of seats) occupied by the currently executing (initial stage for a WATCH, any stage otherwise) requests in the API Priority and Fairness subsystem",
             ),
             dispatched: counter(
                 "apiserver_flowcontrol_dispatched_requests_total",
-                "Number of requests executed by API Priority and Fairness subsystem",
+                "[BETA] Number of requests executed by API Priority and Fairness subsystem",
             ),
             crowded: counter(
                 "apiserver_flowcontrol_request_dispatch_no_accommodation_total",
-                "Number of times a dispatch attempt resulted in a non accommodation due to lack of available seats",
+                "[ALPHA] Number of times a dispatch attempt resulted in a non accommodation due to lack of available seats",
             ),
             queue_length: histogram(
                 "apiserver_flowcontrol_request_queue_length_after_enqueue",
-                "Length of queue in the API Priority and Fairness subsystem, as seen by each request after it is enqueued",
+                "[ALPHA] Length of queue in the API Priority and Fairness subsystem, as seen by each request after it is enqueued",
                 &[0.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0],
             ),
             seats: histogram(
                 "apiserver_flowcontrol_work_estimated_seats",
-                "Number of estimated seats (maximum of initial and final seats) associated with requests in API Priority and Fairness",
+                "[ALPHA] Number of estimated seats (maximum of initial and final seats) associated with requests in API Priority and Fairness",
                 &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 100.0],
             ),
             watchers: histogram(
                 "apiserver_flowcontrol_watch_count_samples",
-                "count of watchers for mutating requests in API Priority and Fairness",
+                "[ALPHA] count of watchers for mutating requests in API Priority and Fairness",
                 &[0.0, 1.0, 10.0, 100.0, 1000.0, 10000.0],
             ),
             waited: ["false", "true"].map(|x| waited.with_label_values(&[level, schema, x])),
@@ -106,7 +106,7 @@ impl Meters {
         let [level, schema] = &self.labels;
         metrics::counter(
             "apiserver_flowcontrol_rejected_requests_total",
-            "Number of requests rejected by API Priority and Fairness subsystem",
+            "[BETA] Number of requests rejected by API Priority and Fairness subsystem",
             &["priority_level", "flow_schema", "reason"],
         )
         .with_label_values(&[level, schema, why])
@@ -122,7 +122,8 @@ pub(super) fn level(name: &str, values: &[(&'static str, &'static str, f64)]) {
 }
 
 fn gauge_of(metric: &str, help: &str) -> GaugeVec {
-    metrics::gauge(&format!("apiserver_flowcontrol_{metric}"), help, &["priority_level"])
+    let stage = if metric == "nominal_limit_seats" { "BETA" } else { "ALPHA" };
+    metrics::gauge(&format!("apiserver_flowcontrol_{metric}"), &format!("[{stage}] {help}"), &["priority_level"])
 }
 
 /// Lowest and highest virtual start over the queues of a level, with or without what runs already.
@@ -130,10 +131,13 @@ pub(super) fn bounds(name: &str, discounted: bool, low: f64, high: f64) {
     let (metric, help) = if discounted {
         (
             "apiserver_flowcontrol_next_discounted_s_bounds",
-            "min and max, over queues, of S(oldest waiting request in queue) - estimated work in progress",
+            "[ALPHA] min and max, over queues, of S(oldest waiting request in queue) - estimated work in progress",
         )
     } else {
-        ("apiserver_flowcontrol_next_s_bounds", "min and max, over queues, of S(oldest waiting request in queue)")
+        (
+            "apiserver_flowcontrol_next_s_bounds",
+            "[ALPHA] min and max, over queues, of S(oldest waiting request in queue)",
+        )
     };
     let gauge = metrics::gauge(metric, help, &["priority_level", "bound"]);
     gauge.with_label_values(&[name, "min"]).set(low);
@@ -144,7 +148,7 @@ pub(super) fn bounds(name: &str, discounted: bool, low: f64, high: f64) {
 pub(super) fn fair_fraction(value: f64) {
     let gauge = metrics::gauge(
         "apiserver_flowcontrol_seat_fair_frac",
-        "Fair fraction of server's concurrency to allocate to each priority level that can use it",
+        "[ALPHA] Fair fraction of server's concurrency to allocate to each priority level that can use it",
         &[],
     );
     gauge.with_label_values(&[] as &[&str]).set(value);

@@ -5,6 +5,8 @@
 pub struct Media {
     /// CBOR is spoken, and custom resources are stored in it.
     pub cbor: bool,
+    /// `--storage-media-type=application/json`: built-in objects are stored as JSON, too.
+    pub stores_json: bool,
 }
 
 impl Media {
@@ -229,7 +231,11 @@ mod tests {
         ] {
             assert_eq!(parse(Media::default(), Some(header), false), want, "{header}");
         }
-        let cbor = parse(Media { cbor: true }, Some("application/cbor;q=0.9,application/json;q=0.5"), true);
+        let cbor = parse(
+            Media { cbor: true, ..Media::default() },
+            Some("application/cbor;q=0.9,application/json;q=0.5"),
+            true,
+        );
         assert_eq!(cbor, ok(Format::Cbor, Shape::Object));
     }
 }

@@ -25,6 +25,10 @@ pub struct Conduct {
     goaway: f64,
     /// `--profiling`, where it is given: what is for profilers is not shown to others.
     pub profiles: bool,
+    /// `--enable-logs-handler`: `/logs/` is served.
+    pub logs: bool,
+    /// `--etcd-count-metric-poll-period` is not 0: `/metrics` says how many objects there are.
+    pub counts: bool,
     /// The page of flags, behind `ComponentFlagz`.
     pub flagz: Option<String>,
     /// `ComponentStatusz`
@@ -109,6 +113,8 @@ impl Conduct {
             shortest_watch: u64::try_from(shortest_watch).unwrap_or(0),
             goaway: chance,
             profiles: flags.is_set("profiling") && flags.boolean("profiling"),
+            logs: flags.boolean("enable-logs-handler"),
+            counts: !flags.duration("etcd-count-metric-poll-period").is_zero(),
             flagz: flags.enabled("ComponentFlagz").then(|| shared::serve::flagz(flags)),
             statusz: flags.enabled("ComponentStatusz"),
         })

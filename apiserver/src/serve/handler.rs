@@ -2,7 +2,6 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -21,6 +20,7 @@ use shared::status::Status;
 use super::aggregated::Aggregated;
 use super::answer::{self, Shape};
 use super::conduct::Conduct;
+use super::ending::Ending;
 use super::health::Health;
 use super::info::request_info;
 use super::meters::{Meters, Sending};
@@ -39,6 +39,9 @@ use crate::verbs::{self, Body, Reply, Request};
 
 /// Largest request body.
 pub const MAX_BODY: usize = 3 << 20;
+
+/// Where the log's verbosity is changed.
+const VERBOSITY: &str = "/debug/flags/v";
 
 /// Certificates of a connection's client.
 #[derive(Clone, Default)]
@@ -66,8 +69,8 @@ pub struct Server {
     pub conduct: Conduct,
     /// `host:port` that discovery names.
     pub address: String,
-    /// Requests that are being answered, streams not counted.
-    pub running: Arc<AtomicUsize>,
+    /// How it goes down.
+    pub ending: Arc<Ending>,
     meters: Meters,
     objects: GaugeVec,
     objects_of: GaugeVec,
@@ -85,16 +88,17 @@ impl Server {
         connect: Connect,
         health: Health,
         conduct: Conduct,
+        ending: Arc<Ending>,
         address: String,
     ) -> Self {
         let objects = metrics::gauge(
             "apiserver_storage_objects",
-            "Number of stored objects at the time of last check.",
+            "[STABLE] Number of stored objects at the time of last check.",
             &["resource"],
         );
         let objects_of = metrics::gauge(
             "apiserver_resource_objects",
-            "Number of stored objects at the time of last check split by kind.",
+            "[ALPHA] Number of stored objects at the time of last check split by kind.",
             &["group", "resource"],
         );
         Self {
@@ -108,7 +112,7 @@ impl Server {
             health,
             conduct,
             address,
-            running: Arc::default(),
+            ending,
             meters: Meters::default(),
             objects,
             objects_of,
@@ -120,7 +124,8 @@ impl Server {
     pub(super) fn metrics(&self) -> String {
         self.objects.reset();
         self.objects_of.reset();
-        for (resource, count) in self.engine.hub.counts() {
+        let counts = if self.conduct.counts { self.engine.hub.counts() } else { Vec::new() };
+        for (resource, count) in counts {
             #[allow(clippy::cast_precision_loss)]
             let count = count as f64;
             let (plural, group) = resource.split_once('.').unwrap_or((&resource, ""));
@@ -142,22 +147,6 @@ impl Server {
 
     fn count(&self, asked: &Asked<'_>, dry_run: bool, code: u16) {
         self.meters.count(asked.info, asked.content_type(), dry_run, code, asked.since);
-    }
-}
-
-/// Counts a request while it is answered.
-struct Running<'a>(&'a AtomicUsize);
-
-impl<'a> Running<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::AcqRel);
-        Self(count)
-    }
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -224,7 +213,7 @@ fn held(mut reply: Reply, permit: Option<Permit>, watching: Option<Watching>, mu
 /// The handler of all paths.
 pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web::Data<Server>) -> HttpResponse {
     let since = Instant::now();
-    let _running = Running::new(&server.running);
+    let _running = server.ending.request();
     let header = |name: &str| req.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or("");
     let query = Query::parse(req.query_string());
     let path = decoded(req.uri().path());
@@ -240,6 +229,10 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
     let origin = Some(header("origin")).filter(|origin| server.conduct.may_read(origin));
     if origin.is_some() && req.method() == Method::OPTIONS {
         let mut response = HttpResponse::NoContent().finish();
+        server.conduct.dress(&mut response, req.version(), origin);
+        return response;
+    }
+    if let Some(mut response) = server.ending.refusal(&info, header("user-agent"), &shape) {
         server.conduct.dress(&mut response, req.version(), origin);
         return response;
     }
@@ -449,6 +442,12 @@ impl Admitted<'_> {
         {
             return self.elsewhere(payload, &remote).await;
         }
+        if info.path == VERBOSITY && req.method() == Method::PUT && self.server.conduct.profiles {
+            return match read_body(payload).await {
+                Ok(level) => shared::serve::set_verbosity(String::from_utf8_lossy(&level).into_owned()).await,
+                Err(status) => self.failed(&status, false),
+            };
+        }
         if !info.is_resource {
             return paths::serve(self.server, info, req.method().as_str(), query, self.shape).await;
         }
@@ -523,6 +522,9 @@ impl Admitted<'_> {
                 Some(payload) => read_body(payload).await?,
                 None => Bytes::new(),
             };
+            if writes {
+                server.meters.body(info, body.len());
+            }
             let content_type = self.header("content-type").to_owned();
             if let Some(trail) = self.trail {
                 trail.request(&content_type, &body);
@@ -557,7 +559,7 @@ impl Admitted<'_> {
             trail.response(&reply.content_type, body);
         }
         let watching = server.access.as_ref().and_then(|a| a.gate().watching(info));
-        let sending = server.meters.sending(info);
+        let sending = server.meters.sending(info, &server.ending);
         let reply = held(reply, self.pass.take().and_then(|p| p.permit), watching, sending);
         match payload {
             Some(payload) if messages => {

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use shared::flags::FlagSet;
 
 use crate::bootstrap::Progress;
 use crate::storage::Store;
@@ -87,6 +88,9 @@ const HOOKS: [&str; 29] = [
     "apiservice-openapiv3-controller",
 ];
 
+/// The check of the caches, behind its feature gate.
+const STORAGE_READINESS: &str = "poststarthook/storage-readiness";
+
 /// The checks.
 pub struct Health {
     /// etcd.
@@ -101,6 +105,36 @@ pub struct Health {
     pub encryption: Option<Loaded>,
     /// How long etcd may take to answer the checks `etcd` and `etcd-readiness`.
     pub etcd_timeouts: (Duration, Duration),
+    /// What is not yet held against a server that starts.
+    pub patience: Patience,
+}
+
+/// How long a server may take to start.
+#[derive(Debug)]
+pub struct Patience {
+    started: Instant,
+    /// `--livez-grace-period`: until then, what has yet to be done at start does not count against being alive.
+    alive: Duration,
+    /// `--storage-initialization-timeout`: until then caches are waited for, where the feature gate says so.
+    caches: Option<Duration>,
+}
+
+impl Patience {
+    /// From the flags; time runs from now on.
+    pub fn from_flags(flags: &FlagSet) -> Self {
+        let timeout = flags.duration("storage-initialization-timeout");
+        Self {
+            started: Instant::now(),
+            alive: flags.duration("livez-grace-period"),
+            caches: flags.enabled("WatchCacheInitializationPostStartHook").then_some(timeout),
+        }
+    }
+
+    /// Whether a check of what is done at start does not count yet.
+    fn spares(&self, check: &str, endpoint: Endpoint) -> bool {
+        let at_start = check.starts_with("poststarthook/") || check == "autoregister-completion";
+        endpoint == Endpoint::Livez && at_start && self.started.elapsed() <= self.alive
+    }
 }
 
 /// How often each check of each endpoint passed and failed, and how it went last.
@@ -160,6 +194,7 @@ impl Health {
         let bootstrap = self.bootstrap.hooks();
         let rbac = "poststarthook/rbac/bootstrap-roles";
         names.extend(HOOKS.iter().map(|h| hook_name(h)).filter(|n| n != rbac || bootstrap.contains(&rbac)));
+        names.extend(self.patience.caches.map(|_| STORAGE_READINESS.to_owned()));
         if endpoint == Endpoint::Readyz {
             names.push("shutdown".to_owned());
         }
@@ -172,7 +207,8 @@ impl Health {
     }
 
     async fn check(&self, name: &str, endpoint: Endpoint) -> Result<(), String> {
-        let outcome = self.ask(name).await;
+        let spared = self.patience.spares(name, endpoint);
+        let outcome = if spared { Ok(()) } else { self.ask(name).await };
         self.results.note(name, endpoint, outcome.is_ok());
         outcome
     }
@@ -189,6 +225,10 @@ impl Health {
                 }
             }
             "informer-sync" => done(&m.synced),
+            STORAGE_READINESS if self.patience.caches.is_some_and(|limit| self.patience.started.elapsed() > limit) => {
+                Ok(())
+            }
+            STORAGE_READINESS => done(&m.synced),
             kms if kms.starts_with("kms-provider") => self.encryption.as_ref().map_or(Ok(()), |e| e.check(kms)),
             "shutdown" if m.stopping.load(Ordering::Acquire) => Err("process is shutting down".to_owned()),
             "poststarthook/start-system-namespaces-controller" => done(&m.namespaces),
@@ -240,5 +280,25 @@ impl Health {
             200,
             if query.get("verbose").is_some() { format!("{text}{path} check passed\n") } else { "ok".to_owned() },
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_yet_to_be_done_at_start() {
+        let hook = "poststarthook/start-system-namespaces-controller";
+        for (flags, check, endpoint, want) in [
+            (&[][..], hook, Endpoint::Livez, false),
+            (&["--livez-grace-period=1h"], hook, Endpoint::Livez, true),
+            (&["--livez-grace-period=1h"], "autoregister-completion", Endpoint::Livez, true),
+            (&["--livez-grace-period=1h"], hook, Endpoint::Readyz, false),
+            (&["--livez-grace-period=1h"], "etcd", Endpoint::Livez, false),
+        ] {
+            let patience = Patience::from_flags(&FlagSet::of("kube-apiserver", flags).expect("flags"));
+            assert_eq!(patience.spares(check, endpoint), want, "{flags:?} {check}");
+        }
     }
 }

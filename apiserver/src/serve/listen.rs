@@ -11,13 +11,15 @@ use shared::cert::{self, CertError, OptionError, ReloadingKey, SniKeys, TlsOptio
 use shared::flags::FlagSet;
 use shared::run::Shutdown;
 use shared::upgrade::{self, Listening};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::server::TlsStream;
 
 use super::handler::{Peer, Server, handle};
 
 /// Streams of an HTTP/2 connection unless `--http2-max-streams-per-connection` says otherwise.
 const STREAMS: u32 = 100;
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 4096;
 /// Threads that serve connections.
 const WORKERS: usize = 2;
 
@@ -52,6 +54,8 @@ pub struct Addresses {
     pub port: u16,
     /// `--advertise-address`, or what can be found out.
     pub advertise: IpAddr,
+    /// `--permit-port-sharing`: other processes may listen there, too.
+    pub shared: bool,
 }
 
 impl Addresses {
@@ -63,7 +67,9 @@ impl Addresses {
         // A loopback address is of no use to others.
         let bound = (!bind.is_unspecified() && !bind.is_loopback()).then_some(bind);
         let advertise = advertise.or(bound).or_else(outgoing).unwrap_or(IpAddr::from([127, 0, 0, 1]));
-        Self { bind, port, advertise }
+        // What `--permit-address-sharing` asks for is so for every socket that listens.
+        flags.boolean("permit-address-sharing");
+        Self { bind, port, advertise, shared: flags.boolean("permit-port-sharing") }
     }
 }
 
@@ -111,9 +117,16 @@ fn write_key(path: &Path, key: &str) -> std::io::Result<()> {
 
 /// Opens the port; connections wait until [`serve`].
 pub fn bind(addresses: &Addresses) -> Result<TcpListener, Error> {
-    let any = if addresses.bind == IpAddr::from([0, 0, 0, 0]) { IpAddr::from([0, 0, 0, 0]) } else { addresses.bind };
-    let address = SocketAddr::new(any, addresses.port);
-    TcpListener::bind(address).map_err(|source| Error::Bind { address, source })
+    let address = SocketAddr::new(addresses.bind, addresses.port);
+    listener(address, addresses.shared).map_err(|source| Error::Bind { address, source })
+}
+
+fn listener(address: SocketAddr, shared: bool) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.set_reuseport(shared)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)?.into_std()
 }
 
 fn remember_peer(connection: &TlsStream<TcpStream>, data: &mut Extensions) {

@@ -8,6 +8,7 @@ use std::time::Instant;
 use prometheus::{CounterVec, Gauge, GaugeVec, Histogram, HistogramVec};
 use shared::metrics;
 
+use super::ending::{Counted, Ending};
 use crate::api::RequestInfo;
 
 /// Where requests are measured.
@@ -20,6 +21,7 @@ pub(super) struct Meters {
     long_running: GaugeVec,
     terminated: CounterVec,
     in_flight: GaugeVec,
+    bodies: HistogramVec,
     /// Requests that are worked on: reading ones, changing ones.
     working: [Arc<AtomicUsize>; 2],
 }
@@ -38,41 +40,47 @@ impl Default for Meters {
         Self {
             total: metrics::counter(
                 "apiserver_request_total",
-                "Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code.",
+                "[STABLE] Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code.",
                 &total,
             ),
             duration: metrics::histogram(
                 "apiserver_request_duration_seconds",
-                "Response latency distribution in seconds per request.",
+                "[STABLE] Response latency distribution in seconds per request.",
                 &timing,
                 [&[0.005, 0.025], &seconds[..]].concat(),
             ),
             sli: metrics::histogram(
                 "apiserver_request_sli_duration_seconds",
-                "Response latency distribution in seconds per request, by what objectives are set for.",
+                "[ALPHA] Response latency distribution in seconds per request, by what objectives are set for.",
                 &of_request,
                 seconds,
             ),
             sizes: metrics::histogram(
                 "apiserver_response_sizes",
-                "Response size distribution in bytes for each group, version, verb, resource, subresource, scope and component.",
+                "[STABLE] Response size distribution in bytes for each group, version, verb, resource, subresource, scope and component.",
                 &of_request,
                 vec![1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9],
             ),
             long_running: metrics::gauge(
                 "apiserver_longrunning_requests",
-                "Gauge of all active long-running requests.",
+                "[STABLE] Gauge of all active long-running requests.",
                 &of_request,
             ),
             terminated: metrics::counter(
                 "apiserver_request_terminations_total",
-                "Number of requests which apiserver terminated in self-defense.",
+                "[ALPHA] Number of requests which apiserver terminated in self-defense.",
                 &[&of_request[..], &["code"]].concat(),
             ),
             in_flight: metrics::gauge(
                 "apiserver_current_inflight_requests",
-                "Number of requests the server works on, by kind.",
+                "[STABLE] Number of requests the server works on, by kind.",
                 &["request_kind"],
+            ),
+            bodies: metrics::histogram(
+                "apiserver_request_body_size_bytes",
+                "[ALPHA] Bytes of the bodies of writing requests.",
+                &["resource", "verb", "group"],
+                metrics::linear(50_000.0, 100_000.0, 31),
             ),
             working: Default::default(),
         }
@@ -122,6 +130,16 @@ impl Meters {
         self.sli.with_label_values(&of_request(verb, info)).observe(took);
     }
 
+    /// So many bytes came with a request that writes.
+    pub(super) fn body(&self, info: &RequestInfo, bytes: usize) {
+        let verb = match info.verb.as_str() {
+            "deletecollection" => "delete_collection",
+            verb => verb,
+        };
+        #[allow(clippy::cast_precision_loss)]
+        self.bodies.with_label_values(&[&info.resource, verb, &info.api_group]).observe(bytes as f64);
+    }
+
     /// A request that the server gave up in self-defence.
     pub(super) fn terminate(&self, info: &RequestInfo, content_type: &str, code: u16) {
         let code = code.to_string();
@@ -146,7 +164,7 @@ impl Meters {
     }
 
     /// What is to be known of an answer when it has been sent.
-    pub(super) fn sending(&self, info: &RequestInfo) -> Sending {
+    pub(super) fn sending(&self, info: &RequestInfo, ending: &Ending) -> Sending {
         let labels = of_request(verb(info, ""), info);
         let reads = matches!(labels[0], "GET" | "LIST");
         let goes_on = labels[0] == "WATCH";
@@ -154,7 +172,8 @@ impl Meters {
         if let Some(gauge) = &running {
             gauge.inc();
         }
-        Sending { running, sizes: reads.then(|| self.sizes.with_label_values(&labels)), sent: 0 }
+        let watch = goes_on.then(|| ending.watch());
+        Sending { running, _watch: watch, sizes: reads.then(|| self.sizes.with_label_values(&labels)), sent: 0 }
     }
 }
 
@@ -174,6 +193,7 @@ impl Drop for Working {
 /// An answer on its way; measured when it is dropped.
 pub(super) struct Sending {
     running: Option<Gauge>,
+    _watch: Option<Counted>,
     sizes: Option<Histogram>,
     sent: usize,
 }

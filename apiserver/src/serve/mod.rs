@@ -5,14 +5,18 @@
 mod aggregated;
 mod answer;
 mod conduct;
+pub mod debug_socket;
+mod ending;
 mod handler;
 pub mod health;
 pub mod info;
 pub mod listen;
+mod logs;
 mod meters;
 mod paths;
 mod profiles;
 mod turns;
 
 pub use conduct::Conduct;
+pub use ending::Ending;
 pub use handler::Server;

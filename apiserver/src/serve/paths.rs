@@ -9,7 +9,7 @@ use shared::status::Status;
 use super::answer::{self, Shape};
 use super::handler::Server;
 use super::health::Endpoint;
-use super::profiles;
+use super::{logs, profiles};
 use crate::aggregate::Directory;
 use crate::api::RequestInfo;
 use crate::negotiate::{self, Media};
@@ -84,6 +84,7 @@ fn root(server: &Server, rows: &[Row], directory: &Directory) -> Vec<String> {
         ]
         .map(str::to_owned),
     );
+    paths.extend(server.conduct.logs.then(|| "/logs".to_owned()));
     paths.extend(server.conduct.flagz.as_ref().map(|_| "/flagz".to_owned()));
     paths.extend(server.conduct.statusz.then(|| "/statusz".to_owned()));
     paths.extend(server.health.paths());
@@ -188,6 +189,7 @@ pub(super) async fn serve(
             let paths = root(server, &rows, &directory).join(" ");
             answer::text(200, shared::serve::statusz("kube-apiserver", &paths), shape)
         }
+        ["logs", below @ ..] if server.conduct.logs => logs::serve(below.join("/"), shape).await,
         ["version"] => json(&shared::version::info(), shape),
         ["metrics", "slis"] => {
             answer::reply(Reply::new(200, "text/plain; version=0.0.4; charset=utf-8", server.health.slis()), shape)

@@ -30,12 +30,16 @@ pub struct Options {
     pub prefix: String,
     /// Certificate authority of the servers, or empty.
     pub ca_file: String,
+    /// Seconds a lease may be handed out again, `--lease-reuse-duration-seconds`.
+    pub lease_reuse: i64,
     /// Our client certificate, or empty.
     pub cert_file: String,
     /// Its key.
     pub key_file: String,
     /// What is kept on other servers: paths as rows have them (`/registry/events`), and the servers.
     pub overrides: Vec<(String, Vec<String>)>,
+    /// Path, group and plural of what is stored, for the metrics.
+    pub named: Vec<(String, String, String)>,
     /// Opens the connections, where they do not go straight.
     pub dialer: Option<Dialer>,
 }
@@ -160,6 +164,8 @@ mod tests {
             cert_file: String::new(),
             key_file: String::new(),
             overrides: overrides.collect(),
+            lease_reuse: 60,
+            named: Vec::new(),
             dialer: None,
         };
         let paths: Vec<_> = options.elsewhere().into_iter().map(|(_, paths)| paths).collect();

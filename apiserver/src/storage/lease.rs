@@ -1,6 +1,7 @@
 //! Leases shared by many short-lived keys, so that ten thousand events cost a few leases.
 //!
-//! A lease lives for the asked time to live plus the time it may be handed out again (60 s, or 5 % of a short one), so
+//! A lease lives for the asked time to live plus the time it may be handed out again
+//! (`--lease-reuse-duration-seconds`, or 5 % of a short one), so
 //! that no key dies early.
 
 use std::time::{Duration, Instant};
@@ -8,10 +9,9 @@ use std::time::{Duration, Instant};
 use etcd_client::LeaseClient;
 use tokio::sync::Mutex;
 
+use super::meters::LEASED;
 use super::{Error, timed};
 
-/// Seconds a lease is handed out for.
-const REUSE_SECONDS: i64 = 60;
 /// Most keys on one lease.
 const MAX_KEYS: usize = 1000;
 
@@ -25,17 +25,19 @@ struct Current {
 /// Hands out leases.
 pub(super) struct Pool {
     client: LeaseClient,
+    /// Seconds a lease is handed out for.
+    reuse: i64,
     current: Mutex<Option<Current>>,
 }
 
 impl Pool {
-    pub(super) fn new(client: LeaseClient) -> Self {
-        Self { client, current: Mutex::new(None) }
+    pub(super) fn new(client: LeaseClient, reuse: i64) -> Self {
+        Self { client, reuse, current: Mutex::new(None) }
     }
 
     /// A lease under which a key lives at least `ttl` seconds.
     pub(super) async fn lease(&self, ttl: i64) -> Result<i64, Error> {
-        let reuse = reuse_seconds(ttl);
+        let reuse = reuse_seconds(ttl, self.reuse);
         if reuse == 0 {
             return Ok(timed(self.client.clone().grant(ttl, None)).await?.id());
         }
@@ -49,15 +51,19 @@ impl Pool {
             return Ok(c.id);
         }
         let id = timed(self.client.clone().grant(ttl + reuse, None)).await?.id();
+        if let Some(full) = current.take() {
+            #[allow(clippy::cast_precision_loss)]
+            LEASED.observe(full.keys as f64);
+        }
         let until = Instant::now() + Duration::from_secs(reuse.unsigned_abs());
         *current = Some(Current { id, ttl, until, keys: 1 });
         Ok(id)
     }
 }
 
-/// Keys that live under a minute get a lease of their own.
-fn reuse_seconds(ttl: i64) -> i64 {
-    if ttl < REUSE_SECONDS { 0 } else { REUSE_SECONDS.min((ttl / 20).max(1)) }
+/// Keys that live shorter than leases are handed out get a lease of their own.
+fn reuse_seconds(ttl: i64, reuse: i64) -> i64 {
+    if ttl < reuse { 0 } else { reuse.min((ttl / 20).max(1)) }
 }
 
 #[cfg(test)]
@@ -66,8 +72,8 @@ mod tests {
 
     #[test]
     fn events_get_sixty_seconds_on_top() {
-        assert_eq!(reuse_seconds(3600), 60);
-        assert_eq!(reuse_seconds(15), 0);
-        assert_eq!(reuse_seconds(100), 5);
+        for (ttl, reuse, want) in [(3600, 60, 60), (15, 60, 0), (100, 60, 5), (3600, 10, 10), (3600, 0, 0)] {
+            assert_eq!(reuse_seconds(ttl, reuse), want, "{ttl} {reuse}");
+        }
     }
 }

@@ -5,21 +5,27 @@
 //! an acknowledged write is in etcd and a lost race is seen. What the bytes mean is the business of [`codec`]; nothing
 //! here knows kinds, HTTP or users. Between those bytes and etcd stand the transformers of encryption at rest.
 
+mod choice;
 pub mod codec;
 mod compact;
 mod connect;
 mod lease;
+mod meters;
 mod near;
 mod size;
 pub mod transform;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use etcd_client::{
     Compare, CompareOp, DeleteOptions, GetOptions, KeyValue, KvClient, PutOptions, Txn, TxnOp, TxnOpResponse,
     WatchClient,
 };
 
+use meters::{Meters, Operation};
+
+pub use choice::{ChoiceError, check_backend, stores_json};
 pub use compact::compact_forever;
 pub use connect::{Options, Override, overrides};
 pub use size::poll_size;
@@ -106,6 +112,7 @@ pub struct Store {
     options: Arc<Options>,
     prefix: Arc<str>,
     transformers: Transformers,
+    meters: Arc<Meters>,
 }
 
 /// The connection to one etcd.
@@ -161,7 +168,7 @@ impl Etcd {
             kv: unbounded(client.kv_client()),
             maintenance: client.maintenance_client(),
             watch: client.watch_client().max_decoding_message_size(usize::MAX),
-            leases: lease::Pool::new(client.lease_client()),
+            leases: lease::Pool::new(client.lease_client(), options.lease_reuse),
             servers: servers.to_vec(),
             keeps,
         })
@@ -177,6 +184,7 @@ impl Store {
             options: Arc::new(options.clone()),
             prefix: options.prefix.trim_end_matches('/').into(),
             transformers: Transformers::default(),
+            meters: Arc::new(Meters::new(&options.named)),
         };
         let mut etcds = vec![Etcd::connect(options, &options.servers, Vec::new()).await?];
         for (servers, paths) in options.elsewhere() {
@@ -276,6 +284,19 @@ impl Store {
         sealed.map_err(|why| Error::Transform { key: key.to_owned(), why })
     }
 
+    /// A call about a key, in time and measured.
+    async fn measured<T>(
+        &self,
+        key: &str,
+        operation: Operation,
+        call: impl Future<Output = Result<T, etcd_client::Error>>,
+    ) -> Result<T, Error> {
+        let since = Instant::now();
+        let outcome = timed(call).await;
+        self.meters.asked(self.tail(key), operation, since, outcome.is_err());
+        outcome
+    }
+
     /// The raw watch client, for the cache.
     pub fn watch_client(&self) -> WatchClient {
         self.etcd().watch.clone()
@@ -283,7 +304,7 @@ impl Store {
 
     /// A linearizable read of one key, with the store's revision.
     pub async fn get(&self, key: &str) -> Result<(Option<Stored>, i64), Error> {
-        let mut r = timed(self.kv_of(key).get(key, None)).await?;
+        let mut r = self.measured(key, Operation::Get, self.kv_of(key).get(key, None)).await?;
         let revision = r.header().map_or(0, etcd_client::ResponseHeader::revision);
         Ok((self.first(r.take_kvs()).await?, revision))
     }
@@ -310,7 +331,7 @@ impl Store {
     pub async fn page(&self, prefix: &str, start: &str, limit: i64, revision: i64) -> Result<Page, Error> {
         let options =
             GetOptions::new().with_range(range_end(prefix.as_bytes())).with_limit(limit).with_revision(revision);
-        let mut r = timed(self.kv_of(prefix).get(start, Some(options))).await?;
+        let mut r = self.measured(prefix, Operation::List, self.kv_of(prefix).get(start, Some(options))).await?;
         let (more, count) = (r.more(), r.count());
         let revision = r.header().map_or(0, etcd_client::ResponseHeader::revision);
         let mut items = Vec::new();
@@ -332,7 +353,8 @@ impl Store {
             None => None,
         };
         let value = self.seal(key, value).await?;
-        self.conditional(key, revision, TxnOp::put(key, value, options)).await
+        let operation = if revision == 0 { Operation::Create } else { Operation::Update };
+        self.conditional(key, revision, operation, TxnOp::put(key, value, options)).await
     }
 
     /// Writes a key on the lease it already has.
@@ -345,20 +367,20 @@ impl Store {
     ) -> Result<Written, Error> {
         let options = (lease != 0).then(|| PutOptions::new().with_lease(lease));
         let value = self.seal(key, value).await?;
-        self.conditional(key, revision, TxnOp::put(key, value, options)).await
+        self.conditional(key, revision, Operation::Update, TxnOp::put(key, value, options)).await
     }
 
     /// Deletes a key whose last write must be `revision`.
     pub async fn delete_if(&self, key: &str, revision: i64) -> Result<Written, Error> {
-        self.conditional(key, revision, TxnOp::delete(key, None::<DeleteOptions>)).await
+        self.conditional(key, revision, Operation::Delete, TxnOp::delete(key, None::<DeleteOptions>)).await
     }
 
-    async fn conditional(&self, key: &str, revision: i64, op: TxnOp) -> Result<Written, Error> {
+    async fn conditional(&self, key: &str, revision: i64, operation: Operation, op: TxnOp) -> Result<Written, Error> {
         let txn = Txn::new()
             .when([Compare::mod_revision(key, CompareOp::Equal, revision)])
             .and_then([op])
             .or_else([TxnOp::get(key, None)]);
-        let r = timed(self.kv_of(key).txn(txn)).await?;
+        let r = self.measured(key, operation, self.kv_of(key).txn(txn)).await?;
         if r.succeeded() {
             return Ok(Written::Done(r.header().map_or(0, etcd_client::ResponseHeader::revision)));
         }

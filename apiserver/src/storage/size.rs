@@ -10,7 +10,7 @@ use super::{Store, timed};
 pub async fn poll_size(store: Store, interval: Duration) {
     let size = metrics::gauge(
         "apiserver_storage_size_bytes",
-        "Size of the storage database file physically allocated in bytes.",
+        "[STABLE] Size of the storage database file physically allocated in bytes.",
         &["storage_cluster_id"],
     );
     let cluster = format!("etcd-{}", store.at);

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use shared::authn::{AuthnError, Identity, UserInfo};
+use shared::metrics::Counter;
 
 use super::{Bound, Claims, LegacyClaims, ServiceAccounts, user_name};
 use crate::access::tree;
@@ -57,8 +58,27 @@ const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
 /// Set by the cleaner of tokens nobody uses.
 const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 
-fn count(name: &str, help: &str) {
-    shared::metrics::counter(name, &format!("[ALPHA] {help}"), &[]).with_label_values::<&str>(&[]).inc();
+/// How tokens are used, and what is counted of it.
+const USES: [(&str, &str); 6] = [
+    ("serviceaccount_stale_tokens_total", "[ALPHA] Cumulative stale projected service account tokens used"),
+    ("serviceaccount_valid_tokens_total", "[ALPHA] Cumulative valid projected service account tokens used"),
+    (
+        "serviceaccount_invalid_legacy_auto_token_uses_total",
+        "[ALPHA] Cumulative invalid auto-generated legacy tokens used",
+    ),
+    ("serviceaccount_legacy_auto_token_uses_total", "[ALPHA] Cumulative auto-generated legacy tokens used"),
+    ("serviceaccount_legacy_manual_token_uses_total", "[ALPHA] Cumulative manually created legacy tokens used"),
+    ("serviceaccount_legacy_tokens_total", "[ALPHA] Cumulative legacy service account tokens used"),
+];
+
+/// The counter of a use.
+fn uses(name: &str) -> Counter {
+    let help = USES.iter().find(|(known, _)| *known == name).map_or("", |(_, help)| help);
+    shared::metrics::counter(name, help, &[]).with_label_values::<&str>(&[])
+}
+
+fn count(name: &str) {
+    uses(name).inc();
 }
 
 fn bad<T>(text: impl Into<String>) -> Result<T, AuthnError> {
@@ -79,6 +99,10 @@ impl TokenAuthenticator for Validator {
 impl Validator {
     /// With the keys to believe and where the accounts are found.
     pub fn new(accounts: Arc<ServiceAccounts>, reader: Arc<dyn Reader>, api: Api) -> Self {
+        for (name, _) in USES {
+            // Shown from the beginning.
+            uses(name);
+        }
         Self { accounts, reader, api, known: Mutex::default() }
     }
 
@@ -183,9 +207,9 @@ impl Validator {
         }
         if k.warnafter.is_some_and(|at| now > at) {
             tracing::warn!(subject = claims.sub, "a stale service account token is in use");
-            count("serviceaccount_stale_tokens_total", "Cumulative stale projected service account tokens used");
+            count("serviceaccount_stale_tokens_total");
         } else {
-            count("serviceaccount_valid_tokens_total", "Cumulative valid projected service account tokens used");
+            count("serviceaccount_valid_tokens_total");
         }
         Ok(UserInfo { extra, ..account_user(&k.namespace, &account.name, &account.uid) })
     }
@@ -218,25 +242,19 @@ impl Validator {
             }
             self.track(&stored).await;
             if tree::label(&stored, INVALID_SINCE).is_some_and(|since| !since.is_empty()) {
-                count(
-                    "serviceaccount_invalid_legacy_auto_token_uses_total",
-                    "Cumulative invalid auto-generated legacy tokens used",
-                );
+                count("serviceaccount_invalid_legacy_auto_token_uses_total");
                 return bad(format!(
                     "the token in secret {namespace}/{secret} for service account {namespace}/{account} has been marked invalid. Use tokens from the TokenRequest API or manually created secret-based tokens, or remove the '{INVALID_SINCE}' label from the secret to temporarily allow use of this token"
                 ));
             }
             let generated = tree::list(&owner, "/secrets").iter().any(|s| tree::name_field(s) == secret);
             if generated {
-                count("serviceaccount_legacy_auto_token_uses_total", "Cumulative auto-generated legacy tokens used");
+                count("serviceaccount_legacy_auto_token_uses_total");
             } else {
-                count(
-                    "serviceaccount_legacy_manual_token_uses_total",
-                    "Cumulative manually created legacy tokens used",
-                );
+                count("serviceaccount_legacy_manual_token_uses_total");
             }
         }
-        count("serviceaccount_legacy_tokens_total", "Cumulative legacy service account tokens used");
+        count("serviceaccount_legacy_tokens_total");
         Ok(account_user(namespace, account, uid))
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures::{StreamExt as _, TryStreamExt as _};
 use proto::json::{self, Strictness};
 use proto::resources::Row;
 use proto::{Value, protobuf, schema};
@@ -14,6 +15,7 @@ use super::query::{Query, WriteOptions, check_dry_run};
 use super::select::Selection;
 use super::table::Include;
 use super::{Reply, Request, accepted, namespace_of, reply_object};
+use crate::cache::Entry;
 use crate::negotiate::{self, Format, Sent};
 use crate::registry::meta::{self, Propagation};
 
@@ -173,28 +175,40 @@ pub async fn delete_collection(engine: &Arc<Engine>, r: &Request, row: &Row) -> 
     let options = options(r.sent(), &r.query)?;
     let selection = Selection::read(&r.query, row)?;
     let found = list::requested(engine, r, row, &selection).await?;
-    let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
     let mut warnings = Vec::new();
-    for entry in &found.items {
-        let mut t = Target {
-            row,
-            subresource: "",
-            namespace: entry.namespace(),
-            name: entry.name(),
-            user: &r.user,
-            options: &write,
-            options_object: options_object(&options),
-            warnings: Vec::new(),
-            noted: r.noted.clone(),
-        };
-        match engine.delete(&mut t, &options).await {
-            Ok(_) => {}
-            // Gone already.
-            Err(e) if e.is_not_found() => {}
-            Err(e) => return Err(e),
-        }
-        warnings.extend(t.warnings);
+    let all = found.items.iter().map(|entry| delete_entry(engine, r, row, &options, entry));
+    let mut all = futures::stream::iter(all).buffered(engine.policy.delete_workers);
+    while let Some(warned) = all.try_next().await? {
+        warnings.extend(warned);
     }
+    drop(all);
     let accepted = accepted(r, false)?;
     Ok(list::reply(engine, r, row, &accepted, Include::Metadata, found)?.warn(warnings))
+}
+
+/// Deletes an object of a collection; the warnings for the client.
+async fn delete_entry(
+    engine: &Engine,
+    r: &Request,
+    row: &Row,
+    options: &DeleteOptions,
+    entry: &Entry,
+) -> Result<Vec<String>, Status> {
+    let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
+    let mut t = Target {
+        row,
+        subresource: "",
+        namespace: entry.namespace(),
+        name: entry.name(),
+        user: &r.user,
+        options: &write,
+        options_object: options_object(options),
+        warnings: Vec::new(),
+        noted: r.noted.clone(),
+    };
+    match engine.delete(&mut t, options).await {
+        // Gone already.
+        Err(e) if !e.is_not_found() => Err(e),
+        _ => Ok(t.warnings),
+    }
 }

@@ -43,6 +43,10 @@ pub struct Policy {
     pub clear_nomination: bool,
     /// Media types the server speaks.
     pub media: Media,
+    /// `--delete-collection-workers`: objects of a collection that are deleted at the same time.
+    pub delete_workers: usize,
+    /// `--enable-garbage-collector`: a delete may ask what becomes of dependents.
+    pub collects_garbage: bool,
     /// `--min-request-timeout`: watches whose clients say nothing last this many seconds, up to twice as long. 0: no end.
     pub shortest_watch: u64,
 }
@@ -359,7 +363,8 @@ impl Engine {
             let decided = meta::has_propagation(&object);
             let default =
                 if strategy.orphans_by_default && !decided { Propagation::Orphan } else { Propagation::Unset };
-            let propagation = options.propagation.unwrap_or(default);
+            let asked = options.propagation.unwrap_or(default);
+            let propagation = if self.policy.collects_garbage { asked } else { Propagation::Unset };
             let held = strategy.holds.is_some_and(|f| f(&object));
             let step = meta::mark_deleted(&mut object, grace, options.grace_period_seconds, propagation, held);
             if step == Deletion::Marked

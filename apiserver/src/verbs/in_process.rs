@@ -1,11 +1,12 @@
 //! The pipeline as the server's own parts use it.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use async_trait::async_trait;
 use proto::Value;
 use proto::resources::{Resource, Row};
 use shared::authn::UserInfo;
+use shared::metrics::{self, CounterVec};
 use shared::status::Status;
 
 use super::delete::options_object;
@@ -37,19 +38,31 @@ fn options() -> WriteOptions {
     WriteOptions { field_manager: MANAGER.to_owned(), ..WriteOptions::default() }
 }
 
+/// Counts a request of the server to itself.
+fn count(verb: &str, row: &Row, subresource: &str) {
+    static ALL: LazyLock<CounterVec> = LazyLock::new(|| {
+        let help = "[ALPHA] Requests of the server to itself, by verb, resource and subresource.";
+        metrics::counter("apiserver_selfrequest_total", help, &["verb", "group", "resource", "subresource"])
+    });
+    ALL.with_label_values(&[verb, &*row.group, &*row.plural, subresource]).inc();
+}
+
 #[async_trait]
 impl Pipeline for InProcess {
     async fn get(&self, resource: &Row, namespace: &str, name: &str) -> Result<Value, Status> {
+        count("GET", resource, "");
         let found = self.0.read(resource, namespace, name).await?;
         found.map(|(v, _)| v).ok_or_else(|| Status::not_found(&resource.group, &resource.plural, name))
     }
 
     async fn list(&self, resource: &Row, namespace: Option<&str>) -> Result<Vec<Value>, Status> {
+        count("LIST", resource, "");
         let found = list::collect(&self.0, resource, namespace.unwrap_or(""), &Selection::all()).await?;
         Ok(found.items.iter().filter_map(|e| codec::value(resource, &e.raw).ok()).collect())
     }
 
     async fn create(&self, user: &UserInfo, resource: &Row, namespace: &str, object: Value) -> Result<Value, Status> {
+        count("POST", resource, "");
         let mut object = canonical(resource, &object)?;
         write::check_namespace(&mut object, namespace)?;
         managers::created(resource, "", &mut object, MANAGER);
@@ -69,6 +82,7 @@ impl Pipeline for InProcess {
     }
 
     async fn update(&self, user: &UserInfo, resource: &Row, subresource: &str, object: Value) -> Result<Value, Status> {
+        count("PUT", resource, subresource);
         let object = canonical(resource, &object)?;
         let (namespace, name) = (meta::text(&object, "namespace").to_owned(), meta::text(&object, "name").to_owned());
         let options = options();
@@ -101,6 +115,7 @@ impl Pipeline for InProcess {
         name: &str,
         args: DeleteArgs,
     ) -> Result<(), Status> {
+        count("DELETE", resource, "");
         let propagation = match args.propagation_policy.as_deref() {
             Some("Foreground") => Some(Propagation::Foreground),
             Some("Orphan") => Some(Propagation::Orphan),

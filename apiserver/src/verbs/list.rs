@@ -15,6 +15,7 @@ use shared::status::{Status, field};
 
 use super::engine::{Engine, storage_status};
 use super::list_body::{self, Item, Parts};
+use super::list_meters;
 use super::query::Query;
 use super::select::Selection;
 use super::table::{self, Include};
@@ -237,17 +238,21 @@ async fn from_etcd(
     let prefix = format!("{base}{scope}");
     let mut start = if o.start.is_empty() { prefix.clone() } else { format!("{base}{}", o.start) };
     let mut items: Vec<Arc<Entry>> = Vec::new();
+    let (mut fetched, mut evaluated) = (0, 0);
     loop {
         let page = engine.store.page(&prefix, &start, PAGE, revision).await?;
+        fetched += page.items.len();
         let (mut left, more) = (page.count, page.more);
         for stored in page.items {
             left -= 1;
+            evaluated += 1;
             start = format!("{}\0", stored.key);
             match codec::entry(storage, &stored.key[base.len()..], &stored.value, stored.revision) {
                 Ok(e) if selection.matches(&e) => {
                     items.push(Arc::new(e));
                     if o.limit > 0 && items.len() == o.limit && left > 0 {
                         let rest = token(revision, scope, &stored.key[base.len()..]);
+                        list_meters::read(storage, fetched, evaluated, items.len());
                         return Ok(Found {
                             items,
                             revision,
@@ -260,6 +265,7 @@ async fn from_etcd(
             }
         }
         if !more {
+            list_meters::read(storage, fetched, evaluated, items.len());
             return Ok(Found { items, revision, rest: None });
         }
     }
@@ -297,7 +303,10 @@ async fn find(
         progress.remembers(n).await.map_err(|e| expired(e, o, &scope, &o.start))?;
     }
     match from_cache(&cacher, row, &scope, o, selection, at_least) {
-        Ok(found) => Ok(found),
+        Ok(found) => {
+            list_meters::cached(row, found.items.len());
+            Ok(found)
+        }
         Err(CacheError::TooOld { asked, .. }) => {
             let found = from_etcd(engine, storage, &scope, o, selection, asked).await;
             found.map_err(|e| expired(e, o, &scope, &o.start))

@@ -12,6 +12,7 @@ pub mod get;
 mod in_process;
 pub mod list;
 mod list_body;
+mod list_meters;
 pub mod managers;
 mod outcome;
 pub mod patch;
@@ -240,7 +241,7 @@ fn deprecation(row: &Resource) -> Option<String> {
 fn count_deprecated(row: &Resource, subresource: &str) {
     let requested = shared::metrics::gauge(
         "apiserver_requested_deprecated_apis",
-        "Gauge of deprecated APIs that have been requested, broken out by API group, version, resource, subresource, and removed_release.",
+        "[STABLE] Gauge of deprecated APIs that have been requested, broken out by API group, version, resource, subresource, and removed_release.",
         &["group", "version", "resource", "subresource", "removed_release"],
     );
     requested.with_label_values(&[&row.group, &row.version, &row.plural, subresource, ""]).set(1.0);

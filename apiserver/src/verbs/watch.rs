@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use proto::resources::Row;
 use proto::{Value, cbor, protobuf, schema};
 use rand::Rng as _;
 use serde_json::json;
+use shared::metrics::{self, Counter, CounterVec};
 use shared::status::Status;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
@@ -196,6 +197,8 @@ struct Session {
     filter: Filter,
     /// What has to be judged in the row's version.
     apart: Option<Selection>,
+    /// Frames that were sent.
+    events: Counter,
     /// Bytes after which a batch of frames is sent.
     batch: usize,
     closing: CancellationToken,
@@ -208,10 +211,12 @@ struct Session {
 struct Batch {
     only: Option<Bytes>,
     more: Vec<u8>,
+    frames: u32,
 }
 
 impl Batch {
     fn push(&mut self, frame: Bytes) {
+        self.frames += 1;
         match self.only.take() {
             None if self.more.is_empty() => self.only = Some(frame),
             first => {
@@ -248,6 +253,7 @@ impl Session {
         }
         loop {
             if let Some(bytes) = batch.take() {
+                self.events.inc_by(f64::from(batch.frames));
                 return Some(bytes);
             }
             tokio::select! {
@@ -292,6 +298,7 @@ impl Session {
         }
         let mut out = Vec::new();
         while let Some(e) = self.initial.pop_front() {
+            self.events.inc();
             match self.apart.is_some() {
                 true => {
                     self.judged(&Change { before: None, after: Some(e.clone()), revision: e.revision }, &mut out).await
@@ -464,6 +471,7 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
         deadline: Box::pin(tokio::time::sleep(timeout)),
         filter,
         apart,
+        events: sent_events(row),
         batch: if r.messages { 1 } else { BATCH },
         closed: Box::pin(engine.closing.clone().cancelled_owned()),
         closing: engine.closing.clone(),
@@ -479,6 +487,15 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
         body: Body::Stream(stream.boxed_local()),
         packed: false,
     })
+}
+
+/// Counts what the watches of a version of a resource are sent.
+fn sent_events(row: &Row) -> Counter {
+    static ALL: LazyLock<CounterVec> = LazyLock::new(|| {
+        let help = "[ALPHA] Events sent to watch clients, by group, version and resource.";
+        metrics::counter("apiserver_watch_events_total", help, &["group", "version", "resource"])
+    });
+    ALL.with_label_values(&[&*row.group, &*row.version, &*row.plural])
 }
 
 #[cfg(test)]

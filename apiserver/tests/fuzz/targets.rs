@@ -197,7 +197,10 @@ pub(crate) fn paths(input: &[u8]) -> String {
 }
 
 pub(crate) fn accept_headers(input: &[u8]) -> String {
-    format!("{:?}", negotiate::parse(Media { cbor: true }, Some(&text(input)), input.len().is_multiple_of(2)))
+    format!(
+        "{:?}",
+        negotiate::parse(Media { cbor: true, ..Media::default() }, Some(&text(input)), input.len().is_multiple_of(2))
+    )
 }
 
 pub(crate) fn delete_options(input: &[u8]) -> String {
@@ -205,7 +208,7 @@ pub(crate) fn delete_options(input: &[u8]) -> String {
     let query = Query::parse(&text(query));
     let words = ["application/json", "application/yaml", "application/cbor", "application/vnd.kubernetes.protobuf"]
         .map(|content_type| {
-            let sent = Sent { media: Media { cbor: true }, content_type, body };
+            let sent = Sent { media: Media { cbor: true, ..Media::default() }, content_type, body };
             delete::options(sent, &query).map_or_else(|s| s.message, |_| "fine".to_owned())
         });
     words.join(" ")

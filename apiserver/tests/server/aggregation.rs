@@ -11,6 +11,11 @@ const NAME: &str = "v1.wardle.example.com";
 
 /// A cluster whose front proxy calls itself alice.
 async fn cluster() -> Cluster {
+    cluster_with("--requestheader-extra-headers-prefix=X-Remote-Extra-").await
+}
+
+/// One with another flag, too.
+async fn cluster_with(flag: &str) -> Cluster {
     Cluster::start_with(|dir, pki| {
         let (certificate, key) = pki.pair(&Identity::Alice).expect("a pair");
         let file = |name: &str, text: &str| {
@@ -26,6 +31,7 @@ async fn cluster() -> Cluster {
             "--requestheader-username-headers=X-Remote-User".to_owned(),
             "--requestheader-group-headers=X-Remote-Group".to_owned(),
             "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+            flag.to_owned(),
         ]
     })
     .await
@@ -67,6 +73,23 @@ async fn an_old_server_has_schemas_in_version_3() {
     let kind = "com.example.wardle.v1.Flunder";
     assert_eq!(answer["content"]["application/json"]["schema"]["$ref"], format!("#/components/schemas/{kind}"));
     assert_eq!(document["components"]["schemas"][kind]["properties"]["spec"]["type"], "string");
+}
+
+/// Where it is allowed, another server may send clients elsewhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn redirects_pass_where_they_are_allowed() {
+    if etcd_is_missing() {
+        return;
+    }
+    let c = cluster_with("--aggregator-reject-forwarding-redirect=false").await;
+    let other = Extension::start(c.pki()).await;
+    c.post("/api/v1/namespaces", json!({"metadata": {"name": "wardle"}})).await.ok();
+    let named = json!({"metadata": {"name": "api"}, "spec": {"type": "ExternalName", "externalName": "localhost"}});
+    c.post("/api/v1/namespaces/wardle/services", named).await.ok();
+    c.post(SERVICES, service(&c.pki().ca, other.port())).await.ok();
+    until_reason(&c, NAME, "Passed").await;
+    let answer = c.get(&format!("/apis/{EXTENSION}/v1/elsewhere")).await;
+    assert_eq!((answer.code, answer.header("location")), (302, "https://example.com/"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -57,7 +57,7 @@ impl Verifier {
             .map_err(|e| AuthnError(e.to_string()))?;
         let remaining = metrics::histogram(
             "apiserver_client_certificate_expiration_seconds",
-            "Distribution of the remaining lifetime on the certificate used to authenticate a request.",
+            "[ALPHA] Distribution of the remaining lifetime on the certificate used to authenticate a request.",
             &[],
             REMAINING.into(),
         );

@@ -22,7 +22,9 @@ mod words;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
+
+use crate::metrics::{self, Histogram};
 
 pub use estimate::{Estimate, MAX_ELEMENT_BYTES, Place};
 pub use library::authorizer::{Authorities, Decision, authorizer};
@@ -109,6 +111,28 @@ pub struct Extras {
     pub patch: bool,
 }
 
+/// Seconds that compiling and evaluating take.
+struct Times {
+    compilation: Histogram,
+    evaluation: Histogram,
+}
+
+static TIMES: LazyLock<Times> = LazyLock::new(|| {
+    let of = |name: &str, help: &str| {
+        metrics::histogram(name, help, &[], metrics::default_buckets()).with_label_values::<&str>(&[])
+    };
+    Times {
+        compilation: of(
+            "apiserver_cel_compilation_duration_seconds",
+            "[BETA] Seconds that compiling an expression takes.",
+        ),
+        evaluation: of(
+            "apiserver_cel_evaluation_duration_seconds",
+            "[BETA] Seconds that evaluating an expression takes.",
+        ),
+    }
+});
+
 /// A compiled expression.
 #[derive(Debug)]
 pub struct Program {
@@ -124,6 +148,7 @@ impl Program {
 
     /// See [`Self::compile`].
     pub fn compile_with(expression: &str, variables: &Declared, extras: Extras) -> Result<Self, String> {
+        let _timed = TIMES.compilation.start_timer();
         let (root, mentioned) = parse::on_a_large_stack(expression, || {
             let parsed = parse::parse(expression, extras)?;
             check::check(&parsed, variables, extras)
@@ -159,6 +184,7 @@ impl Program {
     /// Runs it within the limit of one call and takes the cost from a budget.
     pub fn evaluate<'a>(&self, scope: &Scope<'a>, budget: &mut Budget) -> Answer<'a> {
         scope.extra.set(0);
+        let _timed = TIMES.evaluation.start_timer();
         let (answer, cost) = self.run(scope, PER_CALL_LIMIT);
         budget.spend(cost.saturating_add(scope.extra.take()));
         answer

@@ -6,7 +6,7 @@
 mod process;
 mod workqueue;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::sync::OnceLock;
 
@@ -30,6 +30,8 @@ struct Global {
     registry: Registry,
     made: Mutex<HashMap<String, Made>>,
     gates: RwLock<FeatureGates>,
+    /// `--disabled-metrics`: families that are not shown.
+    disabled: RwLock<Vec<String>>,
 }
 
 fn global() -> &'static Global {
@@ -41,11 +43,19 @@ fn global() -> &'static Global {
 pub(crate) fn start(flags: &FlagSet) {
     process::start_time();
     set_feature_gates(flags.feature_gates());
+    if flags.knows("disabled-metrics") {
+        disable(flags.list("disabled-metrics"));
+    }
 }
 
 /// The gates `kubernetes_feature_enabled` reports; a component whose configuration file changes them says so here.
 pub fn set_feature_gates(gates: FeatureGates) {
     *global().gates.write() = gates;
+}
+
+/// Families that are not shown from now on.
+fn disable(names: Vec<String>) {
+    *global().disabled.write() = names;
 }
 
 /// How long this process has run.
@@ -129,13 +139,41 @@ pub fn default_buckets() -> Vec<f64> {
 /// Everything as Prometheus text, families sorted by name.
 pub fn gather() -> String {
     let mut out = String::with_capacity(16 * 1024);
+    let disabled = global().disabled.read();
+    let mut stages = BTreeMap::new();
     for family in global().registry.gather() {
+        if disabled.iter().any(|name| name == family.name()) {
+            continue;
+        }
+        *stages.entry(stage(family.help()).to_owned()).or_insert(0) += 1;
         render(&mut out, &family);
     }
+    families(&mut out, &stages, disabled.len());
     build_info(&mut out);
     features(&mut out, &global().gates.read());
     process::render(&mut out);
     out
+}
+
+/// The stability that a family's text begins with; families of no stage are upstream's libraries'.
+fn stage(help: &str) -> &str {
+    help.strip_prefix('[').and_then(|rest| rest.split_once(']')).map_or("", |(stage, _)| stage)
+}
+
+/// How many families there are of each stability, and how many are not shown.
+fn families(out: &mut String, stages: &BTreeMap<String, usize>, disabled: usize) {
+    let _ = writeln!(out, "# HELP registered_metrics_total [BETA] Families of metrics, by stability.");
+    let _ = writeln!(out, "# TYPE registered_metrics_total counter");
+    for (stage, count) in stages.iter().filter(|(stage, _)| !stage.is_empty()) {
+        let labels = format!("deprecated_version=\"\",stability_level=\"{stage}\"");
+        let _ = writeln!(out, "registered_metrics_total{{{labels}}} {count}");
+    }
+    for (name, help, count) in [
+        ("disabled_metrics_total", "[BETA] Families of metrics that flags turn off.", disabled),
+        ("hidden_metrics_total", "[BETA] Families of metrics that are hidden.", 0),
+    ] {
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter\n{name} {count}");
+    }
 }
 
 fn build_info(out: &mut String) {
@@ -261,6 +299,17 @@ mod tests {
             assert!(text.lines().any(|l| l == line), "{line} in {text}");
         }
         assert!(text.contains("process_resident_memory_bytes "));
+    }
+
+    #[test]
+    fn what_is_turned_off_is_not_shown() {
+        counter("test_off_total", "[ALPHA] Off.", &[]).with_label_values::<&str>(&[]).inc();
+        assert!(gather().contains("\ntest_off_total 1\n"));
+        disable(vec!["test_off_total".to_owned()]);
+        let text = gather();
+        disable(Vec::new());
+        assert!(!text.contains("test_off_total") && text.contains("\ndisabled_metrics_total 1\n"), "{text}");
+        assert_eq!((stage("[STABLE] Things."), stage("Things.")), ("STABLE", ""));
     }
 
     #[test]

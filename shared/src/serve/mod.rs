@@ -35,7 +35,7 @@ use crate::upgrade::{self, Listening};
 pub use access::{AttributesOf, Denials, Requested, path_attributes};
 pub use delegated::{Delegated, DelegatedOptions};
 pub use health::{Answer, Health, Probe};
-pub use pages::{Configz, flagz, statusz};
+pub use pages::{Configz, flagz, set_verbosity, statusz};
 pub use secure::{SecureOptions, Tls, hostname};
 
 const HEADER_DEADLINE: Duration = Duration::from_secs(32);

@@ -118,7 +118,8 @@ fn flag_pages(config: &mut ServiceConfig, flags: &FlagSet, pages: &Pages) {
     }
 }
 
-async fn set_verbosity(body: String) -> HttpResponse {
+/// `PUT /debug/flags/v`: changes how much is logged.
+pub async fn set_verbosity(body: String) -> HttpResponse {
     match body.trim().parse::<u32>() {
         Ok(v) => {
             crate::run::set_verbosity(v);

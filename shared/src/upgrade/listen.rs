@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use actix_http::{HttpService, Protocol, Request, Response};
@@ -22,9 +22,16 @@ use tokio_rustls::server::TlsStream;
 
 use super::http2::{self, Noted, Peer, Settings};
 use super::rewrite::Rewriting;
+use crate::metrics::{self, Counter};
 use crate::run::Shutdown;
 
 const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Handshakes that failed.
+static FAILED: LazyLock<Counter> = LazyLock::new(|| {
+    let help = "[ALPHA] Requests dropped with a TLS handshake error.";
+    metrics::counter("apiserver_tls_handshake_errors_total", help, &[]).with_label_values::<&str>(&[])
+});
 
 /// How to listen.
 #[derive(Clone)]
@@ -73,6 +80,7 @@ where
     B: MessageBody + 'static,
 {
     let acceptor = TlsAcceptor::from(Arc::new(tls));
+    LazyLock::force(&FAILED);
     let drain = listening.drain.as_secs();
     let (workers, connections) = (listening.workers, listening.connections);
     let built = Server::build().workers(workers).max_concurrent_connections(connections).disable_signals();
@@ -149,5 +157,6 @@ async fn accept(acceptor: &TlsAcceptor, socket: TcpStream) -> Option<(TlsStream<
         Ok(Err(error)) => tracing::debug!(%error, "TLS handshake error"),
         Err(_) => tracing::debug!("TLS handshake timeout"),
     }
+    FAILED.inc();
     None
 }

@@ -289,14 +289,14 @@ fn measure(bound: &Bound, outcome: &Result<bool, Failed>, since: Instant) {
     let values = [tree::name(&bound.policy), tree::name(&bound.binding), fault];
     metrics::counter(
         "apiserver_mutating_admission_policy_check_total",
-        "Mutation admission policy check total, labeled by policy and further identified by binding.",
+        "[ALPHA] Mutation admission policy check total, labeled by policy and further identified by binding.",
         &labels,
     )
     .with_label_values(&values)
     .inc();
     metrics::histogram(
         "apiserver_mutating_admission_policy_check_duration_seconds",
-        "Mutation admission latency for individual mutation expressions in seconds, labeled by policy and binding.",
+        "[ALPHA] Mutation admission latency for individual mutation expressions in seconds, labeled by policy and binding.",
         &labels,
         vec![0.000_000_5, 0.001, 0.01, 0.1, 1.0],
     )

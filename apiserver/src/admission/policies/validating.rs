@@ -168,14 +168,14 @@ fn measure(policy: &str, binding: &str, action: &str, fault: &str, since: Instan
     let values = [policy, binding, fault, action];
     metrics::counter(
         "apiserver_validating_admission_policy_check_total",
-        "Validation admission policy check total, labeled by policy and further identified by binding and enforcement action taken.",
+        "[BETA] Validation admission policy check total, labeled by policy and further identified by binding and enforcement action taken.",
         &labels,
     )
     .with_label_values(&values)
     .inc();
     metrics::histogram(
         "apiserver_validating_admission_policy_check_duration_seconds",
-        "Validation admission latency for individual validation expressions in seconds, labeled by policy and further including binding and enforcement action taken.",
+        "[BETA] Validation admission latency for individual validation expressions in seconds, labeled by policy and further including binding and enforcement action taken.",
         &labels,
         vec![0.000_000_5, 0.001, 0.01, 0.1, 1.0],
     )

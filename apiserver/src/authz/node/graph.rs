@@ -7,6 +7,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde_json::Value;
 
+use super::meters;
 use crate::access::tree;
 use crate::authz::follow::Observer;
 
@@ -57,6 +58,7 @@ pub struct Graph {
 
 impl Observer for Graph {
     fn observe(&mut self, plural: &str, namespace: &str, name: &str, object: Option<&Value>) {
+        let _timed = meters::of(plural, object.is_some()).map(|times| times.start_timer());
         match plural {
             "pods" => self.pod(namespace, name, object),
             "persistentvolumes" => self.volume(name, object),

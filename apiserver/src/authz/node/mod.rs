@@ -4,6 +4,7 @@
 //! the static rules of the `system:node` role. Answers for upstream's node authoriser and its texts.
 
 mod graph;
+mod meters;
 
 use std::sync::Arc;
 

@@ -15,6 +15,7 @@ use shared::status::Status;
 
 use crate::api::Api;
 use crate::bootstrap::server_user;
+use crate::registry::core::node_ports::PortRange;
 use crate::registry::meta;
 use crate::verbs::engine::{Engine, storage_status};
 
@@ -55,6 +56,24 @@ impl Way {
     }
 }
 
+/// `--kubernetes-service-node-port`: the port on every node under which this server is found, 0 for none.
+///
+/// # Errors
+/// A number that is no port, or not one for services.
+pub fn node_port(flags: &FlagSet, range: PortRange) -> Result<Option<u16>, String> {
+    let number = flags.integer("kubernetes-service-node-port");
+    let Ok(port) = u16::try_from(number) else {
+        return Err(format!(
+            "--kubernetes-service-node-port {number} must be between 0 and 65535, inclusive. If 0, the Kubernetes master service will be of type ClusterIP"
+        ));
+    };
+    if port > 0 && !(range.first..=range.last).contains(&port) {
+        let PortRange { first, last } = range;
+        return Err(format!("kubernetes service node port range {first}-{last} doesn't contain {port}"));
+    }
+    Ok(Some(port).filter(|port| *port > 0))
+}
+
 /// The addresses with our own among them, and no more of them than there are servers: those after ours go first.
 fn counted(mut there: Vec<String>, own: &str, servers: usize) -> Vec<String> {
     if there.iter().any(|a| a == own) && there.len() <= servers {
@@ -86,6 +105,8 @@ pub struct Reconciler {
     pub address: IpAddr,
     /// Our port.
     pub port: u16,
+    /// `--kubernetes-service-node-port`, where the service has one.
+    pub node_port: Option<u16>,
     /// Whose addresses there are.
     pub way: Way,
 }
@@ -95,14 +116,23 @@ impl Reconciler {
         if self.address.is_ipv4() { "IPv4" } else { "IPv6" }
     }
 
+    /// Type and ports of the service.
+    fn shape(&self) -> (&'static str, Value) {
+        let mut port = json!({"name": "https", "port": 443, "protocol": "TCP", "targetPort": self.port});
+        let Some(node_port) = self.node_port else { return ("ClusterIP", json!([port])) };
+        port["nodePort"] = node_port.into();
+        ("NodePort", json!([port]))
+    }
+
     fn service(&self) -> Value {
+        let (kind, ports) = self.shape();
         let first = self.engine.services.ranges.first().map(crate::registry::core::ip_allocator::first);
         json!({
             "metadata": {"name": NAME, "namespace": NAMESPACE, "labels": {"component": "apiserver", "provider": "kubernetes"}},
             "spec": {
-                "type": "ClusterIP", "clusterIP": first.map(|ip| ip.to_string()).unwrap_or_default(), "sessionAffinity": "None",
+                "type": kind, "clusterIP": first.map(|ip| ip.to_string()).unwrap_or_default(), "sessionAffinity": "None",
                 "ipFamilyPolicy": "SingleStack",
-                "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": self.port}],
+                "ports": ports,
             },
         })
     }
@@ -137,9 +167,17 @@ impl Reconciler {
         }
     }
 
-    /// Creates the service unless it exists.
+    /// Creates the service; of one that exists, sees to its type and ports.
     pub async fn ensure_service(&self) -> Result<(), Status> {
-        self.ensure("", "services", self.service(), |_| true).await
+        self.ensure("", "services", self.service(), |_| true).await?;
+        let mut there = self.api.get("", "services", NAMESPACE, NAME).await?;
+        let (kind, ports) = self.shape();
+        if there["spec"]["type"] == kind && there["spec"]["ports"] == ports {
+            return Ok(());
+        }
+        there["spec"]["type"] = kind.into();
+        there["spec"]["ports"] = ports;
+        self.api.update(&server_user(), "", "services", "", there).await.map(|_| ())
     }
 
     /// Creates the default ServiceCIDR and marks it ready.
@@ -299,6 +337,26 @@ mod tests {
         ] {
             let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
             assert_eq!(counted(words(there), own, servers), words(want), "{there} and {own} of {servers}");
+        }
+    }
+
+    #[test]
+    fn ports_of_nodes() {
+        let range = PortRange { first: 30000, last: 32767 };
+        for (port, want) in [
+            ("0", Ok(None)),
+            ("30443", Ok(Some(30443))),
+            ("443", Err("kubernetes service node port range 30000-32767 doesn't contain 443")),
+            (
+                "-1",
+                Err(
+                    "--kubernetes-service-node-port -1 must be between 0 and 65535, inclusive. If 0, the Kubernetes master service will be of type ClusterIP",
+                ),
+            ),
+        ] {
+            let flags =
+                FlagSet::of("kube-apiserver", &[&format!("--kubernetes-service-node-port={port}")]).expect("flags");
+            assert_eq!(node_port(&flags, range), want.map_err(str::to_owned), "{port}");
         }
     }
 

@@ -446,6 +446,33 @@ fn inherit(spec: &mut Spec, old: &Spec) {
     }
 }
 
+/// What only the old type has use for goes, unless the client changed it.
+pub fn outgrow(new: &mut Value, old: &Value) {
+    let Some((spec, old)) = new["spec"].as_object_mut().zip(old["spec"].as_object()) else { return };
+    fn balanced(spec: &Spec) -> bool {
+        text(spec, "type") == "LoadBalancer"
+    }
+    fn reached(spec: &Spec) -> bool {
+        balanced(spec) || text(spec, "type") == "NodePort" || !strings(spec, "externalIPs").is_empty()
+    }
+    fn routed(spec: &Spec) -> bool {
+        text(spec, "type") != "ExternalName"
+    }
+    type Uses = fn(&Spec) -> bool;
+    let uses: [(&str, Uses); 5] = [
+        ("healthCheckNodePort", needs_health_port),
+        ("allocateLoadBalancerNodePorts", balanced),
+        ("loadBalancerClass", balanced),
+        ("externalTrafficPolicy", reached),
+        ("internalTrafficPolicy", routed),
+    ];
+    for (field, used) in uses {
+        if used(old) && !used(spec) && spec.get(field) == old.get(field) {
+            spec.remove(field);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -492,5 +519,25 @@ mod tests {
         );
         inherit(&mut back, &old);
         assert!(back["ports"][0].get("nodePort").is_none());
+    }
+
+    #[test]
+    fn what_a_type_has_no_use_for_goes_with_the_type() {
+        let balanced = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30002,
+            "allocateLoadBalancerNodePorts": true, "internalTrafficPolicy": "Cluster"});
+        for (kind, want) in [
+            (
+                "NodePort",
+                json!({"type": "NodePort", "externalTrafficPolicy": "Local", "internalTrafficPolicy": "Cluster"}),
+            ),
+            ("ClusterIP", json!({"type": "ClusterIP", "internalTrafficPolicy": "Cluster"})),
+            ("ExternalName", json!({"type": "ExternalName"})),
+        ] {
+            let old = json!({"spec": balanced});
+            let mut new = old.clone();
+            new["spec"]["type"] = json!(kind);
+            outgrow(&mut new, &old);
+            assert_eq!(new["spec"], want, "{kind}");
+        }
     }
 }

@@ -16,18 +16,18 @@ impl Meters {
         Self {
             latency: metrics::histogram(
                 "apiserver_envelope_encryption_kms_operations_latency_seconds",
-                "KMS operation duration with gRPC error code status total.",
+                "[ALPHA] KMS operation duration with gRPC error code status total.",
                 &["provider_name", "method_name", "grpc_status_code"],
                 metrics::exponential(0.0001, 2.0, 20),
             ),
             cached: metrics::gauge(
                 "apiserver_envelope_encryption_dek_source_cache_size",
-                "Number of records in data encryption key (DEK) source cache. On a restart, this value is an approximation of the number of decrypt RPC calls the server will make to the KMS plugin.",
+                "[ALPHA] Number of records in data encryption key (DEK) source cache. On a restart, this value is an approximation of the number of decrypt RPC calls the server will make to the KMS plugin.",
                 &["provider_name"],
             ),
             invalid: metrics::counter(
                 "apiserver_envelope_encryption_invalid_key_id_from_status_total",
-                "Number of times an invalid keyID is returned by the Status RPC call split by error.",
+                "[ALPHA] Number of times an invalid keyID is returned by the Status RPC call split by error.",
                 &["provider_name", "error"],
             ),
         }

@@ -1,0 +1,30 @@
+//! How long changes of the graph take, under upstream's name.
+
+use std::sync::LazyLock;
+
+use shared::metrics::{self, Histogram};
+
+/// What is put into the graph, with upstream's word for it.
+const KINDS: [(&str, &str); 4] = [
+    ("pods", "Pod"),
+    ("persistentvolumes", "PV"),
+    ("volumeattachments", "VolumeAttachment"),
+    ("resourceslices", "ResourceSlice"),
+];
+
+/// Of each kind, adding and deleting.
+static TIMES: LazyLock<[[Histogram; 2]; 4]> = LazyLock::new(|| {
+    let all = metrics::histogram(
+        "node_authorizer_graph_actions_duration_seconds",
+        "[ALPHA] Seconds that changes of the node authoriser's graph take.",
+        &["operation"],
+        metrics::exponential(0.0001, 2.0, 12),
+    );
+    KINDS.map(|(_, word)| ["Add", "Delete"].map(|verb| all.with_label_values(&[&format!("{verb}{word}")])))
+});
+
+/// Where a change of an object of this plural is measured.
+pub(super) fn of(plural: &str, added: bool) -> Option<&'static Histogram> {
+    let at = KINDS.iter().position(|(known, _)| *known == plural)?;
+    Some(&TIMES[at][usize::from(!added)])
+}

@@ -1,0 +1,164 @@
+//! How the server goes down: what is said to requests that come too late, and how long watches may take to end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use actix_web::HttpResponse;
+use actix_web::http::header::{CONNECTION, HeaderValue, RETRY_AFTER};
+use shared::flags::FlagSet;
+use shared::status::Status;
+use tokio::time::Instant;
+
+use super::answer::{self, Shape};
+use crate::access::is_long_running;
+use crate::api::RequestInfo;
+
+/// Answered to the end, so that probes and scrapers see how it goes.
+const EXEMPT: [&str; 4] = ["/readyz", "/livez", "/healthz", "/metrics"];
+/// How the server itself is called as a client.
+const OWN_AGENT: &str = "kube-apiserver/";
+/// How often it is looked whether all are done.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Ending {
+    /// `--shutdown-send-retry-after`
+    retry_after: bool,
+    /// `--shutdown-watch-termination-grace-period`
+    watches: Duration,
+    begun: AtomicBool,
+    /// Requests that are being answered, streams not counted.
+    running: Arc<AtomicUsize>,
+    /// Watches that are open.
+    watching: Arc<AtomicUsize>,
+}
+
+/// A request or a watch that is counted while it lasts.
+pub(super) struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Ending {
+    /// From the flags.
+    pub fn from_flags(flags: &FlagSet) -> Self {
+        Self {
+            retry_after: flags.boolean("shutdown-send-retry-after"),
+            watches: flags.duration("shutdown-watch-termination-grace-period"),
+            ..Self::default()
+        }
+    }
+
+    /// Whether clients are told to go elsewhere over a port that stays open until all are served.
+    pub fn sends_away(&self) -> bool {
+        self.retry_after
+    }
+
+    /// From now on requests come too late.
+    pub fn begin(&self) {
+        self.begun.store(true, Ordering::Release);
+    }
+
+    pub(super) fn request(&self) -> Counted {
+        Counted::new(&self.running)
+    }
+
+    pub(super) fn watch(&self) -> Counted {
+        Counted::new(&self.watching)
+    }
+
+    /// The answer to a request that comes too late.
+    pub(super) fn refusal(&self, info: &RequestInfo, agent: &str, shape: &Shape) -> Option<HttpResponse> {
+        if !self.begun.load(Ordering::Acquire) || agent.starts_with(OWN_AGENT) {
+            return None;
+        }
+        if EXEMPT.iter().any(|path| info.path.starts_with(path)) {
+            return None;
+        }
+        if self.retry_after {
+            let why = "The apiserver is shutting down, please try again later.\n";
+            let mut response = answer::text(429, why, shape);
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            return Some(response);
+        }
+        let waited_for = if info.verb == "watch" { !self.watches.is_zero() } else { !is_long_running(info) };
+        if !waited_for {
+            return None;
+        }
+        let mut response = answer::failure(&Status::service_unavailable("apiserver is shutting down"), shape);
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        Some(response)
+    }
+
+    /// Waits for requests, at most for `patience`.
+    pub async fn served(&self, patience: Duration) {
+        wait(&self.running, patience).await;
+    }
+
+    /// Waits for watches as long as they are given.
+    pub async fn watched(&self) {
+        wait(&self.watching, self.watches).await;
+    }
+}
+
+async fn wait(count: &AtomicUsize, patience: Duration) {
+    let until = Instant::now() + patience;
+    while count.load(Ordering::Acquire) > 0 && Instant::now() < until {
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::info::request_info;
+    use crate::verbs::query::Query;
+
+    #[test]
+    fn what_comes_too_late() {
+        for (flags, line, agent, want) in [
+            ("", "/api/v1/pods", "kubectl/1", Some(503)),
+            ("", "/api/v1/pods?watch=1", "kubectl/1", None),
+            ("--shutdown-watch-termination-grace-period=1s", "/api/v1/pods?watch=1", "kubectl/1", Some(503)),
+            ("", "/readyz", "kube-probe/1", None),
+            ("--shutdown-send-retry-after", "/api/v1/pods", "kubectl/1", Some(429)),
+            ("--shutdown-send-retry-after", "/api/v1/pods?watch=1", "kubectl/1", Some(429)),
+            ("--shutdown-send-retry-after", "/api/v1/pods", "kube-apiserver/v1.35.4", None),
+            ("--shutdown-send-retry-after", "/livez/ping", "kube-probe/1", None),
+            ("--shutdown-send-retry-after", "/metrics", "prometheus", None),
+        ] {
+            let args: Vec<&str> = Some(flags).filter(|f| !f.is_empty()).into_iter().collect();
+            let ending = Ending::from_flags(&FlagSet::of("kube-apiserver", &args).expect("flags"));
+            let (path, query) = line.split_once('?').unwrap_or((line, ""));
+            let info = request_info("GET", path, &Query::parse(query));
+            let code = || ending.refusal(&info, agent, &Shape::default()).map(|r| r.status().as_u16());
+            assert_eq!(code(), None, "not before the end");
+            ending.begin();
+            assert_eq!(code(), want, "{flags} {line} {agent}");
+        }
+    }
+
+    #[tokio::test]
+    async fn watches_are_waited_for_as_long_as_they_are_given() {
+        let args = ["--shutdown-watch-termination-grace-period=50ms"];
+        let ending = Ending::from_flags(&FlagSet::of("kube-apiserver", &args).expect("flags"));
+        let (begun, open) = (Instant::now(), ending.watch());
+        ending.watched().await;
+        assert!(begun.elapsed() >= Duration::from_millis(50));
+        drop(open);
+        assert_eq!(futures::FutureExt::now_or_never(ending.watched()), Some(()));
+    }
+}

@@ -1,0 +1,68 @@
+//! Where lists are answered from and what that takes, under upstream's names.
+
+use std::sync::LazyLock;
+
+use proto::resources::Resource;
+use shared::metrics::{self, CounterVec};
+
+const LABELS: [&str; 2] = ["group", "resource"];
+
+/// Lists that the watch cache answers.
+struct Cached {
+    lists: CounterVec,
+    returned: CounterVec,
+}
+
+static CACHED: LazyLock<Cached> = LazyLock::new(|| Cached {
+    lists: metrics::counter(
+        "apiserver_cache_list_total",
+        "[ALPHA] Lists that the watch cache answers, by the index that was used.",
+        &["group", "resource", "index"],
+    ),
+    returned: metrics::counter(
+        "apiserver_cache_list_returned_objects_total",
+        "[ALPHA] Objects in lists that the watch cache answers.",
+        &LABELS,
+    ),
+});
+
+/// Lists that are read from etcd.
+struct Read {
+    lists: CounterVec,
+    fetched: CounterVec,
+    evaluated: CounterVec,
+    returned: CounterVec,
+}
+
+static READ: LazyLock<Read> = LazyLock::new(|| {
+    let counter = |name: &str, help: &str| metrics::counter(name, help, &LABELS);
+    Read {
+        lists: counter("apiserver_storage_list_total", "[ALPHA] Lists that are read from etcd."),
+        fetched: counter("apiserver_storage_list_fetched_objects_total", "[ALPHA] Objects read from etcd for lists."),
+        evaluated: counter(
+            "apiserver_storage_list_evaluated_objects_total",
+            "[ALPHA] Objects tested against what lists read from etcd select.",
+        ),
+        returned: counter(
+            "apiserver_storage_list_returned_objects_total",
+            "[ALPHA] Objects in lists that are read from etcd.",
+        ),
+    }
+});
+
+/// A list from the cache, with so many objects.
+#[allow(clippy::cast_precision_loss)]
+pub(super) fn cached(row: &Resource, returned: usize) {
+    CACHED.lists.with_label_values(&[&*row.group, &*row.plural, ""]).inc();
+    CACHED.returned.with_label_values(&[&*row.group, &*row.plural]).inc_by(returned as f64);
+}
+
+/// A list from etcd: objects read, objects tested, objects returned.
+#[allow(clippy::cast_precision_loss)]
+pub(super) fn read(row: &Resource, fetched: usize, evaluated: usize, returned: usize) {
+    let labels = [&*row.group, &*row.plural];
+    READ.lists.with_label_values(&labels).inc();
+    for (counter, count) in [(&READ.fetched, fetched), (&READ.evaluated, evaluated), (&READ.returned, returned)] {
+        counter.with_label_values(&labels).inc_by(count as f64);
+    }
+}

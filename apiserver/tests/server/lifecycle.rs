@@ -1,0 +1,142 @@
+//! Flags about the process and what it keeps: sockets, the way down, where objects go.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+
+use crate::harness::{Client, Cluster, Identity, etcd_is_missing, eventually};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// A request whose body does not come: the server is busy with it.
+async fn unfinished(c: &Cluster) -> impl Sized + use<> {
+    let mut connection = c.connection().await;
+    let head =
+        format!("POST {MAPS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n");
+    connection.write_all(head.as_bytes()).await.expect("asked");
+    connection.flush().await.expect("asked");
+    connection
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_goes_down_sends_clients_away() {
+    if etcd_is_missing() {
+        return;
+    }
+    let mut c = Cluster::start_with(|_, _| vec!["--shutdown-send-retry-after".to_owned()]).await;
+    let busy = unfinished(&c).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    c.tell_to_stop();
+    let late: Client = c.client(Identity::Admin);
+    let refused =
+        eventually("a refusal", async || late.try_get(MAPS).await.ok().filter(|answer| answer.code == 429)).await;
+    assert_eq!(refused.text(), "The apiserver is shutting down, please try again later.\n");
+    assert_eq!(refused.header("retry-after"), "5");
+    let probe = c.client(Identity::Admin).get("/readyz").await;
+    assert!(probe.code == 500 && probe.text().contains("[-]shutdown failed"), "{}", probe.text());
+    drop(busy);
+    tokio::task::block_in_place(|| c.stop_server());
+}
+
+async fn ask_socket(path: &std::path::Path, line: &str) -> String {
+    let mut socket = UnixStream::connect(path).await.expect("a socket");
+    let head = format!("{line} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+    socket.write_all(head.as_bytes()).await.expect("asked");
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).await.expect("answered");
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_flags_say_of_the_process() {
+    if etcd_is_missing() {
+        return;
+    }
+    let c = Cluster::start_with(|dir, _| {
+        vec![
+            "--permit-port-sharing".to_owned(),
+            "--permit-address-sharing".to_owned(),
+            "--kubernetes-service-node-port=30443".to_owned(),
+            "--enable-logs-handler".to_owned(),
+            "--profiling=true".to_owned(),
+            "--livez-grace-period=1m".to_owned(),
+            "--feature-gates=WatchCacheInitializationPostStartHook=true".to_owned(),
+            "--storage-initialization-timeout=10s".to_owned(),
+            format!("--debug-socket-path={}", dir.join("debug.sock").display()),
+        ]
+    })
+    .await;
+    let service = c.get("/api/v1/namespaces/default/services/kubernetes").await.ok();
+    assert_eq!(service["spec"]["type"], "NodePort");
+    assert_eq!(service["spec"]["ports"][0]["nodePort"], 30443);
+
+    // Another server on the same port.
+    let port = format!("--secure-port={}", c.port());
+    let other = c.join(&["--permit-port-sharing".to_owned(), port, "--advertise-address=192.0.2.11".to_owned()]);
+    let both = |e: &Value| e["subsets"][0]["addresses"].as_array().is_some_and(|a| a.len() == 2);
+    c.watch_until("/api/v1/namespaces/default/endpoints?watch=1&fieldSelector=metadata.name%3Dkubernetes", both).await;
+    tokio::task::block_in_place(|| drop(other));
+
+    let own = c.client(Identity::Admin);
+    let logs = own.get("/logs/").await;
+    assert_eq!((logs.code, logs.header("content-type")), (200, "text/html; charset=utf-8"));
+    assert_eq!(own.get("/logs/../../etc/passwd").await.code, 400);
+    assert_eq!(c.client(Identity::Alice).get("/logs/").await.code, 403);
+    let level = own.call("PUT", "/debug/flags/v", &[], Some("x".into())).await;
+    assert!(level.code == 400 && level.text().starts_with("failed to set klog.logging.verbosity"), "{}", level.text());
+    let ready = own.get("/readyz?verbose").await.text();
+    assert!(ready.contains("[+]poststarthook/storage-readiness ok\n"), "{ready}");
+    let socket = c.dir().join("debug.sock");
+    assert!(ask_socket(&socket, "GET /debug/pprof/").await.contains("<a href='cmdline'>"));
+    assert!(ask_socket(&socket, "GET /api").await.starts_with("HTTP/1.1 404"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_flags_say_of_objects() {
+    if etcd_is_missing() {
+        return;
+    }
+    let flags = [
+        "--storage-media-type=application/json",
+        "--enable-garbage-collector=false",
+        "--delete-collection-workers=4",
+        "--lease-reuse-duration-seconds=0",
+        "--event-ttl=10m",
+        "--etcd-count-metric-poll-period=0",
+    ];
+    let mut c = Cluster::start_with(|_, _| flags.map(str::to_owned).into()).await;
+    let map = |name: &str| json!({"metadata": {"name": name}, "data": {"k": "v"}});
+    let made = c.post(MAPS, map("a")).await.ok();
+    let (stored, _) = c.stored("/registry/configmaps/default/a").await.expect("stored");
+    let stored: Value = serde_json::from_slice(&stored).expect("JSON");
+    assert_eq!((&stored["kind"], &stored["apiVersion"]), (&json!("ConfigMap"), &json!("v1")));
+    assert_eq!(c.get(&format!("{MAPS}/a")).await.ok(), made);
+    let packed = c.call("GET", &format!("{MAPS}/a"), &[("Accept", "application/vnd.kubernetes.protobuf")], None).await;
+    assert!(packed.bytes.starts_with(b"k8s\0"));
+    assert_eq!(c.patch(&format!("{MAPS}/a"), "merge-patch+json", json!({"data": {"k": "w"}})).await.code, 200);
+
+    // Each event has a lease of its own, as long as it lives.
+    let event = json!({"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}});
+    c.post("/api/v1/namespaces/default/events", event).await.ok();
+    let (_, lease) = c.stored("/registry/events/default/e").await.expect("stored");
+    let lease = c.etcd_client().await.lease_client().time_to_live(lease, None).await.expect("a lease");
+    assert_eq!(lease.granted_ttl(), 600);
+
+    // Nobody collects: it is not waited for who would.
+    let gone = c.delete_with(&format!("{MAPS}/a"), json!({"propagationPolicy": "Foreground"})).await;
+    assert_eq!(gone.code, 200);
+    assert_eq!(c.get(&format!("{MAPS}/a")).await.code, 404);
+    for i in 0..10 {
+        c.post(MAPS, map(&format!("m{i}"))).await.ok();
+    }
+    assert_eq!(c.delete(MAPS).await.ok()["items"].as_array().map(Vec::len), Some(10));
+    assert_eq!(c.get(MAPS).await.ok()["items"], json!([]));
+    assert!(!c.get("/metrics").await.text().contains("\napiserver_resource_objects{"));
+
+    // What was stored as JSON is read by servers that store protobuf.
+    c.post(MAPS, map("b")).await.ok();
+    c.restart_with(Vec::new()).await;
+    assert_eq!(c.get(&format!("{MAPS}/b")).await.ok()["data"], json!({"k": "v"}));
+}
