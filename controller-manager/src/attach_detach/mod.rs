@@ -39,6 +39,8 @@ const NAME: &str = "attachdetach-controller";
 /// One after the other: two nodes must not both take a volume that only one may have.
 const WORKERS: usize = 1;
 const BY_VOLUME: &str = "volume";
+/// What was told of an attachment that has succeeded.
+const ATTACHED: &str = "attached";
 /// An attachment that was made and is not in the cache after this long is not counted on any more.
 const UNSEEN: Duration = Duration::from_mins(1);
 
@@ -51,7 +53,7 @@ struct Memory {
     unwanted: HashMap<String, Instant>,
     /// Nodes that wait for a volume to come free, and what was said of it.
     blocked: HashMap<String, HashMap<String, String>>,
-    /// The error of each attachment that was told last.
+    /// What was told of each attachment last: its error, or [`ATTACHED`].
     told: HashMap<String, String>,
 }
 
@@ -193,10 +195,12 @@ impl AttachDetach {
         let wanted = self.wanted(name, &users);
         let objects = self.attachments.by_index(BY_NODE, name);
         let attachments = self.attachments_of(&objects, &wanted);
+        let made: BTreeSet<String> = self.memory.lock().made.keys().cloned().collect();
         let decision = plan::plan(&Snapshot {
             node: node.as_deref(),
             wanted: &wanted,
             attachments: &attachments,
+            made: &made,
             never_force: self.never_force,
         });
         self.tell(name, &decision, &wanted, &users, &objects);
@@ -325,7 +329,8 @@ impl AttachDetach {
             }
         }
         for attachment in &decision.attached {
-            if let Some(w) = wanted.get(attachment) {
+            let told = memory.told.insert(attachment.clone(), ATTACHED.to_owned());
+            if let Some(w) = wanted.get(attachment).filter(|_| told.as_deref() != Some(ATTACHED)) {
                 let text = format!("AttachVolume.Attach succeeded for volume {:?} ", w.volume.volume);
                 say(attachment, false, "SuccessfulAttachVolume", &text);
             }
@@ -364,7 +369,9 @@ impl AttachDetach {
                 tracing::warn!(node = name, %attachment, reason, "detaching a volume that may still be mounted");
             }
             let path = format!("{}/{attachment}", VolumeAttachment::url_path(&(), None));
-            self.executor.one(Action::Delete { path, options: json!({}) }).await?;
+            let shown = self.attachments.get("", &attachment);
+            let uid = shown.as_ref().map(|a| object::uid(&a.metadata));
+            self.executor.one(Action::Delete { path, options: json!({"preconditions": {"uid": uid}}) }).await?;
         }
         for (attachment, volume) in decision.attach {
             let object: VolumeAttachment = serde_json::from_value(json!({"metadata": {"name": attachment},

@@ -43,6 +43,9 @@ pub enum Action {
     Create { path: String, body: Value },
     /// PUT `body` to the object (or subresource) at `path`.
     Update { path: String, body: Value },
+    /// PUT `body` to the status at `path`. It says what this controller saw, whoever else wrote to the object meanwhile:
+    /// after a conflict it goes onto the newest version.
+    Report { path: String, body: Value },
     /// PATCH the object (or subresource) at `path`.
     Patch { path: String, kind: PatchKind, body: Value },
     /// DELETE the object at `path`; `options` is a DeleteOptions body.
@@ -83,12 +86,20 @@ impl Action {
         Self::Update { path: format!("{}/{subresource}", path_of::<K>(object.meta())), body: body(object) }
     }
 
-    /// PUT of `/status`.
+    /// PUT of `/status`, guarded by the resourceVersion it carries.
     pub fn update_status<K>(object: &K) -> Self
     where
         K: Resource<DynamicType = ()> + Serialize,
     {
         Self::update_sub(object, "status")
+    }
+
+    /// PUT of `/status` of whatever version the server has.
+    pub fn report<K>(object: &K) -> Self
+    where
+        K: Resource<DynamicType = ()> + Serialize,
+    {
+        Self::Report { path: format!("{}/status", path_of::<K>(object.meta())), body: body(object) }
     }
 
     /// PATCH of an object.

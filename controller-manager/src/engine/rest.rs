@@ -110,6 +110,12 @@ impl RestError {
         self.is(401, "Unauthorized")
     }
 
+    /// The server has decided against it: nothing was written. Answers of 500 and above leave that open.
+    #[must_use]
+    pub fn refused(&self) -> bool {
+        matches!(self, Self::Api { code: 400..=499, .. })
+    }
+
     /// Not now: a disruption budget or a rate limit is in the way.
     #[must_use]
     pub fn too_many_requests(&self) -> bool {

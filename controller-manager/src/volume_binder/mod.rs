@@ -16,6 +16,7 @@ use shared::workqueue::Queue;
 
 use self::plan::World;
 use crate::engine::action::Action;
+use crate::engine::assumed::Assumed;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::metrics;
@@ -29,8 +30,8 @@ use crate::engine::worker::{self, Synced};
 
 struct Binder {
     executor: Executor,
-    volumes: Store<PersistentVolume>,
-    claims: Store<PersistentVolumeClaim>,
+    volumes: Arc<Assumed<PersistentVolume>>,
+    claims: Arc<Assumed<PersistentVolumeClaim>>,
     classes: Store<StorageClass>,
     dynamic: bool,
     /// `--enable-hostpath-provisioner`
@@ -51,8 +52,8 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let queue: Queue<Key> = Queue::new("volumes");
         let this = Arc::new(Binder {
             executor: cx.executor("persistent-volume-binder", "persistentvolume-controller"),
-            volumes: volumes.store(),
-            claims: claims.store(),
+            volumes: Assumed::follow(&volumes),
+            claims: Assumed::follow(&claims),
             classes: cx.informer::<StorageClass>().store(),
             dynamic: cx.settings().dynamic_provisioning,
             host_path: cx.settings().hostpath_provisioner,
@@ -125,7 +126,7 @@ impl Binder {
         let actions = if key.namespace.is_empty() { self.volume(key).await? } else { self.claim(key).await };
         for action in actions {
             let late = matches!(&action, Action::Update { path, body } if self.gives_class(key, path, body));
-            let done = self.executor.one(action).await;
+            let done = self.write(action).await;
             if late {
                 metrics::count("retroactive_storageclass_total", &[]);
                 if done.is_err() {
@@ -138,6 +139,17 @@ impl Binder {
             }
         }
         Ok(None)
+    }
+
+    /// One step. What it made of a volume or a claim counts before the caches show it.
+    async fn write(&self, action: Action) -> Result<(), RestError> {
+        let Action::Update { path, body } = action else { return self.executor.one(action).await };
+        let stored = self.executor.rest.put_whole(&path, &body).await?;
+        match body["kind"].as_str() {
+            Some("PersistentVolume") => self.volumes.wrote(from_tree(&stored).map_err(RestError::other)?),
+            _ => self.claims.wrote(from_tree(&stored).map_err(RestError::other)?),
+        }
+        Ok(())
     }
 
     async fn claim(&self, key: &Key) -> Vec<Action> {
