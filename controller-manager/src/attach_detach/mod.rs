@@ -5,6 +5,7 @@
 //! watched and need no periodic verification.
 
 pub mod plan;
+pub mod report;
 pub mod volume;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -18,15 +19,16 @@ use kube::Resource;
 use parking_lot::Mutex;
 use serde_json::json;
 use shared::informer::{Event, Store};
-use shared::metrics;
 use shared::workqueue::Queue;
 
 use self::plan::{Attachment, Decision, Snapshot, Wanted};
+use self::report::{ByDriver, Operation, Report};
 use self::volume::Attachable;
 use crate::engine::action::{Action, PatchKind};
 use crate::engine::clock;
 use crate::engine::context::{BY_NODE, Context};
 use crate::engine::executor::Executor;
+use crate::engine::metrics;
 use crate::engine::nodes;
 use crate::engine::object;
 use crate::engine::pod::Pod;
@@ -66,6 +68,7 @@ struct AttachDetach {
     drivers: Store<CSIDriver>,
     attachments: Store<VolumeAttachment>,
     memory: Mutex<Memory>,
+    report: Mutex<Report>,
     never_force: bool,
 }
 
@@ -93,6 +96,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             drivers: drivers.store(),
             attachments: attachments.store(),
             memory: Mutex::default(),
+            report: Mutex::default(),
             never_force: cx.settings().attach.never_force,
         });
         let wake = queue.clone();
@@ -177,6 +181,7 @@ impl AttachDetach {
         let attachment = event.object();
         let name = object::name(&attachment.metadata);
         queue.add(attachment.spec.node_name.clone());
+        self.report.lock().seen(attachment, matches!(event, Event::Deleted(_)), clock::instant());
         let mut memory = self.memory.lock();
         memory.made.remove(name);
         if let Event::Deleted(_) = event {
@@ -192,6 +197,7 @@ impl AttachDetach {
     async fn sync(&self, name: &str) -> Synced {
         let node = self.nodes.get("", name);
         let users = self.users(name, node.as_deref());
+        self.count(name, &users);
         let wanted = self.wanted(name, &users);
         let objects = self.attachments.by_index(BY_NODE, name);
         let attachments = self.attachments_of(&objects, &wanted);
@@ -207,6 +213,15 @@ impl AttachDetach {
         let again = decision.again;
         self.carry_out(name, node.as_deref(), decision).await?;
         Ok(again)
+    }
+
+    fn count(&self, node: &str, users: &BTreeMap<String, (Attachable, Vec<Arc<Pod>>)>) {
+        let (mut wanted, mut uses) = (ByDriver::new(), ByDriver::new());
+        for (volume, pods) in users.values() {
+            *wanted.entry(volume.driver.clone()).or_default() += 1;
+            *uses.entry(volume.driver.clone()).or_default() += pods.len();
+        }
+        self.report.lock().node(node, wanted, uses);
     }
 
     /// The volumes that pods of the node need, with the pods.
@@ -359,16 +374,11 @@ impl AttachDetach {
         }
         for (attachment, forced) in decision.detach {
             if let Some(reason) = forced {
-                metrics::counter(
-                    "attach_detach_controller_attachdetach_controller_forced_detaches",
-                    "[ALPHA] Volumes taken from nodes that had not unmounted them.",
-                    &["reason"],
-                )
-                .with_label_values(&[reason])
-                .inc();
+                metrics::count("attach_detach_controller_attachdetach_controller_forced_detaches", &[reason]);
                 tracing::warn!(node = name, %attachment, reason, "detaching a volume that may still be mounted");
             }
             let path = format!("{}/{attachment}", VolumeAttachment::url_path(&(), None));
+            self.report.lock().began(&attachment, Operation::Detach, clock::instant());
             let shown = self.attachments.get("", &attachment);
             let uid = shown.as_ref().map(|a| object::uid(&a.metadata));
             self.executor.one(Action::Delete { path, options: json!({"preconditions": {"uid": uid}}) }).await?;
@@ -379,6 +389,7 @@ impl AttachDetach {
             .map_err(RestError::other)?;
             let made = (volume.volume.clone(), name.to_owned(), clock::instant());
             self.memory.lock().made.insert(attachment.clone(), made);
+            self.report.lock().began(&attachment, Operation::Attach, clock::instant());
             match self.executor.one(Action::create(&object)).await {
                 Err(e) if e.already_exists() => {}
                 Err(e) => {

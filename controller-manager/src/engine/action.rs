@@ -122,6 +122,16 @@ impl Action {
         Self::Delete { path: object_path::<K>(meta), options }
     }
 
+    /// Whether it writes a whole status, which comes after what it reports on.
+    #[must_use]
+    pub fn is_status(&self) -> bool {
+        match self {
+            Self::Report { .. } => true,
+            Self::Update { path, .. } => path.ends_with("/status"),
+            _ => false,
+        }
+    }
+
     /// A Normal event.
     #[must_use]
     pub fn normal(about: &ObjectReference, reason: &'static str, message: String) -> Self {
@@ -153,4 +163,27 @@ pub fn body<T: Serialize>(object: &T) -> Value {
 #[must_use]
 pub fn join(collection: &str, name: &str) -> String {
     format!("{collection}/{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::apps::v1::StatefulSet;
+
+    use super::*;
+
+    #[test]
+    fn status_writes_are_told_apart() {
+        let set: StatefulSet =
+            serde_json::from_value(json!({"metadata": {"name": "s", "namespace": "ns"}})).expect("set");
+        for (action, want) in [
+            (Action::report(&set), true),
+            (Action::update_status(&set), true),
+            (Action::update(&set), false),
+            (Action::delete::<StatefulSet>(&set.metadata), false),
+        ] {
+            assert_eq!(action.is_status(), want, "{action:?}");
+        }
+        let Action::Report { path, .. } = Action::report(&set) else { panic!("not a report") };
+        assert_eq!(path, "/apis/apps/v1/namespaces/ns/statefulsets/s/status");
+    }
 }

@@ -68,7 +68,8 @@ impl<K: Object> Assumed<K> {
 
 /// Whether `a` is a later version of the same object as `b`. Versions of one object are numbers that grow.
 fn is_newer<K: Object>(a: &K, b: &K) -> bool {
-    let version = |object: &K| object.meta().resource_version.as_deref().and_then(|v| v.parse::<u64>().ok()).unwrap_or(0);
+    let version =
+        |object: &K| object.meta().resource_version.as_deref().and_then(|v| v.parse::<u64>().ok()).unwrap_or(0);
     object::uid(a.meta()) == object::uid(b.meta()) && version(a) > version(b)
 }
 

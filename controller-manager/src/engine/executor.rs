@@ -235,10 +235,5 @@ impl PodText {
 
 /// Status writes come after the pods they report on.
 fn split_status(actions: Vec<Action>) -> (Vec<Action>, Vec<Action>) {
-    let status = |a: &Action| match a {
-        Action::Report { .. } => true,
-        Action::Update { path, .. } => path.ends_with("/status"),
-        _ => false,
-    };
-    actions.into_iter().partition(|a| !status(a))
+    actions.into_iter().partition(|a| !a.is_status())
 }

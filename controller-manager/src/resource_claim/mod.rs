@@ -13,7 +13,6 @@ use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReferen
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use shared::informer::{Event, Store};
-use shared::metrics;
 use shared::types::from_tree;
 use shared::workqueue::Queue;
 
@@ -23,6 +22,7 @@ use crate::engine::action::{Action, body, object_path};
 use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
+use crate::engine::metrics;
 use crate::engine::object::{self, Key};
 use crate::engine::pod::Pod;
 use crate::engine::registry::Started;
@@ -118,22 +118,18 @@ fn entries(pod: &Pod) -> impl Iterator<Item = &PodResourceClaim> {
 
 /// How many claims there are, kept up to date by their events.
 fn count(event: &Event<ResourceClaim>) {
-    let gauge = metrics::gauge(
-        "resourceclaim_controller_resource_claims",
-        "[ALPHA] Resource claims, by whether devices are allocated and administrative access is asked for.",
-        &["allocated", "admin_access"],
-    );
-    let of = |c: &ResourceClaim| {
-        let allocated = c.status.as_ref().is_some_and(|s| s.allocation.is_some());
-        gauge.with_label_values(&[&allocated.to_string(), &plan::admin_access(c).to_string()])
+    let step = |claim: &ResourceClaim, by: f64| {
+        let allocated = claim.status.as_ref().is_some_and(|s| s.allocation.is_some());
+        let labels = [plan::admin_access(claim), allocated].map(|yes| yes.to_string());
+        metrics::move_by("resourceclaim_controller_resource_claims", &[&labels[0], &labels[1]], by);
     };
     match event {
-        Event::Added(new) => of(new).inc(),
+        Event::Added(new) => step(new, 1.0),
         Event::Updated { old, new } => {
-            of(old).dec();
-            of(new).inc();
+            step(old, -1.0);
+            step(new, 1.0);
         }
-        Event::Deleted(old) => of(old).dec(),
+        Event::Deleted(old) => step(old, -1.0),
     }
 }
 
@@ -222,13 +218,8 @@ impl Claims {
         let Action::Create { path, body } = Action::create(&claim) else { return Ok(None) };
         let result = self.executor.rest.post(&path, &body).await;
         let status = if result.is_ok() { "success" } else { "failure" };
-        metrics::counter(
-            "resourceclaim_controller_creates_total",
-            "[ALPHA] Tries to make resource claims from templates.",
-            &["status", "admin_access"],
-        )
-        .with_label_values(&[status, &plan::admin_access(&claim).to_string()])
-        .inc();
+        let labels = [plan::admin_access(&claim).to_string(), status.to_owned()];
+        metrics::count("resourceclaim_controller_creates_total", &[&labels[0], &labels[1]]);
         let name = result.map_err(|e| RestError::other(format!("create ResourceClaim : {e}")))?.name;
         let mut made = self.made.lock();
         // The watch may have been faster than the answer.

@@ -61,7 +61,14 @@ impl Measures {
     pub(super) fn begin<B: Body>(self: &Arc<Self>, request: &Request<B>) -> UnderWay {
         let watch = request.uri().query().is_some_and(|q| q.split('&').any(|pair| pair == "watch=true"));
         let sent = request.body().size_hint().exact().unwrap_or_default();
-        UnderWay { measures: Arc::clone(self), method: request.method().clone(), watch, sent, received: 0, since: Instant::now() }
+        UnderWay {
+            measures: Arc::clone(self),
+            method: request.method().clone(),
+            watch,
+            sent,
+            received: 0,
+            since: Instant::now(),
+        }
     }
 }
 
@@ -112,13 +119,16 @@ mod tests {
     #[test]
     fn requests_are_counted_and_watches_are_not_timed() {
         let measures = Measures::of("measured.test:1");
-        for (path, code, bytes) in [("/api", 200, "answer"), ("/api?watch=true&limit=1", 200, "event"), ("/api", 404, "")] {
+        for (path, code, bytes) in
+            [("/api", 200, "answer"), ("/api?watch=true&limit=1", 200, "event"), ("/api", 404, "")]
+        {
             let request = Request::get(path).body(Full::new(bytes::Bytes::from_static(b"body"))).expect("a request");
             let mut under_way = measures.begin(&request);
             under_way.answered::<_, ()>(&Ok(http::Response::builder().status(code).body(()).expect("an answer")));
             under_way.read(&Frame::data(bytes::Bytes::from_static(bytes.as_bytes())));
         }
-        measures.begin(&Request::put("/api").body(Full::new(bytes::Bytes::new())).expect("a request"))
+        measures
+            .begin(&Request::put("/api").body(Full::new(bytes::Bytes::new())).expect("a request"))
             .answered::<(), _>(&Err(()));
         let host = "measured.test:1";
         let count = |code, method| measures.requests.with_label_values(&[code, host, method]).get();
