@@ -5,6 +5,7 @@
 //! watched and need no periodic verification.
 
 pub mod plan;
+pub mod report;
 pub mod volume;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -18,15 +19,16 @@ use kube::Resource;
 use parking_lot::Mutex;
 use serde_json::json;
 use shared::informer::{Event, Store};
-use shared::metrics;
 use shared::workqueue::Queue;
 
 use self::plan::{Attachment, Decision, Snapshot, Wanted};
+use self::report::{ByDriver, Operation, Report};
 use self::volume::Attachable;
 use crate::engine::action::{Action, PatchKind};
 use crate::engine::clock;
 use crate::engine::context::{BY_NODE, Context};
 use crate::engine::executor::Executor;
+use crate::engine::metrics;
 use crate::engine::nodes;
 use crate::engine::object;
 use crate::engine::pod::Pod;
@@ -39,6 +41,8 @@ const NAME: &str = "attachdetach-controller";
 /// One after the other: two nodes must not both take a volume that only one may have.
 const WORKERS: usize = 1;
 const BY_VOLUME: &str = "volume";
+/// What was told of an attachment that has succeeded.
+const ATTACHED: &str = "attached";
 /// An attachment that was made and is not in the cache after this long is not counted on any more.
 const UNSEEN: Duration = Duration::from_mins(1);
 
@@ -51,7 +55,7 @@ struct Memory {
     unwanted: HashMap<String, Instant>,
     /// Nodes that wait for a volume to come free, and what was said of it.
     blocked: HashMap<String, HashMap<String, String>>,
-    /// The error of each attachment that was told last.
+    /// What was told of each attachment last: its error, or [`ATTACHED`].
     told: HashMap<String, String>,
 }
 
@@ -64,6 +68,7 @@ struct AttachDetach {
     drivers: Store<CSIDriver>,
     attachments: Store<VolumeAttachment>,
     memory: Mutex<Memory>,
+    report: Mutex<Report>,
     never_force: bool,
 }
 
@@ -91,6 +96,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             drivers: drivers.store(),
             attachments: attachments.store(),
             memory: Mutex::default(),
+            report: Mutex::default(),
             never_force: cx.settings().attach.never_force,
         });
         let wake = queue.clone();
@@ -175,6 +181,7 @@ impl AttachDetach {
         let attachment = event.object();
         let name = object::name(&attachment.metadata);
         queue.add(attachment.spec.node_name.clone());
+        self.report.lock().seen(attachment, matches!(event, Event::Deleted(_)), clock::instant());
         let mut memory = self.memory.lock();
         memory.made.remove(name);
         if let Event::Deleted(_) = event {
@@ -190,19 +197,31 @@ impl AttachDetach {
     async fn sync(&self, name: &str) -> Synced {
         let node = self.nodes.get("", name);
         let users = self.users(name, node.as_deref());
+        self.count(name, &users);
         let wanted = self.wanted(name, &users);
         let objects = self.attachments.by_index(BY_NODE, name);
         let attachments = self.attachments_of(&objects, &wanted);
+        let made: BTreeSet<String> = self.memory.lock().made.keys().cloned().collect();
         let decision = plan::plan(&Snapshot {
             node: node.as_deref(),
             wanted: &wanted,
             attachments: &attachments,
+            made: &made,
             never_force: self.never_force,
         });
         self.tell(name, &decision, &wanted, &users, &objects);
         let again = decision.again;
         self.carry_out(name, node.as_deref(), decision).await?;
         Ok(again)
+    }
+
+    fn count(&self, node: &str, users: &BTreeMap<String, (Attachable, Vec<Arc<Pod>>)>) {
+        let (mut wanted, mut uses) = (ByDriver::new(), ByDriver::new());
+        for (volume, pods) in users.values() {
+            *wanted.entry(volume.driver.clone()).or_default() += 1;
+            *uses.entry(volume.driver.clone()).or_default() += pods.len();
+        }
+        self.report.lock().node(node, wanted, uses);
     }
 
     /// The volumes that pods of the node need, with the pods.
@@ -325,7 +344,8 @@ impl AttachDetach {
             }
         }
         for attachment in &decision.attached {
-            if let Some(w) = wanted.get(attachment) {
+            let told = memory.told.insert(attachment.clone(), ATTACHED.to_owned());
+            if let Some(w) = wanted.get(attachment).filter(|_| told.as_deref() != Some(ATTACHED)) {
                 let text = format!("AttachVolume.Attach succeeded for volume {:?} ", w.volume.volume);
                 say(attachment, false, "SuccessfulAttachVolume", &text);
             }
@@ -354,17 +374,14 @@ impl AttachDetach {
         }
         for (attachment, forced) in decision.detach {
             if let Some(reason) = forced {
-                metrics::counter(
-                    "attach_detach_controller_attachdetach_controller_forced_detaches",
-                    "[ALPHA] Volumes taken from nodes that had not unmounted them.",
-                    &["reason"],
-                )
-                .with_label_values(&[reason])
-                .inc();
+                metrics::count("attach_detach_controller_attachdetach_controller_forced_detaches", &[reason]);
                 tracing::warn!(node = name, %attachment, reason, "detaching a volume that may still be mounted");
             }
             let path = format!("{}/{attachment}", VolumeAttachment::url_path(&(), None));
-            self.executor.one(Action::Delete { path, options: json!({}) }).await?;
+            self.report.lock().began(&attachment, Operation::Detach, clock::instant());
+            let shown = self.attachments.get("", &attachment);
+            let uid = shown.as_ref().map(|a| object::uid(&a.metadata));
+            self.executor.one(Action::Delete { path, options: json!({"preconditions": {"uid": uid}}) }).await?;
         }
         for (attachment, volume) in decision.attach {
             let object: VolumeAttachment = serde_json::from_value(json!({"metadata": {"name": attachment},
@@ -372,6 +389,7 @@ impl AttachDetach {
             .map_err(RestError::other)?;
             let made = (volume.volume.clone(), name.to_owned(), clock::instant());
             self.memory.lock().made.insert(attachment.clone(), made);
+            self.report.lock().began(&attachment, Operation::Attach, clock::instant());
             match self.executor.one(Action::create(&object)).await {
                 Err(e) if e.already_exists() => {}
                 Err(e) => {

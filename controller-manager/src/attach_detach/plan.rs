@@ -53,6 +53,8 @@ pub struct Snapshot<'a> {
     pub wanted: &'a BTreeMap<String, Wanted>,
     /// By name.
     pub attachments: &'a BTreeMap<String, Attachment<'a>>,
+    /// Attachments that were made and that the cache does not show yet.
+    pub made: &'a BTreeSet<String>,
     /// `--disable-force-detach-on-timeout`
     pub never_force: bool,
 }
@@ -97,7 +99,7 @@ pub fn plan(s: &Snapshot<'_>) -> Decision {
 
 fn attach(s: &Snapshot<'_>, out: &mut Decision) {
     for (name, wanted) in s.wanted {
-        if s.attachments.contains_key(name) {
+        if s.attachments.contains_key(name) || s.made.contains(name) {
             continue;
         }
         if wanted.volume.exclusive && !wanted.elsewhere.is_empty() {

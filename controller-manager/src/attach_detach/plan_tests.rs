@@ -39,6 +39,18 @@ fn look(
     va: Option<&VolumeAttachment>,
     unwanted_for: u64,
 ) -> Decision {
+    look_after(node, wanted, va, unwanted_for, &[])
+}
+
+/// After attachments were made that the cache does not show yet.
+fn look_after(
+    node: Option<&Node>,
+    wanted: &BTreeMap<String, Wanted>,
+    va: Option<&VolumeAttachment>,
+    unwanted_for: u64,
+    made: &[&str],
+) -> Decision {
+    let made = made.iter().map(|name| (*name).to_owned()).collect();
     let attachments = va
         .map(|object| {
             let unwanted_for = Duration::from_secs(unwanted_for);
@@ -46,7 +58,7 @@ fn look(
         })
         .into_iter()
         .collect();
-    plan(&Snapshot { node, wanted, attachments: &attachments, never_force: false })
+    plan(&Snapshot { node, wanted, attachments: &attachments, made: &made, never_force: false })
 }
 
 const IN_USE: &str = "kubernetes.io/csi/d^a";
@@ -56,6 +68,8 @@ fn attaches_what_pods_need() {
     let n = ready("True", json!({}));
     let d = look(Some(&n), &wanted("a", &[], &[]), None, 0);
     assert_eq!(d.attach, [("a".to_owned(), volume("a"))]);
+    let d = look_after(Some(&n), &wanted("a", &[], &[]), None, 0, &["a"]);
+    assert_eq!(d, Decision::default(), "the cache does not show it yet");
     let d = look(Some(&n), &wanted("a", &[], &[]), Some(&attachment(false, false)), 0);
     assert_eq!(d, Decision::default(), "the driver is at it");
     let d = look(Some(&n), &wanted("a", &[], &[]), Some(&attachment(true, false)), 0);

@@ -7,13 +7,13 @@ use k8s_openapi::api::core::v1::{LoadBalancerStatus, Node, Service};
 use parking_lot::Mutex;
 use serde_json::json;
 use shared::informer::{Event, Store};
-use shared::metrics;
 use shared::workqueue::Queue;
 
 use super::Provider;
 use crate::engine::action::{Action, PatchKind};
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
+use crate::engine::metrics;
 use crate::engine::nodes;
 use crate::engine::object::{self, Key};
 use crate::engine::registry::Started;
@@ -170,8 +170,7 @@ impl Balancers {
         if let Some(action) = finalizer(service, true) {
             self.executor.one(action).await?;
         }
-        let help = "[ALPHA] Load balancers made or mended.";
-        metrics::counter("service_controller_loadbalancer_sync_total", help, &[]).with_label_values::<&str>(&[]).inc();
+        metrics::count("service_controller_loadbalancer_sync_total", &[]);
         let new = self.cloud.ensure_load_balancer(&self.cluster, service, &targets).await;
         let new = new.map_err(|e| RestError::other(format!("failed to ensure load balancer: {e}")))?;
         if let Some(action) = status(service, &new) {

@@ -72,7 +72,7 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
     if ds.status.as_ref() != Some(&status) {
         let mut copy = DaemonSet::clone(ds);
         copy.status = Some(status);
-        actions.push(Action::update_status(&copy));
+        actions.push(Action::report(&copy));
     }
     let min_ready = place.min_ready;
     let soonest = s.pods.iter().filter_map(|p| pods::available_in(p, min_ready, now)).filter(|d| !d.is_zero()).min();

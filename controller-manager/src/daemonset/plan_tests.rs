@@ -181,7 +181,7 @@ fn status_counts_nodes() {
     let pods = vec![pod("a", "n1", &hash, true, "Running"), pod("b", "n3", "old", true, "Running")];
     let s = Snapshot { set: ds, nodes, pods, revisions: vec![], settled: false, held: HashSet::new() };
     let status = plan(&s, now()).into_iter().find_map(|a| match a {
-        Action::Update { path, body } if path.ends_with("/status") => Some(body["status"].clone()),
+        Action::Report { body, .. } => Some(body["status"].clone()),
         _ => None,
     });
     assert_eq!(

@@ -12,13 +12,13 @@ use k8s_openapi::api::resource::v1alpha3::DeviceTaintRule;
 use k8s_openapi::jiff::Timestamp;
 use parking_lot::Mutex;
 use shared::informer::{Event, Store};
-use shared::metrics;
 use shared::workqueue::Queue;
 
 use crate::engine::action::Action;
 use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
+use crate::engine::metrics;
 use crate::engine::object::{self, Key};
 use crate::engine::pod::Pod;
 use crate::engine::pods;
@@ -29,7 +29,6 @@ use crate::resource_claim::plan::{Named, named};
 use crate::taint_eviction::plan::disruption;
 
 const EVENT: &str = "DeviceTaintManagerEviction";
-const BUCKETS: [f64; 12] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0];
 
 struct Eviction {
     executor: Executor,
@@ -139,12 +138,8 @@ impl Eviction {
         }
         self.pending.lock().remove(&uid);
         let late = now.duration_since(due).as_secs_f64();
-        let name = "device_taint_eviction_controller_pod_deletion_duration_seconds";
-        let help = "[ALPHA] How long after it was due a pod was deleted.";
-        metrics::histogram(name, help, &[], BUCKETS.to_vec()).with_label_values::<&str>(&[]).observe(late);
-        let help = "[ALPHA] Pods deleted because of tainted devices.";
-        let name = "device_taint_eviction_controller_pod_deletions_total";
-        metrics::counter(name, help, &[]).with_label_values::<&str>(&[]).inc();
+        metrics::observe("device_taint_eviction_controller_pod_deletion_duration_seconds", &[], late);
+        metrics::count("device_taint_eviction_controller_pod_deletions_total", &[]);
         Ok(None)
     }
 }

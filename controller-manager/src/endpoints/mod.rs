@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Endpoints, Service};
+use kube::Resource as _;
 use parking_lot::Mutex;
 use serde_json::json;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
-use self::plan::Snapshot;
-use crate::engine::action::Action;
+use self::plan::{Change, Snapshot};
+use crate::engine::action::{Action, object_path};
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::object::{self, Key};
@@ -74,22 +75,33 @@ impl EndpointsController {
             return Ok(None);
         }
         let pods = services::behind(&self.pods, &service);
-        let trigger = self.triggers.lock().next(&service, &pods);
-        let about = object::reference::<Service>(&service.metadata);
+        let trigger = self.triggers.lock().next(key, &service, &pods);
         let snapshot = Snapshot { service, pods, current, trigger };
-        let creating = snapshot.current.is_none();
-        let outcome = self.executor.run(key, None, plan::plan(&snapshot)).await;
-        if let Some(f) = &outcome.failure {
-            if f.error.namespace_terminating() {
-                return Ok(None);
-            }
-            if !f.error.conflict() && !f.error.already_exists() {
-                let (reason, verb) =
-                    if creating { ("FailedToCreateEndpoint", "create") } else { ("FailedToUpdateEndpoint", "update") };
-                let text = format!("Failed to {verb} endpoint for service {key}: {}", f.error);
-                self.executor.one(Action::warning(&about, reason, text)).await?;
-            }
+        let Some(change) = plan::plan(&snapshot) else { return Ok(None) };
+        let Err(error) = self.write(&change).await else { return Ok(None) };
+        if error.namespace_terminating() {
+            return Ok(None);
         }
-        outcome.into()
+        if !error.conflict() && !error.already_exists() {
+            let (reason, verb) = match change {
+                Change::Create(_) => ("FailedToCreateEndpoint", "create"),
+                Change::Update(_) => ("FailedToUpdateEndpoint", "update"),
+            };
+            let about = object::reference::<Service>(&snapshot.service.metadata);
+            let text = format!("Failed to {verb} endpoint for service {key}: {error}");
+            self.executor.events.say(&about, true, reason, text);
+        }
+        Err(error)
+    }
+
+    async fn write(&self, change: &Change) -> Result<(), RestError> {
+        let rest = &self.executor.rest;
+        match change {
+            Change::Create(new) => {
+                let path = Endpoints::url_path(&(), new.metadata.namespace.as_deref());
+                rest.send("POST", &path, new).await.map(drop)
+            }
+            Change::Update(new) => rest.send("PUT", &object_path::<Endpoints>(&new.metadata), new).await.map(drop),
+        }
     }
 }

@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Service};
+use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Service, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::engine::action::Action;
 use crate::engine::pod::Pod;
-use crate::engine::services::{self, HEADLESS, TRIGGER};
+use crate::engine::services::{self, HEADLESS, Port, TRIGGER, ports_of, sorted};
 use crate::engine::{object, pods};
 
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
 const CONTROLLER: &str = "endpoint-controller";
 const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
+const TRUNCATED: &str = "truncated";
 /// More addresses than this are cut off; endpoint slices carry the rest.
 const CAPACITY: usize = 1000;
 
@@ -37,89 +37,90 @@ pub fn ours(endpoints: &Endpoints) -> bool {
     object::label(&endpoints.metadata, MANAGED_BY) == Some(CONTROLLER)
 }
 
+/// What is to be written.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// The object was not there.
+    Create(Endpoints),
+    /// The object as it is to be, in the version it was seen in.
+    Update(Endpoints),
+}
+
 /// Create or update the Endpoints object, if it is not as it should be.
 #[must_use]
-pub fn plan(s: &Snapshot) -> Vec<Action> {
-    let Some(spec) = services::selecting(&s.service) else { return Vec::new() };
-    let tolerate_unready = spec.publish_not_ready_addresses == Some(true);
-    let family = spec.ip_families.as_ref().and_then(|f| f.first()).map_or("IPv4", String::as_str);
-    let mut rows: Vec<(EndpointPort, EndpointAddress, bool)> = Vec::new();
-    let mut portless: Vec<(EndpointAddress, bool)> = Vec::new();
-    for pod in s.pods.iter().filter(|p| services::belongs(p, tolerate_unready)) {
-        let Some(ip) = services::pod_ips(pod).into_iter().find(|ip| ip.contains(':') == (family == "IPv6")) else {
-            continue;
-        };
-        let address = EndpointAddress {
-            ip: ip.to_owned(),
-            hostname: services::hostname(pod, &s.service).map(str::to_owned),
-            node_name: Some(pods::node(pod).to_owned()).filter(|n| !n.is_empty()),
-            target_ref: Some(services::pod_reference(pod)),
-        };
-        let ready = tolerate_unready || pods::ready(pod);
-        let ports = spec.ports.as_deref().unwrap_or_default();
-        if ports.is_empty() && services::headless(spec) {
-            portless.push((address, ready));
-            continue;
-        }
-        for port in ports {
-            let Some(number) = services::pod_port(pod, port) else { continue };
-            let port = EndpointPort {
-                name: port.name.clone().filter(|n| !n.is_empty()),
-                port: number,
-                protocol: Some(port.protocol.clone().unwrap_or_else(|| "TCP".into())),
-                app_protocol: port.app_protocol.clone(),
-            };
-            rows.push((port, address.clone(), ready));
-        }
-    }
-    let mut subsets = repack(rows, portless);
+pub fn plan(s: &Snapshot) -> Option<Change> {
+    let spec = services::selecting(&s.service)?;
+    let mut subsets = pack(s, addresses(s, spec));
     let cut = truncate(&mut subsets);
-    let desired = assemble(s, subsets, cut);
+    let labels = labels(s, spec);
     match s.current.as_deref() {
-        None => vec![Action::create(&desired)],
-        Some(current) if same(current, &desired) => Vec::new(),
-        Some(current) => {
-            let mut copy = current.clone();
-            copy.subsets = desired.subsets;
-            copy.metadata.labels = desired.metadata.labels;
-            copy.metadata.annotations = desired.metadata.annotations;
-            vec![Action::update(&copy)]
+        None => {
+            let metadata = ObjectMeta {
+                name: s.service.metadata.name.clone(),
+                namespace: s.service.metadata.namespace.clone(),
+                ..ObjectMeta::default()
+            };
+            Some(Change::Create(assemble(s, metadata, labels, subsets, cut)))
         }
+        Some(current) if same(current, &subsets, &labels, cut) => None,
+        Some(current) => Some(Change::Update(assemble(s, current.metadata.clone(), labels, subsets, cut))),
     }
 }
 
+/// A pod behind the service.
+struct Served<'a> {
+    ip: &'a str,
+    pod: &'a Pod,
+    ready: bool,
+    /// In order.
+    ports: Vec<Port<'a>>,
+}
+
+fn addresses<'a>(s: &'a Snapshot, spec: &'a ServiceSpec) -> Vec<Served<'a>> {
+    let tolerate_unready = spec.publish_not_ready_addresses == Some(true);
+    let v6 = spec.ip_families.as_ref().and_then(|f| f.first()).is_some_and(|f| f == "IPv6");
+    let portless = spec.ports.as_deref().unwrap_or_default().is_empty() && services::headless(spec);
+    let mut found: Vec<Served<'a>> = s
+        .pods
+        .iter()
+        .filter(|p| services::belongs(p, tolerate_unready))
+        .filter_map(|pod| {
+            let ip = services::pod_ips(pod).into_iter().find(|ip| ip.contains(':') == v6)?;
+            let ports = sorted(&ports_of(pod, spec));
+            let ready = tolerate_unready || pods::ready(pod);
+            (portless || !ports.is_empty()).then_some(Served { ip, pod, ready, ports })
+        })
+        .collect();
+    found.sort_by(|a, b| (a.ip, object::uid(&a.pod.metadata)).cmp(&(b.ip, object::uid(&b.pod.metadata))));
+    found
+}
+
 /// Group addresses that serve the same set of ports, in a stable order.
-fn repack(
-    rows: Vec<(EndpointPort, EndpointAddress, bool)>,
-    portless: Vec<(EndpointAddress, bool)>,
-) -> Vec<EndpointSubset> {
-    type PortKey = (String, i32, String, String);
-    let key = |p: &EndpointPort| -> PortKey {
-        let text = |v: &Option<String>| v.clone().unwrap_or_default();
-        (text(&p.name), p.port, text(&p.protocol), text(&p.app_protocol))
-    };
-    type Served = (EndpointAddress, BTreeMap<PortKey, EndpointPort>);
-    // Address (by IP and uid) → its ports; then set of ports → its addresses.
-    let mut by_address: BTreeMap<(String, String, bool), Served> = BTreeMap::new();
-    let id = |a: &EndpointAddress, ready: bool| {
-        (a.ip.clone(), a.target_ref.as_ref().and_then(|r| r.uid.clone()).unwrap_or_default(), ready)
-    };
-    for (address, ready) in portless {
-        by_address.entry(id(&address, ready)).or_insert_with(|| (address, BTreeMap::new()));
-    }
-    for (port, address, ready) in rows {
-        by_address.entry(id(&address, ready)).or_insert_with(|| (address, BTreeMap::new())).1.insert(key(&port), port);
-    }
-    let mut by_ports: BTreeMap<Vec<PortKey>, EndpointSubset> = BTreeMap::new();
-    for ((_, _, ready), (address, ports)) in by_address {
-        let subset = by_ports.entry(ports.keys().cloned().collect()).or_insert_with(|| EndpointSubset {
-            ports: Some(ports.into_values().collect::<Vec<_>>()).filter(|p| !p.is_empty()),
-            ..EndpointSubset::default()
-        });
+fn pack(s: &Snapshot, addresses: Vec<Served<'_>>) -> Vec<EndpointSubset> {
+    let mut by_ports: BTreeMap<Vec<Port<'_>>, EndpointSubset> = BTreeMap::new();
+    for Served { ip, pod, ready, ports } in addresses {
+        let subset = by_ports.entry(ports).or_default();
         let list = if ready { &mut subset.addresses } else { &mut subset.not_ready_addresses };
-        list.get_or_insert_default().push(address);
+        list.get_or_insert_default().push(EndpointAddress {
+            ip: ip.to_owned(),
+            hostname: services::hostname(pod, &s.service).map(str::to_owned),
+            node_name: Some(pods::node(pod)).filter(|n| !n.is_empty()).map(str::to_owned),
+            target_ref: Some(services::pod_reference(pod)),
+        });
     }
-    by_ports.into_values().collect()
+    let written = |port: &Port<'_>| EndpointPort {
+        name: Some(port.name).filter(|n| !n.is_empty()).map(str::to_owned),
+        port: port.number,
+        protocol: Some(port.protocol.to_owned()),
+        app_protocol: Some(port.app_protocol).filter(|p| !p.is_empty()).map(str::to_owned),
+    };
+    by_ports
+        .into_iter()
+        .map(|(ports, subset)| EndpointSubset {
+            ports: Some(ports.iter().map(written).collect::<Vec<_>>()).filter(|p| !p.is_empty()),
+            ..subset
+        })
+        .collect()
 }
 
 fn truncate(subsets: &mut [EndpointSubset]) -> bool {
@@ -147,42 +148,42 @@ fn truncate(subsets: &mut [EndpointSubset]) -> bool {
     cut
 }
 
-fn assemble(s: &Snapshot, subsets: Vec<EndpointSubset>, cut: bool) -> Endpoints {
-    let service = &s.service.metadata;
-    let mut labels = service.labels.clone().unwrap_or_default();
+fn labels(s: &Snapshot, spec: &ServiceSpec) -> BTreeMap<String, String> {
+    let mut labels = s.service.metadata.labels.clone().unwrap_or_default();
     labels.remove(HEADLESS);
-    if s.service.spec.as_ref().is_some_and(services::headless) {
+    if services::headless(spec) {
         labels.insert(HEADLESS.into(), String::new());
     }
     labels.insert(MANAGED_BY.into(), CONTROLLER.into());
-    let mut annotations = s.current.as_ref().and_then(|c| c.metadata.annotations.clone()).unwrap_or_default();
+    labels
+}
+
+fn assemble(
+    s: &Snapshot,
+    mut metadata: ObjectMeta,
+    labels: BTreeMap<String, String>,
+    subsets: Vec<EndpointSubset>,
+    cut: bool,
+) -> Endpoints {
+    let mut annotations = metadata.annotations.take().unwrap_or_default();
     match s.trigger {
         Some(at) => annotations.insert(TRIGGER.into(), services::trigger_text(at)),
         None => annotations.remove(TRIGGER),
     };
     if cut {
-        annotations.insert(OVER_CAPACITY.into(), "truncated".into());
+        annotations.insert(OVER_CAPACITY.into(), TRUNCATED.into());
     } else {
         annotations.remove(OVER_CAPACITY);
     }
-    Endpoints {
-        metadata: ObjectMeta {
-            name: service.name.clone(),
-            namespace: service.namespace.clone(),
-            labels: Some(labels),
-            annotations: Some(annotations).filter(|a| !a.is_empty()),
-            ..ObjectMeta::default()
-        },
-        subsets: Some(subsets).filter(|s| !s.is_empty()),
-    }
+    metadata.labels = Some(labels);
+    metadata.annotations = Some(annotations).filter(|a| !a.is_empty());
+    Endpoints { metadata, subsets: Some(subsets).filter(|s| !s.is_empty()) }
 }
 
-fn same(current: &Endpoints, desired: &Endpoints) -> bool {
-    let over = |e: &Endpoints| object::annotation(&e.metadata, OVER_CAPACITY).map(str::to_owned);
-    let none_if_empty = |e: &Endpoints| e.subsets.clone().filter(|s| !s.is_empty());
-    none_if_empty(current) == none_if_empty(desired)
-        && current.metadata.labels == desired.metadata.labels
-        && over(current) == over(desired)
+fn same(current: &Endpoints, subsets: &[EndpointSubset], labels: &BTreeMap<String, String>, cut: bool) -> bool {
+    current.subsets.as_deref().unwrap_or_default() == subsets
+        && current.metadata.labels.as_ref() == Some(labels)
+        && object::annotation(&current.metadata, OVER_CAPACITY) == cut.then_some(TRUNCATED)
 }
 
 #[cfg(test)]
@@ -213,8 +214,8 @@ mod tests {
             current: None,
             trigger: None,
         };
-        match plan(&s).as_slice() {
-            [Action::Create { body, .. }] => body["subsets"].clone(),
+        match plan(&s) {
+            Some(Change::Create(made)) => serde_json::to_value(made).expect("json")["subsets"].clone(),
             other => panic!("{other:?}"),
         }
     }
@@ -256,13 +257,14 @@ mod tests {
         let service: Arc<Service> = Arc::new(serde_json::from_value(service(json!({}))).expect("service"));
         let pods: Vec<Arc<Pod>> = vec![Arc::new(serde_json::from_value(pod("a", "10.1.0.1", true)).expect("pod"))];
         let mut s = Snapshot { service, pods, current: None, trigger: Some(Timestamp::UNIX_EPOCH) };
-        let Some(Action::Create { body, .. }) = plan(&s).into_iter().next() else { panic!("no creation") };
+        let Some(Change::Create(made)) = plan(&s) else { panic!("no creation") };
+        let body = serde_json::to_value(&made).expect("json");
         assert_eq!(body["metadata"]["annotations"][TRIGGER], "1970-01-01T00:00:00Z");
         assert_eq!(body["metadata"]["labels"], json!({"l": "1", MANAGED_BY: CONTROLLER}));
-        s.current = Some(Arc::new(serde_json::from_value(body).expect("endpoints")));
+        s.current = Some(Arc::new(made));
         s.trigger = None;
-        assert!(plan(&s).is_empty());
+        assert_eq!(plan(&s), None);
         s.pods.clear();
-        assert!(matches!(plan(&s).as_slice(), [Action::Update { .. }]));
+        assert!(matches!(plan(&s), Some(Change::Update(_))));
     }
 }

@@ -4,6 +4,7 @@ pub mod plan;
 pub mod report;
 pub mod topology;
 pub mod tracker;
+pub mod write;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,10 +18,9 @@ use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::{CONTROLLER, MANAGED_BY, SERVICE_NAME, Snapshot};
-use self::report::Report;
+use self::report::{Distributions, Names, Report};
 use self::topology::Zones;
 use self::tracker::Tracker;
-use crate::engine::action::Action;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::metrics;
@@ -39,6 +39,15 @@ pub const BY_SERVICE: &str = "service";
 /// A stale cache is looked at again after this long, should its watch event be lost.
 const STALE_RETRY: Duration = Duration::from_secs(1);
 
+const CHANGED: &str = "endpoint_slice_controller_endpointslices_changed_per_sync";
+const NAMES: Names = Names {
+    added: "endpoint_slice_controller_endpoints_added_per_sync",
+    removed: "endpoint_slice_controller_endpoints_removed_per_sync",
+    endpoints: "endpoint_slice_controller_endpoints_desired",
+    slices: "endpoint_slice_controller_num_endpoint_slices",
+    packed: "endpoint_slice_controller_desired_endpoint_slices",
+};
+
 struct Slices {
     executor: Executor,
     services: Store<Service>,
@@ -49,6 +58,7 @@ struct Slices {
     tracker: Tracker,
     triggers: Mutex<Triggers>,
     report: Mutex<Report>,
+    distributions: Mutex<Distributions>,
     max_per_slice: usize,
     /// The zones as last looked at; taken away when a node changes.
     zones: Mutex<Option<Zones>>,
@@ -70,7 +80,8 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             slices: slices.store(),
             tracker: Tracker::default(),
             triggers: Mutex::default(),
-            report: Mutex::default(),
+            report: Mutex::new(Report::new(&NAMES)),
+            distributions: Mutex::default(),
             max_per_slice: cx.settings().max_endpoints_per_slice,
             zones: Mutex::default(),
         });
@@ -146,6 +157,7 @@ impl Slices {
             self.triggers.lock().forget(key);
             self.tracker.forget(key);
             self.report.lock().forget(key);
+            self.distributions.lock().note(key, None);
             return Ok(None);
         };
         if services::selecting(&service).is_none() {
@@ -158,30 +170,41 @@ impl Slices {
             return Ok(Some(STALE_RETRY));
         }
         let pods = services::behind(&self.pods, &service);
-        let trigger = self.triggers.lock().next(&service, &pods);
-        let nodes: HashMap<String, Arc<Node>> =
-            pods.iter().filter_map(|p| Some((pods::node(p).to_owned(), self.nodes.get("", pods::node(p))?))).collect();
-        let about = object::reference::<Service>(&service.metadata);
+        let trigger = self.triggers.lock().next(key, &service, &pods);
+        let mut nodes: HashMap<String, Arc<Node>> = HashMap::new();
+        for name in pods.iter().map(|p| pods::node(p)) {
+            if !nodes.contains_key(name)
+                && let Some(node) = self.nodes.get("", name)
+            {
+                nodes.insert(name.to_owned(), node);
+            }
+        }
         let zones = topology::wanted(&service).then(|| {
             let mut zones = self.zones.lock();
             zones.get_or_insert_with(|| Zones::of(&self.nodes.list())).clone()
         });
         let topology = zones.is_some();
         let snapshot = Snapshot { service, pods, nodes, slices, max_per_slice: self.max_per_slice, trigger, zones };
-        let actions = plan::plan(&snapshot);
-        count_changes("endpoint_slice_controller_changes", &actions);
-        let sync = report::read(&snapshot.service, &snapshot.slices, &actions, self.max_per_slice);
-        let written = write_slices(&self.executor, &self.tracker, key, &snapshot.slices, actions).await;
+        let writes = plan::plan(&snapshot);
+        write::count("endpoint_slice_controller_changes", &writes);
+        let sync = report::read(&snapshot.slices, &writes, self.max_per_slice);
+        let written = write::carry_out(&self.executor, &self.tracker, key, writes).await;
         let result = if written.is_ok() { "success" } else { "error" };
         metrics::count("endpoint_slice_controller_syncs", &[result]);
         if written.is_ok() {
-            self.report.lock().synced(key, topology, sync);
+            let wish = snapshot.service.spec.as_ref().and_then(|s| s.traffic_distribution.as_deref());
+            let wish = wish.filter(|w| !w.is_empty());
+            let labels = [if topology { "Auto" } else { "Disabled" }, wish.unwrap_or_default()];
+            metrics::observe(CHANGED, &labels, metrics::float(sync.changed));
+            self.report.lock().synced(key, &sync);
+            self.distributions.lock().note(key, wish);
         }
         written.or_else(|e| {
             if e.namespace_terminating() {
                 return Ok(());
             }
             if !e.conflict() {
+                let about = object::reference::<Service>(&snapshot.service.metadata);
                 let text = format!("Error updating Endpoint Slices for Service {key}: {e}");
                 self.executor.events.say(&about, true, "FailedToUpdateEndpointSlices", text);
             }
@@ -189,44 +212,4 @@ impl Slices {
         })?;
         Ok(None)
     }
-}
-
-/// Count what is about to be written under the name of a metric.
-pub fn count_changes(metric: &str, actions: &[Action]) {
-    for action in actions {
-        match action {
-            Action::Create { .. } => metrics::count(metric, &["create"]),
-            Action::Update { .. } => metrics::count(metric, &["update"]),
-            Action::Delete { .. } => metrics::count(metric, &["delete"]),
-            _ => {}
-        }
-    }
-}
-
-/// Carry out slice writes, remembering each in `tracker`.
-pub async fn write_slices(
-    executor: &Executor,
-    tracker: &Tracker,
-    key: &Key,
-    known: &[Arc<EndpointSlice>],
-    actions: Vec<Action>,
-) -> Result<(), RestError> {
-    for action in actions {
-        match action {
-            Action::Create { path, body } => tracker.wrote(key, executor.rest.post(&path, &body).await?),
-            Action::Update { path, body } => tracker.wrote(key, executor.rest.put(&path, &body).await?),
-            Action::Delete { path, options } => {
-                let name = path.rsplit('/').next().unwrap_or_default().to_owned();
-                match executor.rest.delete(&path, &options).await {
-                    Err(e) if e.not_found() => {}
-                    other => drop(other?),
-                }
-                if let Some(s) = known.iter().find(|s| object::name(&s.metadata) == name) {
-                    tracker.deleted(key, object::uid(&s.metadata));
-                }
-            }
-            other => executor.one(other).await?,
-        }
-    }
-    Ok(())
 }

@@ -12,10 +12,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 
 use super::topology::{self, Zones};
+use super::write::Write;
 use crate::engine::action::Action;
 use crate::engine::pod::Pod;
-use crate::engine::services::{self, HEADLESS, TRIGGER};
-use crate::engine::{hash, object, pods};
+use crate::engine::services::{self, HEADLESS, Port, TRIGGER, ports_of, sorted};
+use crate::engine::{object, pods};
 
 /// Who manages a slice.
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
@@ -45,24 +46,25 @@ pub struct Snapshot {
     pub zones: Option<Zones>,
 }
 
-type Ports = Vec<EndpointPort>;
+type Ports<'a> = Vec<Port<'a>>;
+
+/// The endpoints of each set of ports, which is in order; with the set as the service has it.
+type Groups<'a> = BTreeMap<Ports<'a>, (Ports<'a>, Vec<Endpoint>)>;
 
 /// The writes that bring the slices in line.
 #[must_use]
-pub fn plan(s: &Snapshot) -> Vec<Action> {
+pub fn plan(s: &Snapshot) -> Vec<Write> {
     let Some(spec) = services::selecting(&s.service) else { return Vec::new() };
     if object::deleting(&s.service.metadata) {
         return Vec::new();
     }
-    let mut actions = Vec::new();
     let families = address_types(spec);
-    for slice in s.slices.iter().filter(|x| !families.contains(&x.address_type.as_str())) {
-        actions.push(Action::delete::<EndpointSlice>(&slice.metadata));
-    }
+    let stray = s.slices.iter().filter(|x| !families.contains(&x.address_type.as_str()));
+    let mut writes: Vec<Write> = stray.map(|slice| Write::Delete(Arc::clone(slice))).collect();
     for family in families {
-        actions.extend(reconcile_family(s, spec, family));
+        writes.extend(reconcile_family(s, spec, family));
     }
-    actions
+    writes
 }
 
 fn address_types(spec: &ServiceSpec) -> Vec<&'static str> {
@@ -75,8 +77,8 @@ fn address_types(spec: &ServiceSpec) -> Vec<&'static str> {
     vec![if v6 { "IPv6" } else { "IPv4" }]
 }
 
-fn reconcile_family(s: &Snapshot, spec: &ServiceSpec, family: &str) -> Vec<Action> {
-    let mut desired: BTreeMap<String, (Ports, Vec<Endpoint>)> = BTreeMap::new();
+fn reconcile_family(s: &Snapshot, spec: &ServiceSpec, family: &str) -> Vec<Write> {
+    let mut desired = Groups::new();
     for pod in s.pods.iter().filter(|p| services::belongs(p, true)) {
         let publish = spec.publish_not_ready_addresses == Some(true);
         let node_name = pods::node(pod);
@@ -92,33 +94,34 @@ fn reconcile_family(s: &Snapshot, spec: &ServiceSpec, family: &str) -> Vec<Actio
         if ips.is_empty() {
             continue;
         }
+        let endpoint = endpoint(s, spec, pod, node.map(AsRef::as_ref), ips);
         let ports = ports_of(pod, spec);
-        let entry = desired.entry(ports_key(&ports)).or_insert_with(|| (ports, Vec::new()));
-        entry.1.push(endpoint(s, spec, pod, node.map(AsRef::as_ref), ips));
+        match desired.get_mut(&sorted(&ports)) {
+            Some((_, endpoints)) => endpoints.push(endpoint),
+            None => drop(desired.insert(sorted(&ports), (ports, vec![endpoint]))),
+        }
     }
     let told = zone_hints(s, family, &mut desired);
-    let existing: Vec<&Arc<EndpointSlice>> =
-        s.slices.iter().filter(|x| x.address_type == family && !object::deleting(&x.metadata)).collect();
     let labels = labels(s, spec);
     let mut out = Changes::default();
-    let mut by_ports: BTreeMap<String, Vec<&Arc<EndpointSlice>>> = BTreeMap::new();
-    for slice in existing {
-        let key = ports_key(slice.ports.as_deref().unwrap_or_default());
-        by_ports.entry(key).or_default().push(slice);
+    let mut by_ports: BTreeMap<Ports<'_>, Vec<&Arc<EndpointSlice>>> = BTreeMap::new();
+    for slice in s.slices.iter().filter(|x| x.address_type == family && !object::deleting(&x.metadata)) {
+        by_ports.entry(sorted(&ports_in(slice))).or_default().push(slice);
     }
     for (key, (ports, endpoints)) in desired {
         let there = by_ports.remove(&key).unwrap_or_default();
-        reconcile_ports(s, family, &labels, ports, endpoints, &there, &mut out);
+        let group = Group { family, labels: &labels, ports: &ports };
+        reconcile_ports(s, &group, endpoints, &there, &mut out);
     }
     // Slices for ports nobody serves any more.
-    out.delete.extend(by_ports.into_values().flatten().map(|x| EndpointSlice::clone(x)));
-    let mut actions = out.finish(s, family, &labels);
-    actions.extend(told);
-    actions
+    out.delete.extend(by_ports.into_values().flatten().cloned());
+    let mut writes = out.finish(s, family, &labels);
+    writes.extend(told.map(Write::Tell));
+    writes
 }
 
 /// Hints by topology for all endpoints of a family, and the event that tells of them.
-fn zone_hints(s: &Snapshot, family: &str, desired: &mut BTreeMap<String, (Ports, Vec<Endpoint>)>) -> Option<Action> {
+fn zone_hints(s: &Snapshot, family: &str, desired: &mut Groups<'_>) -> Option<Action> {
     let had = s.slices.iter().any(|x| x.address_type == family && x.endpoints.iter().any(|e| e.hints.is_some()));
     let about = object::reference::<Service>(&s.service.metadata);
     let Some(zones) = s.zones.as_ref() else {
@@ -139,82 +142,97 @@ fn zone_hints(s: &Snapshot, family: &str, desired: &mut BTreeMap<String, (Ports,
     }
 }
 
+/// What the slices of one set of ports have in common.
+struct Group<'a> {
+    family: &'a str,
+    labels: &'a BTreeMap<String, String>,
+    ports: &'a [Port<'a>],
+}
+
 #[derive(Default)]
 struct Changes {
     create: Vec<EndpointSlice>,
     update: Vec<EndpointSlice>,
-    delete: Vec<EndpointSlice>,
+    delete: Vec<Arc<EndpointSlice>>,
     kept: usize,
 }
 
 impl Changes {
     /// Turn deletions and creations of the same shape into updates, keep a placeholder where nothing is left.
-    fn finish(mut self, s: &Snapshot, family: &str, labels: &BTreeMap<String, String>) -> Vec<Action> {
+    fn finish(mut self, s: &Snapshot, family: &str, labels: &BTreeMap<String, String>) -> Vec<Write> {
         if self.create.is_empty() && self.update.is_empty() && self.kept == 0 {
-            let placeholder = new_slice(s, family, labels, Vec::new(), Vec::new());
-            if let Some(i) = self.delete.iter().position(|d| {
+            let placeholder = |d: &Arc<EndpointSlice>| {
                 d.endpoints.is_empty()
                     && d.ports.as_ref().is_none_or(Vec::is_empty)
                     && d.metadata.labels.as_ref() == Some(labels)
-            }) {
-                self.delete.remove(i);
-            } else {
-                self.create.push(placeholder);
+            };
+            match self.delete.iter().position(placeholder) {
+                Some(i) => drop(self.delete.remove(i)),
+                None => self.create.push(new_slice(s, &Group { family, labels, ports: &[] }, Vec::new())),
             }
         }
         while !self.create.is_empty() && !self.delete.is_empty() {
             let (fresh, old) = (self.create.remove(0), self.delete.remove(0));
-            self.update.push(EndpointSlice { endpoints: fresh.endpoints, ports: fresh.ports, ..old });
+            self.update.push(EndpointSlice { ports: fresh.ports, ..changed(&old, fresh.endpoints) });
         }
-        let mut actions = Vec::new();
-        actions.extend(self.create.iter().map(Action::create));
-        for slice in &mut self.update {
+        let mut writes: Vec<Write> = self.create.into_iter().map(Write::Create).collect();
+        for mut slice in self.update {
             slice.metadata.labels = Some(labels.clone());
             set_trigger(&mut slice.metadata, s.trigger);
-            actions.push(Action::update(slice));
+            writes.push(Write::Update(slice));
         }
-        actions.extend(self.delete.iter().map(|x| Action::delete::<EndpointSlice>(&x.metadata)));
-        actions
+        writes.extend(self.delete.into_iter().map(Write::Delete));
+        writes
     }
+}
+
+/// A slice with other endpoints.
+fn changed(slice: &EndpointSlice, endpoints: Vec<Endpoint>) -> EndpointSlice {
+    EndpointSlice {
+        metadata: slice.metadata.clone(),
+        address_type: slice.address_type.clone(),
+        endpoints,
+        ports: slice.ports.clone(),
+    }
+}
+
+/// A slice that is written in any case, with the endpoints that stay in it.
+struct Touched<'a> {
+    slice: &'a Arc<EndpointSlice>,
+    endpoints: Vec<Endpoint>,
 }
 
 fn reconcile_ports(
     s: &Snapshot,
-    family: &str,
-    labels: &BTreeMap<String, String>,
-    ports: Ports,
+    group: &Group<'_>,
     endpoints: Vec<Endpoint>,
     there: &[&Arc<EndpointSlice>],
     out: &mut Changes,
 ) {
-    let id = |e: &Endpoint| {
-        let uid = e.target_ref.as_ref().and_then(|r| r.uid.clone()).unwrap_or_default();
-        (e.addresses.clone(), uid)
-    };
-    let mut wanted: BTreeMap<(Vec<String>, String), Endpoint> = endpoints.into_iter().map(|e| (id(&e), e)).collect();
-    let mut unchanged: Vec<EndpointSlice> = Vec::new();
-    let mut touched: Vec<EndpointSlice> = Vec::new();
-    for slice in there {
-        let mut changed = slice.metadata.labels.as_ref() != Some(labels);
-        let mut keep = Vec::with_capacity(slice.endpoints.len());
-        for e in &slice.endpoints {
-            match wanted.remove(&id(e)) {
-                Some(w) => {
-                    changed |= w != *e;
-                    keep.push(w);
-                }
-                None => changed = true,
-            }
-        }
-        let copy = EndpointSlice { endpoints: keep, ..EndpointSlice::clone(slice) };
-        if changed { touched.push(copy) } else { unchanged.push(copy) }
+    // By position: endpoints are moved once it is known where they go, and most stay where they are.
+    let mut missing: HashMap<Id<'_>, usize> = endpoints.iter().enumerate().map(|(i, e)| (Id::of(e), i)).collect();
+    let mut unchanged: Vec<&Arc<EndpointSlice>> = Vec::new();
+    let mut differing: Vec<(&Arc<EndpointSlice>, Vec<usize>)> = Vec::new();
+    for &slice in there {
+        let stay: Vec<usize> = slice.endpoints.iter().filter_map(|e| missing.remove(&Id::of(e))).collect();
+        let same = slice.metadata.labels.as_ref() == Some(group.labels)
+            && stay.len() == slice.endpoints.len()
+            && stay.iter().zip(&slice.endpoints).all(|(wanted, e)| endpoints[*wanted] == *e);
+        if same { unchanged.push(slice) } else { differing.push((slice, stay)) }
     }
-    let mut rest: Vec<Endpoint> = wanted.into_values().collect();
+    let mut rest: Vec<usize> = missing.into_values().collect();
+    rest.sort_unstable();
+    let mut wanted: Vec<Option<Endpoint>> = endpoints.into_iter().map(Some).collect();
+    let mut take =
+        |which: Vec<usize>| -> Vec<Endpoint> { which.into_iter().filter_map(|i| wanted[i].take()).collect() };
+    let mut touched: Vec<Touched<'_>> =
+        differing.into_iter().map(|(slice, stay)| Touched { slice, endpoints: take(stay) }).collect();
+    let mut rest = take(rest);
     // New endpoints go where a write is due anyway, fullest first.
     touched.sort_by_key(|x| std::cmp::Reverse(x.endpoints.len()));
-    for slice in &mut touched {
-        let room = s.max_per_slice.saturating_sub(slice.endpoints.len()).min(rest.len());
-        slice.endpoints.extend(rest.drain(..room));
+    for Touched { endpoints, .. } in &mut touched {
+        let room = s.max_per_slice.saturating_sub(endpoints.len()).min(rest.len());
+        endpoints.extend(rest.drain(..room));
     }
     // Then into one untouched slice that can take them all, else into new ones.
     while !rest.is_empty() {
@@ -225,38 +243,55 @@ fn reconcile_ports(
             .max_by_key(|(_, x)| x.endpoints.len())
             .map(|(i, _)| i);
         if let Some(i) = fits {
-            let mut slice = unchanged.remove(i);
-            slice.endpoints.append(&mut rest);
-            touched.push(slice);
+            let slice = unchanged.remove(i);
+            let endpoints = slice.endpoints.iter().cloned().chain(rest.drain(..)).collect();
+            touched.push(Touched { slice, endpoints });
         } else {
-            let take = rest.len().min(s.max_per_slice);
-            let chunk: Vec<Endpoint> = rest.drain(..take).collect();
-            out.create.push(new_slice(s, family, labels, ports.clone(), chunk));
+            let chunk: Vec<Endpoint> = rest.drain(..rest.len().min(s.max_per_slice)).collect();
+            out.create.push(new_slice(s, group, chunk));
         }
     }
     out.kept += unchanged.len();
-    for slice in touched {
-        if slice.endpoints.is_empty() { out.delete.push(slice) } else { out.update.push(slice) }
+    for Touched { slice, endpoints } in touched {
+        if endpoints.is_empty() {
+            out.delete.push(Arc::clone(slice));
+        } else {
+            out.update.push(changed(slice, endpoints));
+        }
     }
 }
 
-fn new_slice(
-    s: &Snapshot,
-    family: &str,
-    labels: &BTreeMap<String, String>,
-    ports: Ports,
-    endpoints: Vec<Endpoint>,
-) -> EndpointSlice {
+/// What an endpoint is recognised by: the pod, and its addresses.
+#[derive(PartialEq, Eq, Hash)]
+struct Id<'a> {
+    uid: &'a str,
+    addresses: &'a [String],
+}
+
+impl<'a> Id<'a> {
+    fn of(e: &'a Endpoint) -> Self {
+        let uid = e.target_ref.as_ref().and_then(|r| r.uid.as_deref()).unwrap_or_default();
+        Self { uid, addresses: &e.addresses }
+    }
+}
+
+fn new_slice(s: &Snapshot, group: &Group<'_>, endpoints: Vec<Endpoint>) -> EndpointSlice {
     let service = &s.service.metadata;
     let mut metadata = ObjectMeta {
         generate_name: Some(pods::name_prefix(object::name(service))),
         namespace: service.namespace.clone(),
-        labels: Some(labels.clone()),
+        labels: Some(group.labels.clone()),
         owner_references: Some(vec![object::controller_ref::<Service>(service)]),
         ..ObjectMeta::default()
     };
     set_trigger(&mut metadata, s.trigger);
-    EndpointSlice { metadata, address_type: family.to_owned(), endpoints, ports: Some(ports).filter(|p| !p.is_empty()) }
+    let ports: Vec<EndpointPort> = group.ports.iter().map(written).collect();
+    EndpointSlice {
+        metadata,
+        address_type: group.family.to_owned(),
+        endpoints,
+        ports: Some(ports).filter(|p| !p.is_empty()),
+    }
 }
 
 fn set_trigger(meta: &mut ObjectMeta, at: Option<Timestamp>) {
@@ -279,32 +314,24 @@ fn labels(s: &Snapshot, spec: &ServiceSpec) -> BTreeMap<String, String> {
     labels
 }
 
-fn ports_of(pod: &Pod, spec: &ServiceSpec) -> Ports {
-    spec.ports
-        .iter()
-        .flatten()
-        .filter_map(|p| {
-            Some(EndpointPort {
-                // A slice always names its ports, if only with the empty name.
-                name: Some(p.name.clone().unwrap_or_default()),
-                port: Some(services::pod_port(pod, p)?),
-                protocol: Some(p.protocol.clone().unwrap_or_else(|| "TCP".into())),
-                app_protocol: p.app_protocol.clone(),
-            })
-        })
-        .collect()
+/// A slice always names its ports, if only with the empty name.
+fn written(port: &Port<'_>) -> EndpointPort {
+    EndpointPort {
+        name: Some(port.name.to_owned()),
+        port: Some(port.number),
+        protocol: Some(port.protocol.to_owned()),
+        app_protocol: Some(port.app_protocol).filter(|p| !p.is_empty()).map(str::to_owned),
+    }
 }
 
-fn ports_key(ports: &[EndpointPort]) -> String {
-    let mut parts: Vec<String> = ports
-        .iter()
-        .map(|p| {
-            let text = |v: &Option<String>| v.clone().unwrap_or_default();
-            format!("{}/{}/{}/{}", text(&p.name), p.port.unwrap_or(0), text(&p.protocol), text(&p.app_protocol))
-        })
-        .collect();
-    parts.sort();
-    hash::of(&parts, None) + &parts.join(",")
+fn ports_in(slice: &EndpointSlice) -> Ports<'_> {
+    let ports = slice.ports.iter().flatten().map(|p| Port {
+        name: p.name.as_deref().unwrap_or_default(),
+        number: p.port.unwrap_or(0),
+        protocol: p.protocol.as_deref().unwrap_or_default(),
+        app_protocol: p.app_protocol.as_deref().unwrap_or_default(),
+    });
+    ports.collect()
 }
 
 fn endpoint(s: &Snapshot, spec: &ServiceSpec, pod: &Pod, node: Option<&Node>, addresses: Vec<String>) -> Endpoint {

@@ -30,23 +30,21 @@ fn world(pods: Vec<Arc<Pod>>, max: usize) -> Snapshot {
 /// Apply the planned writes, as the server would.
 fn apply(s: &mut Snapshot) -> Vec<String> {
     let mut log = Vec::new();
-    for action in plan(s) {
-        match action {
-            Action::Create { body, .. } => {
-                let mut slice: EndpointSlice = serde_json::from_value(body).expect("slice");
+    for write in plan(s) {
+        match write {
+            Write::Create(mut slice) => {
                 slice.metadata.name = Some(format!("web-{}", s.slices.len()));
                 log.push(format!("create {}", slice.endpoints.len()));
                 s.slices.push(Arc::new(slice));
             }
-            Action::Update { body, .. } => {
-                let slice: EndpointSlice = serde_json::from_value(body).expect("slice");
+            Write::Update(slice) => {
                 log.push(format!("update {}", slice.endpoints.len()));
                 let at = s.slices.iter().position(|x| x.metadata.name == slice.metadata.name).expect("there");
                 s.slices[at] = Arc::new(slice);
             }
-            Action::Delete { path, .. } => {
+            Write::Delete(slice) => {
                 log.push("delete".into());
-                s.slices.retain(|x| !path.ends_with(object::name(&x.metadata)));
+                s.slices.retain(|x| x.metadata.name != slice.metadata.name);
             }
             other => panic!("{other:?}"),
         }

@@ -1,17 +1,31 @@
-//! What the metrics say of slices: what one sync changes, and what there is in all.
+//! What the metrics say of slices: what one sync changes, and what there is in all. For this controller and the one that
+//! mirrors.
 //!
 //! In: the slices of a service before a sync and the writes that follow. Out: numbers. Nothing here is decided upon.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Service;
-use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
-use serde_json::Value;
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 
-use crate::engine::action::{Action, body};
-use crate::engine::metrics;
+use super::write::Write;
+use crate::engine::metrics::{self, float};
 use crate::engine::object::{self, Key};
+
+/// What a controller's families are called.
+#[derive(Debug)]
+pub struct Names {
+    /// Endpoints that a sync added.
+    pub added: &'static str,
+    /// Endpoints that a sync removed.
+    pub removed: &'static str,
+    /// All endpoints.
+    pub endpoints: &'static str,
+    /// All slices.
+    pub slices: &'static str,
+    /// Slices there would be if each were full.
+    pub packed: &'static str,
+}
 
 /// What there is for one service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,8 +36,6 @@ pub struct Totals {
     pub slices: usize,
     /// Slices there would be if each were full.
     pub packed: usize,
-    /// How the service wants its traffic distributed; empty for not at all.
-    pub distribution: String,
 }
 
 /// One sync.
@@ -31,6 +43,8 @@ pub struct Totals {
 pub struct Sync {
     /// Endpoints that were not there.
     pub added: usize,
+    /// Endpoints that are not what they were.
+    pub updated: usize,
     /// Endpoints that are not there any more.
     pub removed: usize,
     /// Slices written or deleted.
@@ -39,151 +53,189 @@ pub struct Sync {
     pub totals: Totals,
 }
 
-/// What of a slice is counted.
-struct Shape<'a> {
-    /// Slices with the same could be one.
-    group: String,
-    addresses: Vec<Option<&'a str>>,
-}
-
-impl<'a> Shape<'a> {
-    fn new(kind: &str, ports: &Value, addresses: impl Iterator<Item = Option<&'a str>>) -> Self {
-        Self { group: format!("{kind} {ports}"), addresses: addresses.collect() }
-    }
-
-    fn cached(slice: &'a EndpointSlice) -> Self {
-        let first = |e: &'a Endpoint| e.addresses.first().map(String::as_str);
-        Self::new(&slice.address_type, &body(&slice.ports), slice.endpoints.iter().map(first))
-    }
-
-    fn written(slice: &'a Value) -> Self {
-        let endpoints = slice["endpoints"].as_array().into_iter().flatten();
-        let kind = slice["addressType"].as_str().unwrap_or_default();
-        Self::new(kind, &slice["ports"], endpoints.map(|e| e["addresses"][0].as_str()))
-    }
-}
-
 /// Read a sync from what was and what is to be written.
 #[must_use]
-pub fn read(service: &Service, before: &[Arc<EndpointSlice>], actions: &[Action], max: usize) -> Sync {
-    let mut after: HashMap<String, Shape<'_>> =
-        before.iter().map(|s| (object::name(&s.metadata).to_owned(), Shape::cached(s))).collect();
-    let addresses = |all: &HashMap<String, Shape<'_>>| -> BTreeSet<String> {
-        all.values().flat_map(|s| s.addresses.iter().flatten()).map(|a| (*a).to_owned()).collect()
-    };
-    let old = addresses(&after);
-    let mut changed = 0;
-    for action in actions {
-        match action {
-            Action::Create { body, .. } | Action::Update { body, .. } => {
-                changed += 1;
-                let name = body["metadata"]["name"].as_str().map_or_else(|| format!("new {changed}"), str::to_owned);
-                after.insert(name, Shape::written(body));
-            }
-            Action::Delete { path, .. } => {
-                changed += 1;
-                after.remove(path.rsplit('/').next().unwrap_or_default());
-            }
-            _ => {}
+pub fn read(before: &[Arc<EndpointSlice>], writes: &[Write], max: usize) -> Sync {
+    let changed = writes.iter().filter(|w| w.changes()).count();
+    let old: Vec<&EndpointSlice> = before.iter().map(AsRef::as_ref).collect();
+    if changed == 0 {
+        return Sync { totals: totals(&old, max), ..Sync::default() };
+    }
+    let mut new: HashMap<&str, &EndpointSlice> = old.iter().map(|s| (object::name(&s.metadata), *s)).collect();
+    let mut created = Vec::new();
+    for write in writes {
+        match write {
+            Write::Create(slice) => created.push(slice),
+            Write::Update(slice) => drop(new.insert(object::name(&slice.metadata), slice)),
+            Write::Delete(slice) => drop(new.remove(object::name(&slice.metadata))),
+            Write::Tell(_) => {}
         }
     }
-    let new = addresses(&after);
-    let mut groups: HashMap<&str, usize> = HashMap::new();
-    for slice in after.values() {
-        *groups.entry(&slice.group).or_default() += slice.addresses.len();
-    }
+    let new: Vec<&EndpointSlice> = new.into_values().chain(created).collect();
+    let (was, is) = (by_address(&old), by_address(&new));
+    let missing = |a: &HashMap<&str, &Endpoint>, b: &HashMap<&str, &Endpoint>| {
+        a.keys().filter(|address| !b.contains_key(*address)).count()
+    };
     Sync {
-        added: new.difference(&old).count(),
-        removed: old.difference(&new).count(),
+        added: missing(&is, &was),
+        updated: is.iter().filter(|(address, e)| was.get(*address).is_some_and(|old| old != *e)).count(),
+        removed: missing(&was, &is),
         changed,
-        totals: Totals {
-            endpoints: groups.values().sum(),
-            slices: after.len(),
-            packed: groups.values().map(|n| n.div_ceil(max.max(1)).max(1)).sum(),
-            distribution: service.spec.as_ref().and_then(|s| s.traffic_distribution.clone()).unwrap_or_default(),
-        },
+        totals: totals(&new, max),
+    }
+}
+
+fn by_address<'a>(slices: &[&'a EndpointSlice]) -> HashMap<&'a str, &'a Endpoint> {
+    let endpoints = slices.iter().flat_map(|s| &s.endpoints);
+    endpoints.filter_map(|e| Some((e.addresses.first()?.as_str(), e))).collect()
+}
+
+fn totals(slices: &[&EndpointSlice], max: usize) -> Totals {
+    // Slices of the same family and ports could be one.
+    let mut groups: Vec<(&str, Option<&[EndpointPort]>, usize)> = Vec::new();
+    for slice in slices {
+        let (family, ports, count) = (slice.address_type.as_str(), slice.ports.as_deref(), slice.endpoints.len());
+        match groups.iter_mut().find(|g| g.0 == family && g.1 == ports) {
+            Some(group) => group.2 += count,
+            None => groups.push((family, ports, count)),
+        }
+    }
+    Totals {
+        endpoints: groups.iter().map(|g| g.2).sum(),
+        slices: slices.len(),
+        packed: groups.iter().map(|g| g.2.div_ceil(max.max(1)).max(1)).sum(),
     }
 }
 
 /// What there is of each service, and the sum of it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Report {
+    names: &'static Names,
     known: HashMap<Key, Totals>,
     sum: Totals,
-    by_distribution: HashMap<String, usize>,
 }
 
 impl Report {
+    /// Of nothing yet.
+    #[must_use]
+    pub fn new(names: &'static Names) -> Self {
+        Self { names, known: HashMap::new(), sum: Totals::default() }
+    }
+
     /// A service was synced.
-    pub fn synced(&mut self, key: &Key, topology: bool, sync: Sync) {
-        metrics::observe("endpoint_slice_controller_endpoints_added_per_sync", &[], float(sync.added));
-        metrics::observe("endpoint_slice_controller_endpoints_removed_per_sync", &[], float(sync.removed));
-        let labels = [if topology { "Auto" } else { "Disabled" }, &sync.totals.distribution];
-        metrics::observe("endpoint_slice_controller_endpointslices_changed_per_sync", &labels, float(sync.changed));
+    pub fn synced(&mut self, key: &Key, sync: &Sync) {
+        metrics::observe(self.names.added, &[], float(sync.added));
+        metrics::observe(self.names.removed, &[], float(sync.removed));
         if self.known.get(key) != Some(&sync.totals) {
-            self.replace(key, Some(sync.totals));
+            let old = self.known.insert(key.clone(), sync.totals.clone());
+            self.exchange(&old.unwrap_or_default(), &sync.totals);
         }
     }
 
     /// A service is gone.
     pub fn forget(&mut self, key: &Key) {
-        self.replace(key, None);
+        if let Some(old) = self.known.remove(key) {
+            self.exchange(&old, &Totals::default());
+        }
     }
 
-    fn replace(&mut self, key: &Key, new: Option<Totals>) {
-        let old = match &new {
-            Some(new) => self.known.insert(key.clone(), new.clone()),
-            None => self.known.remove(key),
-        };
-        let named = |t: &Totals| (!t.distribution.is_empty()).then(|| t.distribution.clone());
-        for (totals, sign) in [(old, -1), (new, 1)] {
-            let Some(t) = totals else { continue };
-            let by = |n: usize, change: usize| if sign > 0 { n + change } else { n.saturating_sub(change) };
-            self.sum.endpoints = by(self.sum.endpoints, t.endpoints);
-            self.sum.slices = by(self.sum.slices, t.slices);
-            self.sum.packed = by(self.sum.packed, t.packed);
-            if let Some(name) = named(&t) {
-                let count = self.by_distribution.entry(name.clone()).or_default();
-                *count = by(*count, 1);
-                let metric = "endpoint_slice_controller_services_count_by_traffic_distribution";
-                metrics::set(metric, &[&name], float(*count));
-            }
-        }
-        metrics::set("endpoint_slice_controller_endpoints_desired", &[], float(self.sum.endpoints));
-        metrics::set("endpoint_slice_controller_num_endpoint_slices", &[], float(self.sum.slices));
-        metrics::set("endpoint_slice_controller_desired_endpoint_slices", &[], float(self.sum.packed));
+    fn exchange(&mut self, old: &Totals, new: &Totals) {
+        let step = |sum: usize, old: usize, new: usize| (sum + new).saturating_sub(old);
+        self.sum.endpoints = step(self.sum.endpoints, old.endpoints, new.endpoints);
+        self.sum.slices = step(self.sum.slices, old.slices, new.slices);
+        self.sum.packed = step(self.sum.packed, old.packed, new.packed);
+        metrics::set(self.names.endpoints, &[], float(self.sum.endpoints));
+        metrics::set(self.names.slices, &[], float(self.sum.slices));
+        metrics::set(self.names.packed, &[], float(self.sum.packed));
     }
 }
 
-#[allow(clippy::cast_precision_loss, reason = "small numbers")]
-fn float(n: usize) -> f64 {
-    n as f64
+/// How many services want their traffic distributed in which way.
+#[derive(Debug, Default)]
+pub struct Distributions {
+    wishes: HashMap<Key, String>,
+    counts: BTreeMap<String, usize>,
+}
+
+impl Distributions {
+    /// What a service wants; nothing when it is gone.
+    pub fn note(&mut self, key: &Key, wish: Option<&str>) {
+        if self.wishes.get(key).map(String::as_str) == wish {
+            return;
+        }
+        let old = match wish {
+            Some(new) => {
+                self.count(new, |n| n + 1);
+                self.wishes.insert(key.clone(), new.to_owned())
+            }
+            None => self.wishes.remove(key),
+        };
+        if let Some(old) = old {
+            self.count(&old, |n| n.saturating_sub(1));
+        }
+    }
+
+    fn count(&mut self, wish: &str, step: impl FnOnce(usize) -> usize) {
+        let count = self.counts.entry(wish.to_owned()).or_default();
+        *count = step(*count);
+        metrics::set("endpoint_slice_controller_services_count_by_traffic_distribution", &[wish], float(*count));
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
+
+    const NAMES: Names = Names {
+        added: "endpoint_slice_controller_endpoints_added_per_sync",
+        removed: "endpoint_slice_controller_endpoints_removed_per_sync",
+        endpoints: "endpoint_slice_controller_endpoints_desired",
+        slices: "endpoint_slice_controller_num_endpoint_slices",
+        packed: "endpoint_slice_controller_desired_endpoint_slices",
+    };
+
+    fn slice(name: &str, endpoints: &Value) -> EndpointSlice {
+        let object =
+            json!({"metadata": {"name": name, "namespace": "ns"}, "addressType": "IPv4", "endpoints": endpoints});
+        serde_json::from_value(object).expect("slice")
+    }
 
     #[test]
     fn a_sync_is_read_from_its_writes() {
-        let slice = |name: &str, addresses: &[&str]| {
-            json!({"metadata": {"name": name, "namespace": "ns"}, "addressType": "IPv4",
-                "endpoints": addresses.iter().map(|a| json!({"addresses": [a]})).collect::<Vec<_>>()})
-        };
-        let typed = |v| Arc::new(serde_json::from_value::<EndpointSlice>(v).expect("slice"));
-        let before = [typed(slice("a", &["10.0.0.1", "10.0.0.2"])), typed(slice("b", &["10.0.0.3"]))];
-        let actions = [
-            Action::Update { path: "x/a".into(), body: slice("a", &["10.0.0.1", "10.0.0.4"]) },
-            Action::Delete { path: "x/b".into(), options: json!({}) },
+        let at = |address: &str| json!({"addresses": [address]});
+        let before = [
+            Arc::new(slice("a", &json!([at("10.0.0.1"), at("10.0.0.2"), at("10.0.0.5")]))),
+            Arc::new(slice("b", &json!([at("10.0.0.3")]))),
         ];
-        let sync = read(&Service::default(), &before, &actions, 100);
-        let totals = Totals { endpoints: 2, slices: 1, packed: 1, distribution: String::new() };
-        assert_eq!(sync, Sync { added: 1, removed: 2, changed: 2, totals: totals.clone() });
-        let mut report = Report::default();
-        report.synced(&Key::new("ns", "s"), false, sync);
+        let moved = json!({"addresses": ["10.0.0.5"], "nodeName": "n"});
+        let writes = [
+            Write::Update(slice("a", &json!([at("10.0.0.1"), at("10.0.0.4"), moved]))),
+            Write::Delete(Arc::clone(&before[1])),
+        ];
+        let sync = read(&before, &writes, 100);
+        let totals = Totals { endpoints: 3, slices: 1, packed: 1 };
+        assert_eq!(sync, Sync { added: 1, updated: 1, removed: 2, changed: 2, totals: totals.clone() });
+        let rest = read(&before, &[], 3);
+        assert_eq!(rest, Sync { totals: Totals { endpoints: 4, slices: 2, packed: 2 }, ..Sync::default() });
+        let mut report = Report::new(&NAMES);
+        report.synced(&Key::new("ns", "s"), &sync);
         assert_eq!(report.sum, totals);
+        report.synced(&Key::new("ns", "s"), &rest);
+        assert_eq!(report.sum, rest.totals);
         report.forget(&Key::new("ns", "s"));
         assert_eq!(report.sum, Totals::default());
+    }
+
+    #[test]
+    fn services_are_counted_by_their_wish() {
+        let (mut all, a, b) = (Distributions::default(), Key::new("ns", "a"), Key::new("ns", "b"));
+        all.note(&a, Some("PreferSameZone"));
+        all.note(&b, Some("PreferSameZone"));
+        all.note(&a, Some("PreferSameNode"));
+        all.note(&a, Some("PreferSameNode"));
+        assert_eq!(all.counts, [("PreferSameNode".to_owned(), 1), ("PreferSameZone".to_owned(), 1)].into());
+        all.note(&b, None);
+        assert_eq!(all.counts["PreferSameZone"], 0);
     }
 }

@@ -8,13 +8,15 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Endpoints, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use parking_lot::Mutex;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::CONTROLLER;
 use crate::endpointslice::plan::{MANAGED_BY, SERVICE_NAME};
+use crate::endpointslice::report::{self, Names, Report};
 use crate::endpointslice::tracker::Tracker;
-use crate::endpointslice::{BY_SERVICE, count_changes, write_slices};
+use crate::endpointslice::{BY_SERVICE, write};
 use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
@@ -26,6 +28,15 @@ use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
 
 const STALE_RETRY: Duration = Duration::from_secs(1);
+const UPDATED: &str = "endpoint_slice_mirroring_controller_endpoints_updated_per_sync";
+const SKIPPED: &str = "endpoint_slice_mirroring_controller_addresses_skipped_per_sync";
+const NAMES: Names = Names {
+    added: "endpoint_slice_mirroring_controller_endpoints_added_per_sync",
+    removed: "endpoint_slice_mirroring_controller_endpoints_removed_per_sync",
+    endpoints: "endpoint_slice_mirroring_controller_endpoints_desired",
+    slices: "endpoint_slice_mirroring_controller_num_endpoint_slices",
+    packed: "endpoint_slice_mirroring_controller_desired_endpoint_slices",
+};
 
 struct Mirror {
     executor: Executor,
@@ -33,6 +44,7 @@ struct Mirror {
     services: Store<Service>,
     slices: Store<EndpointSlice>,
     tracker: Tracker,
+    report: Mutex<Report>,
     limit: usize,
 }
 
@@ -47,11 +59,18 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             services: services.store(),
             slices: slices.store(),
             tracker: Tracker::default(),
+            report: Mutex::new(Report::new(&NAMES)),
             limit: cx.settings().mirroring_max_endpoints,
         });
-        let (wake, batch) = (queue.clone(), cx.settings().mirroring_batch);
+        let (wake, batch, known) = (queue.clone(), cx.settings().mirroring_batch, services.store());
         endpoints.add_handler(move |event: &Event<Endpoints>| {
-            let key = Key::of(&event.object().metadata);
+            let meta = &event.object().metadata;
+            // Most are another controller's. Should their service lose its selector, that wakes them.
+            let service = known.get(object::namespace(meta), object::name(meta));
+            if service.is_some_and(|s| plan::selects(&s)) {
+                return;
+            }
+            let key = Key::of(meta);
             if batch.is_zero() { wake.add(key) } else { wake.add_after(key, batch) }
         });
         owned::watch(&services, &queue);
@@ -91,14 +110,22 @@ impl Mirror {
         slices.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         if endpoints.is_none() && slices.is_empty() {
             self.tracker.forget(key);
+            self.report.lock().forget(key);
             return Ok(None);
         }
         if self.tracker.stale(key, &slices) {
             return Ok(Some(STALE_RETRY));
         }
-        let (actions, began) = (plan::plan(endpoints.as_deref(), &slices, self.limit), clock::instant());
-        count_changes("endpoint_slice_mirroring_controller_changes", &actions);
-        let written = write_slices(&self.executor, &self.tracker, key, &slices, actions).await;
+        let (writes, began) = (plan::plan(endpoints.as_deref(), &slices, self.limit), clock::instant());
+        write::count("endpoint_slice_mirroring_controller_changes", &writes);
+        let sync = report::read(&slices, &writes, self.limit);
+        let written = write::carry_out(&self.executor, &self.tracker, key, writes).await;
+        if written.is_ok() {
+            self.report.lock().synced(key, &sync);
+            metrics::observe(UPDATED, &[], metrics::float(sync.updated));
+            let skipped = endpoints.as_deref().map_or(0, |e| plan::skipped(e, self.limit));
+            metrics::observe(SKIPPED, &[], metrics::float(skipped));
+        }
         let took = clock::instant().saturating_duration_since(began);
         metrics::observe("endpoint_slice_mirroring_controller_endpoints_sync_duration", &[], took.as_secs_f64());
         match written {

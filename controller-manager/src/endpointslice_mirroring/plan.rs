@@ -8,7 +8,7 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::endpointslice::plan::{MANAGED_BY, SERVICE_NAME};
-use crate::engine::action::Action;
+use crate::endpointslice::write::Write;
 use crate::engine::services::TRIGGER;
 use crate::engine::{object, pods};
 
@@ -19,26 +19,32 @@ pub const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
+/// Whether the endpoints of a service are its selector's business.
+#[must_use]
+pub fn selects(service: &Service) -> bool {
+    service.spec.as_ref().is_some_and(|s| s.selector.is_some())
+}
+
 /// Whether this Endpoints object is to be mirrored, given its service.
 #[must_use]
 pub fn wanted(endpoints: &Endpoints, service: Option<&Service>) -> bool {
     let skip = object::label(&endpoints.metadata, SKIP) == Some("true");
     let election = object::annotation(&endpoints.metadata, LEADER).is_some();
-    let by_hand = service.is_some_and(|s| s.spec.as_ref().and_then(|x| x.selector.as_ref()).is_none());
+    let by_hand = service.is_some_and(|s| !selects(s));
     !skip && !election && by_hand && !object::deleting(&endpoints.metadata)
 }
 
 /// The writes that make the slices mirror the object; with None they all go.
 #[must_use]
-pub fn plan(endpoints: Option<&Endpoints>, slices: &[Arc<EndpointSlice>], limit: usize) -> Vec<Action> {
+pub fn plan(endpoints: Option<&Endpoints>, slices: &[Arc<EndpointSlice>], limit: usize) -> Vec<Write> {
     let Some(endpoints) = endpoints else {
-        return slices.iter().map(|s| Action::delete::<EndpointSlice>(&s.metadata)).collect();
+        return slices.iter().map(|s| Write::Delete(Arc::clone(s))).collect();
     };
     let mut desired: Vec<EndpointSlice> = Vec::new();
     for subset in endpoints.subsets.iter().flatten() {
         desired.extend(mirror(endpoints, subset, limit));
     }
-    let mut actions = Vec::new();
+    let mut writes = Vec::new();
     let mut left: Vec<&Arc<EndpointSlice>> = slices.iter().collect();
     let mut missing = Vec::new();
     for slice in desired {
@@ -50,7 +56,7 @@ pub fn plan(endpoints: Option<&Endpoints>, slices: &[Arc<EndpointSlice>], limit:
     }
     for slice in missing {
         let fits = left.iter().position(|s| s.address_type == slice.address_type);
-        actions.push(match fits {
+        writes.push(match fits {
             Some(i) => {
                 let old = left.remove(i);
                 let mut copy = EndpointSlice::clone(old);
@@ -58,13 +64,20 @@ pub fn plan(endpoints: Option<&Endpoints>, slices: &[Arc<EndpointSlice>], limit:
                 copy.ports = slice.ports;
                 copy.metadata.labels = slice.metadata.labels;
                 copy.metadata.annotations = slice.metadata.annotations;
-                Action::update(&copy)
+                Write::Update(copy)
             }
-            None => Action::create(&slice),
+            None => Write::Create(slice),
         });
     }
-    actions.extend(left.into_iter().map(|s| Action::delete::<EndpointSlice>(&s.metadata)));
-    actions
+    writes.extend(left.into_iter().map(|s| Write::Delete(Arc::clone(s))));
+    writes
+}
+
+/// How many addresses of an object are not mirrored, as there are too many in a subset.
+#[must_use]
+pub fn skipped(endpoints: &Endpoints, limit: usize) -> usize {
+    let count = |s: &EndpointSubset| s.addresses.iter().chain(&s.not_ready_addresses).map(Vec::len).sum::<usize>();
+    endpoints.subsets.iter().flatten().map(|s| count(s).saturating_sub(limit)).sum()
 }
 
 fn same(a: &EndpointSlice, b: &EndpointSlice) -> bool {
@@ -150,7 +163,7 @@ mod tests {
         let made: Vec<Arc<EndpointSlice>> = plan(Some(&e), &[], 1000)
             .into_iter()
             .map(|a| match a {
-                Action::Create { body, .. } => Arc::new(serde_json::from_value(body).expect("slice")),
+                Write::Create(slice) => Arc::new(slice),
                 other => panic!("{other:?}"),
             })
             .collect();
@@ -160,8 +173,9 @@ mod tests {
         );
         assert!(plan(Some(&e), &made, 1000).is_empty());
         let less = endpoints(json!([{"addresses": [{"ip": "10.0.0.1"}], "ports": [{"port": 3306}]}]));
-        assert!(matches!(plan(Some(&less), &made, 1000).as_slice(), [Action::Update { .. }, Action::Delete { .. }]));
+        assert!(matches!(plan(Some(&less), &made, 1000).as_slice(), [Write::Update(_), Write::Delete(_)]));
         assert_eq!(plan(None, &made, 1000).len(), 2);
+        assert_eq!([skipped(&e, 1000), skipped(&e, 2)], [0, 1]);
     }
 
     #[test]

@@ -43,6 +43,9 @@ pub enum Action {
     Create { path: String, body: Value },
     /// PUT `body` to the object (or subresource) at `path`.
     Update { path: String, body: Value },
+    /// PUT `body` to the status at `path`. It says what this controller saw, whoever else wrote to the object meanwhile:
+    /// after a conflict it goes onto the newest version.
+    Report { path: String, body: Value },
     /// PATCH the object (or subresource) at `path`.
     Patch { path: String, kind: PatchKind, body: Value },
     /// DELETE the object at `path`; `options` is a DeleteOptions body.
@@ -83,12 +86,20 @@ impl Action {
         Self::Update { path: format!("{}/{subresource}", path_of::<K>(object.meta())), body: body(object) }
     }
 
-    /// PUT of `/status`.
+    /// PUT of `/status`, guarded by the resourceVersion it carries.
     pub fn update_status<K>(object: &K) -> Self
     where
         K: Resource<DynamicType = ()> + Serialize,
     {
         Self::update_sub(object, "status")
+    }
+
+    /// PUT of `/status` of whatever version the server has.
+    pub fn report<K>(object: &K) -> Self
+    where
+        K: Resource<DynamicType = ()> + Serialize,
+    {
+        Self::Report { path: format!("{}/status", path_of::<K>(object.meta())), body: body(object) }
     }
 
     /// PATCH of an object.
@@ -109,6 +120,16 @@ impl Action {
     /// DELETE with explicit options.
     pub fn delete_with<K: Held>(meta: &K::Meta, options: Value) -> Self {
         Self::Delete { path: object_path::<K>(meta), options }
+    }
+
+    /// Whether it writes a whole status, which comes after what it reports on.
+    #[must_use]
+    pub fn is_status(&self) -> bool {
+        match self {
+            Self::Report { .. } => true,
+            Self::Update { path, .. } => path.ends_with("/status"),
+            _ => false,
+        }
     }
 
     /// A Normal event.
@@ -142,4 +163,27 @@ pub fn body<T: Serialize>(object: &T) -> Value {
 #[must_use]
 pub fn join(collection: &str, name: &str) -> String {
     format!("{collection}/{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::apps::v1::StatefulSet;
+
+    use super::*;
+
+    #[test]
+    fn status_writes_are_told_apart() {
+        let set: StatefulSet =
+            serde_json::from_value(json!({"metadata": {"name": "s", "namespace": "ns"}})).expect("set");
+        for (action, want) in [
+            (Action::report(&set), true),
+            (Action::update_status(&set), true),
+            (Action::update(&set), false),
+            (Action::delete::<StatefulSet>(&set.metadata), false),
+        ] {
+            assert_eq!(action.is_status(), want, "{action:?}");
+        }
+        let Action::Report { path, .. } = Action::report(&set) else { panic!("not a report") };
+        assert_eq!(path, "/apis/apps/v1/namespaces/ns/statefulsets/s/status");
+    }
 }

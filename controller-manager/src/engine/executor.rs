@@ -96,8 +96,9 @@ impl Executor {
     pub async fn one(&self, action: Action) -> Result<(), RestError> {
         match action {
             Action::Create { path, body } => self.rest.post(&path, &body).await.map(drop),
-            Action::Update { path, body } => match self.rest.put(&path, &body).await {
-                Err(e) if e.conflict() && path.ends_with("/status") => self.update_status_again(&path, body).await,
+            Action::Update { path, body } => self.rest.put(&path, &body).await.map(drop),
+            Action::Report { path, body } => match self.rest.put(&path, &body).await {
+                Err(e) if e.conflict() => self.report_again(&path, body).await,
                 other => other.map(drop),
             },
             Action::Patch { path, kind, body } => self.rest.patch(&path, kind, &body).await.map(drop),
@@ -113,16 +114,13 @@ impl Executor {
         }
     }
 
-    /// A status tells what this controller saw, whoever else wrote to the object meanwhile: put it on the newest version.
-    async fn update_status_again(&self, path: &str, mut body: Value) -> Result<(), RestError> {
+    /// Puts a status on the newest version.
+    async fn report_again(&self, path: &str, mut body: Value) -> Result<(), RestError> {
         let mut live = self.rest.get(path.trim_end_matches("/status")).await?;
         if live["metadata"]["uid"] != body["metadata"]["uid"] {
             return Err(RestError::other("the object was replaced by another of the same name"));
         }
         live["status"] = body["status"].take();
-        if let Some(annotations) = body.pointer_mut("/metadata/annotations").map(Value::take).filter(Value::is_object) {
-            live["metadata"]["annotations"] = annotations;
-        }
         self.rest.put(path, &live).await.map(drop)
     }
 
@@ -237,5 +235,5 @@ impl PodText {
 
 /// Status writes come after the pods they report on.
 fn split_status(actions: Vec<Action>) -> (Vec<Action>, Vec<Action>) {
-    actions.into_iter().partition(|a| !matches!(a, Action::Update { path, .. } if path.ends_with("/status")))
+    actions.into_iter().partition(|a| !a.is_status())
 }

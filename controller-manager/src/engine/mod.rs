@@ -4,6 +4,7 @@
 //! do not belong here; they are pure functions in its own `plan.rs`.
 
 pub mod action;
+pub mod assumed;
 pub mod backoff;
 pub mod claim;
 pub mod clock;

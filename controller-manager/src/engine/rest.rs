@@ -7,8 +7,8 @@ use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::Mutex;
 
@@ -108,6 +108,12 @@ impl RestError {
     #[must_use]
     pub fn unauthorized(&self) -> bool {
         self.is(401, "Unauthorized")
+    }
+
+    /// The server has decided against it: nothing was written. Answers of 500 and above leave that open.
+    #[must_use]
+    pub fn refused(&self) -> bool {
+        matches!(self, Self::Api { code: 400..=499, .. })
     }
 
     /// Not now: a disruption budget or a rate limit is in the way.
@@ -262,6 +268,11 @@ impl Rest {
     /// PUT.
     pub async fn put(&self, path: &str, body: &Value) -> Result<Written, RestError> {
         self.write("PUT", path, JSON, bytes(body)?).await
+    }
+
+    /// A typed object as the body, without a tree in between.
+    pub async fn send<T: Serialize>(&self, method: &str, path: &str, object: &T) -> Result<Written, RestError> {
+        self.write(method, path, JSON, serde_json::to_vec(object).map_err(RestError::other)?).await
     }
 
     /// POST; the whole answer.

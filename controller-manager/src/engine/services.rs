@@ -1,6 +1,6 @@
 //! Readings of services and their pods shared by the endpoints and endpointslice controllers.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use shared::informer::{Event, Informer, Store};
 use shared::workqueue::Queue;
 
+use super::object::Metadata as _;
 use super::pod::{Container, Pod};
 use super::selectors::{self, Selecting as _, Selectors};
 use super::{object, pods};
@@ -58,6 +59,42 @@ pub fn pod_port(pod: &Pod, port: &ServicePort) -> Option<i32> {
             spec.containers.iter().chain(sidecars).find_map(find)
         }
     }
+}
+
+/// A port of a service as a pod serves it: what endpoints are grouped by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Port<'a> {
+    /// Its name; may be empty.
+    pub name: &'a str,
+    /// Its number in the pod.
+    pub number: i32,
+    /// TCP unless something else is said.
+    pub protocol: &'a str,
+    /// Empty for none.
+    pub app_protocol: &'a str,
+}
+
+/// The ports of a service that a pod serves, as the service has them in order.
+#[must_use]
+pub fn ports_of<'a>(pod: &Pod, spec: &'a ServiceSpec) -> Vec<Port<'a>> {
+    let ports = spec.ports.iter().flatten().filter_map(|p| {
+        Some(Port {
+            name: p.name.as_deref().unwrap_or_default(),
+            number: pod_port(pod, p)?,
+            protocol: p.protocol.as_deref().unwrap_or("TCP"),
+            app_protocol: p.app_protocol.as_deref().unwrap_or_default(),
+        })
+    });
+    ports.collect()
+}
+
+/// The same ports in an order of their own, each once.
+#[must_use]
+pub fn sorted<'a>(ports: &[Port<'a>]) -> Vec<Port<'a>> {
+    let mut sorted = ports.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    sorted
 }
 
 fn protocol(p: Option<&str>) -> &str {
@@ -154,30 +191,42 @@ fn endpoint_view(pod: &Pod) -> (bool, bool, bool, &str, Vec<&str>, Option<&str>,
 /// Remembers what triggered earlier syncs, to date the next change by its oldest new cause.
 #[derive(Debug, Default)]
 pub struct Triggers {
-    seen: HashMap<object::Key, BTreeMap<String, Timestamp>>,
+    seen: HashMap<object::Key, Seen>,
+}
+
+/// When a service and its pods changed last.
+#[derive(Debug)]
+struct Seen {
+    service: Timestamp,
+    /// In the order of their names.
+    pods: Vec<(Arc<str>, Timestamp)>,
+}
+
+impl Seen {
+    fn pod(&self, name: &str) -> Option<Timestamp> {
+        let at = self.pods.binary_search_by(|(known, _)| (**known).cmp(name)).ok()?;
+        Some(self.pods[at].1)
+    }
 }
 
 impl Triggers {
-    /// The oldest cause that is new since the last call for this service.
-    pub fn next(&mut self, service: &Service, behind: &[Arc<Pod>]) -> Option<Timestamp> {
-        let key = object::Key::of(&service.metadata);
-        let mut now: BTreeMap<String, Timestamp> = behind
-            .iter()
-            .filter_map(|p| {
-                let at = pods::condition(p, "Ready")?.last_transition_time.as_ref()?.0;
-                Some((object::name(&p.metadata).to_owned(), at))
-            })
-            .collect();
-        // Pod names are never empty, so the empty name stands for the service.
-        now.insert(String::new(), object::created(&service.metadata));
-        let before = self.seen.get(&key);
-        let oldest = now
-            .iter()
-            .filter(|(name, at)| before.and_then(|b| b.get(*name)).is_none_or(|b| *at > b))
-            .map(|(_, at)| *at)
-            .filter(|at| *at != Timestamp::UNIX_EPOCH)
-            .min();
-        self.seen.insert(key, now);
+    /// The oldest cause that is new since the last call for this service. `behind` is in the order of names.
+    pub fn next(&mut self, key: &object::Key, service: &Service, behind: &[Arc<Pod>]) -> Option<Timestamp> {
+        let changed = |p: &Arc<Pod>| {
+            let at = pods::condition(p, "Ready")?.last_transition_time.as_ref()?.0;
+            Some((p.metadata.held_name(), at))
+        };
+        let now =
+            Seen { service: object::created(&service.metadata), pods: behind.iter().filter_map(changed).collect() };
+        let before = self.seen.get(key);
+        let is_new = |at: Timestamp, known: Option<Timestamp>| known.is_none_or(|known| at > known);
+        let of_pods = now.pods.iter().filter(|(name, at)| is_new(*at, before.and_then(|b| b.pod(name))));
+        let of_service = Some(now.service).filter(|at| is_new(*at, before.map(|b| b.service)));
+        let oldest = of_pods.map(|(_, at)| *at).chain(of_service).filter(|at| *at != Timestamp::UNIX_EPOCH).min();
+        match self.seen.get_mut(key) {
+            Some(seen) => *seen = now,
+            None => drop(self.seen.insert(key.clone(), now)),
+        }
         oldest
     }
 
@@ -191,4 +240,29 @@ impl Triggers {
 #[must_use]
 pub fn trigger_text(at: Timestamp) -> String {
     at.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_change_is_dated_by_its_oldest_new_cause() {
+        let at = |second: u32| -> Timestamp { format!("2026-01-01T00:00:{second:02}Z").parse().expect("time") };
+        let pod = |name: &str, second: u32| -> Arc<Pod> {
+            let condition = json!({"type": "Ready", "status": "True", "lastTransitionTime": at(second).to_string()});
+            let pod = json!({"metadata": {"name": name}, "status": {"conditions": [condition]}});
+            Arc::new(serde_json::from_value(pod).expect("pod"))
+        };
+        let service: Service =
+            serde_json::from_value(json!({"metadata": {"name": "s", "creationTimestamp": at(1).to_string()}}))
+                .expect("service");
+        let (mut triggers, key) = (Triggers::default(), object::Key::new("ns", "s"));
+        let mut next = |pods: &[Arc<Pod>]| triggers.next(&key, &service, pods);
+        assert_eq!(next(&[pod("a", 3), pod("b", 2)]), Some(at(1)), "the service itself");
+        assert_eq!(next(&[pod("a", 3), pod("b", 2)]), None);
+        assert_eq!(next(&[pod("a", 9), pod("b", 8), pod("c", 7)]), Some(at(7)));
+        assert_eq!(next(&[pod("a", 9), pod("c", 7)]), None, "a pod that leaves has no date");
+    }
 }

@@ -12,14 +12,13 @@ pub mod target;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec};
 use parking_lot::Mutex;
 use proto::selector::label::Selector;
 use shared::informer::{Event, Store};
-use shared::metrics;
 use shared::workqueue::Queue;
 
 use self::behavior::History;
@@ -30,6 +29,7 @@ use crate::engine::action::{Action, body};
 use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
+use crate::engine::metrics;
 use crate::engine::object::{self, Key};
 use crate::engine::pod::Pod;
 use crate::engine::registry::Started;
@@ -37,6 +37,7 @@ use crate::engine::rest::RestError;
 use crate::engine::settings::Hpa;
 use crate::engine::worker::{self, Synced};
 
+const COUNT: &str = "horizontal_pod_autoscaler_controller_num_horizontal_pod_autoscalers";
 const ACCOUNT: &str = "horizontal-pod-autoscaler";
 
 /// What is kept of an autoscaler between two looks.
@@ -74,12 +75,14 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let (wake, memory) = (queue.clone(), Arc::clone(&this));
         hpas.add_handler(move |event: &Event<HorizontalPodAutoscaler>| {
             let key = Key::of(&event.object().metadata);
+            let mut known = memory.memory.lock();
             if let Event::Deleted(_) = event {
-                memory.memory.lock().remove(&key);
+                known.remove(&key);
             } else {
-                memory.memory.lock().entry(key.clone()).or_default();
+                known.entry(key.clone()).or_default();
                 wake.add_after(key, config.sync_period);
             }
+            metrics::set(COUNT, &[], metrics::float(known.len()));
         });
         let workers = cx.settings().workers.hpa;
         worker::run(cx, ACCOUNT, workers, &queue, &this, |s, key| async move { s.sync(&key).await });
@@ -93,10 +96,9 @@ impl Autoscaler {
         let Some(hpa) = self.hpas.get(&key.namespace, &key.name) else { return Ok(None) };
         let started = clock::instant();
         let (action, error) = self.reconcile(key, &hpa).await;
-        let labels = [action, error];
-        count("reconciliations_total", "[ALPHA] Looks at autoscalers, by what was done and what failed.", &labels);
-        let help = "[ALPHA] How long a look at an autoscaler takes.";
-        time("reconciliation_duration_seconds", help, &labels, started);
+        let (labels, took) = ([action, error], started.elapsed().as_secs_f64());
+        metrics::count("horizontal_pod_autoscaler_controller_reconciliations_total", &labels);
+        metrics::observe("horizontal_pod_autoscaler_controller_reconciliation_duration_seconds", &labels, took);
         Ok(Some(self.config.sync_period))
     }
 
@@ -195,14 +197,10 @@ impl Autoscaler {
                 (None, false) => "internal",
             };
             let labels = [direction(scale.wanted, done.replicas), error, kind];
-            count(
-                "metric_computation_total",
-                "[ALPHA] Metrics computed, by what they propose and what failed.",
-                &labels,
-            );
+            metrics::count("horizontal_pod_autoscaler_controller_metric_computation_total", &labels);
             if let Some(started) = took.get(done.metric) {
-                let help = "[ALPHA] How long the computation of a metric takes.";
-                time("metric_computation_duration_seconds", help, &labels, *started);
+                let name = "horizontal_pod_autoscaler_controller_metric_computation_duration_seconds";
+                metrics::observe(name, &labels, started.elapsed().as_secs_f64());
             }
         }
         decision
@@ -245,20 +243,4 @@ fn direction(current: i32, proposed: Option<i32>) -> &'static str {
         Some(n) if n < current => "scale_down",
         _ => "none",
     }
-}
-
-const LABELS: [&str; 3] = ["action", "error", "metric_type"];
-
-fn count(name: &str, help: &str, labels: &[&str]) {
-    let name = format!("horizontal_pod_autoscaler_controller_{name}");
-    metrics::counter(&name, help, &LABELS[..labels.len()]).with_label_values(labels).inc();
-}
-
-fn time(name: &str, help: &str, labels: &[&str], since: Instant) {
-    let name = format!("horizontal_pod_autoscaler_controller_{name}");
-    let buckets = metrics::exponential(0.001, 2.0, 15);
-    let took: Duration = since.elapsed();
-    metrics::histogram(&name, help, &LABELS[..labels.len()], buckets)
-        .with_label_values(labels)
-        .observe(took.as_secs_f64());
 }

@@ -1,5 +1,6 @@
 //! Gives every node its pod address ranges.
 
+pub mod cidr_set;
 pub mod plan;
 
 use std::sync::Arc;
@@ -11,13 +12,12 @@ use parking_lot::Mutex;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
-use self::plan::CidrSet;
-use crate::engine::action::Action;
+use self::cidr_set::CidrSet;
+use self::plan::{Ledger, Step};
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::metrics;
 use crate::engine::object::Key;
-use crate::engine::owned;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
@@ -25,7 +25,7 @@ use crate::engine::worker::{self, Synced};
 const WORKERS: usize = 5;
 
 struct Ranges {
-    sets: Vec<CidrSet>,
+    ledger: Ledger,
     /// Whether the ranges of the nodes there were at start have been marked.
     primed: bool,
 }
@@ -62,13 +62,22 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let this = Arc::new(Allocator {
             executor: cx.executor("node-controller", "cidrAllocator"),
             nodes: nodes.store(),
-            ranges: Mutex::new(Ranges { sets, primed: false }),
+            ranges: Mutex::new(Ranges { ledger: Ledger::new(sets), primed: false }),
         });
-        owned::watch(&nodes, &queue);
+        let wake = queue.clone();
+        nodes.add_handler(move |event: &Event<Node>| {
+            // Heartbeats of nodes that have their ranges are nothing to look at.
+            let settled = |n: &Node| !plan::cidrs_of(n).is_empty();
+            match event {
+                Event::Updated { old, new } if settled(new) && plan::cidrs_of(old) == plan::cidrs_of(new) => {}
+                Event::Deleted(_) => {}
+                Event::Added(node) | Event::Updated { new: node, .. } => wake.add(Key::of(&node.metadata)),
+            }
+        });
         let releaser = Arc::clone(&this);
         nodes.add_handler(move |event: &Event<Node>| {
             if let Event::Deleted(node) = event {
-                releaser.release(&plan::cidrs_of(node));
+                releaser.change(|ledger| ledger.gone(node));
             }
         });
         worker::run(cx, "node-ipam", WORKERS, &queue, &this, |s, key| async move { s.sync(&key).await });
@@ -77,67 +86,79 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 }
 
 impl Allocator {
-    fn release(&self, cidrs: &[IpNet]) {
-        let mut ranges = self.ranges.lock();
-        for (cidr, set) in cidrs.iter().zip(ranges.sets.iter_mut()) {
-            let before = set.in_use();
-            set.release(cidr);
-            count(set, "node_ipam_controller_cidrset_cidrs_releases_total", before.saturating_sub(set.in_use()));
+    async fn sync(&self, key: &Key) -> Synced {
+        let (node, step) = {
+            let mut ranges = self.ranges.lock();
+            self.prime(&mut ranges);
+            // Read under the lock: what is seen here has not been given back yet.
+            let Some(node) = self.nodes.get("", &key.name) else { return Ok(None) };
+            let before = in_use(&ranges.ledger);
+            let step = ranges.ledger.plan(&node);
+            if tell(&ranges.ledger, &before) && matches!(step, Step::Write(_)) {
+                ranges.ledger.sets().iter().for_each(tried);
+            }
+            (node, step)
+        };
+        match step {
+            Step::Rest => Ok(None),
+            Step::Exhausted(event) => self.executor.one(event).await.map(|()| None),
+            Step::Write(patch) => {
+                let written = self.executor.one(patch).await;
+                match &written {
+                    Ok(()) => self.change(|ledger| ledger.stored(&node)),
+                    Err(e) if e.refused() => self.change(|ledger| ledger.refused(&node)),
+                    // It may have arrived.
+                    Err(_) => {}
+                }
+                written.map(|()| None)
+            }
         }
     }
 
-    async fn sync(&self, key: &Key) -> Synced {
-        let Some(node) = self.nodes.get("", &key.name) else { return Ok(None) };
-        let actions = {
-            let mut ranges = self.ranges.lock();
-            if !ranges.primed {
-                // Nothing may be given out before it is known what others have.
-                for other in self.nodes.list() {
-                    for (cidr, set) in plan::cidrs_of(&other).iter().zip(ranges.sets.iter_mut()) {
-                        set.occupy(cidr);
-                    }
-                }
-                ranges.primed = true;
-            }
-            let before: Vec<usize> = ranges.sets.iter().map(CidrSet::in_use).collect();
-            let actions = plan::plan(&node, &mut ranges.sets);
-            if matches!(actions.first(), Some(Action::Patch { .. })) {
-                ranges
-                    .sets
-                    .iter()
-                    .for_each(|set| count(set, "node_ipam_controller_cidrset_cidrs_allocations_total", 1));
-            } else if before != ranges.sets.iter().map(CidrSet::in_use).collect::<Vec<_>>() {
-                ranges.sets.iter().for_each(show);
-            }
-            actions
-        };
-        for action in actions {
-            let taken: Vec<IpNet> = match &action {
-                Action::Patch { body, .. } => body["spec"]["podCIDRs"]
-                    .as_array()
-                    .into_iter()
-                    .flatten()
-                    .filter_map(|c| c.as_str()?.parse().ok())
-                    .collect(),
-                _ => Vec::new(),
-            };
-            if let Err(e) = self.executor.one(action).await {
-                self.release(&taken);
-                return Err(e);
-            }
+    /// Nothing may be given out before it is known what others have.
+    fn prime(&self, ranges: &mut Ranges) {
+        if std::mem::replace(&mut ranges.primed, true) {
+            return;
         }
-        Ok(None)
+        for node in self.nodes.list() {
+            ranges.ledger.occupy(&plan::cidrs_of(&node));
+        }
+        ranges.ledger.sets().iter().for_each(show);
+    }
+
+    fn change(&self, with: impl FnOnce(&mut Ledger)) {
+        let mut ranges = self.ranges.lock();
+        let before = in_use(&ranges.ledger);
+        with(&mut ranges.ledger);
+        tell(&ranges.ledger, &before);
     }
 }
 
-/// Blocks of a range were given out or came back.
-fn count(set: &CidrSet, metric: &str, blocks: usize) {
-    let range = set.range().to_string();
-    metrics::add(metric, &[&range], blocks);
-    if metric.ends_with("allocations_total") {
-        metrics::observe("node_ipam_controller_cidrset_allocation_tries_per_request", &[&range], set.tries());
+fn in_use(ledger: &Ledger) -> Vec<usize> {
+    ledger.sets().iter().map(CidrSet::in_use).collect()
+}
+
+/// Says how many blocks were given out or came back; true if any were.
+fn tell(ledger: &Ledger, before: &[usize]) -> bool {
+    let mut changed = false;
+    for (set, before) in ledger.sets().iter().zip(before) {
+        let (now, range) = (set.in_use(), set.range().to_string());
+        if now == *before {
+            continue;
+        }
+        let (given, returned) = (now.saturating_sub(*before), before.saturating_sub(now));
+        metrics::add("node_ipam_controller_cidrset_cidrs_allocations_total", &[&range], given);
+        metrics::add("node_ipam_controller_cidrset_cidrs_releases_total", &[&range], returned);
+        show(set);
+        changed = true;
     }
-    show(set);
+    changed
+}
+
+/// How many blocks in use the last allocation came across.
+fn tried(set: &CidrSet) {
+    let range = set.range().to_string();
+    metrics::observe("node_ipam_controller_cidrset_allocation_tries_per_request", &[&range], set.tries());
 }
 
 /// How much of a range is in use.

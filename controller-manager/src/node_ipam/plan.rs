@@ -1,119 +1,45 @@
-//! Pod address ranges for nodes: equal blocks cut from the cluster's ranges.
+//! Pod address ranges for nodes: what each node is given, and when it comes back.
+//!
+//! A node keeps what it was promised until the cache shows what it has. A look at a stale cache therefore gives nothing
+//! twice, and a write of which nobody knows whether it arrived is repeated with the same ranges. Blocks that were promised
+//! come back only when the server has refused them or the node is gone.
 
-use std::net::IpAddr;
+use std::collections::HashMap;
 
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 
+use super::cidr_set::CidrSet;
 use crate::engine::action::{Action, PatchKind};
 use crate::engine::object;
 
-/// The blocks of one cluster range, with those in use marked.
+/// What a node was given and the cache does not show yet.
 #[derive(Debug)]
-pub struct CidrSet {
-    range: IpNet,
-    mask: u8,
-    used: Vec<bool>,
-    next: usize,
-    tries: usize,
+struct Promise {
+    uid: String,
+    cidrs: Vec<IpNet>,
+    /// Whether the server has it.
+    stored: bool,
 }
 
-/// Why a set cannot be made.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum CidrError {
-    /// Blocks larger than the range, or more than can be tracked.
-    #[error("New CIDR set failed; the node CIDR size is too big")]
-    TooBig,
+/// What follows for a node.
+#[derive(Debug, PartialEq)]
+pub enum Step {
+    /// Nothing, or nothing yet.
+    Rest,
+    /// Tell the server. Its answer is for [`Ledger::stored`] or [`Ledger::refused`].
+    Write(Action),
+    /// There is no block left.
+    Exhausted(Action),
 }
 
-impl CidrSet {
-    /// All blocks of `mask` bits in `range` are free.
-    pub fn new(range: IpNet, mask: u8) -> Result<Self, CidrError> {
-        let bits = mask.checked_sub(range.prefix_len()).filter(|b| *b <= 16 && mask <= range.max_prefix_len());
-        let bits = bits.ok_or(CidrError::TooBig)?;
-        Ok(Self { range: range.trunc(), mask, used: vec![false; 1 << bits], next: 0, tries: 0 })
-    }
-
-    /// How many blocks there are.
-    #[must_use]
-    pub fn capacity(&self) -> usize {
-        self.used.len()
-    }
-
-    /// How many blocks are in use.
-    #[must_use]
-    pub fn in_use(&self) -> usize {
-        self.used.iter().filter(|u| **u).count()
-    }
-
-    /// How many blocks in use the last allocation came across.
-    #[must_use]
-    #[allow(clippy::cast_precision_loss, reason = "at most 65,536 blocks")]
-    pub fn tries(&self) -> f64 {
-        self.tries as f64
-    }
-
-    /// The range the blocks are cut from.
-    #[must_use]
-    pub fn range(&self) -> IpNet {
-        self.range
-    }
-
-    fn number(ip: IpAddr) -> u128 {
-        match ip {
-            IpAddr::V4(v4) => u128::from(u32::from(v4)),
-            IpAddr::V6(v6) => u128::from(v6),
-        }
-    }
-
-    fn block(&self, index: usize) -> Option<IpNet> {
-        let step = u32::from(self.range.max_prefix_len() - self.mask);
-        let at = Self::number(self.range.network()) + ((index as u128) << step);
-        let ip = match self.range {
-            IpNet::V4(_) => IpAddr::V4(u32::try_from(at).ok()?.into()),
-            IpNet::V6(_) => IpAddr::V6(at.into()),
-        };
-        IpNet::new(ip, self.mask).ok()
-    }
-
-    /// Take the next free block, going round.
-    pub fn allocate(&mut self) -> Option<IpNet> {
-        let n = self.used.len();
-        let looked = (0..n).find(|i| !self.used[(self.next + i) % n])?;
-        let found = (self.next + looked) % n;
-        self.tries = looked;
-        self.used[found] = true;
-        self.next = (found + 1) % n;
-        self.block(found)
-    }
-
-    fn span(&self, cidr: &IpNet) -> std::ops::Range<usize> {
-        let overlap = self.range.contains(cidr) || cidr.contains(&self.range);
-        if !overlap {
-            return 0..0;
-        }
-        let step = u32::from(self.range.max_prefix_len() - self.mask);
-        let base = Self::number(self.range.network());
-        let last = self.used.len() - 1;
-        let index =
-            |ip: IpAddr| usize::try_from(Self::number(ip).saturating_sub(base) >> step).unwrap_or(last).min(last);
-        index(cidr.network())..index(cidr.broadcast()) + 1
-    }
-
-    /// Mark all blocks that a range touches as used.
-    pub fn occupy(&mut self, cidr: &IpNet) {
-        for i in self.span(cidr) {
-            self.used[i] = true;
-        }
-    }
-
-    /// Give the blocks of a range back.
-    pub fn release(&mut self, cidr: &IpNet) {
-        for i in self.span(cidr) {
-            self.used[i] = false;
-        }
-    }
+/// The blocks of all ranges, and who was promised some.
+#[derive(Debug)]
+pub struct Ledger {
+    sets: Vec<CidrSet>,
+    /// By node name.
+    promised: HashMap<String, Promise>,
 }
 
 /// The ranges a node has.
@@ -124,82 +50,207 @@ pub fn cidrs_of(node: &Node) -> Vec<IpNet> {
     if listed.is_empty() { spec.pod_cidr.iter().filter_map(|c| c.parse().ok()).collect() } else { listed }
 }
 
-/// Give a node one block of each set, if it has none. On exhaustion the node keeps none and is told.
-pub fn plan(node: &Node, sets: &mut [CidrSet]) -> Vec<Action> {
-    if object::deleting(&node.metadata) {
-        return Vec::new();
+impl Ledger {
+    /// All blocks of the sets are free but those marked already.
+    #[must_use]
+    pub fn new(sets: Vec<CidrSet>) -> Self {
+        Self { sets, promised: HashMap::new() }
     }
-    let have = cidrs_of(node);
-    if !have.is_empty() {
-        for (cidr, set) in have.iter().zip(sets.iter_mut()) {
+
+    /// The sets, one for each range of the cluster.
+    #[must_use]
+    pub fn sets(&self) -> &[CidrSet] {
+        &self.sets
+    }
+
+    /// The next step for a node: one block of each set, if it has none. On exhaustion it keeps none and is told.
+    pub fn plan(&mut self, node: &Node) -> Step {
+        let (name, uid) = (object::name(&node.metadata), object::uid(&node.metadata));
+        let have = cidrs_of(node);
+        if !have.is_empty() {
+            self.break_promise(name);
+            self.occupy(&have);
+            return Step::Rest;
+        }
+        if self.promised.get(name).is_some_and(|p| p.uid != uid) {
+            // Another node had that name.
+            self.break_promise(name);
+        }
+        if object::deleting(&node.metadata) {
+            return Step::Rest;
+        }
+        if let Some(promise) = self.promised.get(name) {
+            return if promise.stored { Step::Rest } else { Step::Write(write(node, &promise.cidrs)) };
+        }
+        let Some(cidrs) = self.allocate() else { return Step::Exhausted(complaint(node)) };
+        let action = write(node, &cidrs);
+        self.promised.insert(name.to_owned(), Promise { uid: uid.to_owned(), cidrs, stored: false });
+        Step::Write(action)
+    }
+
+    /// A node has these ranges.
+    pub fn occupy(&mut self, cidrs: &[IpNet]) {
+        for (cidr, set) in cidrs.iter().zip(&mut self.sets) {
             set.occupy(cidr);
         }
-        return Vec::new();
     }
-    let mut taken: Vec<IpNet> = Vec::new();
-    for i in 0..sets.len() {
-        if let Some(cidr) = sets[i].allocate() {
-            taken.push(cidr);
-        } else {
-            for (cidr, set) in taken.iter().zip(sets.iter_mut()) {
-                set.release(cidr);
-            }
-            let name = object::name(&node.metadata);
-            let about = object::reference::<Node>(&node.metadata);
-            return vec![Action::normal(
-                &about,
-                "CIDRNotAvailable",
-                format!("Node {name} status is now: CIDRNotAvailable"),
-            )];
+
+    /// The server has what a node was promised; the cache will show it.
+    pub fn stored(&mut self, node: &Node) {
+        if let Some(promise) = self.promise_of(node) {
+            promise.stored = true;
         }
     }
-    let texts: Vec<String> = taken.iter().map(ToString::to_string).collect();
-    vec![Action::patch::<Node>(
-        &node.metadata,
-        PatchKind::Strategic,
-        json!({"spec": {"podCIDR": texts.first(), "podCIDRs": texts}}),
-    )]
+
+    /// The server has refused what a node was promised.
+    pub fn refused(&mut self, node: &Node) {
+        if self.promise_of(node).is_some() {
+            self.break_promise(object::name(&node.metadata));
+        }
+    }
+
+    /// A node is gone, with what it had and what it was promised.
+    pub fn gone(&mut self, node: &Node) {
+        self.refused(node);
+        self.release(&cidrs_of(node));
+    }
+
+    fn promise_of(&mut self, node: &Node) -> Option<&mut Promise> {
+        let uid = object::uid(&node.metadata);
+        self.promised.get_mut(object::name(&node.metadata)).filter(|p| p.uid == uid)
+    }
+
+    fn break_promise(&mut self, name: &str) {
+        if let Some(promise) = self.promised.remove(name) {
+            self.release(&promise.cidrs);
+        }
+    }
+
+    fn release(&mut self, cidrs: &[IpNet]) {
+        for (cidr, set) in cidrs.iter().zip(&mut self.sets) {
+            set.release(cidr);
+        }
+    }
+
+    /// One block of each set, or none at all.
+    fn allocate(&mut self) -> Option<Vec<IpNet>> {
+        let mut taken = Vec::with_capacity(self.sets.len());
+        for at in 0..self.sets.len() {
+            let Some(cidr) = self.sets[at].allocate() else {
+                self.release(&taken);
+                return None;
+            };
+            taken.push(cidr);
+        }
+        Some(taken)
+    }
+}
+
+fn write(node: &Node, cidrs: &[IpNet]) -> Action {
+    let texts: Vec<String> = cidrs.iter().map(ToString::to_string).collect();
+    let body = json!({"spec": {"podCIDR": texts.first(), "podCIDRs": texts}});
+    Action::patch::<Node>(&node.metadata, PatchKind::Strategic, body)
+}
+
+fn complaint(node: &Node) -> Action {
+    let name = object::name(&node.metadata);
+    let text = format!("Node {name} status is now: CIDRNotAvailable");
+    Action::normal(&object::reference::<Node>(&node.metadata), "CIDRNotAvailable", text)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn net(s: &str) -> IpNet {
-        s.parse().expect("cidr")
+    fn node(name: &str, uid: &str, cidr: Option<&str>) -> Node {
+        serde_json::from_value(json!({"metadata": {"name": name, "uid": uid}, "spec": {"podCIDR": cidr}}))
+            .expect("node")
     }
 
-    fn node(name: &str, cidr: Option<&str>) -> Node {
-        serde_json::from_value(json!({"metadata": {"name": name}, "spec": {"podCIDR": cidr}})).expect("node")
+    /// As many blocks as `bits` tell.
+    fn ledger(bits: u8) -> Ledger {
+        let range = format!("10.244.0.0/{}", 24 - bits).parse().expect("range");
+        Ledger::new(vec![CidrSet::new(range, 24).expect("set")])
     }
 
-    #[test]
-    fn blocks_go_round_and_come_back() {
-        let mut set = CidrSet::new(net("10.244.0.0/22"), 24).expect("set");
-        assert_eq!(set.capacity(), 4);
-        assert_eq!(set.allocate(), Some(net("10.244.0.0/24")));
-        assert_eq!(set.allocate(), Some(net("10.244.1.0/24")));
-        set.release(&net("10.244.0.0/24"));
-        assert_eq!(set.allocate(), Some(net("10.244.2.0/24")), "a returned block is not reused at once");
-        set.occupy(&net("10.244.3.128/25"));
-        assert_eq!(set.allocate(), Some(net("10.244.0.0/24")));
-        assert_eq!(set.allocate(), None);
-        let mut six = CidrSet::new(net("fd00::/56"), 64).expect("set");
-        six.occupy(&net("fd00::/64"));
-        assert_eq!(six.allocate(), Some(net("fd00:0:0:1::/64")));
-        assert_eq!(CidrSet::new(net("10.0.0.0/24"), 16).err(), Some(CidrError::TooBig));
-        assert_eq!(CidrSet::new(net("fd00::/40"), 64).err(), Some(CidrError::TooBig));
+    fn written(step: &Step) -> &str {
+        match step {
+            Step::Write(Action::Patch { body, .. }) => body["spec"]["podCIDR"].as_str().expect("a range"),
+            Step::Exhausted(_) => "none left",
+            _ => "",
+        }
     }
 
     #[test]
     fn nodes_get_one_block_each() {
-        let mut sets = [CidrSet::new(net("10.244.0.0/23"), 24).expect("set")];
-        assert!(plan(&node("a", Some("10.244.0.0/24")), &mut sets).is_empty());
-        let got = plan(&node("b", None), &mut sets);
-        let [Action::Patch { path, body, .. }] = got.as_slice() else { panic!("{got:?}") };
+        let mut ledger = ledger(1);
+        assert_eq!(ledger.plan(&node("a", "1", Some("10.244.0.0/24"))), Step::Rest);
+        let got = ledger.plan(&node("b", "2", None));
+        let Step::Write(Action::Patch { path, body, .. }) = &got else { panic!("{got:?}") };
         assert_eq!(path, "/api/v1/nodes/b");
         assert_eq!(*body, json!({"spec": {"podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24"]}}));
-        let got = plan(&node("c", None), &mut sets);
-        assert!(matches!(got.as_slice(), [Action::Event { reason: "CIDRNotAvailable", .. }]), "{got:?}");
+        let got = ledger.plan(&node("c", "3", None));
+        assert!(matches!(&got, Step::Exhausted(Action::Event { reason: "CIDRNotAvailable", .. })), "{got:?}");
+    }
+
+    enum Then {
+        /// Another look at the same node, which writes this.
+        Look(&'static str),
+        Stored,
+        Refused,
+        /// The cache shows this range.
+        Seen(&'static str),
+        Gone,
+        /// A node of the same name but another uid is there, and this is written.
+        Successor(&'static str),
+    }
+
+    #[test]
+    fn a_node_keeps_what_it_was_promised() {
+        use Then::{Gone, Look, Refused, Seen, Stored, Successor};
+        const A: &str = "10.244.0.0/24";
+        const B: &str = "10.244.1.0/24";
+        let table: &[(&str, &[Then], usize)] = &[
+            ("an answer that was lost: the same again", &[Look(A), Look(A)], 1),
+            ("a stale cache: wait", &[Look(A), Stored, Look(""), Look("")], 1),
+            ("seen", &[Look(A), Stored, Seen(A)], 1),
+            ("seen before the answer", &[Look(A), Seen(A), Stored, Look("")], 1),
+            ("a lost answer, then seen", &[Look(A), Seen(A)], 1),
+            ("somebody else was first", &[Look(A), Refused, Seen(B)], 1),
+            ("somebody else was first, as the cache shows", &[Look(A), Seen(B)], 1),
+            ("refused", &[Look(A), Refused, Look(B)], 1),
+            ("gone before the cache shows it", &[Look(A), Stored, Gone], 0),
+            ("gone while the write is under way: refused once", &[Look(A), Gone, Refused, Look(B)], 1),
+            ("seen and gone", &[Look(A), Stored, Seen(A), Gone], 0),
+            ("another of that name", &[Look(A), Stored, Successor(B)], 1),
+            ("another of that name, the old one's end is seen late", &[Look(A), Successor(B), Gone], 1),
+        ];
+        for (what, steps, used) in table {
+            let (mut ledger, mut shown) = (ledger(2), None);
+            for step in *steps {
+                let (this, next) = (node("n", "1", shown), node("n", "2", None));
+                match step {
+                    Look(want) => assert_eq!(written(&ledger.plan(&this)), *want, "{what}"),
+                    Stored => ledger.stored(&this),
+                    Refused => ledger.refused(&this),
+                    Seen(cidr) => {
+                        shown = Some(*cidr);
+                        assert_eq!(ledger.plan(&node("n", "1", shown)), Step::Rest, "{what}");
+                    }
+                    Gone => ledger.gone(&this),
+                    Successor(want) => assert_eq!(written(&ledger.plan(&next)), *want, "{what}"),
+                }
+            }
+            assert_eq!(ledger.sets()[0].in_use(), *used, "{what}");
+        }
+    }
+
+    #[test]
+    fn on_exhaustion_of_one_range_nothing_is_taken_of_the_other() {
+        let set = |range: &str, mask| CidrSet::new(range.parse().expect("range"), mask).expect("set");
+        let mut ledger = Ledger::new(vec![set("10.244.0.0/22", 24), set("fd00::/64", 64)]);
+        assert_eq!(written(&ledger.plan(&node("a", "1", None))), "10.244.0.0/24");
+        assert_eq!(written(&ledger.plan(&node("b", "2", None))), "none left");
+        assert_eq!(ledger.sets()[0].in_use(), 1);
     }
 }

@@ -74,6 +74,9 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     })
 }
 
+/// With what was written of it.
+const ONE: &str = "node_collector_update_node_health_duration_seconds";
+
 type HealthView<'a> = (Vec<(&'a str, &'a str)>, bool, Vec<(&'a str, &'a str)>);
 
 /// What of a node calls for an immediate look; heartbeats do not.
@@ -87,7 +90,8 @@ fn health_view(node: &Node) -> HealthView<'_> {
 }
 
 impl Watcher {
-    fn decide(&self, monitor: &mut Monitor) -> Vec<Action> {
+    /// What to write, and how long it took to decide on each node, in seconds.
+    fn decide(&self, monitor: &mut Monitor) -> (Vec<Action>, f64) {
         let mut nodes = self.nodes.list();
         nodes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         let world = World {
@@ -99,18 +103,26 @@ impl Watcher {
         };
         let began = clock::instant();
         let actions = monitor.tick(&world, clock::now());
-        let took = clock::instant().saturating_duration_since(began);
-        metrics::observe("node_collector_update_all_nodes_health_duration_seconds", &[], took.as_secs_f64());
+        let took = clock::instant().saturating_duration_since(began).as_secs_f64();
+        metrics::observe("node_collector_update_all_nodes_health_duration_seconds", &[], took);
         report(&nodes, &actions);
-        actions
+        let share = took / metrics::float(nodes.len().max(1));
+        for _ in actions.len()..nodes.len() {
+            metrics::observe(ONE, &[], share);
+        }
+        (actions, share)
     }
 
     async fn look(&self, monitor: &mut Monitor) {
-        for action in self.decide(monitor) {
+        let (actions, share) = self.decide(monitor);
+        for action in actions {
+            let began = clock::instant();
             // One node's conflict is no reason to neglect the others; the next look repeats what failed.
             if let Err(error) = self.executor.one(action).await {
                 tracing::debug!(%error, "node update failed");
             }
+            let took = clock::instant().saturating_duration_since(began);
+            metrics::observe(ONE, &[], share + took.as_secs_f64());
         }
     }
 }

@@ -162,6 +162,6 @@ impl<K: Set> Replicas<K> {
         if before == after {
             return Ok(());
         }
-        self.executor.one(Action::update_status(&set.with_status(after))).await
+        self.executor.one(Action::report(&set.with_status(after))).await
     }
 }

@@ -1,6 +1,7 @@
 //! Makes claims for pods from templates, reserves them, and frees them when their pods are over. Answers for
 //! `resourceclaim`.
 
+pub mod made;
 pub mod plan;
 
 use std::collections::BTreeMap;
@@ -9,16 +10,19 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::PodResourceClaim;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference, ResourceClaimTemplate};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use shared::informer::{Event, Store};
-use shared::metrics;
 use shared::types::from_tree;
 use shared::workqueue::Queue;
 
+use self::made::Made;
 use self::plan::Named;
 use crate::engine::action::{Action, body, object_path};
+use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
+use crate::engine::metrics;
 use crate::engine::object::{self, Key};
 use crate::engine::pod::Pod;
 use crate::engine::registry::Started;
@@ -41,6 +45,7 @@ struct Claims {
     pods: Store<Pod>,
     claims: Store<ResourceClaim>,
     templates: Store<ResourceClaimTemplate>,
+    made: Mutex<Made>,
     queue: Queue<Item>,
 }
 
@@ -62,6 +67,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             pods: pods.store(),
             claims: claims.store(),
             templates: templates.store(),
+            made: Mutex::default(),
             queue: queue.clone(),
         });
         let state = Arc::clone(&this);
@@ -71,9 +77,10 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 state.wake(pod, matches!(event, Event::Deleted(_)));
             }
         });
-        let (wake, all) = (queue.clone(), pods.store());
+        let (wake, all, state) = (queue.clone(), pods.store(), Arc::clone(&this));
         claims.add_handler(move |event: &Event<ResourceClaim>| {
             count(event);
+            state.seen(event.object());
             let key = Key::of(&event.object().metadata);
             // A pod that was bound already waits for the allocation to reserve it.
             for pod in all.list_namespace(&key.namespace) {
@@ -111,27 +118,32 @@ fn entries(pod: &Pod) -> impl Iterator<Item = &PodResourceClaim> {
 
 /// How many claims there are, kept up to date by their events.
 fn count(event: &Event<ResourceClaim>) {
-    let gauge = metrics::gauge(
-        "resourceclaim_controller_resource_claims",
-        "[ALPHA] Resource claims, by whether devices are allocated and administrative access is asked for.",
-        &["allocated", "admin_access"],
-    );
-    let of = |c: &ResourceClaim| {
-        let allocated = c.status.as_ref().is_some_and(|s| s.allocation.is_some());
-        gauge.with_label_values(&[&allocated.to_string(), &plan::admin_access(c).to_string()])
+    let step = |claim: &ResourceClaim, by: f64| {
+        let allocated = claim.status.as_ref().is_some_and(|s| s.allocation.is_some());
+        let labels = [plan::admin_access(claim), allocated].map(|yes| yes.to_string());
+        metrics::move_by("resourceclaim_controller_resource_claims", &[&labels[0], &labels[1]], by);
     };
     match event {
-        Event::Added(new) => of(new).inc(),
+        Event::Added(new) => step(new, 1.0),
         Event::Updated { old, new } => {
-            of(old).dec();
-            of(new).inc();
+            step(old, -1.0);
+            step(new, 1.0);
         }
-        Event::Deleted(old) => of(old).dec(),
+        Event::Deleted(old) => step(old, -1.0),
     }
 }
 
 impl Claims {
+    fn seen(&self, claim: &ResourceClaim) {
+        if let Some(owner) = object::controller_of(&claim.metadata) {
+            self.made.lock().seen(&owner.uid, &Key::of(&claim.metadata));
+        }
+    }
+
     fn wake(&self, pod: &Pod, deleted: bool) {
+        if deleted {
+            self.made.lock().forget(object::uid(&pod.metadata));
+        }
         let namespace = object::namespace(&pod.metadata);
         if deleted || !plan::needs_claims(pod) {
             for entry in entries(pod) {
@@ -175,8 +187,13 @@ impl Claims {
     /// The name of the claim that was made for an entry, or of one that was made before and not noted; None when there
     /// is nothing to note.
     async fn claim_for(&self, pod: &Pod, entry: &PodResourceClaim) -> Result<Option<String>, RestError> {
-        let namespace = object::namespace(&pod.metadata);
-        let template = match plan::named(pod, entry) {
+        let (namespace, uid) = (object::namespace(&pod.metadata), object::uid(&pod.metadata));
+        let named = plan::named(pod, entry);
+        if let Some(made) = self.made.lock().find(uid, &entry.name, clock::instant()) {
+            let noted = matches!(&named, Named::Claim { name, .. } if name == made);
+            return Ok((!noted).then(|| made.to_owned()));
+        }
+        let template = match named {
             Named::Nothing | Named::Claim { own: false, .. } => return Ok(None),
             Named::Claim { name, own: true } => {
                 if self.claims.get(namespace, &name).is_some_and(|c| plan::belongs(&c, pod)) {
@@ -201,15 +218,15 @@ impl Claims {
         let Action::Create { path, body } = Action::create(&claim) else { return Ok(None) };
         let result = self.executor.rest.post(&path, &body).await;
         let status = if result.is_ok() { "success" } else { "failure" };
-        metrics::counter(
-            "resourceclaim_controller_creates_total",
-            "[ALPHA] Tries to make resource claims from templates.",
-            &["status", "admin_access"],
-        )
-        .with_label_values(&[status, &plan::admin_access(&claim).to_string()])
-        .inc();
-        let made = result.map_err(|e| RestError::other(format!("create ResourceClaim : {e}")))?;
-        Ok(Some(made.name))
+        let labels = [plan::admin_access(&claim).to_string(), status.to_owned()];
+        metrics::count("resourceclaim_controller_creates_total", &[&labels[0], &labels[1]]);
+        let name = result.map_err(|e| RestError::other(format!("create ResourceClaim : {e}")))?.name;
+        let mut made = self.made.lock();
+        // The watch may have been faster than the answer.
+        if self.claims.get(namespace, &name).is_none() {
+            made.note(uid, &entry.name, Key::new(namespace, &name), clock::instant());
+        }
+        Ok(Some(name))
     }
 
     /// Tell the pod which claims are its own.

@@ -9,12 +9,12 @@ use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, Pod};
 use parking_lot::Mutex;
 use shared::informer::{Event, Scope, Store};
-use shared::metrics;
 use shared::workqueue::Queue;
 
 use self::plan::{Conflict, conflicts, user};
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
+use crate::engine::metrics;
 use crate::engine::object::{self, Key};
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
@@ -22,9 +22,6 @@ use crate::engine::worker::{self, Synced};
 
 /// Pods by the claims of their volumes.
 const BY_CLAIM: &str = "claim";
-const LABELS: [&str; 7] =
-    ["property", "pod1_namespace", "pod1_name", "pod1_value", "pod2_namespace", "pod2_name", "pod2_value"];
-
 struct Warnings {
     executor: Executor,
     pods: Store<Pod>,
@@ -108,11 +105,11 @@ impl Warnings {
         let pairs: HashSet<String> = before.iter().map(|c| format!("{c:?}")).collect();
         for conflict in &before {
             if !found.contains(conflict) {
-                gauge(conflict, 0.0);
+                show(conflict, false);
             }
         }
         for conflict in &found {
-            gauge(conflict, 1.0);
+            show(conflict, true);
             if !pairs.contains(&format!("{conflict:?}")) {
                 self.warn(&using, conflict);
             }
@@ -133,11 +130,10 @@ impl Warnings {
     }
 }
 
-fn gauge(c: &Conflict, value: f64) {
-    let help = "[ALPHA] Conflict between two pods that use the same volume.";
-    let labels =
-        [c.property, &c.pod.namespace, &c.pod.name, &c.value, &c.other.namespace, &c.other.name, &c.other_value];
-    metrics::gauge("selinux_warning_controller_selinux_volume_conflict", help, &LABELS)
-        .with_label_values(&labels)
-        .set(value);
+/// Shows a conflict, or takes it away.
+fn show(c: &Conflict, there: bool) {
+    const NAME: &str = "selinux_warning_controller_selinux_volume_conflict";
+    let [pod, other] = [&c.pod, &c.other];
+    let labels = [&*pod.name, &pod.namespace, &c.value, &other.name, &other.namespace, &c.other_value, c.property];
+    if there { metrics::set(NAME, &labels, 1.0) } else { metrics::forget(NAME, &labels) }
 }

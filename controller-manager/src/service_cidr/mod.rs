@@ -1,6 +1,7 @@
 //! Keeps ServiceCIDRs ready, and from going while addresses in them are in use.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use ipnet::IpNet;
@@ -23,6 +24,9 @@ use crate::engine::worker::{self, Synced};
 
 const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 const WORKERS: usize = 5;
+/// How long allocators may take to hear that a range is going, in seconds. An address that is given out meanwhile must
+/// still be seen here.
+const GRACE: i64 = 10;
 
 struct Ranges {
     executor: Executor,
@@ -51,10 +55,8 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         });
         worker::run(cx, "service-cidr", WORKERS, &queue, &this, |s, key| async move {
             let Some(range) = s.ranges.get("", &key.name) else { return Ok(None) };
-            for action in plan(&range, &s.ranges.list(), &s.addresses.list(), clock::now()) {
-                s.executor.one(action).await?;
-            }
-            Synced::Ok(None)
+            let actions = plan(&range, &s.ranges.list(), &s.addresses.list(), clock::now());
+            Synced::from(s.executor.run(&key, None, actions).await)
         });
         Ok(Started::Yes)
     })
@@ -88,6 +90,11 @@ pub fn plan(
         if addresses.iter().any(|a| depends(range, all, a)) {
             let text = "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR";
             return condition(range, "False", "Terminating", text, now);
+        }
+        let since = range.metadata.deletion_timestamp.as_ref().map_or(now, |t| t.0);
+        let left = since.as_second() + GRACE - now.as_second();
+        if left > 0 {
+            return vec![Action::RequeueAfter(Duration::from_secs(left.unsigned_abs()))];
         }
         let patch =
             json!({"metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER], "uid": range.metadata.uid}});
@@ -143,7 +150,8 @@ mod tests {
     fn ready_then_held_then_let_go() {
         let address: Arc<IPAddress> =
             Arc::new(serde_json::from_value(json!({"metadata": {"name": "10.0.0.5"}})).expect("address"));
-        let now = Timestamp::UNIX_EPOCH;
+        let at = |second: &str| -> Timestamp { format!("2026-01-01T00:00:{second}Z").parse().expect("time") };
+        let now = at("10");
         let fresh = range("a", "10.0.0.0/24", json!({}));
         assert_eq!(plan(&fresh, std::slice::from_ref(&fresh), &[], now).len(), 2);
         let dying =
@@ -161,5 +169,7 @@ mod tests {
         let wider = range("b", "10.0.0.0/16", json!({}));
         assert!(texts(&[dying.clone(), wider], std::slice::from_ref(&address))[0].contains("deleteFromPrimitiveList"));
         assert!(texts(std::slice::from_ref(&dying), &[])[0].contains("deleteFromPrimitiveList"));
+        let early = plan(&dying, std::slice::from_ref(&dying), &[], at("04"));
+        assert_eq!(early, [Action::RequeueAfter(Duration::from_secs(6))], "allocators may not know yet");
     }
 }

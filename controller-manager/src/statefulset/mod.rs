@@ -98,8 +98,7 @@ impl StatefulSets {
                 requeue = Some(d);
                 continue;
             }
-            let is_status = matches!(&action, Action::Update { path, .. } if path.ends_with("/status"));
-            if failure.is_some() && !is_status {
+            if failure.is_some() && !action.is_status() {
                 continue;
             }
             let what = match &action {

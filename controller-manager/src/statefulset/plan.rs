@@ -62,7 +62,7 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
     if set.status.as_ref() != Some(&status) {
         let mut copy = StatefulSet::clone(set);
         copy.status = Some(status);
-        actions.push(Action::update_status(&copy));
+        actions.push(Action::report(&copy));
     }
     actions
 }

@@ -152,7 +152,7 @@ fn rolling_update_goes_down_to_the_partition() {
 fn status_follows_the_pods() {
     let w = World::new(json!({}));
     let got = w.plan(vec![w.pod(0, "ready"), w.pod(1, "running")]);
-    let Some(Action::Update { body, .. }) = got.last() else { panic!("{got:?}") };
+    let Some(Action::Report { body, .. }) = got.last() else { panic!("{got:?}") };
     let r = w.revision();
     assert_eq!(
         body["status"],

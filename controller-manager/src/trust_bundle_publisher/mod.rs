@@ -11,13 +11,13 @@ use k8s_openapi::api::certificates::v1beta1::{ClusterTrustBundle, ClusterTrustBu
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use sha2::{Digest, Sha256};
 use shared::informer::{Event, Scope, Store};
-use shared::metrics;
 use shared::workqueue::Queue;
 
 use crate::engine::action::Action;
 use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
+use crate::engine::metrics;
 use crate::engine::object;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
@@ -103,13 +103,9 @@ impl Publisher {
             Err(RestError::Api { code, .. }) => code.to_string(),
             Err(RestError::Transport(_)) => "500".to_owned(),
         };
-        let help = "[ALPHA] Times the bundle of the API server's authority was looked after.";
-        metrics::counter("clustertrustbundle_publisher_sync_total", help, &["code"]).with_label_values(&[&code]).inc();
-        let help = "[ALPHA] How long that took.";
-        let buckets = metrics::exponential(0.001, 2.0, 15);
-        metrics::histogram("clustertrustbundle_publisher_sync_duration_seconds", help, &["code"], buckets)
-            .with_label_values(&[&code])
-            .observe(started.elapsed().as_secs_f64());
+        metrics::count("clustertrustbundle_publisher_sync_total", &[&code]);
+        let took = started.elapsed().as_secs_f64();
+        metrics::observe("clustertrustbundle_publisher_sync_duration_seconds", &[&code], took);
         result.map(|()| None)
     }
 }

@@ -1,6 +1,7 @@
 //! Binds persistent volume claims to volumes, and says what becomes of volumes whose claim is gone.
 
 pub mod matching;
+pub mod operations;
 pub mod plan;
 pub mod recycle;
 pub mod report;
@@ -10,12 +11,16 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
+use parking_lot::Mutex;
 use shared::informer::{Event, Store};
 use shared::types::from_tree;
 use shared::workqueue::Queue;
 
+use self::operations::Operations;
 use self::plan::World;
 use crate::engine::action::Action;
+use crate::engine::assumed::Assumed;
+use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::metrics;
@@ -29,14 +34,15 @@ use crate::engine::worker::{self, Synced};
 
 struct Binder {
     executor: Executor,
-    volumes: Store<PersistentVolume>,
-    claims: Store<PersistentVolumeClaim>,
+    volumes: Arc<Assumed<PersistentVolume>>,
+    claims: Arc<Assumed<PersistentVolumeClaim>>,
     classes: Store<StorageClass>,
     dynamic: bool,
     /// `--enable-hostpath-provisioner`
     host_path: bool,
     pods: Store<Pod>,
     recyclers: Recyclers,
+    operations: Mutex<Operations>,
 }
 
 /// Where volumes on this host are made; nothing else on it is ever deleted.
@@ -51,17 +57,21 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let queue: Queue<Key> = Queue::new("volumes");
         let this = Arc::new(Binder {
             executor: cx.executor("persistent-volume-binder", "persistentvolume-controller"),
-            volumes: volumes.store(),
-            claims: claims.store(),
+            volumes: Assumed::follow(&volumes),
+            claims: Assumed::follow(&claims),
             classes: cx.informer::<StorageClass>().store(),
             dynamic: cx.settings().dynamic_provisioning,
             host_path: cx.settings().hostpath_provisioner,
             pods: pods.store(),
             recyclers: cx.settings().recyclers.clone(),
+            operations: Mutex::default(),
         });
         let (wake, watcher) = (queue.clone(), Arc::clone(&this));
         volumes.add_handler(move |event: &Event<PersistentVolume>| {
             let volume = event.object();
+            if let Event::Deleted(volume) = event {
+                watcher.operations.lock().volume_gone(volume, clock::instant());
+            }
             wake.add(Key::of(&volume.metadata));
             match volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) {
                 Some(r) => {
@@ -78,9 +88,10 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 }
             }
         });
-        let wake = queue.clone();
+        let (wake, watcher) = (queue.clone(), Arc::clone(&this));
         claims.add_handler(move |event: &Event<PersistentVolumeClaim>| {
             let claim = event.object();
+            watcher.operations.lock().claim(event, clock::instant());
             wake.add(Key::of(&claim.metadata));
             if let Some(name) = claim.spec.as_ref().and_then(|s| s.volume_name.as_ref()) {
                 wake.add(Key::new("", name));
@@ -124,8 +135,11 @@ impl Binder {
     async fn sync(&self, key: &Key) -> Synced {
         let actions = if key.namespace.is_empty() { self.volume(key).await? } else { self.claim(key).await };
         for action in actions {
+            if matches!(&action, Action::Event { reason: "ProvisioningFailed" | "VolumeFailedDelete", .. }) {
+                self.operations.lock().failed(key);
+            }
             let late = matches!(&action, Action::Update { path, body } if self.gives_class(key, path, body));
-            let done = self.executor.one(action).await;
+            let done = self.write(action).await;
             if late {
                 metrics::count("retroactive_storageclass_total", &[]);
                 if done.is_err() {
@@ -140,6 +154,17 @@ impl Binder {
         Ok(None)
     }
 
+    /// One step. What it made of a volume or a claim counts before the caches show it.
+    async fn write(&self, action: Action) -> Result<(), RestError> {
+        let Action::Update { path, body } = action else { return self.executor.one(action).await };
+        let stored = self.executor.rest.put_whole(&path, &body).await?;
+        match body["kind"].as_str() {
+            Some("PersistentVolume") => self.volumes.wrote(from_tree(&stored).map_err(RestError::other)?),
+            _ => self.claims.wrote(from_tree(&stored).map_err(RestError::other)?),
+        }
+        Ok(())
+    }
+
     async fn claim(&self, key: &Key) -> Vec<Action> {
         let Some(claim) = self.claims.get(&key.namespace, &key.name) else { return Vec::new() };
         let mut volumes = self.volumes.list();
@@ -148,6 +173,9 @@ impl Binder {
         let default_class = plan::default_class(&self.classes.list());
         let world = World { volumes, class, dynamic: self.dynamic, default_class };
         let actions = plan::claim(&claim, &world);
+        if matches!(actions.first(), Some(Action::Event { reason: "ExternalProvisioning", .. })) {
+            self.operations.lock().provision(&claim, clock::instant());
+        }
         let provisioner = object::annotation(&claim.metadata, plan::PROVISIONER);
         match world.class.as_deref() {
             Some(class)
@@ -219,6 +247,9 @@ impl Binder {
                 Err(e) if e.not_found() => None,
                 Err(e) => return Err(e),
             };
+        }
+        if claim.is_none() && plan::doomed(&volume) {
+            self.operations.lock().delete(&volume, clock::instant());
         }
         if claim.is_none()
             && let Some(path) = plan::deletable_path(&volume)

@@ -14,7 +14,7 @@ use crate::engine::object;
 
 const COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 pub(super) const BY_US: &str = "pv.kubernetes.io/bound-by-controller";
-const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+pub(super) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 /// Who is asked to make the volume of a claim.
 pub const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 const OLD_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
@@ -251,14 +251,20 @@ fn reclaim(volume: &PersistentVolume) -> Vec<Action> {
     }
 }
 
+/// Whether a volume is released and is to be deleted, by whoever made it.
+#[must_use]
+pub fn doomed(volume: &PersistentVolume) -> bool {
+    let policy = volume.spec.as_ref().and_then(|s| s.persistent_volume_reclaim_policy.as_deref());
+    let phase = volume.status.as_ref().and_then(|s| s.phase.as_deref());
+    (policy, phase) == (Some("Delete"), Some("Released"))
+}
+
 /// The directory on this host that goes with a released volume. The binder removes it before it deletes the volume.
 #[must_use]
 pub fn deletable_path(volume: &PersistentVolume) -> Option<&str> {
     let spec = volume.spec.as_ref()?;
-    let released = volume.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Released");
-    let policy = spec.persistent_volume_reclaim_policy.as_deref() == Some("Delete");
     let ours = object::annotation(&volume.metadata, PROVISIONED_BY).is_none_or(|p| p == HOST_PATH);
-    spec.host_path.as_ref().filter(|_| released && policy && ours).map(|h| h.path.as_str())
+    spec.host_path.as_ref().filter(|_| doomed(volume) && ours).map(|h| h.path.as_str())
 }
 
 /// The volume could not be deleted.

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use rustls::sign::CertifiedKey;
 use tower::{Service, ServiceBuilder, service_fn};
 
+use super::measured::Measures;
 use super::{Throttle, credentials};
 use crate::cert::ReloadingKey;
 
@@ -108,13 +109,17 @@ where
     };
     let pair = pair.map(|files| (Arc::clone(&files), files.current()));
     let lanes = Arc::new(Mutex::new(Lanes { open: Vec::new(), pair }));
-    let http = service_fn(move |request| {
+    let measures = Measures::of(config.cluster_url.authority().map_or("", |host| host.as_str()));
+    let http = service_fn(move |request: http::Request<Body>| {
         let (http, token) = lanes.lock().pick(&open);
+        let mut under_way = measures.begin(&request);
         async move {
-            let response = http.request(request).await?;
-            Ok::<_, hyper_util::client::legacy::Error>(response.map(|body| {
+            let result = http.request(request).await;
+            under_way.answered(&result);
+            Ok::<_, hyper_util::client::legacy::Error>(result?.map(|body| {
                 body.map_frame(move |frame| {
                     let _held = &token;
+                    under_way.read(&frame);
                     frame
                 })
             }))

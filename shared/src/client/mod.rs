@@ -5,6 +5,7 @@ mod connection;
 mod credentials;
 mod dial;
 mod kubeconfig;
+mod measured;
 mod plugin;
 mod remote;
 mod throttle;

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::Scope;
 use super::frames::{Broken, Raw};
-use super::reflector::{Cache, Formats, Put, Reflector};
+use super::reflector::{Cache, Formats, Listed, Reflector, Revision};
 use super::store::Key;
 use crate::run::Shutdown;
 
@@ -53,10 +53,6 @@ struct Followed {
     synced: watch::Sender<bool>,
 }
 
-fn told(revision: String) -> Put {
-    Put { key: Key::default(), revision: Some(revision) }
-}
-
 impl Cache for Followed {
     fn request(&self) -> Request {
         Request::new(self.follower.path())
@@ -83,12 +79,12 @@ impl Cache for Followed {
         self.follower.begin();
     }
 
-    fn put(&self, object: Raw<'_>) -> Result<Put, Broken> {
-        self.follower.put(object).map(told)
+    fn put(&self, object: Raw<'_>, _: Listed<'_>) -> Result<Revision, Broken> {
+        self.follower.put(object).map(Some)
     }
 
-    fn remove(&self, object: Raw<'_>) -> Result<Put, Broken> {
-        self.follower.remove(object).map(told)
+    fn remove(&self, object: Raw<'_>, _: Listed<'_>) -> Result<Revision, Broken> {
+        self.follower.remove(object).map(Some)
     }
 
     fn is_empty(&self) -> bool {

@@ -32,7 +32,7 @@ pub use follow::{Follower, follow};
 pub use frames::{Broken, Raw};
 pub use intern::{Interned, Memo, Signature, Text};
 pub use reflector::Formats;
-use reflector::{Cache, Put, Reflector};
+use reflector::{Cache, Listed, Reflector, Revision};
 use store::Key;
 pub use store::Store;
 
@@ -223,21 +223,27 @@ impl<K: Cached> Cache for Informer<K> {
         self.0.store.is_empty()
     }
 
-    fn put(&self, object: Raw<'_>) -> Result<Put, Broken> {
+    fn put(&self, object: Raw<'_>, listed: Listed<'_>) -> Result<Revision, Broken> {
         let object = self.read(object)?;
-        let put = Put { key: store::key(&object), revision: object.cache_version().map(str::to_owned) };
+        let revision = object.cache_version().map(str::to_owned);
+        if let Some(listed) = listed {
+            listed.insert(store::key(&object));
+        }
         let handlers = self.0.handlers.lock();
         if let Some(event) = self.0.store.put(object) {
             handlers.iter().for_each(|handler| handler(&event));
         }
-        Ok(put)
+        Ok(revision)
     }
 
-    fn remove(&self, object: Raw<'_>) -> Result<Put, Broken> {
+    fn remove(&self, object: Raw<'_>, listed: Listed<'_>) -> Result<Revision, Broken> {
         let object = self.read(object)?;
-        let put = Put { key: store::key(&object), revision: object.cache_version().map(str::to_owned) };
-        self.drop_object(&put.key, Some(object));
-        Ok(put)
+        let (key, revision) = (store::key(&object), object.cache_version().map(str::to_owned));
+        if let Some(listed) = listed {
+            listed.remove(&key);
+        }
+        self.drop_object(&key, Some(object));
+        Ok(revision)
     }
 
     fn finish_list(&self, seen: Option<&HashSet<Key>>, revision: String) {

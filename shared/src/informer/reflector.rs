@@ -35,11 +35,10 @@ pub struct Formats {
     pub list: Option<&'static str>,
 }
 
-/// What was put or removed.
-pub(super) struct Put {
-    pub(super) key: Key,
-    pub(super) revision: Option<String>,
-}
+/// Of the object that was put or removed.
+pub(super) type Revision = Option<String>;
+/// The objects that a list has named so far, if that is to be known.
+pub(super) type Listed<'a> = Option<&'a mut HashSet<Key>>;
 
 /// What a reflector knows of an informer: all that depends on the kind is behind it, so that the code that talks to
 /// the server exists once. Objects are passed as the text they came in.
@@ -53,8 +52,8 @@ pub(super) trait Cache: Send + Sync {
     fn formats(&self) -> Formats;
     /// A list begins.
     fn begin_list(&self) {}
-    fn put(&self, object: Raw<'_>) -> Result<Put, Broken>;
-    fn remove(&self, object: Raw<'_>) -> Result<Put, Broken>;
+    fn put(&self, object: Raw<'_>, listed: Listed<'_>) -> Result<Revision, Broken>;
+    fn remove(&self, object: Raw<'_>, listed: Listed<'_>) -> Result<Revision, Broken>;
     fn is_empty(&self) -> bool;
     /// Drops what the list did not name (if it may hold any such), and opens the latch.
     fn finish_list(&self, seen: Option<&HashSet<Key>>, revision: String);
@@ -185,14 +184,9 @@ impl Reflector {
         loop {
             let frame = frames.next().await.map_err(|why| refusal(why, true))?;
             match frame.change() {
-                Change::Put => {
-                    let put = self.put(frame.object());
-                    if !fresh {
-                        seen.extend(put.map(|put| put.key));
-                    }
-                }
+                Change::Put => drop(self.put(frame.object(), (!fresh).then_some(&mut seen))),
                 Change::Remove => {
-                    seen.remove(&self.cache.remove(frame.object()).map_err(broken)?.key);
+                    self.cache.remove(frame.object(), Some(&mut seen)).map_err(broken)?;
                 }
                 Change::Bookmark => {
                     let (revision, end) = frame.bookmark().map_err(broken)?;
@@ -215,9 +209,9 @@ impl Reflector {
             };
             self.failures = 0;
             let revision = match frame.change() {
-                Change::Put => self.put(frame.object()).and_then(|put| put.revision).unwrap_or_default(),
-                Change::Remove => match self.cache.remove(frame.object()) {
-                    Ok(put) => put.revision.unwrap_or_default(),
+                Change::Put => self.put(frame.object(), None).unwrap_or_default(),
+                Change::Remove => match self.cache.remove(frame.object(), None) {
+                    Ok(revision) => revision.unwrap_or_default(),
                     Err(error) => return broken(error),
                 },
                 Change::Bookmark => match frame.bookmark() {
@@ -231,9 +225,14 @@ impl Reflector {
     }
 
     /// An object that cannot be decoded is left out; it must not keep the others away.
-    fn put(&self, object: Raw<'_>) -> Option<Put> {
-        let put = self.cache.put(object);
-        put.inspect_err(|error| tracing::warn!(kind = self.cache.kind(), %error, "Failed to decode an object")).ok()
+    fn put(&self, object: Raw<'_>, listed: Listed<'_>) -> Revision {
+        match self.cache.put(object, listed) {
+            Ok(revision) => revision,
+            Err(error) => {
+                tracing::warn!(kind = self.cache.kind(), %error, "Failed to decode an object");
+                None
+            }
+        }
     }
 
     /// The list for servers that cannot stream it: pages, each stored before the next is asked for.
@@ -260,7 +259,7 @@ impl Reflector {
                 Err(error) => return Err(End::Failed(error.to_string())),
             };
             for object in page.items {
-                seen.extend(self.put(Raw::Json(object.get())).map(|put| put.key));
+                self.put(Raw::Json(object.get()), Some(&mut seen));
             }
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params.continue_token = Some(token),

@@ -56,6 +56,16 @@ impl<K> Bucket<K> {
         }
     }
 
+    fn replace(&mut self, old: &Arc<K>, new: &Arc<K>) {
+        match self {
+            Self::One(only) => *only = Arc::clone(new),
+            Self::Many(all) => {
+                all.remove(&address(old));
+                all.insert(address(new), Arc::clone(new));
+            }
+        }
+    }
+
     /// True when nothing is left.
     fn remove(&mut self, object: &Arc<K>) -> bool {
         match self {
@@ -157,29 +167,25 @@ impl<K: Cached> Store<K> {
 
     /// Adds or replaces; returns what happened, or nothing when the same revision is already here.
     pub(super) fn put(&self, object: K) -> Option<Event<K>> {
-        let (namespace, name) = key(&object);
         let new = Arc::new(object);
+        let (namespace, name) = new.cache_key();
         let mut state = self.0.write();
         let state = &mut *state;
-        let space = state.objects.entry(namespace.into_boxed_str()).or_default();
-        let old = space.get(name.as_str()).cloned();
-        if let Some(old) = &old
-            && old.cache_version().is_some()
-            && old.cache_version() == new.cache_version()
-        {
+        if !state.objects.contains_key(namespace) {
+            state.objects.insert(namespace.into(), Namespace::new());
+        }
+        let space = state.objects.get_mut(namespace)?;
+        let Some(held) = space.get_mut(name) else {
+            space.insert(name.into(), Arc::clone(&new));
+            state.indexes.values_mut().for_each(|index| index.insert(&new));
+            return Some(Event::Added(new));
+        };
+        if held.cache_version().is_some() && held.cache_version() == new.cache_version() {
             return None;
         }
-        space.insert(name.into_boxed_str(), Arc::clone(&new));
-        for index in state.indexes.values_mut() {
-            if let Some(old) = &old {
-                index.remove(old);
-            }
-            index.insert(&new);
-        }
-        Some(match old {
-            Some(old) => Event::Updated { old, new },
-            None => Event::Added(new),
-        })
+        let old = std::mem::replace(held, Arc::clone(&new));
+        state.indexes.values_mut().for_each(|index| index.replace(&old, &new));
+        Some(Event::Updated { old, new })
     }
 
     /// Removes; `last` is the final state the server told, if any.
@@ -218,6 +224,20 @@ impl<K: Cached> Index<K> {
         for value in (self.keys)(object) {
             if self.entries.get_mut(value.as_str()).is_some_and(|bucket| bucket.remove(object)) {
                 self.entries.remove(value.as_str());
+            }
+        }
+    }
+
+    /// Most changes leave an object where it is filed.
+    fn replace(&mut self, old: &Arc<K>, new: &Arc<K>) {
+        let (was, is) = ((self.keys)(old), (self.keys)(new));
+        if was != is {
+            self.remove(old);
+            return self.insert(new);
+        }
+        for value in is {
+            if let Some(bucket) = self.entries.get_mut(value.as_str()) {
+                bucket.replace(old, new);
             }
         }
     }

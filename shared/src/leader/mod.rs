@@ -173,11 +173,20 @@ where
     let api = Api::namespaced(client, &config.namespace);
     let mut elector = Elector { api, config, observed: None };
     let lease = format!("{}/{}", elector.config.namespace, elector.config.lease_name);
+    // As a 0 from the start, so that alerts can tell a candidate from a process that is not there.
+    let leading = crate::metrics::gauge(
+        "leader_election_master_status",
+        "[ALPHA] Whether this process leads: 0 is a candidate, 1 is the leader. By the name of the lease.",
+        &["name"],
+    )
+    .with_label_values(&[&elector.config.lease_name]);
+    leading.set(0.0);
     tracing::info!(%lease, "Attempting to acquire leader lease...");
     if !acquire(&mut elector, &shutdown).await {
         return Outcome::Shutdown;
     }
     tracing::info!(%lease, "Successfully acquired lease");
+    leading.set(1.0);
     let token = shutdown.token().child_token();
     let mut work = std::pin::pin!(work(token.clone()));
     let outcome = tokio::select! {
@@ -186,6 +195,7 @@ where
         () = shutdown.wait() => Outcome::Shutdown,
     };
     token.cancel();
+    leading.set(0.0);
     match outcome {
         Outcome::Lost => tracing::error!(%lease, "Failed to renew lease"),
         Outcome::Shutdown => {

@@ -1,24 +1,6 @@
-//! The controllers' own metrics under upstream's names, one row each; a family is made when it is first used.
-//!
-//! Work queues, clients and leader election count in `shared`.
+//! The families, one row each.
 
-use shared::metrics::{self, exponential};
-
-enum Shape {
-    Counter,
-    Gauge,
-    /// First bucket, factor, number of buckets.
-    Histogram(f64, f64, usize),
-    /// Buckets that follow no rule.
-    Buckets(&'static [f64]),
-}
-
-struct Row {
-    name: &'static str,
-    labels: &'static [&'static str],
-    shape: Shape,
-    help: &'static str,
-}
+use super::{Row, Shape};
 
 const fn row(name: &'static str, labels: &'static [&'static str], shape: Shape, help: &'static str) -> Row {
     Row { name, labels, shape, help }
@@ -26,8 +8,123 @@ const fn row(name: &'static str, labels: &'static [&'static str], shape: Shape, 
 
 use Shape::{Buckets, Counter, Gauge, Histogram};
 
+/// In seconds.
+const DELETION_DELAYS: &[f64] = &[0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0];
+/// In seconds.
+const STORAGE: &[f64] = &[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
+
 /// Names, types, labels and buckets as upstream v1.35 registers them.
-const TABLE: &[Row] = &[
+pub(super) const TABLE: &[Row] = &[
+    row(
+        "attach_detach_controller_attachdetach_controller_forced_detaches",
+        &["reason"],
+        Counter,
+        "[ALPHA] Volumes taken from nodes that had not unmounted them.",
+    ),
+    row(
+        "attachdetach_controller_total_volumes",
+        &["plugin_name", "state"],
+        Gauge,
+        "[ALPHA] Number of volumes that are to be attached, and that are.",
+    ),
+    row("clustertrustbundle_publisher_sync_total", &["code"], Counter, "[ALPHA] Number of trust bundle syncs."),
+    row(
+        "clustertrustbundle_publisher_sync_duration_seconds",
+        &["code"],
+        Histogram(0.001, 2.0, 15),
+        "[ALPHA] Duration of trust bundle syncs.",
+    ),
+    row(
+        "device_taint_eviction_controller_pod_deletions_total",
+        &[],
+        Counter,
+        "[ALPHA] Number of pods deleted for taints of devices.",
+    ),
+    row(
+        "device_taint_eviction_controller_pod_deletion_duration_seconds",
+        &[],
+        Buckets(DELETION_DELAYS),
+        "[ALPHA] Time between when a pod was due to be deleted and when it was.",
+    ),
+    row(
+        "horizontal_pod_autoscaler_controller_metric_computation_total",
+        &["action", "error", "metric_type"],
+        Counter,
+        "[ALPHA] Metrics computed, by what they propose and what failed.",
+    ),
+    row(
+        "horizontal_pod_autoscaler_controller_metric_computation_duration_seconds",
+        &["action", "error", "metric_type"],
+        Histogram(0.001, 2.0, 15),
+        "[ALPHA] How long the computation of a metric takes.",
+    ),
+    row(
+        "horizontal_pod_autoscaler_controller_num_horizontal_pod_autoscalers",
+        &[],
+        Gauge,
+        "[ALPHA] Number of autoscalers.",
+    ),
+    row(
+        "horizontal_pod_autoscaler_controller_reconciliations_total",
+        &["action", "error"],
+        Counter,
+        "[ALPHA] Looks at autoscalers, by what was done and what failed.",
+    ),
+    row(
+        "horizontal_pod_autoscaler_controller_reconciliation_duration_seconds",
+        &["action", "error"],
+        Histogram(0.001, 2.0, 15),
+        "[ALPHA] How long a look at an autoscaler takes.",
+    ),
+    row(
+        "node_collector_update_node_health_duration_seconds",
+        &[],
+        Histogram(0.001, 4.0, 8),
+        "[ALPHA] Duration of a look at the health of one node.",
+    ),
+    row(
+        "resourceclaim_controller_creates_total",
+        &["admin_access", "status"],
+        Counter,
+        "[ALPHA] Tries to make resource claims from templates.",
+    ),
+    row(
+        "resourceclaim_controller_resource_claims",
+        &["admin_access", "allocated"],
+        Gauge,
+        "[ALPHA] Resource claims, by whether devices are allocated and administrative access is asked for.",
+    ),
+    row(
+        "selinux_warning_controller_selinux_volume_conflict",
+        &["pod1_name", "pod1_namespace", "pod1_value", "pod2_name", "pod2_namespace", "pod2_value", "property"],
+        Gauge,
+        "[ALPHA] Conflict between two pods that use the same volume.",
+    ),
+    row("service_controller_loadbalancer_sync_total", &[], Counter, "[ALPHA] Number of load balancer syncs."),
+    row(
+        "storage_count_attachable_volumes_in_use",
+        &["node", "volume_plugin"],
+        Gauge,
+        "[ALPHA] Number of volumes in use.",
+    ),
+    row(
+        "storage_operation_duration_seconds",
+        &["migrated", "operation_name", "status", "volume_plugin"],
+        Buckets(STORAGE),
+        "[ALPHA] Duration of operations on volumes.",
+    ),
+    row(
+        "volume_operation_total_seconds",
+        &["operation_name", "plugin_name"],
+        Buckets(STORAGE),
+        "[ALPHA] Duration of operations on volumes from end to end.",
+    ),
+    row(
+        "volume_operation_total_errors",
+        &["operation_name", "plugin_name"],
+        Counter,
+        "[ALPHA] Number of failed operations on volumes.",
+    ),
     row(
         "cronjob_controller_job_creation_skew_duration_seconds",
         &[],
@@ -73,6 +170,38 @@ const TABLE: &[Row] = &[
         &["operation"],
         Counter,
         "[ALPHA] Number of EndpointSlice changes.",
+    ),
+    row(
+        "endpoint_slice_mirroring_controller_addresses_skipped_per_sync",
+        &[],
+        Histogram(2.0, 2.0, 15),
+        "[ALPHA] Number of addresses that are not mirrored, on each Endpoints sync.",
+    ),
+    row(
+        "endpoint_slice_mirroring_controller_endpoints_added_per_sync",
+        &[],
+        Histogram(2.0, 2.0, 15),
+        "[ALPHA] Number of endpoints added on each Endpoints sync.",
+    ),
+    row(
+        "endpoint_slice_mirroring_controller_endpoints_updated_per_sync",
+        &[],
+        Histogram(2.0, 2.0, 15),
+        "[ALPHA] Number of endpoints changed on each Endpoints sync.",
+    ),
+    row(
+        "endpoint_slice_mirroring_controller_endpoints_removed_per_sync",
+        &[],
+        Histogram(2.0, 2.0, 15),
+        "[ALPHA] Number of endpoints removed on each Endpoints sync.",
+    ),
+    row("endpoint_slice_mirroring_controller_endpoints_desired", &[], Gauge, "[ALPHA] Number of endpoints wanted."),
+    row("endpoint_slice_mirroring_controller_num_endpoint_slices", &[], Gauge, "[ALPHA] Number of EndpointSlices."),
+    row(
+        "endpoint_slice_mirroring_controller_desired_endpoint_slices",
+        &[],
+        Gauge,
+        "[ALPHA] Number of EndpointSlices there would be with perfect packing.",
     ),
     row(
         "endpoint_slice_mirroring_controller_endpoints_sync_duration",
@@ -214,7 +343,7 @@ const TABLE: &[Row] = &[
     row(
         "taint_eviction_controller_pod_deletion_duration_seconds",
         &[],
-        Buckets(&[0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0]),
+        Buckets(DELETION_DELAYS),
         "[ALPHA] Time between when a pod was due to be deleted and when it was.",
     ),
     row(
@@ -224,92 +353,3 @@ const TABLE: &[Row] = &[
         "[ALPHA] Time between when a job was due to be deleted and when it was.",
     ),
 ];
-
-fn find(name: &str) -> Option<&'static Row> {
-    let found = TABLE.iter().find(|r| r.name == name);
-    debug_assert!(found.is_some(), "{name} is not in the table");
-    found
-}
-
-/// Count one.
-pub fn count(name: &str, labels: &[&str]) {
-    add(name, labels, 1);
-}
-
-/// Count some.
-pub fn add(name: &str, labels: &[&str], n: usize) {
-    if n == 0 {
-        return;
-    }
-    let Some(row) = find(name) else { return };
-    let counter = metrics::counter(row.name, row.help, row.labels);
-    if let Ok(counter) = counter.get_metric_with_label_values(labels) {
-        counter.inc_by(float(n));
-    }
-}
-
-/// Set a gauge.
-pub fn set(name: &str, labels: &[&str], value: f64) {
-    let Some(row) = find(name) else { return };
-    if let Ok(gauge) = metrics::gauge(row.name, row.help, row.labels).get_metric_with_label_values(labels) {
-        gauge.set(value);
-    }
-}
-
-/// Add a sample to a histogram.
-pub fn observe(name: &str, labels: &[&str], value: f64) {
-    let Some(row) = find(name) else { return };
-    let buckets = match row.shape {
-        Histogram(first, factor, n) => exponential(first, factor, n),
-        Buckets(all) => all.to_vec(),
-        Counter | Gauge => return,
-    };
-    if let Ok(histogram) =
-        metrics::histogram(row.name, row.help, row.labels, buckets).get_metric_with_label_values(labels)
-    {
-        histogram.observe(value);
-    }
-}
-
-/// A count as metrics take it.
-#[allow(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-#[must_use]
-pub fn float(n: usize) -> f64 {
-    n as f64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::Value;
-
-    /// Upstream's own list of what it registers.
-    const FACTS: &str = include_str!("../../testdata/metrics.json");
-
-    #[test]
-    fn names_labels_types_and_buckets_are_upstreams() {
-        let facts: Value = serde_json::from_str(FACTS).expect("facts");
-        for row in TABLE {
-            let fact = &facts[row.name];
-            assert!(fact.is_object(), "upstream has no {}", row.name);
-            let labels: Vec<&str> = fact["labels"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-            assert_eq!(row.labels, labels, "{}", row.name);
-            let kind = match row.shape {
-                Counter => "Counter",
-                Gauge => "Gauge",
-                Histogram(..) | Buckets(_) => "Histogram",
-            };
-            // What upstream counts when it is asked is counted here as things change.
-            assert!(fact["type"] == kind || fact["type"] == "Custom", "{}", row.name);
-            let buckets = match row.shape {
-                Histogram(first, factor, n) => exponential(first, factor, n),
-                Buckets(all) => all.to_vec(),
-                _ => Vec::new(),
-            };
-            // The default buckets are not spelled out there.
-            let want: Vec<f64> = fact["buckets"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
-            let same = buckets.len() == want.len() && buckets.iter().zip(&want).all(|(a, b)| (a - b).abs() < 1e-9);
-            assert!(want.is_empty() || same, "{}: {buckets:?} {want:?}", row.name);
-        }
-    }
-}
