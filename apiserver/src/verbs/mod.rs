@@ -4,7 +4,6 @@
 //! neither sockets nor TLS. One file per verb; [`engine`] is the write pipeline they share.
 
 mod base;
-mod bell;
 mod component_status;
 pub mod delete;
 pub mod engine;

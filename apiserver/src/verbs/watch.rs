@@ -3,7 +3,6 @@
 //! Hot path: the frame of a change is made once for all watchers that see it alike. A watcher that does not keep up is closed.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -19,7 +18,6 @@ use shared::status::Status;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use super::bell::Bedside;
 use super::engine::{Engine, storage_status};
 use super::list::{begins_with_state, check, put, scope};
 use super::select::Selection;
@@ -185,7 +183,6 @@ impl Framer {
 struct Session {
     framer: Framer,
     watch: Watch,
-    bedside: Bedside,
     initial: VecDeque<Arc<Entry>>,
     /// A bookmark is due after the initial events.
     initial_end: bool,
@@ -258,7 +255,7 @@ impl Session {
             }
             tokio::select! {
                 biased;
-                message = poll_fn(|cx| self.bedside.poll(cx, |cx| self.watch.receiver.poll_recv(cx))) => {
+                message = self.watch.receiver.recv() => {
                     self.one(&message?, &mut batch).await;
                     while batch.len() < self.batch {
                         let Ok(m) = self.watch.receiver.try_recv() else { break };
@@ -477,7 +474,6 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
         closing: engine.closing.clone(),
         framer,
         watch,
-        bedside: Bedside::default(),
     };
     let stream = futures::stream::unfold(session, |mut s| async move { s.next().await.map(|b| (Ok(b), s)) });
     Ok(Reply {

@@ -1,10 +1,9 @@
 //! One tenant asks for as much as it can: what do the others notice?
 //!
 //! Both are service accounts, so that flow control puts them into the same level, where only its queues tell them apart.
-//! The tenant that floods runs on this machine, too, on a thread that gives way to everybody. What the other one notices
-//! is compared with what it notices while that thread is as busy without asking for anything.
+//! The tenant that floods runs on this machine, too, on a thread of its own. What the other one notices is compared with
+//! what it notices while that thread is as busy without asking for anything.
 
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -28,8 +27,6 @@ const ROUNDS: usize = 5;
 const SAMPLES: usize = 300;
 const RATE: u64 = 100;
 const ENOUGH: Duration = Duration::from_secs(15);
-/// The least that the scheduler gives way to.
-const NICE: &str = "19";
 const FLOODED: &str = "/api/v1/pods?limit=500&resourceVersion=0";
 const ASKED: &str = "/api/v1/namespaces/default/configmaps/tenant";
 
@@ -93,7 +90,7 @@ async fn ask(mut client: Client, token: &str, answers: &Answers) -> anyhow::Resu
     Ok(())
 }
 
-/// Does something until told to stop, on a thread that gives way to everybody, with its connections.
+/// Does something until told to stop, on a thread of its own, with its connections.
 fn beside<F>(answers: &Arc<Answers>, work: impl FnOnce(Arc<Answers>) -> F + Send + 'static) -> Beside
 where
     F: Future<Output = anyhow::Result<()>>,
@@ -103,9 +100,6 @@ where
     let thread = std::thread::spawn({
         let answers = answers.clone();
         move || {
-            let thread = nix::unistd::gettid().to_string();
-            let niced = Command::new("renice").args(["-n", NICE, "-p", &thread]).output()?.status;
-            anyhow::ensure!(niced.success(), "renice: {niced}");
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(work(answers))
         }
