@@ -1,105 +1,18 @@
-//! `/logs/`, behind `--enable-logs-handler`: the files below `/var/log` of the machine this runs on. Links that lead out
-//! of it are not followed.
-
-use std::io::{Read as _, Seek as _, SeekFrom};
-use std::path::{Component, Path};
+//! `/logs/`, behind `--enable-logs-handler`.
 
 use actix_web::HttpResponse;
+use shared::serve::Found;
 
 use super::answer::{self, Shape};
 use crate::verbs::Reply;
 
-/// The folder.
-const ROOT: &str = "/var/log";
-/// Most bytes of a file that are sent: its end is what is of interest.
-const MAX_FILE: u64 = 32 << 20;
-
 /// The answer for what follows `/logs/`.
 pub(super) async fn serve(below: String, shape: &Shape) -> HttpResponse {
-    match actix_web::web::block(move || look(Path::new(ROOT), &below)).await {
+    match actix_web::web::block(move || shared::serve::logs(&below)).await {
         Ok(Found::Folder(page)) => answer::reply(Reply::new(200, "text/html; charset=utf-8", page.into_bytes()), shape),
         Ok(Found::File(content)) => answer::reply(Reply::new(200, "text/plain; charset=utf-8", content), shape),
         Ok(Found::Refused) => answer::text(400, "invalid URL path\n", shape),
         Ok(Found::Nothing) => answer::not_found(shape),
         Err(error) => answer::text(500, format!("{error}\n"), shape),
-    }
-}
-
-/// What is at a path.
-#[derive(Debug, PartialEq, Eq)]
-enum Found {
-    /// A page that lists a folder.
-    Folder(String),
-    /// A file, or the end of a long one.
-    File(Vec<u8>),
-    /// The path goes up.
-    Refused,
-    Nothing,
-}
-
-fn look(root: &Path, below: &str) -> Found {
-    let below = Path::new(below.trim_matches('/'));
-    if !below.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
-        return Found::Refused;
-    }
-    let (Ok(root), Ok(path)) = (root.canonicalize(), root.join(below).canonicalize()) else { return Found::Nothing };
-    if !path.starts_with(&root) {
-        return Found::Nothing;
-    }
-    if path.is_dir() {
-        return Found::Folder(page(&path));
-    }
-    if !path.is_file() {
-        return Found::Nothing;
-    }
-    end_of(&path).map_or(Found::Nothing, Found::File)
-}
-
-fn end_of(path: &Path) -> std::io::Result<Vec<u8>> {
-    let mut file = std::fs::File::open(path)?;
-    let length = file.metadata()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(MAX_FILE)))?;
-    let mut content = Vec::new();
-    file.take(MAX_FILE).read_to_end(&mut content)?;
-    Ok(content)
-}
-
-fn page(folder: &Path) -> String {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let named = entries.filter_map(|entry| {
-        let slash = if entry.path().is_dir() { "/" } else { "" };
-        entry.file_name().into_string().ok().map(|name| format!("{name}{slash}"))
-    });
-    let mut names: Vec<String> = named.collect();
-    names.sort();
-    let escaped = |name: &str| name.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&#34;");
-    let rows: String = names.iter().map(|name| format!("<a href=\"{0}\">{0}</a>\n", escaped(name))).collect();
-    format!("<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n{rows}</pre>\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_folder_and_nothing_outside_of_it() {
-        let root = std::env::temp_dir().join(format!("apiserver-logs-{}", std::process::id()));
-        std::fs::create_dir_all(root.join("pods")).expect("a folder");
-        std::fs::write(root.join("a.log"), "line\n").expect("a file");
-        std::os::unix::fs::symlink("/etc/hostname", root.join("out")).expect("a link");
-        for (below, want) in [
-            ("a.log", Found::File(b"line\n".to_vec())),
-            ("b.log", Found::Nothing),
-            ("../etc/hostname", Found::Refused),
-            ("out", Found::Nothing),
-        ] {
-            assert_eq!(look(&root, below), want, "{below}");
-        }
-        let Found::Folder(page) = look(&root, "/") else { panic!("a folder") };
-        assert!(
-            page.contains("<a href=\"a.log\">a.log</a>\n<a href=\"out\">out</a>\n<a href=\"pods/\">pods/</a>\n"),
-            "{page}"
-        );
-        std::fs::remove_dir_all(&root).expect("removed");
     }
 }

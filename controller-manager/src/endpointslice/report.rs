@@ -185,15 +185,8 @@ impl Distributions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::endpointslice::NAMES;
     use serde_json::{Value, json};
-
-    const NAMES: Names = Names {
-        added: "endpoint_slice_controller_endpoints_added_per_sync",
-        removed: "endpoint_slice_controller_endpoints_removed_per_sync",
-        endpoints: "endpoint_slice_controller_endpoints_desired",
-        slices: "endpoint_slice_controller_num_endpoint_slices",
-        packed: "endpoint_slice_controller_desired_endpoint_slices",
-    };
 
     fn slice(name: &str, endpoints: &Value) -> EndpointSlice {
         let object =

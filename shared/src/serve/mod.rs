@@ -7,6 +7,7 @@
 mod access;
 mod delegated;
 mod health;
+mod logs;
 mod pages;
 mod secure;
 #[cfg(test)]
@@ -35,6 +36,7 @@ use crate::upgrade::{self, Listening};
 pub use access::{AttributesOf, Denials, Requested, path_attributes};
 pub use delegated::{Delegated, DelegatedOptions};
 pub use health::{Answer, Health, Probe};
+pub use logs::{Found, logs};
 pub use pages::{Configz, flagz, set_verbosity, statusz};
 pub use secure::{SecureOptions, Tls, hostname};
 
