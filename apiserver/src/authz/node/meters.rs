@@ -23,6 +23,11 @@ static TIMES: LazyLock<[[Histogram; 2]; 4]> = LazyLock::new(|| {
     KINDS.map(|(_, word)| ["Add", "Delete"].map(|verb| all.with_label_values(&[&format!("{verb}{word}")])))
 });
 
+/// Shows the family, also while nobody has asked for the graph.
+pub(super) fn show() {
+    LazyLock::force(&TIMES);
+}
+
 /// Where a change of an object of this plural is measured.
 pub(super) fn of(plural: &str, added: bool) -> Option<&'static Histogram> {
     let at = KINDS.iter().position(|(known, _)| *known == plural)?;

@@ -53,6 +53,7 @@ const SOURCES: &[(&str, &str)] = &[
 impl NodeAuthorizer {
     /// An authoriser with the static rules every node has.
     pub fn new(reader: Arc<dyn Reader>, rules: Vec<Rule>) -> NodeAuthorizer {
+        meters::show();
         NodeAuthorizer { graph: Follower::new(reader, SOURCES), rules }
     }
 
