@@ -16,6 +16,7 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -37,8 +38,16 @@ pub use remote::Remote;
 #[allow(unused_imports)]
 pub use webhook::Webhook;
 
+/// A port that nobody has, and that no connection is given as its own: whoever asks for a server that does not listen yet
+/// would else be connected to himself now and then, and hold its port.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    const FIRST: u16 = 15_000;
+    const COUNT: u16 = 17_000;
+    let own = u16::try_from(std::process::id() % u32::from(COUNT)).expect("less than that");
+    let ports = std::iter::repeat_with(|| FIRST + (own + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT) % COUNT);
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    ports.take(usize::from(COUNT)).find(free).expect("a free port")
 }
 
 /// Whether there is no etcd, with the reason printed; where tests must run, it is a failure.
