@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use proto::discovery::{self, Group, Version};
+use proto::discovery::{self, Group};
 use proto::resources::Row;
 use proto::{Value, json, schema};
 
@@ -21,32 +21,6 @@ struct Kept {
     text: Arc<[u8]>,
 }
 
-/// Rows of a group, by version.
-type OfGroup<'r> = (&'r str, Vec<(&'r str, Vec<&'r Row>)>);
-
-fn groups<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<OfGroup<'r>> {
-    let mut groups: Vec<OfGroup<'r>> = Vec::new();
-    for row in rows {
-        // Rows of a group are next to each other, but for those that are off by default.
-        let at = groups.iter().rposition(|(name, _)| *name == row.group).unwrap_or_else(|| {
-            groups.push((&row.group, Vec::new()));
-            groups.len() - 1
-        });
-        let versions = &mut groups[at].1;
-        match versions.iter_mut().find(|(name, _)| *name == row.version) {
-            Some((_, some)) => some.push(row),
-            None => versions.push((&row.version, vec![row])),
-        }
-    }
-    groups
-}
-
-fn tree((name, versions): &OfGroup<'_>) -> Value {
-    let versions =
-        versions.iter().map(|(name, rows)| Version { name, resources: rows.iter().map(|r| &***r).collect() });
-    discovery::aggregated_group(&Group { name, versions: versions.collect() })
-}
-
 /// The schemas of both versions are the same.
 fn text(group: &Value) -> Vec<u8> {
     let mut out = Vec::new();
@@ -59,9 +33,9 @@ fn text(group: &Value) -> Vec<u8> {
 impl Aggregated {
     /// The `APIGroupDiscoveryList` of `/api` (`core` true) or `/apis`; `version` is `v2` or `v2beta1`.
     pub fn document(&self, rows: &[Row], directory: &Directory, core: bool, version: &str) -> Vec<u8> {
-        let own = groups(rows.iter().filter(|row| row.group.is_empty() == core));
-        let (alone, shared): (Vec<_>, Vec<_>) = own.into_iter().partition(|(name, _)| core || directory.alone(name));
-        let mut list = serde_json::json!({"items": shared.iter().map(tree).collect::<Value>()});
+        let own = discovery::groups(rows.iter().filter(|row| row.group.is_empty() == core).map(|row| &**row));
+        let (alone, shared): (Vec<_>, Vec<_>) = own.into_iter().partition(|group| core || directory.alone(group.name));
+        let mut list = serde_json::json!({"items": shared.iter().map(discovery::aggregated_group).collect::<Value>()});
         if !core {
             directory.merge_aggregated(&mut list);
         }
@@ -72,10 +46,9 @@ impl Aggregated {
             items.push((place, text(item).into()));
         }
         for mut group in alone {
-            let (name, versions) = &mut group;
-            directory.sort_versions(name, versions, |(version, _)| version);
-            let place = directory.place(name, versions.iter().map(|(version, _)| *version));
-            items.push((place, self.text(&group)));
+            directory.sort_versions(group.name, &mut group.versions, |version| version.name);
+            let place = directory.place(group.name, group.versions.iter().map(|version| version.name));
+            items.push((place, self.text(&group, rows)));
         }
         items.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         self.forget(items.len());
@@ -86,17 +59,18 @@ impl Aggregated {
         [head.as_bytes(), &items.join(&b","[..]), b"]}\n"].concat()
     }
 
-    fn text(&self, group: &OfGroup<'_>) -> Arc<[u8]> {
-        let rows = || group.1.iter().flat_map(|(_, rows)| rows).copied();
+    fn text(&self, group: &Group<'_>, rows: &[Row]) -> Arc<[u8]> {
+        let resources = || group.versions.iter().flat_map(|version| &version.resources).copied();
         let mut kept = self.0.lock();
-        if let Some(known) = kept.get(group.0)
-            && known.rows.len() == rows().count()
-            && known.rows.iter().zip(rows()).all(|(a, b)| a.is(b))
+        if let Some(known) = kept.get(group.name)
+            && known.rows.len() == resources().count()
+            && known.rows.iter().zip(resources()).all(|(row, resource)| std::ptr::eq(&**row, resource))
         {
             return known.text.clone();
         }
-        let text: Arc<[u8]> = text(&tree(group)).into();
-        kept.insert(group.0.to_owned(), Kept { rows: rows().cloned().collect(), text: text.clone() });
+        let text: Arc<[u8]> = text(&discovery::aggregated_group(group)).into();
+        let rows = resources().filter_map(|resource| rows.iter().find(|row| std::ptr::eq(&***row, resource)).cloned());
+        kept.insert(group.name.to_owned(), Kept { rows: rows.collect(), text: text.clone() });
         text
     }
 

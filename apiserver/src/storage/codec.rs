@@ -53,8 +53,8 @@ pub fn served_schema(row: &Resource) -> Result<&Message, CodecError> {
     row.schema().ok_or_else(|| CodecError::UnknownKind(row.kind.to_string()))
 }
 
-/// Encodes an object (in its storage row's version) for etcd. A server that speaks CBOR stores custom objects in it, and one that is told so stores all
-/// others as JSON.
+/// Encodes an object (in its storage row's version) for etcd. A server that speaks CBOR stores custom objects in it, and
+/// one that is told so stores all others as JSON.
 pub fn encode(row: &Resource, object: &Value, media: Media) -> Result<Vec<u8>, CodecError> {
     if row.storage_json || media.stores_json {
         let mut object = object.clone();
