@@ -1,7 +1,5 @@
 //! Flags about the process and what it keeps: sockets, the way down, where objects go.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -27,7 +25,8 @@ async fn a_server_that_goes_down_sends_clients_away() {
     }
     let mut c = Cluster::start_with(|_, _| vec!["--shutdown-send-retry-after".to_owned()]).await;
     let busy = unfinished(&c).await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    let running = "apiserver_current_inflight_requests{request_kind=\"mutating\"} 1";
+    eventually("a busy server", async || c.get("/metrics").await.text().contains(running).then_some(())).await;
     c.tell_to_stop();
     let late: Client = c.client(Identity::Admin);
     let refused =
