@@ -6,10 +6,10 @@
 use serde_json::Value;
 
 use super::fieldset::{Element, Fields, Set, path_text};
+pub use super::managed::{Compared, keep_timestamps, manager_name, reset_fields, strip};
 use super::managed::{
     Decoded, Entry, Managed, Owner, describe, entries, gvk, last_applied, sync_last_applied, take, unowned,
 };
-pub use super::managed::{keep_timestamps, manager_name, reset_fields, strip};
 use super::shape::Type;
 use super::typed;
 use super::versions::{Changes, View};

@@ -216,14 +216,25 @@ pub fn strip(object: &mut Value) {
     drop(take(object));
 }
 
+/// What came of comparing an object with what it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compared {
+    /// The same, but for times of owners.
+    Equal,
+    /// Something beside its owners differs.
+    Different,
+    /// Only its owners differ.
+    OthersOwn,
+}
+
 /// Keeps the old timestamps when nothing but timestamps of managed fields changed, so that a write without effect stays
-/// without effect. Returns whether new and old are equal then.
-pub fn keep_timestamps(new: &mut Value, old: &Value) -> bool {
+/// without effect.
+pub fn keep_timestamps(new: &mut Value, old: &Value) -> Compared {
     if new == old {
-        return true;
+        return Compared::Equal;
     }
     if !same_but_owners(new, old) {
-        return false;
+        return Compared::Different;
     }
     let bare = |object: &Value| {
         let mut copy = object.clone();
@@ -242,13 +253,13 @@ pub fn keep_timestamps(new: &mut Value, old: &Value) -> bool {
         copy
     };
     if bare(new) != bare(old) {
-        return false;
+        return Compared::OthersOwn;
     }
     let fields = old.get("metadata").and_then(|m| m.get("managedFields")).cloned();
     if let (Some(fields), Some(meta)) = (fields, new.get_mut("metadata").and_then(Value::as_object_mut)) {
         meta.insert("managedFields".to_owned(), fields);
     }
-    true
+    Compared::Equal
 }
 
 /// Whether everything but the managed fields is equal.
@@ -372,12 +383,12 @@ mod tests {
         for (new, kept) in [(object(1, "x", "t2"), true), (object(2, "x", "t2"), false), (object(1, "y", "t2"), false)]
         {
             let mut changed = new.clone();
-            assert_eq!((keep_timestamps(&mut changed, &old), changed == old), (kept, kept), "{new}");
+            assert_eq!((keep_timestamps(&mut changed, &old) == Compared::Equal, changed == old), (kept, kept), "{new}");
         }
         let mut more = json!({"data": 1, "extra": 2, "metadata": old["metadata"]});
-        assert!(!keep_timestamps(&mut more, &old));
+        assert_ne!(keep_timestamps(&mut more, &old), Compared::Equal);
         let mut bare = json!({"data": 1, "metadata": {"labels": {"a": "x"}}});
-        assert!(!keep_timestamps(&mut bare, &old), "owners that are gone are a change");
+        assert_ne!(keep_timestamps(&mut bare, &old), Compared::Equal, "owners that are gone are a change");
     }
 
     #[test]
@@ -409,8 +420,8 @@ mod tests {
             |time: &str, v: i64| json!({"metadata": {"managedFields": [{"manager": "a", "time": time}]}, "v": v});
         let old = object("1", 1);
         let mut new = object("2", 1);
-        assert!(keep_timestamps(&mut new, &old));
+        assert_eq!(keep_timestamps(&mut new, &old), Compared::Equal);
         assert_eq!(new, old);
-        assert!(!keep_timestamps(&mut object("2", 2), &old));
+        assert_ne!(keep_timestamps(&mut object("2", 2), &old), Compared::Equal);
     }
 }

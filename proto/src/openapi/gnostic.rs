@@ -5,42 +5,47 @@ use serde_json::{Map, Value};
 use super::v2::Parts;
 use crate::protobuf::wire::{bytes, nested, number, tag};
 
-type Out = Vec<u8>;
+pub(super) type Out = Vec<u8>;
 
 /// The members of an object, none for anything else.
-fn members(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
+pub(super) fn members(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
     value.as_object().into_iter().flatten()
 }
 
-fn text(field: u32, value: Option<&Value>, out: &mut Out) {
+pub(super) fn text(field: u32, value: Option<&Value>, out: &mut Out) {
     if let Some(text) = value.and_then(Value::as_str).filter(|t| !t.is_empty()) {
         bytes(field, text.as_bytes(), out);
     }
 }
 
-fn texts(field: u32, value: Option<&Value>, out: &mut Out) {
+pub(super) fn texts(field: u32, value: Option<&Value>, out: &mut Out) {
     for item in value.and_then(Value::as_array).into_iter().flatten() {
         bytes(field, item.as_str().unwrap_or_default().as_bytes(), out);
     }
 }
 
-fn flag(field: u32, value: Option<&Value>, out: &mut Out) {
+pub(super) fn flag(field: u32, value: Option<&Value>, out: &mut Out) {
     if value.and_then(Value::as_bool).unwrap_or_default() {
         number(field, 1, out);
     }
 }
 
-fn integer(field: u32, value: Option<&Value>, out: &mut Out) {
+pub(super) fn integer(field: u32, value: Option<&Value>, out: &mut Out) {
     if let Some(value) = value.and_then(Value::as_i64).filter(|n| *n != 0) {
         number(field, value, out);
     }
 }
 
-fn double(field: u32, value: Option<&Value>, out: &mut Out) {
+pub(super) fn double(field: u32, value: Option<&Value>, out: &mut Out) {
     if let Some(value) = value.and_then(Value::as_f64).filter(|n| *n != 0.0) {
-        tag(field, 1, out);
-        out.extend_from_slice(&value.to_le_bytes());
+        fixed(field, value, out);
     }
+}
+
+/// A number, also when it is zero.
+pub(super) fn fixed(field: u32, value: f64, out: &mut Out) {
+    tag(field, 1, out);
+    out.extend_from_slice(&value.to_le_bytes());
 }
 
 /// A map as a message of ordered pairs.
@@ -53,7 +58,7 @@ fn pairs(field: u32, value: Option<&Value>, out: &mut Out, write: impl Fn(&Value
     });
 }
 
-fn pair(field: u32, name: &str, out: &mut Out, write: impl FnOnce(&mut Out)) {
+pub(super) fn pair(field: u32, name: &str, out: &mut Out, write: impl FnOnce(&mut Out)) {
     nested(field, out, |out| {
         bytes(1, name.as_bytes(), out);
         nested(2, out, write);
@@ -61,7 +66,7 @@ fn pair(field: u32, name: &str, out: &mut Out, write: impl FnOnce(&mut Out)) {
 }
 
 /// A free value travels as YAML text, of which JSON is a part.
-fn any(value: &Value, out: &mut Out) {
+pub(super) fn any(value: &Value, out: &mut Out) {
     let mut json = Vec::new();
     crate::json::encode_any(value, &mut json);
     json.push(b'\n');

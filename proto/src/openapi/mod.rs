@@ -3,6 +3,7 @@
 //! Nothing is kept: a document is written piece by piece and handed over.
 
 mod gnostic;
+mod gnostic_v3;
 mod operations;
 mod types;
 mod v2;
@@ -114,6 +115,18 @@ fn fingerprint(bytes: &[u8]) -> String {
 #[must_use]
 pub fn v3(rows: &[&Resource], path: &str) -> Option<Vec<u8>> {
     v3::document(rows, path)
+}
+
+/// Media type of [`v3_protobuf`] as clients ask for it; they may as well say what the answer says.
+pub const V3_PROTOBUF_ACCEPT: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
+
+/// Media type of [`v3_protobuf`] in the answer.
+pub const V3_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
+
+/// `openapi.v3.Document` in protobuf, from the document in JSON.
+#[must_use]
+pub fn v3_protobuf(json: &[u8]) -> Option<Vec<u8>> {
+    gnostic_v3::document(json)
 }
 
 /// The document of a group and version that is on by default.

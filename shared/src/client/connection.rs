@@ -17,7 +17,7 @@ use rustls::sign::CertifiedKey;
 use tower::{Service, ServiceBuilder, service_fn};
 
 use super::measured::Measures;
-use super::{Throttle, credentials};
+use super::{Throttle, Transport, credentials};
 use crate::cert::ReloadingKey;
 
 /// A peer that does not answer pings for so long is gone, as client-go has it.
@@ -72,20 +72,28 @@ impl<H: Clone> Lanes<H> {
     }
 }
 
-/// A client for the server that `config` names. Servers without HTTP/2 are spoken to in HTTP/1.1.
+/// A client for the server that `config` names.
+///
+/// # Errors
+/// As [`transport`].
+pub fn connect(config: &Config, throttle: &Throttle) -> anyhow::Result<Client> {
+    transport(config, throttle).map(|transport| transport.client())
+}
+
+/// The way to the server that `config` names. Servers without HTTP/2 are spoken to in HTTP/1.1.
 ///
 /// # Errors
 /// Unusable certificates or credentials.
-pub fn connect(config: &Config, throttle: &Throttle) -> anyhow::Result<Client> {
+pub fn transport(config: &Config, throttle: &Throttle) -> anyhow::Result<Transport> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-    connect_through(tcp, config, throttle)
+    through(tcp, config, throttle)
 }
 
 /// The same over connections that `connector` opens.
-pub(super) fn connect_through<C>(connector: C, config: &Config, throttle: &Throttle) -> anyhow::Result<Client>
+pub(super) fn through<C>(connector: C, config: &Config, throttle: &Throttle) -> anyhow::Result<Transport>
 where
     C: Service<http::Uri> + Clone + Send + Sync + 'static,
     C::Response: hyper::rt::Read + hyper::rt::Write + Connection + Unpin + Send + 'static,
@@ -132,7 +140,7 @@ where
         .layer(config.extra_headers_layer()?)
         .map_err(tower::BoxError::from)
         .service(http);
-    Ok(Client::new(service, config.default_namespace.clone()))
+    Ok(Transport::new(service, config.default_namespace.clone()))
 }
 
 #[cfg(test)]

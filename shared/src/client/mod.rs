@@ -9,6 +9,7 @@ mod measured;
 mod plugin;
 mod remote;
 mod throttle;
+mod transport;
 pub mod typed;
 
 use anyhow::Context;
@@ -17,10 +18,11 @@ use http::header::USER_AGENT;
 use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
 
-pub use connection::connect;
+pub use connection::{connect, transport};
 pub use dial::{BoxStream, Dialer, Line, Stream};
 pub use remote::{Remote, RemoteError, Reply};
 pub use throttle::Throttle;
+pub use transport::Transport;
 
 /// How to reach the apiserver, and how hard to press it.
 #[derive(Clone, Debug, Default)]

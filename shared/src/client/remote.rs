@@ -12,7 +12,7 @@ use kube::client::Body;
 use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
 
-use super::connection::connect_through;
+use super::connection::through;
 use super::{Dialer, Throttle, connect};
 
 /// Most bytes of an answer.
@@ -127,7 +127,7 @@ impl Remote {
         config.cluster_url = Uri::from_parts(parts).map_err(|e| RemoteError::Config(e.to_string()))?;
         let unhurried = Throttle::new(0.0, 0);
         let client = match dialer {
-            Some(dialer) => connect_through(dialer, &config, &unhurried),
+            Some(dialer) => through(dialer, &config, &unhurried).map(|transport| transport.client()),
             None => connect(&config, &unhurried),
         };
         let client = client.map_err(|e| RemoteError::Config(e.to_string()))?;

@@ -74,6 +74,13 @@ pub struct Throttled<S> {
     turn: Turn,
 }
 
+impl<S: Clone> Clone for Throttled<S> {
+    /// What the original has waited for is its own.
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), throttle: self.throttle.clone(), turn: Turn::None }
+    }
+}
+
 impl<S: Service<R>, R> Service<R> for Throttled<S> {
     type Response = S::Response;
     type Error = S::Error;

@@ -4,6 +4,7 @@
 //! families are rendered at scrape time and cost nothing in between.
 
 mod process;
+mod summary;
 mod workqueue;
 
 use std::collections::{BTreeMap, HashMap};
@@ -17,12 +18,14 @@ use prometheus::{HistogramOpts, Opts, Registry};
 
 use crate::flags::{FeatureGates, FlagSet};
 pub use prometheus::{Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter};
+pub use summary::{Summary, SummaryVec};
 pub use workqueue::{WorkqueueMetrics, workqueue};
 
 enum Made {
     Counter(CounterVec),
     Gauge(GaugeVec),
     Histogram(HistogramVec),
+    Summary(SummaryVec),
 }
 
 #[derive(Default)]
@@ -108,6 +111,19 @@ pub fn histogram(name: &str, help: &str, labels: &[&str], buckets: Vec<f64>) -> 
     let vector = HistogramVec::new(options, labels).unwrap_or_else(|e| lost(name, &e, spare));
     register(vector.clone());
     made.insert(name.to_owned(), Made::Histogram(vector.clone()));
+    vector
+}
+
+/// The summaries of a name, made on first use.
+pub fn summary(name: &str, help: &str, labels: &[&str]) -> SummaryVec {
+    let mut made = global().made.lock();
+    if let Some(Made::Summary(known)) = made.get(name) {
+        return known.clone();
+    }
+    let spare = || SummaryVec::new("unnamed", "unnamed", labels).expect("constant names are valid");
+    let vector = SummaryVec::new(name, help, labels).unwrap_or_else(|e| lost(name, &e, spare));
+    register(vector.clone());
+    made.insert(name.to_owned(), Made::Summary(vector.clone()));
     vector
 }
 
@@ -236,6 +252,7 @@ fn render(out: &mut String, family: &MetricFamily) {
         MetricType::COUNTER => "counter",
         MetricType::GAUGE => "gauge",
         MetricType::HISTOGRAM => "histogram",
+        MetricType::SUMMARY => "summary",
         _ => return,
     };
     let _ = writeln!(out, "# HELP {name} {}", family.help().replace('\\', "\\\\").replace('\n', "\\n"));
@@ -251,6 +268,16 @@ fn render(out: &mut String, family: &MetricFamily) {
             }
             MetricType::GAUGE => {
                 let _ = writeln!(out, "{name}{braced} {}", number(metric.get_gauge().get_value()));
+            }
+            MetricType::SUMMARY => {
+                let summary = metric.get_summary();
+                let comma = if labels.is_empty() { "" } else { "," };
+                for q in summary.get_quantile() {
+                    let (quantile, value) = (number(q.quantile()), number(q.value()));
+                    let _ = writeln!(out, "{name}{{{labels}{comma}quantile=\"{quantile}\"}} {value}");
+                }
+                let _ = writeln!(out, "{name}_sum{braced} {}", number(summary.sample_sum()));
+                let _ = writeln!(out, "{name}_count{braced} {}", summary.sample_count());
             }
             _ => {
                 let histogram = metric.get_histogram();

@@ -41,7 +41,7 @@ const HEAD: u32 = 1 << 20;
 const LARGEST_WINDOW: u32 = (1 << 31) - 1;
 /// Requests may wait for as many times the limit of streams as this. Who resets streams to open new ones ends here.
 const WAITING: usize = 4;
-/// Bytes of a body handed over at once.
+/// Bytes of a body handed over at once, and those of a stream that wait to be sent.
 const CHUNK: usize = 64 << 10;
 
 /// What holds for each connection.
@@ -141,6 +141,7 @@ fn builder(streams: u32) -> Builder {
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(STREAM_WINDOW.saturating_mul(streams).min(LARGEST_WINDOW))
         .max_frame_size(FRAME)
+        .max_send_buffer_size(CHUNK)
         .max_header_list_size(HEAD);
     builder
 }

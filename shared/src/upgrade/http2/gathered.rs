@@ -2,12 +2,13 @@
 //!
 //! h2 hands over frame by frame and wants each to leave at once: a system call every time, which costs more than all the
 //! rest of a small answer. [`Gathered`] encrypts frames as they come and lets them go when its [`Outgoing`] is polled:
-//! when everybody who had something to say has said it.
+//! when everybody who had something to say has said it. A peer that takes bytes as fast as they come does not keep others
+//! of the same thread waiting: when as much as is held has left it is their turn.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::io::{self, IoSlice, Write as _};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 
@@ -30,6 +31,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Holds for TlsStream<S> {
 struct Inner<T> {
     io: T,
     gathers: bool,
+    /// It has sent as much as it holds, and others have not had their turn since.
+    sent: bool,
 }
 
 /// A connection as h2 has it; see the module.
@@ -40,7 +43,7 @@ pub(super) struct Outgoing<T>(Weak<RefCell<Inner<T>>>);
 
 /// Over a connection.
 pub(super) fn gathered<T>(io: T) -> (Gathered<T>, Outgoing<T>) {
-    let inner = Rc::new(RefCell::new(Inner { io, gathers: false }));
+    let inner = Rc::new(RefCell::new(Inner { io, gathers: false, sent: false }));
     let outgoing = Outgoing(Rc::downgrade(&inner));
     (Gathered(inner), outgoing)
 }
@@ -54,6 +57,11 @@ impl<T: Holds> Inner<T> {
         if taken > 0 || parts.iter().all(|part| part.is_empty()) {
             return Poll::Ready(Ok(taken));
         }
+        if self.sent {
+            // Wakes this task when the runtime has looked at all connections.
+            return pin!(tokio::task::yield_now()).poll(cx).map(|()| Ok(0));
+        }
+        self.sent = true;
         ready!(Pin::new(&mut self.io).poll_flush(cx))?;
         Poll::Ready(self.io.hold(parts))
     }
@@ -71,7 +79,9 @@ impl<T: Holds> Outgoing<T> {
     pub(super) async fn send(&self) -> Infallible {
         std::future::poll_fn(|cx| {
             if let Some(inner) = self.0.upgrade() {
-                let _ = Pin::new(&mut inner.borrow_mut().io).poll_flush(cx);
+                let mut inner = inner.borrow_mut();
+                inner.sent = false;
+                let _ = Pin::new(&mut inner.io).poll_flush(cx);
             }
             Poll::Pending
         })
@@ -201,6 +211,32 @@ mod tests {
         let mut rest = Vec::new();
         theirs.read_to_end(&mut rest).await.expect("the end");
         assert_eq!(rest, b"last");
+    }
+
+    #[tokio::test]
+    async fn a_fast_reader_does_not_keep_others_waiting() {
+        const WHOLE: usize = 8 << 20;
+        let (ours, mut theirs) = tokio::io::duplex(2 * WHOLE);
+        let (mut io, outgoing) = gathered(Pipe::new(ours));
+        outgoing.gather();
+        let sent = Rc::new(std::cell::Cell::new(0));
+        let whole = vec![7; WHOLE];
+        let writing = async {
+            for chunk in whole.chunks(1 << 10) {
+                io.write_all(chunk).await.expect("taken");
+                sent.set(sent.get() + chunk.len());
+            }
+        };
+        let turn = async { tokio::task::yield_now().await };
+        tokio::select! {
+            biased;
+            () = writing => panic!("all of it was sent in one turn"),
+            never = outgoing.send() => match never {},
+            () = turn => {}
+        }
+        assert!(sent.get() < 1 << 20, "{}", sent.get());
+        let mut seen = vec![0; 64 << 10];
+        theirs.read_exact(&mut seen).await.expect("some of it");
     }
 
     #[tokio::test]
