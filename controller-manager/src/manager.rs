@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use shared::client::Throttle;
+use shared::client::{Throttle, Transport};
 use shared::flags::FlagSet;
 use shared::leader::{self, Outcome};
 use shared::run::{Shutdown, TaskGroup};
@@ -39,7 +39,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     // By default controllers are not throttled here: the server's fair queuing does that, and their batches grow slowly.
     let asked = flags.is_set("kube-api-qps") || flags.is_set("kube-api-burst");
     let throttle = if asked { Throttle::new(options.qps, options.burst) } else { Throttle::new(0.0, 0) };
-    let main = shared::client::connect(&config, &throttle).context("client configuration")?;
+    let main = shared::client::transport(&config, &throttle).context("client configuration")?;
     let authority = crate::csr::authority::chain(config.root_cert.as_deref().unwrap_or_default());
     let anonymous = if settings.own_accounts { Some(without_identity(config)?) } else { None };
     let tasks = TaskGroup::new();
@@ -55,7 +55,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         }
     };
     let result = if elect {
-        match leader::run(main, election, shutdown.clone(), |token| work(Shutdown::from(token))).await {
+        match leader::run(main.client(), election, shutdown.clone(), |token| work(Shutdown::from(token))).await {
             Outcome::Lost => Err(anyhow::anyhow!("leaderelection lost")),
             Outcome::Shutdown | Outcome::Finished => Ok(()),
         }
@@ -123,8 +123,8 @@ async fn lead(clients: Clients, tasks: TaskGroup, term: Shutdown, settings: Sett
     term.wait().await;
 }
 
-/// A client for the same server that presents nothing; controllers add their service accounts' tokens.
-fn without_identity(mut config: kube::Config) -> anyhow::Result<kube::Client> {
+/// The way to the same server with nothing presented; controllers add their service accounts' tokens.
+fn without_identity(mut config: kube::Config) -> anyhow::Result<Transport> {
     config.auth_info = kube::config::AuthInfo::default();
-    shared::client::connect(&config, &Throttle::new(0.0, 0)).context("client configuration")
+    shared::client::transport(&config, &Throttle::new(0.0, 0)).context("client configuration")
 }

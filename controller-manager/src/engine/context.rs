@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{Endpoints, Node};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Client;
 use parking_lot::Mutex;
+use shared::client::Transport;
 use shared::events::Recorder;
 use shared::informer::{Factory, Informer, Object, Scope};
 use shared::run::{Shutdown, TaskGroup};
@@ -41,7 +42,8 @@ pub fn orphans(namespace: &str) -> String {
 
 struct Inner {
     main: Client,
-    anonymous: Option<Client>,
+    own: Transport,
+    anonymous: Option<Transport>,
     authority: String,
     /// What group versions serve, once somebody asked.
     served: tokio::sync::Mutex<HashMap<String, Vec<String>>>,
@@ -66,9 +68,9 @@ pub struct Context {
 /// The process's connections.
 pub struct Clients {
     /// Its own identity.
-    pub main: Client,
+    pub main: Transport,
     /// No identity; present when controllers use their own service accounts.
-    pub anonymous: Option<Client>,
+    pub anonymous: Option<Transport>,
     /// The authority of the server's certificate as PEM; empty when it is one of the system's.
     pub authority: String,
 }
@@ -77,7 +79,8 @@ impl Context {
     /// For one term of leadership, which ends with `shutdown`.
     #[must_use]
     pub fn new(clients: Clients, tasks: TaskGroup, shutdown: Shutdown, settings: Settings, host: String) -> Self {
-        let factory = Factory::new(clients.main.clone(), tasks.clone(), shutdown.clone());
+        let main = clients.main.client();
+        let factory = Factory::new(main.clone(), tasks.clone(), shutdown.clone());
         factory.prepare(|nodes: &Informer<Node>| {
             nodes.set_transform(slim::node);
             nodes.read_protobuf(wire::node);
@@ -87,7 +90,8 @@ impl Context {
         factory.prepare(|endpoints: &Informer<Endpoints>| endpoints.read_protobuf(wire::read));
         let hub = metadata::Hub::default();
         let inner = Inner {
-            main: clients.main,
+            main,
+            own: clients.main,
             anonymous: clients.anonymous,
             authority: clients.authority,
             served: tokio::sync::Mutex::default(),
@@ -165,15 +169,15 @@ impl Context {
     #[must_use]
     pub fn rest(&self, account: &'static str) -> Rest {
         match &self.inner.anonymous {
-            Some(anonymous) => Rest::of_account(self.inner.main.clone(), anonymous.clone(), account),
-            None => Rest::new(self.inner.main.clone()),
+            Some(anonymous) => Rest::of_account(self.inner.own.clone(), anonymous.clone(), account),
+            None => Rest::new(self.inner.own.clone()),
         }
     }
 
     /// Requests as the process.
     #[must_use]
     pub fn own_rest(&self) -> Rest {
-        Rest::new(self.inner.main.clone())
+        Rest::new(self.inner.own.clone())
     }
 
     /// Writes as `account`, with events whose source is `component`.

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::{Api, Client};
+use kube::Api;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use shared::client::Transport;
 use tokio::sync::Mutex;
 
 use super::action::PatchKind;
@@ -164,21 +166,21 @@ struct Bearer {
 #[derive(Clone)]
 pub struct Rest {
     /// The process's own identity.
-    main: Client,
+    main: Transport,
     /// A connection without any identity, over which `bearer` speaks.
-    anonymous: Option<(Client, Arc<Bearer>)>,
+    anonymous: Option<(Transport, Arc<Bearer>)>,
 }
 
 impl Rest {
-    /// Requests under the identity of `client`.
+    /// Requests under the identity of `main`.
     #[must_use]
-    pub fn new(client: Client) -> Self {
-        Self { main: client, anonymous: None }
+    pub fn new(main: Transport) -> Self {
+        Self { main, anonymous: None }
     }
 
     /// Requests under the identity of a service account in kube-system.
     #[must_use]
-    pub fn of_account(main: Client, anonymous: Client, account: &'static str) -> Self {
+    pub fn of_account(main: Transport, anonymous: Transport, account: &'static str) -> Self {
         Self { main, anonymous: Some((anonymous, Arc::new(Bearer { account, token: Mutex::new(None) }))) }
     }
 
@@ -192,20 +194,20 @@ impl Rest {
     ) -> Result<Written, RestError> {
         let answer = self.request((method, path, BRIEF, Some(content_type)), body).await?;
         // Deletions are answered with other things than objects.
-        Ok(serde_json::from_slice::<Answer>(answer.as_bytes()).map(|a| a.metadata).unwrap_or_default())
+        Ok(serde_json::from_slice::<Answer>(&answer).map(|a| a.metadata).unwrap_or_default())
     }
 
-    async fn request(&self, asked: Asked<'_>, body: Vec<u8>) -> Result<String, RestError> {
-        let Some((client, bearer)) = &self.anonymous else {
+    async fn request(&self, asked: Asked<'_>, body: Vec<u8>) -> Result<Bytes, RestError> {
+        let Some((transport, bearer)) = &self.anonymous else {
             return once(&self.main, None, asked, body).await;
         };
         let token = self.token(bearer).await?;
-        match once(client, Some(&token), asked, body.clone()).await {
+        match once(transport, Some(&token), asked, body.clone()).await {
             Err(e) if e.unauthorized() => {
                 // The account was deleted and made again, or the signing key changed.
                 *bearer.token.lock().await = None;
                 let token = self.token(bearer).await?;
-                once(client, Some(&token), asked, body).await
+                once(transport, Some(&token), asked, body).await
             }
             other => other,
         }
@@ -219,7 +221,7 @@ impl Rest {
         {
             return Ok(token.clone());
         }
-        let api: Api<ServiceAccount> = Api::namespaced(self.main.clone(), NAMESPACE);
+        let api: Api<ServiceAccount> = Api::namespaced(self.main.client(), NAMESPACE);
         let wish = TokenRequest {
             spec: TokenRequestSpec { expiration_seconds: Some(TOKEN_SECONDS), ..TokenRequestSpec::default() },
             ..TokenRequest::default()
@@ -305,11 +307,11 @@ impl Rest {
 type Asked<'a> = (&'a str, &'a str, &'a str, Option<&'a str>);
 
 async fn once(
-    client: &Client,
+    transport: &Transport,
     token: Option<&str>,
     (method, path, accept, content_type): Asked<'_>,
     body: Vec<u8>,
-) -> Result<String, RestError> {
+) -> Result<Bytes, RestError> {
     let mut request = http::Request::builder().method(method).uri(path).header(http::header::ACCEPT, accept);
     if let Some(content_type) = content_type {
         request = request.header(http::header::CONTENT_TYPE, content_type);
@@ -317,13 +319,13 @@ async fn once(
     if let Some(token) = token {
         request = request.header(http::header::AUTHORIZATION, format!("Bearer {token}"));
     }
-    Ok(client.request_text(request.body(body).map_err(RestError::other)?).await?)
+    Ok(transport.request(request.body(body).map_err(RestError::other)?).await?)
 }
 
 fn bytes(body: &Value) -> Result<Vec<u8>, RestError> {
     serde_json::to_vec(body).map_err(RestError::other)
 }
 
-fn read<T: DeserializeOwned>(answer: &str) -> Result<T, RestError> {
-    serde_json::from_slice(answer.as_bytes()).map_err(RestError::other)
+fn read<T: DeserializeOwned>(answer: &[u8]) -> Result<T, RestError> {
+    serde_json::from_slice(answer).map_err(RestError::other)
 }

@@ -15,6 +15,7 @@ use kube::client::Body;
 use parking_lot::Mutex;
 use proto::resources::{self, Resource};
 use serde_json::{Value, json};
+use shared::client::Transport;
 use tokio_util::sync::CancellationToken;
 
 use super::faults::{Fate, Fault, of_write};
@@ -147,8 +148,8 @@ impl Server {
         })
     }
 
-    /// A client that is heard until `dead`.
-    pub(super) fn client(self: &Arc<Self>, dead: CancellationToken) -> kube::Client {
+    /// The way to it, which is open until `dead`.
+    pub(super) fn transport(self: &Arc<Self>, dead: CancellationToken) -> Transport {
         let server = Arc::clone(self);
         let service = tower::service_fn(move |request: Request<Body>| {
             let (server, dead) = (Arc::clone(&server), dead.clone());
@@ -159,7 +160,7 @@ impl Server {
                 server.answer(request).await
             }
         });
-        kube::Client::new(service, "default")
+        Transport::new(service, "default")
     }
 
     /// End every watch; with `forget`, what happened meanwhile is not told any more either.

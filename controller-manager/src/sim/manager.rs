@@ -24,8 +24,8 @@ impl Manager {
         let selection = Selection::parse(&flags.list("controllers"), &known(TABLE)).expect("known controllers");
         let settings = Settings::of(&flags, selection);
         let shutdown = Shutdown::new();
-        let clients =
-            Clients { main: server.client(shutdown.token().clone()), anonymous: None, authority: String::new() };
+        let main = server.transport(shutdown.token().clone());
+        let clients = Clients { main, anonymous: None, authority: String::new() };
         let cx = Context::new(clients, TaskGroup::new(), shutdown.clone(), settings, "host".into());
         for controller in TABLE {
             if cx.settings().controllers.wants(controller.name, controller.on_by_default) {
