@@ -185,6 +185,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
             collects_garbage: flags.boolean("enable-garbage-collector"),
             shortest_watch: conduct.shortest_watch,
         },
+        gated: registry::Gated::new(&flags.feature_gates()),
         event_ttl: i64::try_from(flags.duration("event-ttl").as_secs()).unwrap_or(3600),
         admission: OnceLock::new(),
         tokens: OnceLock::new(),

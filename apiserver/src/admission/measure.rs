@@ -3,12 +3,14 @@
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use shared::metrics::{self, HistogramVec};
+use proto::Value;
+use shared::metrics::{self, HistogramVec, SummaryVec};
 
 use super::Operation;
 
 const BUCKETS: [f64; 6] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5];
 const WEBHOOK_BUCKETS: [f64; 8] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0];
+const CONDITION_BUCKETS: [f64; 7] = [0.001, 0.005, 0.01, 0.025, 0.1, 0.2, 0.25];
 /// Codes above this are counted as it.
 const HIGHEST_CODE: u16 = 600;
 
@@ -27,7 +29,17 @@ pub(super) fn step(kind: &str, operation: Operation, since: Instant, rejected: b
             BUCKETS.to_vec(),
         )
     });
-    seconds.with_label_values(&[kind, operation.as_str(), word(rejected)]).observe(since.elapsed().as_secs_f64());
+    static SUMMARY: OnceLock<SummaryVec> = OnceLock::new();
+    let summary = SUMMARY.get_or_init(|| {
+        metrics::summary(
+            "apiserver_admission_step_admission_duration_seconds_summary",
+            "[ALPHA] Admission sub-step latency summary in seconds, by operation and kind of step (validate or admit).",
+            &["type", "operation", "rejected"],
+        )
+    });
+    let (labels, took) = ([kind, operation.as_str(), word(rejected)], since.elapsed().as_secs_f64());
+    seconds.with_label_values(&labels).observe(took);
+    summary.with_label_values(&labels).observe(took);
 }
 
 /// One plugin in a round.
@@ -85,4 +97,38 @@ pub(super) fn fail_open(name: &str, kind: &str) {
     )
     .with_label_values(&[name, kind])
     .inc();
+}
+
+/// Match conditions of a webhook or a policy were looked at; `of` is which of the two, `kind` the round.
+pub(super) fn conditions<E>(
+    [name, of, kind, operation]: [&str; 4],
+    conditions: &[Value],
+    since: Instant,
+    outcome: &Result<bool, E>,
+) {
+    if conditions.is_empty() {
+        return;
+    }
+    const LABELS: [&str; 4] = ["name", "kind", "type", "operation"];
+    let labels = [name, of, kind, operation];
+    metrics::histogram(
+        "apiserver_admission_match_condition_evaluation_seconds",
+        "[ALPHA] Admission match condition evaluation time in seconds, identified by name and broken out for each kind containing matchConditions (webhook or policy), operation and type (validating or admit).",
+        &LABELS,
+        CONDITION_BUCKETS.to_vec(),
+    )
+    .with_label_values(&labels)
+    .observe(since.elapsed().as_secs_f64());
+    let count = |name: &str, help: &str| metrics::counter(name, help, &LABELS).with_label_values(&labels).inc();
+    match outcome {
+        Ok(true) => {}
+        Ok(false) => count(
+            "apiserver_admission_match_condition_exclusions_total",
+            "[ALPHA] Admission match condition evaluation exclusions count, identified by name of resource containing the match condition and broken out for each kind containing matchConditions (webhook or policy), operation and admission type (validate or admit).",
+        ),
+        Err(_) => count(
+            "apiserver_admission_match_condition_evaluation_errors_total",
+            "[ALPHA] Admission match condition evaluation errors count, identified by name of resource containing the match condition and broken out for each kind containing matchConditions (webhook or policy), operation and admission type (validate or admit).",
+        ),
+    }
 }

@@ -52,7 +52,7 @@ pub use chain::Chain;
 pub use plugins::Deps;
 pub use reinvocation::Reinvocation;
 pub use webhooks::Caller;
-pub(crate) use webhooks::{Target, dial_error, tls_error};
+pub(crate) use webhooks::{Target, count_outdated, dial_error, outdated, tls_error};
 
 use crate::access::{deny, tree};
 

@@ -51,7 +51,8 @@ impl Plugin for Priority {
             return Ok(());
         }
         if a.operation == Operation::Delete {
-            if SYSTEM.contains(&a.name) {
+            // Of a collection, nothing but the object has the name.
+            if a.old_object.is_some_and(|class| SYSTEM.contains(&tree::name(class))) {
                 return Err(a.forbidden("this is a system priority class and cannot be deleted"));
             }
             return Ok(());

@@ -21,7 +21,7 @@ use shared::run::{Shutdown, TaskGroup};
 
 use super::Aggregator;
 use super::service::Behind;
-use crate::admission::{Target, dial_error, tls_error};
+use crate::admission::{Target, count_outdated, dial_error, tls_error};
 use crate::api::Reader;
 use crate::egress::{Egress, To};
 
@@ -202,6 +202,9 @@ impl Backend {
         while let Some(inner) = source {
             if let Some(io) = inner.downcast_ref::<std::io::Error>() {
                 let tls = io.get_ref().is_some_and(|e| e.is::<rustls::Error>());
+                if tls {
+                    count_outdated("kube_aggregator", io);
+                }
                 return if tls { tls_error(&self.target.server, io) } else { dial_error(address, io) };
             }
             if let Some(hyper) = inner.downcast_ref::<hyper::Error>()

@@ -6,13 +6,15 @@
 //!
 //! Hot path: no encoding, no decoding and no waiting under the lock.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
+use proto::resources::Resource;
 use tokio::sync::{mpsc, watch};
 
 use super::entry::{Change, Entry, Live, Seen};
 use super::index::{Term, WORTH_IT};
+use super::reads::Reads;
 use super::state::{State, Trigger, Watcher};
 
 /// Changes a watcher may lag behind.
@@ -109,6 +111,8 @@ pub struct Snapshot {
     pub more: bool,
     /// Entries in scope after the last one returned, filter not applied.
     pub remaining: i64,
+    /// Entries that were looked at.
+    pub fetched: usize,
 }
 
 /// What happened after a sequence number.
@@ -128,8 +132,9 @@ impl Scope<'_> {
 
     fn pick<'e>(&self, mut entries: impl Iterator<Item = &'e Arc<Entry>>, revision: i64) -> Snapshot {
         let mut items = Vec::new();
-        let (mut more, mut remaining) = (false, 0);
+        let (mut more, mut remaining, mut fetched) = (false, 0, 0);
         for e in entries.by_ref() {
+            fetched += 1;
             if self.filter.is_none_or(|f| f(e)) {
                 if self.limit > 0 && items.len() == self.limit {
                     more = true;
@@ -142,7 +147,7 @@ impl Scope<'_> {
         if more {
             remaining += i64::try_from(entries.count()).unwrap_or(i64::MAX);
         }
-        Snapshot { items, revision, more, remaining }
+        Snapshot { items, revision, more, remaining, fetched }
     }
 }
 
@@ -150,15 +155,21 @@ impl Scope<'_> {
 pub struct Cacher {
     state: RwLock<State>,
     ready: watch::Sender<bool>,
+    reads: OnceLock<Reads>,
 }
 
 impl Default for Cacher {
     fn default() -> Self {
-        Self { state: RwLock::default(), ready: watch::Sender::new(false) }
+        Self { state: RwLock::default(), ready: watch::Sender::new(false), reads: OnceLock::new() }
     }
 }
 
 impl Cacher {
+    /// What reading from it takes. `row` says what is in it.
+    pub fn reads(&self, row: &Resource) -> &Reads {
+        self.reads.get_or_init(|| Reads::new(row))
+    }
+
     /// Waits until the initial list is in.
     pub async fn wait_ready(&self) {
         if self.is_ready() {
@@ -177,7 +188,7 @@ impl Cacher {
     pub fn reset(&self, objects: Vec<Arc<Entry>>, revision: i64) {
         let mut s = self.state.write();
         let mut fresh = State::new(objects, revision);
-        fresh.sequence = s.sequence + 1;
+        (fresh.sequence, fresh.terminated) = (s.sequence + 1, s.terminated);
         let old = std::mem::replace(&mut *s, fresh);
         drop(s);
         drop(old);
@@ -342,6 +353,11 @@ impl Cacher {
         let (sender, receiver) = mpsc::channel(WATCHER_BUFFER);
         s.watchers.add(begin.trigger, Watcher { filter, sender });
         Ok(Watch { initial, replay, receiver, revision: s.revision.max(begin.at_least) })
+    }
+
+    /// Watches that ended because they were too slow.
+    pub fn terminated(&self) -> u64 {
+        self.state.read().terminated
     }
 
     /// Number of running watches.

@@ -56,6 +56,8 @@ struct Slot {
     /// Changes that came from etcd, and lists that were read.
     received: AtomicU64,
     initialized: AtomicU64,
+    /// Values that could not be read.
+    unreadable: AtomicU64,
     cacher: Arc<Cacher>,
     phase: Mutex<Phase>,
 }
@@ -70,6 +72,12 @@ pub struct Tally {
     pub initialized: u64,
     /// The newest change it knows.
     pub revision: i64,
+    /// Watches that ended because they were too slow.
+    pub terminated: u64,
+    /// Values in etcd that could not be read.
+    pub unreadable: u64,
+    /// Bytes in etcd, estimated.
+    pub bytes: u64,
 }
 
 /// See the module.
@@ -153,6 +161,9 @@ impl Hub {
             received: slot.received.load(Ordering::Relaxed),
             initialized: slot.initialized.load(Ordering::Relaxed),
             revision: slot.cacher.revision(),
+            terminated: slot.cacher.terminated(),
+            unreadable: slot.unreadable.load(Ordering::Relaxed),
+            bytes: slot.cacher.size_of_one() * slot.cacher.len() as u64,
         };
         self.slots.read().values().map(tally).collect()
     }
@@ -170,6 +181,7 @@ impl Hub {
                 etcd: self.store.etcd_of(&prefix),
                 received: AtomicU64::new(0),
                 initialized: AtomicU64::new(0),
+                unreadable: AtomicU64::new(0),
                 cacher: Arc::default(),
                 phase: Mutex::new(Phase::Loading(Vec::new())),
             });
@@ -185,7 +197,7 @@ impl Hub {
         loop {
             // Changes are queued from where the watch begins: only what is listed after that leaves no gap.
             self.progress[slot.etcd].begun().await;
-            match self.read_all(&prefix, &slot.resource).await {
+            match self.read_all(&prefix, &slot).await {
                 Ok((entries, revision)) => {
                     if join(prefix.len(), &slot, entries, revision) {
                         return;
@@ -199,7 +211,7 @@ impl Hub {
         }
     }
 
-    async fn read_all(&self, prefix: &str, resource: &Row) -> Result<(Vec<Arc<Entry>>, i64), storage::Error> {
+    async fn read_all(&self, prefix: &str, slot: &Slot) -> Result<(Vec<Arc<Entry>>, i64), storage::Error> {
         let mut entries = Vec::new();
         let (mut start, mut revision) = (prefix.to_owned(), 0);
         loop {
@@ -211,7 +223,7 @@ impl Hub {
                 start = format!("{}\0", last.key);
             }
             for item in page.items {
-                entries.extend(entry(resource, prefix.len(), &item).map(Arc::new));
+                entries.extend(entry(slot, prefix.len(), &item).map(Arc::new));
             }
             if !page.more {
                 return Ok((entries, revision));
@@ -391,7 +403,7 @@ fn apply(prefix: usize, slot: &Slot, pending: Pending) {
         // Is never applied.
         Pending::Unknown => {}
         Pending::Put(stored) => {
-            if let Some(e) = entry(&slot.resource, prefix, &stored) {
+            if let Some(e) = entry(slot, prefix, &stored) {
                 slot.cacher.put(e);
             }
         }
@@ -400,12 +412,14 @@ fn apply(prefix: usize, slot: &Slot, pending: Pending) {
 }
 
 /// Reads a stored value. One that cannot be read is logged and left out: it never fails the others.
-fn entry(resource: &Row, prefix: usize, stored: &Stored) -> Option<Entry> {
+fn entry(slot: &Slot, prefix: usize, stored: &Stored) -> Option<Entry> {
+    let resource = &slot.resource;
     let key = &stored.key[prefix..];
     match codec::entry(resource, key, &stored.value, stored.revision) {
         Ok(e) => Some(e.stored_as(stored.lease, stored.stale)),
         Err(error) => {
             tracing::error!(%error, key, resource = %resource.plural, "unreadable object in etcd");
+            slot.unreadable.fetch_add(1, Ordering::Relaxed);
             None
         }
     }

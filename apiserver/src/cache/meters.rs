@@ -12,6 +12,9 @@ pub struct Meters {
     dispatched: CounterVec,
     initialized: CounterVec,
     stored: CounterVec,
+    terminated: CounterVec,
+    unreadable: CounterVec,
+    size: GaugeVec,
     capacity: GaugeVec,
     revision: GaugeVec,
 }
@@ -40,6 +43,21 @@ impl Default for Meters {
                 "[ALPHA] Events that came from etcd, by resource.",
                 &LABELS,
             ),
+            terminated: metrics::counter(
+                "apiserver_terminated_watchers_total",
+                "[ALPHA] Watches that ended because their clients did not keep up, by resource.",
+                &LABELS,
+            ),
+            unreadable: metrics::counter(
+                "apiserver_storage_decode_errors_total",
+                "[ALPHA] Values in etcd that could not be read, by resource.",
+                &LABELS,
+            ),
+            size: metrics::gauge(
+                "apiserver_resource_size_estimate_bytes",
+                "[ALPHA] Bytes that the objects of a resource take in etcd, estimated.",
+                &LABELS,
+            ),
             capacity: metrics::gauge(
                 "watch_cache_capacity",
                 "[ALPHA] Changes a watch cache may hold, by resource.",
@@ -66,7 +84,9 @@ impl Meters {
                 (&self.stored, tally.received),
                 (&self.initialized, tally.initialized),
             ];
-            for (counter, value) in counted {
+            // What goes wrong shows where it did.
+            let wrong = [(&self.terminated, tally.terminated), (&self.unreadable, tally.unreadable)];
+            for (counter, value) in counted.into_iter().chain(wrong.into_iter().filter(|(_, count)| *count > 0)) {
                 let counter = counter.with_label_values(&labels);
                 // A cache that was forgotten begins anew, and so does what it counts.
                 if (value as f64) < counter.get() {
@@ -74,6 +94,7 @@ impl Meters {
                 }
                 counter.inc_by(value as f64 - counter.get());
             }
+            self.size.with_label_values(&labels).set(tally.bytes as f64);
             self.capacity.with_label_values(&labels).set(RING as f64);
             self.revision.with_label_values(&labels).set(tally.revision as f64);
         }

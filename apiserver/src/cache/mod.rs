@@ -14,6 +14,7 @@ mod meters;
 pub mod packs;
 mod progress;
 mod reader;
+mod reads;
 mod state;
 
 pub use cacher::{Begin, CacheError, Cacher, Filter, Message, Scope, Snapshot, Start, Watch};
@@ -25,4 +26,5 @@ pub use meters::Meters;
 pub use packs::{Pack, Packs};
 pub use progress::Progress;
 pub use reader::CacheReader;
+pub use reads::Reads;
 pub use state::Trigger;

@@ -34,12 +34,15 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// False when it is gone or too slow: its channel is full, and dropping the sender ends its stream.
-    fn tell(&self, live: &Arc<Live>) -> bool {
-        match live.change.seen(&*self.filter) {
-            None => !self.sender.is_closed(),
-            Some((seen, entry)) => {
-                self.sender.try_send(Message { seen, entry: entry.clone(), live: live.clone() }).is_ok()
+    /// False when it is gone or too slow (then it is counted): its channel is full, and dropping the sender ends its
+    /// stream.
+    fn tell(&self, live: &Arc<Live>, slow: &mut u64) -> bool {
+        let Some((seen, entry)) = live.change.seen(&*self.filter) else { return !self.sender.is_closed() };
+        match self.sender.try_send(Message { seen, entry: entry.clone(), live: live.clone() }) {
+            Ok(()) => true,
+            Err(why) => {
+                *slow += u64::from(matches!(why, mpsc::error::TrySendError::Full(_)));
+                false
             }
         }
     }
@@ -78,8 +81,8 @@ impl Watchers {
         self.all.is_empty() && self.bound.is_empty()
     }
 
-    fn tell(&mut self, live: &Arc<Live>) {
-        self.all.retain(|w| w.tell(live));
+    fn tell(&mut self, live: &Arc<Live>, slow: &mut u64) {
+        self.all.retain(|w| w.tell(live, slow));
         if self.bound.is_empty() {
             return;
         }
@@ -92,7 +95,7 @@ impl Watchers {
             let other = before.filter(|b| after.as_ref() != Some(b));
             for value in [after, other].into_iter().flatten() {
                 if let Some(some) = self.bound.get_mut(&(field, value)) {
-                    some.retain(|w| w.tell(live));
+                    some.retain(|w| w.tell(live, slow));
                 }
             }
         }
@@ -116,6 +119,8 @@ pub(super) struct State {
     /// transaction.
     pub(super) sequence: u64,
     pub(super) watchers: Watchers,
+    /// Watches that ended because they were too slow.
+    pub(super) terminated: u64,
     pub(super) indexes: Indexes,
 }
 
@@ -145,7 +150,7 @@ impl State {
             self.floor = oldest.revision;
         }
         if !self.watchers.is_empty() {
-            self.watchers.tell(&Arc::new(Live::new(change)));
+            self.watchers.tell(&Arc::new(Live::new(change)), &mut self.terminated);
         }
     }
 

@@ -14,7 +14,7 @@ use shared::authn::UserInfo;
 use shared::status::Status;
 
 use super::definition::{self, is_true};
-use super::names;
+use super::{meters, names};
 use crate::access::tree;
 use crate::api::{Api, DeleteArgs};
 use crate::cache::{Begin, Entry, Start};
@@ -175,6 +175,7 @@ impl Controller {
         if let Some(row) = self.engine.rows.storage(group, plural) {
             self.engine.rows.set(group, plural, &[]);
             self.engine.hub.forget(&row);
+            meters::regenerated(definition, "remove");
         }
     }
 
@@ -197,6 +198,7 @@ impl Controller {
         {
             self.engine.hub.forget(&before);
         }
+        meters::regenerated(definition, if self.published.contains_key(&name) { "update" } else { "add" });
         self.published.insert(name, source);
     }
 

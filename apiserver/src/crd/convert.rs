@@ -1,7 +1,7 @@
 //! Between the versions of a custom resource: nothing but `apiVersion` changes, or a webhook does it.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use proto::Value;
 use proto::resources::Row;
@@ -9,7 +9,7 @@ use serde_json::json;
 use shared::status::Status;
 
 use super::definition::served;
-use super::objects;
+use super::{meters, objects};
 use crate::access::tree;
 use crate::admission::Caller;
 
@@ -59,10 +59,12 @@ pub async fn to(caller: Option<&Arc<Caller>>, row: &Row, mut objects: Vec<Value>
         let sent: Vec<Value> = other.iter().map(|i| std::mem::take(&mut objects[*i])).collect();
         let kind = sent.first().map(shown_kind).unwrap_or_default();
         let caller = caller.ok_or_else(|| Status::unknown("conversion webhooks are not available"))?;
-        let converted = webhook
-            .convert(caller, &wanted, &sent)
-            .await
-            .map_err(|why| Status::unknown(&format!("conversion webhook for {kind} failed: {why}")))?;
+        let since = Instant::now();
+        let converted = webhook.convert(caller, &wanted, &sent).await;
+        meters::called(converted.as_ref().err().map_or("", |failed| failed.kind), since);
+        meters::converted(row, &sent[0], since, converted.is_ok());
+        let converted = converted
+            .map_err(|failed| Status::unknown(&format!("conversion webhook for {kind} failed: {}", failed.why)))?;
         for ((i, new), old) in other.iter().zip(converted).zip(&sent) {
             objects[*i] = keep_metadata(new, old)
                 .map_err(|why| Status::unknown(&format!("conversion webhook for {kind} failed: {why}")))?;
@@ -105,51 +107,65 @@ fn keep_metadata(mut new: Value, old: &Value) -> Result<Value, String> {
     Ok(new)
 }
 
+/// Why a webhook brought nothing.
+struct Failed {
+    /// Upstream's word for it.
+    kind: &'static str,
+    why: String,
+}
+
+const CALL: &str = "conversion_webhook_call_failure";
+const MALFORMED: &str = "conversion_webhook_malformed_response_failure";
+const PARTIAL: &str = "conversion_webhook_partial_response_failure";
+const INVALID: &str = "conversion_webhook_invalid_converted_object_failure";
+
 impl Webhook {
-    async fn convert(&self, caller: &Caller, wanted: &str, objects: &[Value]) -> Result<Vec<Value>, String> {
+    async fn convert(&self, caller: &Caller, wanted: &str, objects: &[Value]) -> Result<Vec<Value>, Failed> {
+        let failed = |kind: &'static str| move |why: String| Failed { kind, why };
         let version = self
             .versions
             .iter()
             .find(|v| matches!(v.as_str(), "v1" | "v1beta1"))
-            .ok_or("no supported conversion review versions")?;
+            .ok_or_else(|| failed(CALL)("no supported conversion review versions".to_owned()))?;
         let uid = uuid::Uuid::new_v4().to_string();
         let review = json!({"kind": "ConversionReview", "apiVersion": format!("apiextensions.k8s.io/{version}"),
             "request": {"uid": uid, "desiredAPIVersion": wanted, "objects": objects}});
-        let answer = caller.ask(&self.client, TIMEOUT, &review).await?;
-        let answer: Value = serde_json::from_slice(&answer).map_err(|e| e.to_string())?;
+        let answer = caller.ask(&self.client, TIMEOUT, &review).await.map_err(failed(CALL))?;
+        let answer: Value = serde_json::from_slice(&answer).map_err(|e| failed(CALL)(e.to_string()))?;
         let response = &answer["response"];
         if response.is_null() {
-            return Err("no response provided".to_owned());
+            return Err(failed(MALFORMED)("no response provided".to_owned()));
         }
         if version == "v1" && response["uid"] != uid.as_str() {
-            return Err(format!("expected response.uid {uid:?}, got {}", response["uid"]));
+            return Err(failed(MALFORMED)(format!("expected response.uid {uid:?}, got {}", response["uid"])));
         }
         if tree::text(response, "/result/status") != "Success" {
             let message = tree::text(response, "/result/message");
-            return Err(if message.is_empty() {
+            return Err(failed(MALFORMED)(if message.is_empty() {
                 "response.result.status was '', expected 'Success'"
                     .replace("''", &format!("'{}'", tree::text(response, "/result/status")))
             } else {
                 message.to_owned()
-            });
+            }));
         }
         let converted = tree::list(response, "/convertedObjects");
         if converted.len() != objects.len() {
-            return Err(format!("expected {} converted objects, got {}", objects.len(), converted.len()));
+            let why = format!("expected {} converted objects, got {}", objects.len(), converted.len());
+            return Err(failed(PARTIAL)(why));
         }
         for (i, object) in converted.iter().enumerate() {
             if object["apiVersion"] != wanted {
-                return Err(format!(
+                return Err(failed(INVALID)(format!(
                     "invalid converted object at index {i}: invalid groupVersion (expected {wanted}, received {})",
                     tree::text(object, "/apiVersion")
-                ));
+                )));
             }
             if object["kind"] != objects[i]["kind"] {
-                return Err(format!(
+                return Err(failed(INVALID)(format!(
                     "invalid converted object at index {i}: invalid kind (expected {}, received {})",
                     tree::text(&objects[i], "/kind"),
                     tree::text(object, "/kind")
-                ));
+                )));
             }
         }
         Ok(converted.to_vec())

@@ -12,6 +12,7 @@ mod formats;
 mod jsonpath;
 mod lists;
 mod merge;
+mod meters;
 mod names;
 pub mod objects;
 pub mod openapi;

@@ -2,6 +2,10 @@
 //! had the least service goes next, measured in seat-seconds of virtual time `R`, which advances as fast as each
 //! busy queue is served when all are served equally.
 //!
+//! A tenth of the seats is spared for narrow requests, those of one seat, whose turn has not come: wide requests last
+//! as long as their clients like to read, and others must not wait for that. Seats of the spare are not seats of the
+//! rest, so wide requests get as much as if narrow ones did not overtake them.
+//!
 //! Pure: the time is an argument, and who waits is told by the caller, with the token it left. Queues exist while
 //! they are busy, so an idle level costs nothing.
 
@@ -11,6 +15,9 @@ use std::time::Duration;
 use super::borrowing::{Integrator, Seen};
 use super::dealer;
 use super::work::{GUESS, Work};
+
+/// One seat of so many is spared.
+const SPARE: u32 = 10;
 
 /// What happens to requests that find no seat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +37,8 @@ pub(super) struct Grant {
     pub(super) queue: Option<u32>,
     pub(super) work: Work,
     pub(super) started: Duration,
+    /// Its seat is of the spare.
+    pub(super) spare: bool,
 }
 
 /// Why a request is sent away.
@@ -130,6 +139,8 @@ pub(super) struct QueueSet<T> {
     waiting: usize,
     executing: usize,
     seats: u32,
+    /// Those of them that are of the spare.
+    spare: u32,
     waiting_seats: u32,
     demand: Integrator,
     /// The virtual start of the last dispatch.
@@ -153,6 +164,7 @@ impl<T> QueueSet<T> {
             waiting: 0,
             executing: 0,
             seats: 0,
+            spare: 0,
             waiting_seats: 0,
             demand: Integrator::default(),
             latest: 0.0,
@@ -184,7 +196,7 @@ impl<T> QueueSet<T> {
                 self.counts.refused += 1;
                 return (Start::Refused(Refusal::Full), told);
             }
-            Mode::Reject | Mode::Exempt => return (Start::Granted(self.run(now, None, work)), told),
+            Mode::Reject | Mode::Exempt => return (Start::Granted(self.run(now, None, work, false)), told),
         };
         let at = self.choose(&dealer::deal(hash(), count, hand));
         let room = self.queues.get(&at).map_or(0, |q| q.waiting.len()) < length;
@@ -197,7 +209,7 @@ impl<T> QueueSet<T> {
         if self.waiting == 0 && self.seats < self.limit && self.accommodates(work.widest()) {
             self.queue(at);
             let work = work.fitted(self.limit);
-            return (Start::Granted(self.run(now, Some(at), work)), told);
+            return (Start::Granted(self.run(now, Some(at), work, false)), told);
         }
         self.tickets += 1;
         let ticket = self.tickets;
@@ -223,6 +235,9 @@ impl<T> QueueSet<T> {
             queue.bound();
         }
         let seats = grant.work.widest();
+        if grant.spare {
+            self.spare -= seats;
+        }
         if grant.work.tail.is_zero() {
             self.release(now, grant.queue, seats);
         } else {
@@ -354,15 +369,28 @@ impl<T> QueueSet<T> {
         best.1
     }
 
-    /// A request wider than the whole level runs alone.
+    /// Whether there is room for one whose turn it is. A wide one that no level of this size has room for runs alone.
     fn accommodates(&self, seats: u32) -> bool {
-        if seats > self.limit { self.executing == 0 } else { self.seats + seats <= self.limit }
+        if seats == 1 {
+            return self.seats < self.limit;
+        }
+        let room = self.limit - self.spared();
+        let others = self.executing - self.spare as usize;
+        if seats > room { others == 0 } else { self.seats - self.spare + seats <= room }
     }
 
-    fn run(&mut self, now: Duration, queue: Option<u32>, work: Work) -> Grant {
+    /// Seats that wide requests leave alone, where narrow ones would wait.
+    fn spared(&self) -> u32 {
+        if matches!(self.mode, Mode::Queue { .. }) { self.limit / SPARE } else { 0 }
+    }
+
+    fn run(&mut self, now: Duration, queue: Option<u32>, work: Work, spare: bool) -> Grant {
         let seats = work.widest();
         self.executing += 1;
         self.seats += seats;
+        if spare {
+            self.spare += seats;
+        }
         self.counts.dispatched += 1;
         if let Some(queue) = queue.and_then(|at| self.queues.get_mut(&at)) {
             queue.executing += 1;
@@ -373,7 +401,7 @@ impl<T> QueueSet<T> {
             queue.bound();
         }
         self.note_demand(now);
-        Grant { queue, work, started: now }
+        Grant { queue, work, started: now, spare }
     }
 
     fn release(&mut self, now: Duration, at: Option<u32>, seats: u32) {
@@ -416,30 +444,43 @@ impl<T> QueueSet<T> {
         told
     }
 
-    /// The oldest request of the queue that would be done first, if its seats are free. Others do not overtake it: a
-    /// wide request would wait for ever.
+    /// Who goes next: the oldest request of the queue that would be done first. When its seats are not free nobody takes
+    /// what would be its own, or a wide request would wait for ever.
     fn next(&mut self, now: Duration) -> Option<(T, Grant)> {
+        let at = self.first(|_| true)?;
+        let seats = self.queues.get(&at)?.waiting.front()?.work.widest();
+        if self.accommodates(seats) {
+            return self.take(now, at, false);
+        }
+        self.held_up = Some(at);
+        if self.spare >= self.spared() {
+            return None;
+        }
+        let narrow = self.first(Work::is_narrow)?;
+        self.take(now, narrow, true)
+    }
+
+    /// The queue that would be done first with its oldest request, of those whose oldest request is like that. Equal ones
+    /// take turns.
+    fn first(&self, like: impl Fn(&Work) -> bool) -> Option<u32> {
         let mut first: Option<(f64, u32)> = None;
-        let turn = self.queues.range(self.robin + 1..).chain(self.queues.range(..=self.robin));
-        for (at, queue) in turn {
-            let Some(oldest) = queue.waiting.front() else { continue };
+        for (at, queue) in self.queues.range(self.robin + 1..).chain(self.queues.range(..=self.robin)) {
+            let Some(oldest) = queue.waiting.front().filter(|w| like(&w.work)) else { continue };
             let done = queue.next + oldest.work.cost();
             if first.is_none_or(|(best, _)| done < best) {
                 first = Some((done, *at));
             }
         }
-        let (_, at) = first?;
-        let seats = self.queues.get(&at)?.waiting.front()?.work.widest();
-        if !self.accommodates(seats) {
-            self.held_up = Some(at);
-            return None;
-        }
+        first.map(|(_, at)| at)
+    }
+
+    fn take(&mut self, now: Duration, at: u32, spare: bool) -> Option<(T, Grant)> {
         let one = self.queues.get_mut(&at)?.waiting.pop_front()?;
         self.robin = at;
         self.waiting -= 1;
-        self.waiting_seats -= seats;
+        self.waiting_seats -= one.work.widest();
         let work = one.work.fitted(self.limit);
-        Some((one.token, self.run(now, Some(at), work)))
+        Some((one.token, self.run(now, Some(at), work, spare)))
     }
 }
 

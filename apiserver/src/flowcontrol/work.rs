@@ -46,6 +46,11 @@ impl Work {
         self.seats.max(self.last_seats)
     }
 
+    /// One seat, and none afterwards.
+    pub(super) fn is_narrow(&self) -> bool {
+        *self == Self::of(1)
+    }
+
     /// Seat-seconds, taking the execution to last as long as most do.
     pub(super) fn cost(&self) -> f64 {
         f64::from(self.seats) * GUESS.as_secs_f64() + f64::from(self.last_seats) * self.tail.as_secs_f64()

@@ -84,8 +84,10 @@ pub enum Shape {
     Object,
     /// Rows of columns, in the given version of `meta.k8s.io`.
     Table(&'static str),
-    /// Metadata only.
+    /// Metadata only, of one object.
     Metadata(&'static str),
+    /// Metadata only, of a list.
+    MetadataList(&'static str),
 }
 
 /// What the client accepts.
@@ -146,8 +148,9 @@ pub fn parse(media: Media, header: Option<&str>, watch: bool) -> Result<Accepted
         let shape = match r#as {
             "" => Shape::Object,
             "Table" if group == "meta.k8s.io" && !version.is_empty() => Shape::Table(version),
-            "PartialObjectMetadata" | "PartialObjectMetadataList" if group == "meta.k8s.io" && !version.is_empty() => {
-                Shape::Metadata(version)
+            "PartialObjectMetadata" if group == "meta.k8s.io" && !version.is_empty() => Shape::Metadata(version),
+            "PartialObjectMetadataList" if group == "meta.k8s.io" && !version.is_empty() => {
+                Shape::MetadataList(version)
             }
             _ => {
                 error = NotAcceptable::Shape;
@@ -222,7 +225,7 @@ mod tests {
             ),
             (
                 "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
-                ok(Format::Protobuf, Shape::Metadata("v1")),
+                ok(Format::Protobuf, Shape::MetadataList("v1")),
             ),
             ("text/html", Err(NotAcceptable::Format)),
             ("application/cbor", Err(NotAcceptable::Format)),

@@ -12,6 +12,7 @@ pub use body::{
 };
 pub use encode::{envelope, metadata_of, object, partial_list_kind, status, table_kind};
 
+use proto::resources::Resource;
 use shared::status::Status;
 
 /// The 406 for what was asked.
@@ -25,6 +26,34 @@ pub fn not_acceptable(media: Media, why: &NotAcceptable) -> Status {
         }
         NotAcceptable::Shape => Status::not_acceptable(media.bodies()),
     }
+}
+
+/// The 406 for the metadata of a list where one object is answered, and the other way round.
+pub fn not_of_that_form(shape: Shape, row: &Resource, kind: &str) -> Option<Status> {
+    let list = kind.ends_with("List");
+    let (asked, what) = match shape {
+        Shape::Metadata(_) if list => ("PartialObjectMetadata", "a list"),
+        Shape::MetadataList(_) if !list => ("PartialObjectMetadataList", "not a list"),
+        _ => return None,
+    };
+    let found = go_type(row, kind);
+    let text = format!("you requested {asked}, but the requested object is {what} ({found})");
+    Some(Status::failure(406, "NotAcceptable", text))
+}
+
+/// What upstream's texts call the type of an object.
+fn go_type(row: &Resource, kind: &str) -> String {
+    let package = match (&*row.group, kind) {
+        (_, "Scale") if row.custom.is_some() => "v1",
+        _ if row.custom.is_some() && kind.ends_with("List") => return "*unstructured.UnstructuredList".to_owned(),
+        _ if row.custom.is_some() => return "*unstructured.Unstructured".to_owned(),
+        (_, "Scale") => "autoscaling",
+        (_, "TokenRequest") => "authentication",
+        ("" | "events.k8s.io", _) => "core",
+        ("internal.apiserver.k8s.io", _) => "apiserverinternal",
+        (group, _) => group.split('.').next().unwrap_or(group),
+    };
+    format!("*{package}.{kind}")
 }
 
 /// The 406 of the generic handler, with what there is.

@@ -30,8 +30,29 @@ pub struct Document {
     pub body: Vec<u8>,
 }
 
-/// Media type of version 3 in protobuf, which is not offered.
 const V3_JSON: &str = "application/json";
+
+impl Document {
+    /// A version 3 document, given in JSON, in the form that somebody accepts: of several the one that comes first. Its
+    /// tag says what it says, not how.
+    pub fn in_form(self, accept: Option<&str>) -> Result<Self, Status> {
+        let types = media(accept);
+        let takes = |t: &String| {
+            let json = takes_json(std::slice::from_ref(t)).then_some(false);
+            json.or(matches!(t.as_str(), openapi::V3_PROTOBUF | openapi::V3_PROTOBUF_ACCEPT).then_some(true))
+        };
+        let protobuf = if types.is_empty() { Some(false) } else { types.iter().find_map(takes) };
+        match protobuf {
+            None => Err(negotiate::unavailable(&[V3_JSON, openapi::V3_PROTOBUF, openapi::V3_PROTOBUF_ACCEPT])),
+            Some(false) => Ok(self),
+            Some(true) => {
+                let body =
+                    openapi::v3_protobuf(&self.body).ok_or_else(|| Status::internal("the document is no JSON"))?;
+                Ok(Self { content_type: openapi::V3_PROTOBUF, body, ..self })
+            }
+        }
+    }
+}
 
 fn media(accept: Option<&str>) -> Vec<String> {
     let clauses = accept.unwrap_or("").split(',').map(|c| c.split(';').next().unwrap_or("").trim().to_owned());
@@ -126,10 +147,7 @@ impl Documents {
                 (Some(hash), body)
             }
         };
-        if !takes_json(&media(accept)) {
-            return Some(Err(negotiate::unavailable(&[V3_JSON])));
-        }
         let etag = hash.map_or_else(|| tag(&body), |hash| format!("\"{hash}\""));
-        Some(Ok(Document { content_type: V3_JSON, etag, body }))
+        Some(Document { content_type: V3_JSON, etag, body }.in_form(accept))
     }
 }

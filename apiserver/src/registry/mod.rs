@@ -11,11 +11,13 @@ mod choice;
 pub mod conversion;
 pub mod core;
 pub mod fields;
+mod gated;
 pub mod meta;
 mod rows;
 pub mod strategy;
 
 pub use choice::{Choice, chosen};
+pub use gated::Gated;
 use proto::resources::{Resource, Row};
 pub use rows::{Rows, builtin, builtin_group, version_rank};
 

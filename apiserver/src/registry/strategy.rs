@@ -109,7 +109,7 @@ static ROWS: &[(&str, &str, Strategy)] = &[
         },
     ),
     ("", "nodes", Strategy { keeps_status_on_create: true, ..PLAIN }),
-    ("", "services", Strategy { create_on_update: true, prepare_update: Some(core::service::outgrow), ..PLAIN }),
+    ("", "services", Strategy { create_on_update: true, prepare_update: Some(core::service_update::prepare), ..PLAIN }),
     ("", "endpoints", CREATES_ON_PUT),
     ("", "events", Strategy { expires: true, ..CREATES_ON_PUT }),
     ("", "limitranges", CREATES_ON_PUT),

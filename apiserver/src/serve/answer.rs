@@ -95,8 +95,23 @@ pub fn warned(mut response: HttpResponse, warnings: &[String]) -> HttpResponse {
     response
 }
 
+/// The answer as it is sent: compressed when the client takes that and it is large.
+pub fn packed(mut r: Reply, shape: &Shape) -> Reply {
+    if let Body::Full(bytes) = &r.body
+        && shape.gzip
+        && !r.packed
+        && bytes.len() > COMPRESS_FROM
+        && let Some(packed) = gzip(bytes)
+    {
+        r.body = Body::Full(packed);
+        r.packed = true;
+    }
+    r
+}
+
 /// An answer.
 pub fn reply(r: Reply, shape: &Shape) -> HttpResponse {
+    let r = packed(r, shape);
     let mut b = start(r.code, shape);
     b.insert_header(("Content-Type", r.content_type));
     for text in warning_headers(&r.warnings) {
@@ -107,13 +122,6 @@ pub fn reply(r: Reply, shape: &Shape) -> HttpResponse {
     }
     match r.body {
         Body::Stream(s) => b.streaming(s),
-        Body::Full(bytes) if shape.gzip && !r.packed && bytes.len() > COMPRESS_FROM => match gzip(&bytes) {
-            Some(packed) => {
-                b.insert_header(("Content-Encoding", "gzip")).insert_header(("Vary", "Accept-Encoding"));
-                b.body(packed)
-            }
-            None => b.body(bytes),
-        },
         Body::Full(bytes) => b.body(bytes),
     }
 }

@@ -1,5 +1,6 @@
 //! One request: who asks, may they, what is it, and the answer.
 
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -20,6 +21,7 @@ use shared::status::Status;
 use super::aggregated::Aggregated;
 use super::answer::{self, Shape};
 use super::conduct::Conduct;
+use super::constants;
 use super::ending::Ending;
 use super::health::Health;
 use super::info::request_info;
@@ -35,7 +37,7 @@ use crate::flowcontrol::{FlowControl, Watching};
 use crate::openapi::Documents;
 use crate::verbs::engine::Engine;
 use crate::verbs::query::Query;
-use crate::verbs::{self, Body, Reply, Request};
+use crate::verbs::{self, Body, CHUNK, Reply, Request};
 
 /// Largest request body.
 pub const MAX_BODY: usize = 3 << 20;
@@ -134,6 +136,8 @@ impl Server {
         }
         self.meters.publish();
         self.caches.publish(&self.engine.hub);
+        self.engine.services.publish(&self.engine);
+        constants::publish();
         if let Some(flow) = self.flow() {
             flow.publish();
         }
@@ -147,6 +151,7 @@ impl Server {
 
     fn count(&self, asked: &Asked<'_>, dry_run: bool, code: u16) {
         self.meters.count(asked.info, asked.content_type(), dry_run, code, asked.since);
+        self.meters.field_validation(asked.info, asked.query, asked.since);
     }
 }
 
@@ -184,30 +189,36 @@ fn decoded(path: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// A stream keeps the request's seat until it has nothing more to send at once: a list to its end, a watch until it
-/// waits for changes, and what is big takes turns. A watch counts until it ends.
+/// What is long keeps the request's seat until it has nothing more to send at once, for what it holds meanwhile: a list
+/// to its end, a watch until it waits for changes. It takes turns. A watch counts until it ends.
 fn held(mut reply: Reply, permit: Option<Permit>, watching: Option<Watching>, mut sending: Sending) -> Reply {
-    reply.body = match reply.body {
-        Body::Stream(mut stream) => {
-            let mut kept = Some(permit);
-            let stream = futures::stream::poll_fn(move |cx| {
-                let next = stream.poll_next_unpin(cx);
-                if let Poll::Ready(Some(Ok(bytes))) = &next {
-                    sending.add(bytes.len());
-                }
-                if next.is_pending() && watching.is_some() {
-                    drop(kept.take());
-                }
-                next
-            });
-            Body::Stream(taking_turns(stream.boxed_local()))
-        }
-        Body::Full(bytes) => {
+    let mut stream = match reply.body {
+        Body::Full(bytes) if bytes.len() <= CHUNK => {
             sending.add(bytes.len());
-            Body::Full(bytes)
+            return Reply { body: Body::Full(bytes), ..reply };
         }
+        Body::Full(bytes) => in_chunks(bytes).boxed_local(),
+        Body::Stream(stream) => stream,
     };
+    let mut kept = Some(permit);
+    let stream = futures::stream::poll_fn(move |cx| {
+        let next = stream.poll_next_unpin(cx);
+        if let Poll::Ready(Some(Ok(bytes))) = &next {
+            sending.add(bytes.len());
+        }
+        if next.is_pending() && watching.is_some() {
+            drop(kept.take());
+        }
+        next
+    });
+    reply.body = Body::Stream(taking_turns(stream.boxed_local()));
     reply
+}
+
+fn in_chunks(mut bytes: Bytes) -> impl futures::Stream<Item = Result<Bytes, Infallible>> {
+    futures::stream::iter(std::iter::from_fn(move || {
+        (!bytes.is_empty()).then(|| Ok(bytes.split_to(bytes.len().min(CHUNK))))
+    }))
 }
 
 /// The handler of all paths.
@@ -560,7 +571,7 @@ impl Admitted<'_> {
         }
         let watching = server.access.as_ref().and_then(|a| a.gate().watching(info));
         let sending = server.meters.sending(info, &server.ending);
-        let reply = held(reply, self.pass.take().and_then(|p| p.permit), watching, sending);
+        let reply = held(answer::packed(reply, self.shape), self.pass.take().and_then(|p| p.permit), watching, sending);
         match payload {
             Some(payload) if messages => {
                 connect::watch(req, payload, reply).unwrap_or_else(|status| answer::failure(&status, self.shape))

@@ -10,6 +10,7 @@ use shared::metrics;
 
 use super::ending::{Counted, Ending};
 use crate::api::RequestInfo;
+use crate::verbs::query::Query;
 
 /// Where requests are measured.
 pub(super) struct Meters {
@@ -22,11 +23,15 @@ pub(super) struct Meters {
     terminated: CounterVec,
     in_flight: GaugeVec,
     bodies: HistogramVec,
+    /// By [`FIELD_VALIDATION`].
+    validated: [Histogram; FIELD_VALIDATION.len()],
     /// Requests that are worked on: reading ones, changing ones.
     working: [Arc<AtomicUsize>; 2],
 }
 
 const COMPONENT: &str = "apiserver";
+/// What a request may say of unknown fields; anything else is the last.
+const FIELD_VALIDATION: [&str; 5] = ["", "Ignore", "Warn", "Strict", "invalid"];
 
 impl Default for Meters {
     fn default() -> Self {
@@ -53,7 +58,7 @@ impl Default for Meters {
                 "apiserver_request_sli_duration_seconds",
                 "[ALPHA] Response latency distribution in seconds per request, by what objectives are set for.",
                 &of_request,
-                seconds,
+                seconds.clone(),
             ),
             sizes: metrics::histogram(
                 "apiserver_response_sizes",
@@ -82,6 +87,16 @@ impl Default for Meters {
                 &["resource", "verb", "group"],
                 metrics::linear(50_000.0, 100_000.0, 31),
             ),
+            validated: FIELD_VALIDATION.map(|word| {
+                let help = "[ALPHA] Response latency distribution in seconds, by how unknown fields are treated.";
+                metrics::histogram(
+                    "field_validation_request_duration_seconds",
+                    help,
+                    &["field_validation"],
+                    seconds.clone(),
+                )
+                .with_label_values(&[word])
+            }),
             working: Default::default(),
         }
     }
@@ -128,6 +143,21 @@ impl Meters {
         let took = since.elapsed().as_secs_f64();
         self.duration.with_label_values(&labels[..8]).observe(took);
         self.sli.with_label_values(&of_request(verb, info)).observe(took);
+    }
+
+    /// A request has been answered that may say how unknown fields are treated.
+    pub(super) fn field_validation(&self, info: &RequestInfo, query: &Query, since: Instant) {
+        if !info.is_resource || info.verb == "watch" {
+            return;
+        }
+        let said = query.all("fieldValidation");
+        let word = match said.as_slice() {
+            [] => "",
+            [one] => one.as_str(),
+            _ => "invalid",
+        };
+        let at = FIELD_VALIDATION.iter().position(|known| *known == word).unwrap_or(FIELD_VALIDATION.len() - 1);
+        self.validated[at].observe(since.elapsed().as_secs_f64());
     }
 
     /// So many bytes came with a request that writes.
@@ -221,7 +251,6 @@ impl Drop for Sending {
 mod tests {
     use super::*;
     use crate::serve::info::request_info;
-    use crate::verbs::query::Query;
 
     #[test]
     fn requests_have_upstreams_words() {

@@ -5,6 +5,7 @@
 mod aggregated;
 mod answer;
 mod conduct;
+mod constants;
 pub mod debug_socket;
 mod ending;
 mod handler;

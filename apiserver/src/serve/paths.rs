@@ -251,7 +251,8 @@ pub(super) async fn serve(
                 && let Some(remote) = directory.remote(group, version)
             {
                 let document = server.aggregator.schema(remote, query.get("hash")).await;
-                return schema_document(move || document.map(Ok), query.get("hash"), shape).await;
+                let make = move || document.map(|d| d.in_form(accept.as_deref()));
+                return schema_document(make, query.get("hash"), shape).await;
             }
             schema_document(move || documents.v3(&rows, &path, accept.as_deref()), query.get("hash"), shape).await
         }

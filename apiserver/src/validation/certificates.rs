@@ -78,9 +78,9 @@ fn check(request: &str) -> Result<(), String> {
     let (body, _) = rest.split_once("-----END CERTIFICATE REQUEST-----").ok_or_else(wrong_type)?;
     let body: String = body.split_whitespace().collect();
     let der = STANDARD.decode(body).map_err(|_| wrong_type())?;
-    X509CertificationRequest::from_der(&der)
-        .map(|_| ())
-        .map_err(|_| "asn1: structure error: malformed certificate request".to_owned())
+    let (_, request) = X509CertificationRequest::from_der(&der)
+        .map_err(|_| "asn1: structure error: malformed certificate request".to_owned())?;
+    super::signature::check(&request)
 }
 
 /// The name of a signer: a domain and what it signs.

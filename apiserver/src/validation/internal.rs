@@ -203,14 +203,18 @@ impl Writer {
 
     fn value(&mut self, field: &Field, value: &Value) {
         match (field.card, value) {
-            (Card::Repeated, Value::Array(list)) if !list.is_empty() => {
+            // A list or map that was sent empty is there; one that was not sent is not.
+            (Card::Repeated, Value::Array(list)) => {
+                self.text("[");
                 for (i, item) in list.iter().enumerate() {
-                    self.text(if i == 0 { "[" } else { "," });
+                    if i > 0 {
+                        self.text(",");
+                    }
                     self.one(&field.kind, item);
                 }
                 self.text("]");
             }
-            (Card::Map, Value::Object(map)) if !map.is_empty() => {
+            (Card::Map, Value::Object(map)) => {
                 self.text("{");
                 for (name, item) in map {
                     self.key(name);
@@ -341,6 +345,22 @@ mod tests {
             claim_diff(&claim("ReadWriteOnce"), &claim("ReadOnlyMany")),
             "\n@@ -1,6 +1,6 @@\n {\n  \"AccessModes\": [\n-  \"ReadWriteOnce\"\n+  \"ReadOnlyMany\"\n  ],\n  \"Selector\": null,\n  \"Resources\": {\n"
         );
+    }
+
+    /// A list that is there without elements is not one that is not there.
+    #[test]
+    fn empty_is_not_absent() {
+        for (pod, shown) in [
+            (json!({"containers": [{"name": "c", "env": []}]}), r#""Env":[]"#),
+            (json!({"containers": [{"name": "c"}]}), r#""Env":null"#),
+            (json!({"containers": []}), r#""Containers":[]"#),
+            (json!({"nodeSelector": {}}), r#""NodeSelector":{}"#),
+            (json!({"containers": null}), r#""Containers":null"#),
+        ] {
+            let schema = proto::schema::message(POD_SPEC).expect("schema");
+            let text = String::from_utf8(compact(schema, &pod)).expect("text");
+            assert!(text.contains(shown), "{pod}: {text}");
+        }
     }
 
     #[test]

@@ -35,6 +35,7 @@ mod scheduling;
 mod selectors;
 mod service;
 mod shown;
+mod signature;
 mod storage;
 mod tree;
 mod volume;
@@ -49,6 +50,7 @@ use proto::resources::Resource;
 use shared::status::field::{Error, Path};
 
 use crate::crd;
+pub use devices::admin::{admin_access, may_administer};
 use names::NameRule;
 pub use privileged::privileged;
 pub use shown::in_order;

@@ -315,14 +315,7 @@ pub(super) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
             out.push(Error::invalid(path.child("ipFamilyPolicy"), get(spec, "ipFamilyPolicy").clone(), message));
         }
     }
-    let families = |s| texts(s, "ipFamilies");
-    if let (Some(a), Some(b)) = (families(spec).first(), families(before).first())
-        && a != b
-        && !(is_headless(spec) && is_headless(before))
-    {
-        let value = get(spec, "ipFamilies").clone();
-        out.push(Error::invalid(path.child("ipFamilies").index(0), value, "may not change once set"));
-    }
+    families_stay(spec, before, &path, out);
     let class = |s: &Value| text(s, "loadBalancerClass").to_owned();
     if text(spec, "type") == "LoadBalancer" && text(before, "type") == "LoadBalancer" && class(spec) != class(before) {
         let message = "may not change once set";
@@ -332,6 +325,29 @@ pub(super) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     let checked = |s: &Value| text(s, "type") == "LoadBalancer" && text(s, "externalTrafficPolicy") == "Local";
     if checked(before) && checked(spec) && ![0, health(before)].contains(&health(spec)) {
         out.push(Error::forbidden(path.child("healthCheckNodePort"), "field is immutable"));
+    }
+}
+
+/// The first family of a service stays; the second one goes only where nothing but one is asked for.
+fn families_stay(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) {
+    let (now, was) = (texts(spec, "ipFamilies"), texts(before, "ipFamilies"));
+    if now.is_empty() || is_headless(spec) || is_headless(before) {
+        return;
+    }
+    let list_path = path.child("ipFamilies").index(0);
+    let once = "may not change once set";
+    if now.len() == was.len() {
+        for _ in now.iter().zip(&was).filter(|(a, b)| a != b) {
+            out.push(Error::invalid(&list_path, json!(now), once));
+        }
+        return;
+    }
+    if was.first().is_some_and(|first| now.first() != Some(first)) {
+        out.push(Error::invalid(&list_path, json!(addresses(spec)), once));
+    }
+    if now.len() == 1 && was.len() > 1 && text(spec, "ipFamilyPolicy") != "SingleStack" {
+        let why = "must be set to 'SingleStack' when releasing the secondary ipFamily";
+        out.push(Error::invalid(path.child("ipFamilyPolicy"), get(spec, "ipFamilyPolicy").clone(), why));
     }
 }
 

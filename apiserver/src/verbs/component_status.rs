@@ -79,6 +79,9 @@ pub async fn get(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, 
 /// GET of all.
 pub async fn list(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let accepted = accepted(r, false)?;
+    if let Some(refused) = negotiate::not_of_that_form(accepted.shape, row, &row.list_kind) {
+        return Err(refused);
+    }
     let selection = Selection::read(&r.query, row)?;
     let all = LOCAL.iter().map(|(name, port)| (*name, Some(*port))).chain([(ETCD, None)]);
     let wanted = all.filter(|(name, _)| selection.matches_name(name));
@@ -88,7 +91,7 @@ pub async fn list(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply,
             negotiate::table_kind("v1"),
             table::tabulate(row, version, items.iter(), Include::read(&r.query)?, json!({"resourceVersion": ""}), true),
         ),
-        Shape::Metadata(version) => {
+        Shape::Metadata(version) | Shape::MetadataList(version) => {
             let items: Vec<Value> = items.iter().map(|t| negotiate::metadata_of(t, version)).collect();
             let tree = json!({"kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": {}, "items": items});
             (negotiate::partial_list_kind("v1"), tree)

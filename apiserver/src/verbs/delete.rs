@@ -134,17 +134,8 @@ const JOB_PODS_STAY: &str = "child pods are preserved by default when jobs are d
 pub async fn delete(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let options = options(r.sent(), &r.query)?;
     let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
-    let mut t = Target {
-        row,
-        subresource: "",
-        namespace: namespace_of(&r.info, row),
-        name: &r.info.name,
-        user: &r.user,
-        options: &write,
-        options_object: options_object(&options),
-        warnings: Vec::new(),
-        noted: r.noted.clone(),
-    };
+    let mut t = Target::new(row, (namespace_of(&r.info, row), &r.info.name), &r.user, &write);
+    (t.options_object, t.noted) = (options_object(&options), r.noted.clone());
     let deleted = engine.delete(&mut t, &options).await?;
     let mut warnings = std::mem::take(&mut t.warnings);
     if options.propagation.is_none() && (&*row.group, &*row.plural) == ("batch", "jobs") {
@@ -195,17 +186,8 @@ async fn delete_entry(
     entry: &Entry,
 ) -> Result<Vec<String>, Status> {
     let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
-    let mut t = Target {
-        row,
-        subresource: "",
-        namespace: entry.namespace(),
-        name: entry.name(),
-        user: &r.user,
-        options: &write,
-        options_object: options_object(options),
-        warnings: Vec::new(),
-        noted: r.noted.clone(),
-    };
+    let mut t = Target::new(row, (entry.namespace(), entry.name()), &r.user, &write);
+    (t.options_object, t.noted, t.of_collection) = (options_object(options), r.noted.clone(), true);
     match engine.delete(&mut t, options).await {
         // Gone already.
         Err(e) if !e.is_not_found() => Err(e),

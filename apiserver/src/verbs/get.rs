@@ -1,6 +1,7 @@
 //! GET of one object.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use proto::resources::Row;
 use shared::status::Status;
@@ -8,7 +9,7 @@ use shared::status::Status;
 use super::engine::{Engine, storage_status};
 use super::{Reply, Request, accepted, namespace_of, table};
 use crate::cache::{Cacher, Entry, Raw};
-use crate::storage::codec;
+use crate::storage::{self, codec};
 
 /// Reads a `resourceVersion` parameter; the error is that of GET and WATCH.
 pub fn revision(text: &str) -> Result<Option<i64>, String> {
@@ -37,7 +38,7 @@ pub async fn entry(
     let Some(at) = at else {
         // A cache that is as new as etcd answers for it; where there is none, one object is not worth making it.
         if let Some(cacher) = engine.hub.running(storage)
-            && engine.hub.progress(storage).catch_up().await.is_ok()
+            && catch_up(engine, &cacher, storage).await.is_ok()
         {
             let found = cacher.get(&short).ok_or_else(missing)?;
             return one(engine.in_version(row, vec![found]).await?).ok_or_else(missing);
@@ -48,7 +49,7 @@ pub async fn entry(
     let cacher = engine.hub.cacher(storage);
     ready(&cacher).await?;
     if at > 0 {
-        reach(engine, storage, at).await?;
+        reach(engine, &cacher, storage, at).await?;
     }
     let found = cacher.get(&short).ok_or_else(missing)?;
     one(engine.in_version(row, vec![found]).await?).ok_or_else(missing)
@@ -78,13 +79,23 @@ pub async fn ready(cacher: &Cacher) -> Result<(), Status> {
 }
 
 /// Waits until the cache of a resource knows a revision.
-pub async fn reach(engine: &Engine, storage: &Row, at: i64) -> Result<(), Status> {
+pub async fn reach(engine: &Engine, cacher: &Cacher, storage: &Row, at: i64) -> Result<(), Status> {
     const PATIENCE: std::time::Duration = std::time::Duration::from_secs(3);
-    let progress = engine.hub.progress(storage);
-    progress.reach(at, PATIENCE).await.map_err(|_| {
+    let (progress, since) = (engine.hub.progress(storage), Instant::now());
+    let reached = progress.reach(at, PATIENCE).await;
+    cacher.reads(storage).waited(since);
+    reached.map_err(|_| {
         let n = |v: i64| u64::try_from(v).unwrap_or(0);
         Status::too_large_resource_version(n(at), n(progress.processed()))
     })
+}
+
+/// Waits until the cache of a resource is as new as etcd is now. Returns the revision reached.
+pub async fn catch_up(engine: &Engine, cacher: &Cacher, storage: &Row) -> Result<i64, storage::Error> {
+    let since = Instant::now();
+    let reached = engine.hub.progress(storage).catch_up().await;
+    cacher.reads(storage).waited(since);
+    reached
 }
 
 /// The verb.

@@ -11,9 +11,10 @@ use shared::status::Status;
 
 use super::delete::options_object;
 use super::engine::{DeleteOptions, Engine, Target};
+use super::managers::Kind;
 use super::query::{FieldValidation, WriteOptions};
 use super::select::Selection;
-use super::{Noted, list, managers, write};
+use super::{list, managers, write};
 use crate::api::{DeleteArgs, Pipeline};
 use crate::negotiate::decode_patched;
 use crate::registry::meta;
@@ -67,17 +68,7 @@ impl Pipeline for InProcess {
         write::check_namespace(&mut object, namespace)?;
         managers::created(resource, "", &mut object, MANAGER);
         let options = options();
-        let mut t = Target {
-            row: resource,
-            subresource: "",
-            namespace,
-            name: "",
-            user,
-            options: &options,
-            options_object: Value::Null,
-            warnings: Vec::new(),
-            noted: Noted::default(),
-        };
+        let mut t = Target::new(resource, (namespace, ""), user, &options);
         self.0.create(&mut t, object).await?.tree(&self.0, resource)
     }
 
@@ -86,21 +77,12 @@ impl Pipeline for InProcess {
         let object = canonical(resource, &object)?;
         let (namespace, name) = (meta::text(&object, "namespace").to_owned(), meta::text(&object, "name").to_owned());
         let options = options();
-        let mut t = Target {
-            row: resource,
-            subresource,
-            namespace: &namespace,
-            name: &name,
-            user,
-            options: &options,
-            options_object: Value::Null,
-            warnings: Vec::new(),
-            noted: Noted::default(),
-        };
+        let mut t = Target { subresource, ..Target::new(resource, (&namespace, &name), user, &options) };
         let mut change = |old: Option<&Value>| {
             let mut new = object.clone();
             if let Some(old) = old {
-                managers::updated(&self.0.rows, resource, subresource, old, &mut new, MANAGER);
+                let kind = Kind { rows: &self.0.rows, row: resource, conversions: None };
+                managers::updated(kind, subresource, old, &mut new, MANAGER);
             }
             Ok(new)
         };
@@ -131,17 +113,8 @@ impl Pipeline for InProcess {
             resource_version: args.resource_version,
         };
         let options = options();
-        let mut t = Target {
-            row: resource,
-            subresource: "",
-            namespace,
-            name,
-            user,
-            options: &options,
-            options_object: options_object(&delete),
-            warnings: Vec::new(),
-            noted: Noted::default(),
-        };
+        let mut t = Target::new(resource, (namespace, name), user, &options);
+        t.options_object = options_object(&delete);
         self.0.delete(&mut t, &delete).await.map(|_| ())
     }
 }

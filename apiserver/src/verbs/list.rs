@@ -5,8 +5,6 @@
 use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use proto::resources::Row;
 use proto::{Value, json, protobuf, schema};
@@ -16,6 +14,7 @@ use shared::status::{Status, field};
 use super::engine::{Engine, storage_status};
 use super::list_body::{self, Item, Parts};
 use super::list_meters;
+use super::list_token::{read_token, token};
 use super::query::Query;
 use super::select::Selection;
 use super::table::{self, Include};
@@ -137,36 +136,6 @@ fn options(query: &Query, scope: &str) -> Result<Options, Status> {
     Ok(Options { moment, limit, start: String::new(), continued: false })
 }
 
-/// The token that continues after `last`, a key below the resource's prefix.
-fn token(revision: i64, scope: &str, last: &str) -> String {
-    let start = format!("{}\0", last.strip_prefix(scope).unwrap_or(last));
-    let text = format!(r#"{{"v":"meta.k8s.io/v1","rv":{revision},"start":{}}}"#, Value::from(start));
-    URL_SAFE_NO_PAD.encode(text)
-}
-
-fn read_token(token: &str, scope: &str) -> Result<(i64, String), Status> {
-    let bad = |why: String| Status::bad_request(&format!("invalid continue token: continue key is not valid: {why}"));
-    let bytes = URL_SAFE_NO_PAD
-        .decode(token.trim_end_matches('='))
-        .map_err(|_| bad(format!("illegal base64 data at input byte {}", token.len().saturating_sub(1))))?;
-    let v = json::decode_any(&bytes).map_err(|e| bad(e.to_string()))?;
-    if v["v"] != "meta.k8s.io/v1" {
-        return Err(bad(format!("server does not recognize this encoded version {}", v["v"])));
-    }
-    let revision = v["rv"].as_i64().unwrap_or(0);
-    if revision == 0 {
-        return Err(bad("incorrect encoded start resourceVersion (version meta.k8s.io/v1)".to_owned()));
-    }
-    let start = v["start"].as_str().unwrap_or("");
-    if start.is_empty() {
-        return Err(bad("encoded start key is empty (version meta.k8s.io/v1)".to_owned()));
-    }
-    if start.starts_with('/') || start.split('/').any(|p| p == "..") {
-        return Err(bad(format!("{start}: not a valid key")));
-    }
-    Ok((revision, format!("{scope}{start}")))
-}
-
 /// What a list found.
 pub struct Found {
     /// Entries in the storage version.
@@ -193,6 +162,7 @@ fn expired(error: storage::Error, o: &Options, scope: &str, last_start: &str) ->
     status
 }
 
+/// Beside what was found: how many entries were looked at.
 fn from_cache(
     cacher: &Cacher,
     row: &Row,
@@ -200,15 +170,16 @@ fn from_cache(
     o: &Options,
     selection: &Selection,
     at_least: i64,
-) -> Result<Found, CacheError> {
+) -> Result<(Found, usize), CacheError> {
     if o.limit == 0
         && !matches!(o.moment, Moment::Exact(_))
         && let Some(name) = selection.name()
         && (!row.namespaced || !scope.is_empty())
     {
-        let items: Vec<_> =
-            cacher.get(&format!("{scope}{name}")).into_iter().filter(|e| selection.matches(e)).collect();
-        return Ok(Found { items, revision: at_least, rest: None });
+        let there = cacher.get(&format!("{scope}{name}"));
+        let fetched = usize::from(there.is_some());
+        let items: Vec<_> = there.into_iter().filter(|e| selection.matches(e)).collect();
+        return Ok((Found { items, revision: at_least, rest: None }, fetched));
     }
     let plain = selection.is_everything();
     let filter = (!plain).then(|| selection.clone().filter());
@@ -222,7 +193,7 @@ fn from_cache(
         (true, Some(last)) => Some((token(snapshot.revision, scope, &last.key), plain.then_some(snapshot.remaining))),
         _ => None,
     };
-    Ok(Found { items: snapshot.items, revision: snapshot.revision, rest })
+    Ok((Found { items: snapshot.items, revision: snapshot.revision, rest }, snapshot.fetched))
 }
 
 async fn from_etcd(
@@ -289,10 +260,14 @@ async fn find(
     get::ready(&cacher).await?;
     let progress = engine.hub.progress(storage);
     let at_least = match o.moment {
-        Moment::Now => progress.catch_up().await.map_err(|e| storage_status(&e))?,
+        Moment::Now => {
+            let reached = get::catch_up(engine, &cacher, storage).await;
+            cacher.reads(storage).consistent(reached.is_ok());
+            reached.map_err(|e| storage_status(&e))?
+        }
         Moment::Any => progress.processed(),
         Moment::NotOlder(n) | Moment::Exact(n) => {
-            get::reach(engine, storage, n).await?;
+            get::reach(engine, &cacher, storage, n).await?;
             progress.processed()
         }
     };
@@ -303,8 +278,8 @@ async fn find(
         progress.remembers(n).await.map_err(|e| expired(e, o, &scope, &o.start))?;
     }
     match from_cache(&cacher, row, &scope, o, selection, at_least) {
-        Ok(found) => {
-            list_meters::cached(row, found.items.len());
+        Ok((found, fetched)) => {
+            cacher.reads(storage).listed(fetched, found.items.len());
             Ok(found)
         }
         Err(CacheError::TooOld { asked, .. }) => {
@@ -388,12 +363,17 @@ pub fn reply(
     include: Include,
     found: Found,
 ) -> Result<Reply, Status> {
+    if let Some(refused) = negotiate::not_of_that_form(accepted.shape, row, &row.list_kind) {
+        return Err(refused);
+    }
     let parts = match (accepted.shape, accepted.format) {
         _ if accepted.pretty || row.custom.is_some() && accepted.format != Format::Json => Err(found),
         (Shape::Object, Format::Json) => Ok(json_parts(engine, row, found)),
         (Shape::Object, Format::Protobuf) if row.is_storage() && !row.storage_json => protobuf_parts(row, found),
-        (Shape::Metadata(version), Format::Json) => Ok(metadata_parts(engine, row, version, found)),
-        (Shape::Metadata(version), Format::Protobuf) if !row.storage_json => protobuf_metadata_parts(version, found),
+        (Shape::MetadataList(version), Format::Json) => Ok(metadata_parts(engine, row, version, found)),
+        (Shape::MetadataList(version), Format::Protobuf) if !row.storage_json => {
+            protobuf_metadata_parts(version, found)
+        }
         (Shape::Table(version), Format::Json) => Ok(table_parts(engine, row, version, include, found)),
         _ => Err(found),
     };
@@ -415,7 +395,7 @@ fn by_trees(engine: &Engine, row: &Row, accepted: &Accepted, include: Include, f
         Shape::Table(version) => {
             (negotiate::table_kind("v1"), table::tabulate(row, version, trees.iter(), include, meta(found), true))
         }
-        Shape::Metadata(version) => {
+        Shape::Metadata(version) | Shape::MetadataList(version) => {
             let items: Vec<Value> = trees.iter().map(|t| negotiate::metadata_of(t, version)).collect();
             let tree = json!({"kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": meta(found), "items": items});
             (negotiate::partial_list_kind("v1"), tree)
@@ -554,18 +534,6 @@ fn put_size(length: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tokens() {
-        let t = token(5, "e/", "e/a");
-        assert_eq!(t, "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6NSwic3RhcnQiOiJhXHUwMDAwIn0");
-        assert_eq!(read_token(&t, "e/").map_err(|e| e.message), Ok((5, "e/a\0".to_owned())));
-        let e = read_token("abc", "").expect_err("garbage");
-        assert_eq!(
-            e.message,
-            "invalid continue token: continue key is not valid: invalid character 'i' looking for beginning of value"
-        );
-    }
 
     #[test]
     fn sizes_are_what_is_put() {

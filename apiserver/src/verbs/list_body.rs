@@ -18,8 +18,8 @@ use futures::stream::{self, LocalBoxStream};
 use super::{Body, Reply};
 use crate::cache::{Entry, Hub, Pack, packs};
 
-/// Bytes that are made at a time.
-const CHUNK: usize = 64 << 10;
+/// Bytes of an answer that are made, or given away, at a time.
+pub const CHUNK: usize = 64 << 10;
 /// Lists of more objects are likely to need a whole chunk.
 const FEW: usize = 16;
 /// Bodies below this size are not compressed, as upstream has it.

@@ -1,4 +1,4 @@
-//! Where lists are answered from and what that takes, under upstream's names.
+//! What lists take that are read from etcd, under upstream's names.
 
 use std::sync::LazyLock;
 
@@ -6,25 +6,6 @@ use proto::resources::Resource;
 use shared::metrics::{self, CounterVec};
 
 const LABELS: [&str; 2] = ["group", "resource"];
-
-/// Lists that the watch cache answers.
-struct Cached {
-    lists: CounterVec,
-    returned: CounterVec,
-}
-
-static CACHED: LazyLock<Cached> = LazyLock::new(|| Cached {
-    lists: metrics::counter(
-        "apiserver_cache_list_total",
-        "[ALPHA] Lists that the watch cache answers, by the index that was used.",
-        &["group", "resource", "index"],
-    ),
-    returned: metrics::counter(
-        "apiserver_cache_list_returned_objects_total",
-        "[ALPHA] Objects in lists that the watch cache answers.",
-        &LABELS,
-    ),
-});
 
 /// Lists that are read from etcd.
 struct Read {
@@ -49,13 +30,6 @@ static READ: LazyLock<Read> = LazyLock::new(|| {
         ),
     }
 });
-
-/// A list from the cache, with so many objects.
-#[allow(clippy::cast_precision_loss)]
-pub(super) fn cached(row: &Resource, returned: usize) {
-    CACHED.lists.with_label_values(&[&*row.group, &*row.plural, ""]).inc();
-    CACHED.returned.with_label_values(&[&*row.group, &*row.plural]).inc_by(returned as f64);
-}
 
 /// A list from etcd: objects read, objects tested, objects returned.
 #[allow(clippy::cast_precision_loss)]

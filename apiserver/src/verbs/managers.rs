@@ -3,69 +3,16 @@
 use std::borrow::Cow;
 
 use proto::Value;
-use proto::merge::apply::{self, Error, One, Version, Versions, Write, reset_fields};
-use proto::resources::{Resource, Row};
+use proto::merge::apply::{self, Error, One, Versions, Write, reset_fields};
+use proto::resources::Resource;
 use proto::schema::{self, Message};
 use shared::status::Status;
 
+use super::kin::{Conversions, Kin};
 use super::query::{FieldValidation, WriteOptions};
-use crate::access::tree;
-use crate::crd;
 use crate::negotiate::decode_tree;
-use crate::registry::{Rows, conversion, meta};
+use crate::registry::{Rows, meta};
 use crate::storage::codec;
-
-/// The other versions of a row's kind that entries of managed fields speak of.
-struct Kin<'r> {
-    row: &'r Resource,
-    others: Vec<Row>,
-}
-
-impl<'r> Kin<'r> {
-    fn of(rows: &Rows, row: &'r Resource, objects: [&Value; 2]) -> Self {
-        let mut others: Vec<Row> = Vec::new();
-        for entry in objects.into_iter().flat_map(|o| tree::list(o, "/metadata/managedFields")) {
-            let api_version = tree::text(entry, "/apiVersion");
-            let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-            if group == row.group && version == row.version {
-                continue;
-            }
-            let known = |r: &&Row| r.group == group && r.version == version;
-            if others.iter().find(known).is_none() {
-                others.extend(rows.find(group, version, &row.plural));
-            }
-        }
-        Self { row, others }
-    }
-
-    fn row(&self, api_version: &str) -> Option<&Row> {
-        self.others.iter().find(|r| r.api_version() == api_version)
-    }
-}
-
-impl Versions for Kin<'_> {
-    fn find(&self, api_version: &str) -> Version<'_> {
-        match self.row(api_version) {
-            // Webhooks are not called for this.
-            Some(row) if crd::converts(row) => Version::Same,
-            Some(row) => codec::served_schema(row).map_or(Version::Gone, Version::Other),
-            None => Version::Gone,
-        }
-    }
-
-    fn convert(&self, object: &Value, api_version: &str) -> Value {
-        let own = self.row.api_version();
-        let to: &Resource = self.row(api_version).map_or(self.row, |row| row);
-        let there = object.get("apiVersion").and_then(Value::as_str).unwrap_or(&own);
-        let from: &Resource = self.row(there).map_or(self.row, |row| row);
-        let mut object = object.clone();
-        if let Some(served) = crd::served(to) {
-            crd::objects::normalize(to, served, &mut object);
-            return object;
-        }
-        conversion::convert(object, &from.group, &from.kind, &to.group, &to.version)
-    }
-}
 
 fn record(versions: &dyn Versions, row: &Resource, subresource: &str, live: &Value, new: &mut Value, manager: &str) {
     let Ok(schema) = codec::served_schema(row) else { return };
@@ -81,10 +28,21 @@ pub fn created(row: &Resource, subresource: &str, object: &mut Value, manager: &
     record(&One, row, subresource, &Value::Null, object, manager);
 }
 
+/// The kind that a write is about: what is served, the row of the request, and what webhooks make of its objects.
+#[derive(Clone, Copy)]
+pub struct Kind<'a> {
+    /// See there.
+    pub rows: &'a Rows,
+    /// See there.
+    pub row: &'a Resource,
+    /// See there.
+    pub conversions: Option<&'a Conversions>,
+}
+
 /// A changed object: what changed belongs to `manager` now.
-pub fn updated(rows: &Rows, row: &Resource, subresource: &str, old: &Value, new: &mut Value, manager: &str) {
-    let kin = Kin::of(rows, row, [old, new]);
-    record(&kin, row, subresource, old, new, manager);
+pub fn updated(kind: Kind<'_>, subresource: &str, old: &Value, new: &mut Value, manager: &str) {
+    let kin = Kin::of(kind, [old, new]);
+    record(&kin, kind.row, subresource, old, new, manager);
 }
 
 fn unknown_fields(schema: &Message, applied: &Value, validation: FieldValidation) -> Result<Vec<String>, Status> {
@@ -101,20 +59,20 @@ fn unknown_fields(schema: &Message, applied: &Value, validation: FieldValidation
 
 /// Server-side apply. Returns the object, canonical but not defaulted, and warnings.
 pub fn applied(
-    rows: &Rows,
-    row: &Resource,
+    kind: Kind<'_>,
     subresource: &str,
     old: Option<&Value>,
     applied: &Value,
     options: &WriteOptions,
 ) -> Result<(Value, Vec<String>), Status> {
+    let row = kind.row;
     let schema = codec::served_schema(row).map_err(|e| Status::internal(&e.to_string()))?;
     let mut config = Cow::Borrowed(applied);
     if old.is_none() {
         meta::set_text(config.to_mut(), "resourceVersion", "");
     }
     let old = old.unwrap_or(&Value::Null);
-    let (kin, api_version) = (Kin::of(rows, row, [old, old]), row.api_version());
+    let (kin, api_version) = (Kin::of(kind, [old, old]), row.api_version());
     let reset = reset_fields(&row.group, &row.plural, subresource);
     let now = meta::now();
     let manager = &options.field_manager;

@@ -9,9 +9,11 @@ pub mod delete;
 pub mod engine;
 pub mod get;
 mod in_process;
+mod kin;
 pub mod list;
 mod list_body;
 mod list_meters;
+mod list_token;
 pub mod managers;
 mod outcome;
 pub mod patch;
@@ -23,7 +25,9 @@ mod scale_managers;
 pub mod select;
 pub mod subresources;
 pub mod table;
+mod update_meters;
 pub mod watch;
+mod watch_meters;
 pub mod write;
 
 use std::collections::BTreeMap;
@@ -42,7 +46,7 @@ use crate::crd;
 use crate::negotiate::{self, Accepted, Media, Sent};
 use engine::{Engine, Target};
 pub use in_process::InProcess;
-pub use list_body::COMPRESS_FROM;
+pub use list_body::{CHUNK, COMPRESS_FROM};
 use query::{Query, WriteOptions};
 pub use route::{Route, route};
 
@@ -291,17 +295,10 @@ pub fn target<'a>(
     if let Some(v) = r.query.get("fieldValidation").filter(|v| !v.is_empty()) {
         object["fieldValidation"] = Value::from(v);
     }
-    Target {
-        row,
-        subresource,
-        namespace: namespace_of(&r.info, row),
-        name: if crate::serve::info::names_object(&r.info) { &r.info.name } else { "" },
-        user: &r.user,
-        options,
-        options_object: object,
-        warnings: Vec::new(),
-        noted: r.noted.clone(),
-    }
+    let name = if crate::serve::info::names_object(&r.info) { &r.info.name } else { "" };
+    let target = Target::new(row, (namespace_of(&r.info, row), name), &r.user, options);
+    let conversions = crd::converts(row).then(Arc::default);
+    Target { subresource, options_object: object, noted: r.noted.clone(), conversions, ..target }
 }
 
 /// Encodes an object answer in the form the client accepts.

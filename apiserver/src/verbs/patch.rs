@@ -11,6 +11,7 @@ use proto::{Value, cbor, json};
 use shared::status::{Status, field};
 
 use super::engine::Engine;
+use super::managers::Kind;
 use super::query::{FieldValidation, OptionsKind, WriteOptions};
 use super::{Reply, Request, managers, namespace_of, target, write};
 use crate::crd;
@@ -251,10 +252,12 @@ pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &s
     }
     let mut t = target(r, row, subresource, &options, "PatchOptions");
     let mut found: Vec<String> = Vec::new();
+    let conversions = t.conversions.clone();
+    let kind = Kind { rows: &engine.rows, row, conversions: conversions.as_deref() };
     let mut change = |old: Option<&Value>| -> Result<Value, Status> {
         let mut new = match (&patch, old) {
             (Patch::Apply(applied), old) => {
-                let (new, warnings) = managers::applied(&engine.rows, row, subresource, old, applied, &options)?;
+                let (new, warnings) = managers::applied(kind, subresource, old, applied, &options)?;
                 found = warnings;
                 new
             }
@@ -276,7 +279,7 @@ pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &s
         write::check_namespace(&mut new, namespace)?;
         write::default(row, &mut new)?;
         if let (false, Some(old)) = (patch.is_apply(), old) {
-            managers::updated(&engine.rows, row, subresource, old, &mut new, &options.field_manager);
+            managers::updated(kind, subresource, old, &mut new, &options.field_manager);
         }
         Ok(new)
     };

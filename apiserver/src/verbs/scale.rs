@@ -9,6 +9,7 @@ use serde_json::{Map, json};
 use shared::status::{Status, field};
 
 use super::engine::Engine;
+use super::managers::Kind;
 use super::patch::{Patch, check_applied};
 use super::query::{OptionsKind, WriteOptions};
 use super::scale_managers::{of_object, of_scale};
@@ -106,7 +107,7 @@ fn written_back(row: &Resource, old: &Value, scale: &Value) -> Result<Value, Sta
 
 fn updated(rows: &Rows, row: &Resource, old: &Value, scale: &Value, manager: &str) -> Result<Value, Status> {
     let mut new = written_back(row, old, scale)?;
-    managers::updated(rows, row, "scale", old, &mut new, manager);
+    managers::updated(Kind { rows, row, conversions: None }, "scale", old, &mut new, manager);
     Ok(new)
 }
 

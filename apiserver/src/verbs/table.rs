@@ -207,7 +207,11 @@ pub fn object_reply(
                 object,
             )
         }
-        Shape::Metadata(version) => {
+        Shape::Metadata(version) | Shape::MetadataList(version) => {
+            let kind = object.get("kind").and_then(Value::as_str).unwrap_or("");
+            if let Some(refused) = negotiate::not_of_that_form(accepted.shape, row, kind) {
+                return Err(refused);
+            }
             tree = negotiate::metadata_of(object, version);
             (proto::schema::kind("meta.k8s.io", "v1", "PartialObjectMetadata"), &tree)
         }

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,7 +13,6 @@ use proto::resources::Row;
 use proto::{Value, cbor, protobuf, schema};
 use rand::Rng as _;
 use serde_json::json;
-use shared::metrics::{self, Counter, CounterVec};
 use shared::status::Status;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
@@ -22,6 +21,7 @@ use super::engine::{Engine, storage_status};
 use super::list::{begins_with_state, check, put, scope};
 use super::select::Selection;
 use super::table::{self, Include};
+use super::watch_meters::Sent;
 use super::{Body, Reply, Request, accepted, get, namespace_of};
 use crate::cache::{Begin, Change, Entry, Filter, Message, Progress, Raw, Seen, Start, Watch};
 use crate::negotiate::{self, Accepted, Format, Shape};
@@ -82,7 +82,8 @@ impl Framer {
     fn tree(&mut self, object: &Value) -> Vec<u8> {
         let tree;
         let (schema, value) = match self.accepted.shape {
-            Shape::Object => (codec::served_schema(&self.row).ok(), object),
+            // A change is about one object, which has no form as a list: it is sent as it is.
+            Shape::Object | Shape::MetadataList(_) => (codec::served_schema(&self.row).ok(), object),
             Shape::Metadata(version) => {
                 tree = negotiate::metadata_of(object, version);
                 (schema::kind("meta.k8s.io", "v1", "PartialObjectMetadata"), &tree)
@@ -194,8 +195,8 @@ struct Session {
     filter: Filter,
     /// What has to be judged in the row's version.
     apart: Option<Selection>,
-    /// Frames that were sent.
-    events: Counter,
+    /// What was sent.
+    sent: Sent,
     /// Bytes after which a batch of frames is sent.
     batch: usize,
     closing: CancellationToken,
@@ -250,7 +251,7 @@ impl Session {
         }
         loop {
             if let Some(bytes) = batch.take() {
-                self.events.inc_by(f64::from(batch.frames));
+                self.sent.events(batch.frames);
                 return Some(bytes);
             }
             tokio::select! {
@@ -295,19 +296,22 @@ impl Session {
         }
         let mut out = Vec::new();
         while let Some(e) = self.initial.pop_front() {
-            self.events.inc();
+            let before = out.len();
             match self.apart.is_some() {
                 true => {
                     self.judged(&Change { before: None, after: Some(e.clone()), revision: e.revision }, &mut out).await
                 }
                 false => self.entry(Seen::Added, &e, e.revision, &mut out).await,
             }
+            self.sent.events(1);
+            self.sent.sized(out.len() - before);
             if out.len() >= self.batch {
                 return Some(Bytes::from(out));
             }
         }
         if std::mem::take(&mut self.initial_end) {
             self.framer.bookmark(self.watch.revision, true, &mut out);
+            self.sent.listed();
             if out.len() >= self.batch {
                 return Some(Bytes::from(out));
             }
@@ -332,7 +336,9 @@ impl Session {
             return;
         }
         if !crate::crd::changes_version(&self.framer.row) {
-            batch.push(self.framer.live(m));
+            let frame = self.framer.live(m);
+            self.sent.sized(frame.len());
+            batch.push(frame);
             return;
         }
         let mut out = Vec::new();
@@ -342,6 +348,7 @@ impl Session {
             self.entry(m.seen, &m.entry, revision, &mut out).await;
         }
         if !out.is_empty() {
+            self.sent.sized(out.len());
             batch.push(Bytes::from(out));
         }
     }
@@ -385,9 +392,18 @@ fn bookmark_due(now: Instant, deadline: Instant) -> Instant {
 /// A watch that nothing ends but its client.
 const ENDLESS: Duration = Duration::from_secs(365 * 86_400);
 
+/// How much a watch is about.
+fn word_of_scope(r: &Request, namespace: &str) -> &'static str {
+    match (r.info.name.is_empty(), namespace.is_empty()) {
+        (false, _) => "resource",
+        (true, false) => "namespace",
+        (true, true) => "cluster",
+    }
+}
+
 /// The verb.
 pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
-    let accepted = accepted(r, true)?;
+    let (accepted, since) = (accepted(r, true)?, std::time::Instant::now());
     check(&r.query, true)?;
     let include = if matches!(accepted.shape, Shape::Table(_)) { Include::read(&r.query)? } else { Include::Metadata };
     let mut selection = Selection::read(&r.query, row)?;
@@ -414,11 +430,11 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
     let mut after = 0;
     let start = match (send_initial, at) {
         (Some(true), Some(n)) if n > 0 => {
-            get::reach(engine, &storage, n).await?;
+            get::reach(engine, &cacher, &storage, n).await?;
             Start::State
         }
         (Some(true) | None, None) => {
-            progress.catch_up().await.map_err(|e| storage_status(&e))?;
+            get::catch_up(engine, &cacher, &storage).await.map_err(|e| storage_status(&e))?;
             Start::State
         }
         (_, Some(0)) if send_initial != Some(false) => Start::State,
@@ -427,7 +443,7 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
             Start::After(n)
         }
         _ => {
-            after = progress.catch_up().await.map_err(|e| storage_status(&e))?;
+            after = get::catch_up(engine, &cacher, &storage).await.map_err(|e| storage_status(&e))?;
             Start::After(after)
         }
     };
@@ -455,6 +471,7 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
             return Ok(Reply::new(200, content_type, out));
         }
     };
+    cacher.reads(&storage).begun(watch.initial.len() + watch.replay.len());
     watch.replay.reverse();
     if start == Start::State {
         after = watch.revision.min(processed).max(after);
@@ -468,7 +485,7 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
         deadline: Box::pin(tokio::time::sleep(timeout)),
         filter,
         apart,
-        events: sent_events(row),
+        sent: Sent::new(row, word_of_scope(r, namespace), (send_initial == Some(true) && bookmarks).then_some(since)),
         batch: if r.messages { 1 } else { BATCH },
         closed: Box::pin(engine.closing.clone().cancelled_owned()),
         closing: engine.closing.clone(),
@@ -483,15 +500,6 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
         body: Body::Stream(stream.boxed_local()),
         packed: false,
     })
-}
-
-/// Counts what the watches of a version of a resource are sent.
-fn sent_events(row: &Row) -> Counter {
-    static ALL: LazyLock<CounterVec> = LazyLock::new(|| {
-        let help = "[ALPHA] Events sent to watch clients, by group, version and resource.";
-        metrics::counter("apiserver_watch_events_total", help, &["group", "version", "resource"])
-    });
-    ALL.with_label_values(&[&*row.group, &*row.version, &*row.plural])
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use proto::resources::{Resource, Row};
 use shared::status::Status;
 
 use super::engine::Engine;
+use super::managers::Kind;
 use super::query::{OptionsKind, WriteOptions};
 use super::{Reply, Request, managers, namespace_of, target};
 use crate::crd;
@@ -101,12 +102,14 @@ pub async fn update(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &
     let may_create = subresource.is_empty() && strategy::of(row).create_on_update && engine.may_create(r, row).await;
     let mut t = target(r, row, subresource, &options, "UpdateOptions");
     t.warnings = warnings;
+    let conversions = t.conversions.clone();
+    let kind = Kind { rows: &engine.rows, row, conversions: conversions.as_deref() };
     let mut change = |old: Option<&Value>| {
         let mut new = object.clone();
         match old {
             Some(old) => {
                 check_uid(engine, row, namespace, &new, old)?;
-                managers::updated(&engine.rows, row, subresource, old, &mut new, &options.field_manager);
+                managers::updated(kind, subresource, old, &mut new, &options.field_manager);
             }
             None => managers::created(row, subresource, &mut new, &options.field_manager),
         }

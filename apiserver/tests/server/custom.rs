@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Webhook, eventually};
+use crate::harness::{Client, Cluster, Webhook, eventually};
 use crate::{cluster, workspace};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -315,11 +315,9 @@ async fn what_webhooks_add_is_pruned_and_completed() {
     c.delete(&format!("{path}/crd-mutated")).await.ok();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_webhook_converts() {
-    let Some((c, _)) = workspace("crd-convert").await else { return };
-    let cluster = cluster().await.expect("cluster");
-    let hook = Webhook::start(cluster.pki(), |_, review| {
+/// What version 1 calls a host is an address in version 2.
+async fn host_converter(cluster: &Cluster) -> Webhook {
+    Webhook::start(cluster.pki(), |_, review| {
         let wanted = review["desiredAPIVersion"].as_str()?;
         let convert = |o: &Value| {
             let mut o = o.clone();
@@ -335,20 +333,27 @@ async fn a_webhook_converts() {
         let converted: Vec<Value> = review["objects"].as_array()?.iter().map(convert).collect();
         Some(json!({"result": {"status": "Success"}, "convertedObjects": converted}))
     })
-    .await;
+    .await
+}
+
+fn hosts(group: &str, hook: &Webhook) -> Value {
     let version = |name: &str, field: &str, storage: bool| {
         json!({"name": name, "served": true, "storage": storage, "selectableFields": [{"jsonPath": format!(".spec.{field}")}],
             "schema": {"openAPIV3Schema":
         {"type": "object", "properties": {"spec": {"type": "object", "properties": {field: {"type": "string"}}}}}}})
     };
-    let mut defined = definition(
-        "conv.example.com",
-        "hosts",
-        "Host",
-        json!([version("v1", "host", true), version("v2", "address", false)]),
-    );
+    let mut defined =
+        definition(group, "hosts", "Host", json!([version("v1", "host", true), version("v2", "address", false)]));
     defined["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {"clientConfig": hook.config("/convert"), "conversionReviewVersions": ["v1"]}});
-    define(&c, defined).await;
+    defined
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_webhook_converts() {
+    let Some((c, _)) = workspace("crd-convert").await else { return };
+    let cluster = cluster().await.expect("cluster");
+    let hook = host_converter(cluster).await;
+    define(&c, hosts("conv.example.com", &hook)).await;
     let (one, two) = (
         "/apis/conv.example.com/v1/namespaces/crd-convert/hosts",
         "/apis/conv.example.com/v2/namespaces/crd-convert/hosts",
@@ -430,4 +435,45 @@ async fn definitions_that_are_refused() {
         assert_eq!(answer.code, 422, "{}", answer.text());
         assert!(answer.text().contains(want), "{want}: {}", answer.text());
     }
+}
+
+/// Who owns a field in one version owns what it is called in the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn owners_are_compared_in_their_own_version() {
+    let Some((c, ns)) = workspace("crd-owners").await else { return };
+    let cluster = cluster().await.expect("cluster");
+    let hook = host_converter(cluster).await;
+    let group = "owned.example.com";
+    define(&c, hosts(group, &hook)).await;
+    let path = |version: &str| ns.replace("/api/v1", &format!("/apis/{group}/{version}")) + "/hosts/a";
+    let apply = async |version: &str, manager: &str, spec: Value| {
+        let object = json!({"apiVersion": format!("{group}/{version}"), "kind": "Host", "metadata": {"name": "a"}, "spec": spec});
+        c.patch(&format!("{}?fieldManager={manager}", path(version)), "apply-patch+yaml", object).await
+    };
+    let owners = |object: &Value| -> Vec<(Value, Value, Value)> {
+        let entries = object["metadata"]["managedFields"].as_array().into_iter().flatten();
+        entries.map(|e| (e["manager"].clone(), e["apiVersion"].clone(), e["fieldsV1"]["f:spec"].clone())).collect()
+    };
+    apply("v1", "first", json!({"host": "x"})).await.ok();
+    // The same value is shared, another one is a conflict about the owner's field.
+    let shared = apply("v2", "second", json!({"address": "x"})).await.ok();
+    assert_eq!(shared["spec"], json!({"address": "x"}));
+    let (first, second) = (
+        (json!("first"), json!("owned.example.com/v1"), json!({"f:host": {}})),
+        (json!("second"), json!("owned.example.com/v2"), json!({"f:address": {}})),
+    );
+    // An apply that changed nothing has no time, and stands first.
+    assert_eq!(owners(&shared), [second, first]);
+    let (code, reason, message) = apply("v2", "second", json!({"address": "y"})).await.failure();
+    assert_eq!((code, reason.as_str()), (409, "Conflict"));
+    assert_eq!(message, "Apply failed with 1 conflict: conflict with \"first\": .spec.host");
+    // A write through the other version takes the field from both.
+    let body = json!({"spec": {"host": "z"}});
+    let taken = c.patch(&format!("{}?fieldManager=third", path("v1")), "merge-patch+json", body).await.ok();
+    let third = (json!("third"), json!("owned.example.com/v1"), json!({"f:host": {}}));
+    assert_eq!(owners(&taken).into_iter().filter(|(_, _, fields)| !fields.is_null()).collect::<Vec<_>>(), [third]);
+    // What its applier no longer names goes, in whatever version it was named.
+    apply("v1", "fourth&force=true", json!({"host": "w"})).await.ok();
+    let gone = apply("v2", "fourth&force=true", json!({})).await.ok();
+    assert!(gone["spec"].get("address").is_none(), "{gone}");
 }

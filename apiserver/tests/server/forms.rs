@@ -117,6 +117,44 @@ async fn all_forms_say_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn metadata_comes_in_the_form_of_what_is_asked() {
+    let Some((c, ns)) = workspace("metadata-forms").await else { return };
+    let maps = format!("{ns}/configmaps");
+    c.post(&maps, json!({"metadata": {"name": "a"}})).await.ok();
+    let (one, lease) = (METADATA.replace("List", ""), json!({"metadata": {"name": "a"}}));
+    let not_a_list = |found: &str| {
+        format!("you requested PartialObjectMetadataList, but the requested object is not a list (*{found})")
+    };
+    let a_list =
+        |found: &str| format!("you requested PartialObjectMetadata, but the requested object is a list (*{found})");
+    let leases = maps.replace("/api/v1", "/apis/coordination.k8s.io/v1").replace("configmaps", "leases");
+    for (method, path, accept, body, want) in [
+        ("GET", format!("{maps}/a"), METADATA, None, not_a_list("core.ConfigMap")),
+        ("GET", maps.clone(), &*one, None, a_list("core.ConfigMapList")),
+        ("GET", "/apis/events.k8s.io/v1/events".to_owned(), &*one, None, a_list("core.EventList")),
+        ("GET", "/api/v1/componentstatuses".to_owned(), &*one, None, a_list("core.ComponentStatusList")),
+        ("POST", leases.clone(), METADATA, Some(lease), not_a_list("coordination.Lease")),
+        ("GET", leases.clone(), &*one, None, a_list("coordination.LeaseList")),
+    ] {
+        let body = body.map(|b| Bytes::from(b.to_string()));
+        let headers = [("Accept", accept), ("Content-Type", "application/json")];
+        let answer = c.call(method, &path, &headers, body).await;
+        let status = answer.json();
+        assert_eq!(
+            (answer.code, status["reason"].as_str(), status["message"].as_str()),
+            (406, Some("NotAcceptable"), Some(&*want)),
+            "{method} {path}"
+        );
+    }
+    // What could not be shown was written all the same, and a change comes as it is.
+    c.get(&format!("{leases}/a")).await.ok();
+    let frames = c.send("GET", &format!("{maps}?watch=1&timeoutSeconds=1"), METADATA, None).await;
+    let first = frames.bytes.split(|b| *b == b'\n').next().unwrap_or_default();
+    let first: Value = serde_json::from_slice(first).expect("a frame");
+    assert_eq!(first["object"]["kind"], "ConfigMap");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn pages_show_one_moment() {
     let Some((c, ns)) = workspace("pages").await else { return };
     let maps = format!("{ns}/configmaps");

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use proto::openapi;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -234,4 +235,27 @@ async fn requests_are_measured() {
     ] {
         assert!(metrics.contains(line), "{line}");
     }
+}
+
+/// A version 3 document says the same in protobuf, under the same tag.
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_come_in_protobuf() {
+    let Some(c) = crate::cluster().await else { return };
+    let path = "/openapi/v3/apis/apps/v1";
+    let plain = c.get(path).await;
+    for (accept, kind) in [
+        (openapi::V3_PROTOBUF_ACCEPT, openapi::V3_PROTOBUF),
+        (openapi::V3_PROTOBUF, openapi::V3_PROTOBUF),
+        ("text/html, application/com.github.proto-openapi.spec.v3@v1.0+protobuf", openapi::V3_PROTOBUF),
+        ("application/json, application/com.github.proto-openapi.spec.v3@v1.0+protobuf", "application/json"),
+        ("*/*", "application/json"),
+    ] {
+        let answer = c.call("GET", path, &[("Accept", accept)], None).await;
+        assert_eq!((answer.code, answer.header("content-type")), (200, kind), "{accept}");
+        assert_eq!(answer.header("etag"), plain.header("etag"), "{accept}");
+        let same =
+            if kind == openapi::V3_PROTOBUF { openapi::v3_protobuf(&plain.bytes) } else { Some(plain.bytes.to_vec()) };
+        assert!(same.is_some_and(|same| same == answer.bytes), "{accept}");
+    }
+    assert_eq!(c.call("GET", path, &[("Accept", "text/html")], None).await.code, 406);
 }

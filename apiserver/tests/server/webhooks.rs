@@ -271,3 +271,45 @@ async fn who_goes_away_is_written_down() {
     assert_eq!((&event["verb"], &event["stage"]), (&json!("create"), &json!("ResponseComplete")));
     assert_eq!(c.get(&format!("{MAPS}/gone")).await.code, 404);
 }
+
+/// Admission sees the objects of a collection one by one; the name of each is in the object alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collection_is_deleted_object_by_object() {
+    let Some((c, webhook, asked)) = start().await else { return };
+    for name in ["one", "two"] {
+        let map = json!({"metadata": {"name": name, "labels": {"go": "yes"}}});
+        c.post(MAPS, map).await.ok();
+    }
+    let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["configmaps"]});
+    for kind in ["mutating", "validating"] {
+        set(
+            &c,
+            kind,
+            json!([hook("delete.example.com", webhook.config(&format!("/{kind}")), json!({"rules": [rule]}))]),
+        )
+        .await;
+    }
+    eventually("the webhooks are known", async || {
+        c.post(MAPS, json!({"metadata": {"name": "probe"}})).await;
+        c.delete(&format!("{MAPS}/probe")).await;
+        let asked = asked.lock();
+        let told = |path: &str| asked.iter().any(|a| a["name"] == "probe" && a["path"] == path);
+        (told("/mutating") && told("/validating")).then_some(())
+    })
+    .await;
+    asked.lock().clear();
+    c.delete(&format!("{MAPS}?labelSelector=go%3Dyes")).await.ok();
+    let mut seen: Vec<(String, String, String)> = asked
+        .lock()
+        .iter()
+        .map(|a| {
+            let text = |pointer: &str| a.pointer(pointer).and_then(Value::as_str).unwrap_or("").to_owned();
+            (text("/path"), text("/name"), text("/oldObject/metadata/name"))
+        })
+        .collect();
+    seen.sort();
+    let each = |path: &str, object: &str| (path.to_owned(), String::new(), object.to_owned());
+    let wanted =
+        [each("/mutating", "one"), each("/mutating", "two"), each("/validating", "one"), each("/validating", "two")];
+    assert_eq!(seen, wanted);
+}

@@ -5,6 +5,7 @@
 
 mod cluster;
 mod failures;
+mod injection;
 mod joining;
 mod kubectl;
 mod static_pods;
@@ -22,6 +23,7 @@ fn a_real_cluster_stands() {
     kubectl::change(&cluster);
     kubectl::run_and_talk(&cluster);
     streams::stay_open(&cluster);
+    injection::by_webhook(&cluster);
     kubectl::roll_out(&cluster);
     kubectl::delete(&cluster);
     cluster.load("mysql");

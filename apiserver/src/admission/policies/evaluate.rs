@@ -1,11 +1,12 @@
 //! What a policy says about a request under one parameter. Pure but for the questions it asks the authorisers.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde_json::Value;
 
-use super::super::NOTHING;
 use super::super::asker::Asker;
+use super::super::{NOTHING, measure};
 use crate::access::tree;
 use crate::expressions::{self, Dialect, EXHAUSTED, Scope, Wanted};
 
@@ -74,8 +75,16 @@ pub(super) fn has_parameters(policy: &Value) -> bool {
 
 /// Whether a policy's match conditions let the request come before it. One that does not care about failures is not
 /// asked when they cannot be evaluated.
-pub(super) fn conditions_hold(policy: &Value, scope: &mut Scope<'_>) -> Result<bool, String> {
-    match expressions::hold(tree::list(policy, "/spec/matchConditions"), scope) {
+pub(super) fn conditions_hold(
+    policy: &Value,
+    scope: &mut Scope<'_>,
+    kind: &str,
+    operation: &str,
+) -> Result<bool, String> {
+    let (conditions, since) = (tree::list(policy, "/spec/matchConditions"), Instant::now());
+    let held = expressions::hold(conditions, scope);
+    measure::conditions([tree::name(policy), "policy", kind, operation], conditions, since, &held);
+    match held {
         Err(_) if fails_open(policy) => Ok(false),
         answer => answer,
     }
@@ -96,7 +105,7 @@ pub(super) fn evaluate(policy: &Value, matter: &Matter, parameter: &Value) -> Ju
     let open = fails_open(policy);
     let broken = |message: String, at: usize| Finding { message, reason: "Invalid".to_owned(), at, broken: true };
     let mut judgement = Judgement::default();
-    match conditions_hold(policy, &mut scope) {
+    match conditions_hold(policy, &mut scope, "validate", tree::text(&matter.request, "/operation")) {
         Ok(true) => judgement.asked = true,
         Ok(false) => return judgement,
         Err(why) => {

@@ -106,7 +106,7 @@ impl MutatingPolicies {
         let params = evaluate::has_parameters(policy);
         let mut matter = self.0.matter(a, &bound.shown, namespace.cloned());
         let mut scope = evaluate::scope(Dialect::Policy { params }, &matter, parameter);
-        let asked = evaluate::conditions_hold(policy, &mut scope);
+        let asked = evaluate::conditions_hold(policy, &mut scope, "admit", a.operation.as_str());
         drop(scope);
         match asked {
             Ok(true) => {}

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use rustls_pki_types::ServerName;
 use sha2::{Digest, Sha256};
 use shared::cert::{self, Trust};
+use shared::metrics;
 use shared::run::{Shutdown, TaskGroup};
 use tokio_rustls::TlsConnector;
 
@@ -193,8 +194,10 @@ impl Caller {
         let address = target.address(self.reader.as_ref(), self.direct)?;
         let stream = self.egress.dial(target.network(), &address).await.map_err(|e| dial_error(&address, &e))?;
         let name = ServerName::try_from(target.server.clone()).map_err(|e| e.to_string())?;
-        let stream =
-            TlsConnector::from(trust).connect(name, stream).await.map_err(|e| tls_error(&target.server, &e))?;
+        let stream = TlsConnector::from(trust).connect(name, stream).await.map_err(|e| {
+            count_outdated("webhooks", &e);
+            tls_error(&target.server, &e)
+        })?;
         let (connection, driver) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
         let shutdown = self.shutdown.clone();
@@ -257,6 +260,42 @@ pub(crate) fn dial_error(address: &str, error: &std::io::Error) -> String {
     };
     format!("dial tcp {address}: {why}")
 }
+
+/// Counts certificates that were refused for being of an old kind: with a common name instead of alternative names, or
+/// signed over SHA-1. `of` says whose they are.
+pub(crate) fn count_outdated(of: &str, error: &std::io::Error) {
+    use rustls::CertificateError as C;
+    let inner = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
+    let (nameless, sha1) = match inner {
+        Some(rustls::Error::InvalidCertificate(C::NotValidForName)) => (true, false),
+        Some(rustls::Error::InvalidCertificate(C::NotValidForNameContext { presented, .. })) => {
+            (presented.is_empty(), false)
+        }
+        Some(rustls::Error::InvalidCertificate(C::UnsupportedSignatureAlgorithmContext {
+            signature_algorithm_id,
+            ..
+        })) => (false, SHA1.iter().any(|oid| signature_algorithm_id.windows(oid.len()).any(|w| w == *oid))),
+        _ => (false, false),
+    };
+    let [missing, insecure] = outdated(of);
+    missing.inc_by(f64::from(u8::from(nameless)));
+    insecure.inc_by(f64::from(u8::from(sha1)));
+}
+
+/// The counters of certificates without alternative names, and of those signed over SHA-1.
+pub(crate) fn outdated(of: &str) -> [metrics::Counter; 2] {
+    [
+        ("missing_san", "[ALPHA] Refused serving certificates that have no alternative names."),
+        ("insecure_sha1", "[ALPHA] Refused serving certificates that are signed over SHA-1."),
+    ]
+    .map(|(what, help)| {
+        let name = format!("apiserver_{of}_x509_{what}_total");
+        metrics::counter(&name, help, &[]).with_label_values::<&str>(&[])
+    })
+}
+
+/// Object identifiers of signatures over SHA-1: RSA's and ECDSA's.
+const SHA1: [&[u8]; 2] = [&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 5], &[0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 1]];
 
 /// Why a certificate was not accepted, in the words operators know.
 pub(crate) fn tls_error(server: &str, error: &std::io::Error) -> String {

@@ -27,7 +27,7 @@ use crate::authz::Authorization;
 use crate::registry::Rows;
 pub use caller::Caller;
 pub(super) use caller::{Call, Failed};
-pub(crate) use caller::{dial_error, tls_error};
+pub(crate) use caller::{count_outdated, dial_error, outdated, tls_error};
 use credentials::Credentials;
 pub(super) use credentials::{Identity, server as kubeconfig_server};
 use hook::Hook;
@@ -130,7 +130,11 @@ impl Webhooks {
     async fn ask(&self, hook: &Hook, a: &Attributes<'_>) -> Result<Outcome, Status> {
         let request = review::request(hook, a);
         let name = hook.name();
-        match conditions::hold(hook, &request, &Asker::of(&self.means.authorization, a)) {
+        let since = Instant::now();
+        let held = conditions::hold(hook, &request, &Asker::of(&self.means.authorization, a));
+        let of = [name, "webhook", self.phase.kind, a.operation.as_str()];
+        measure::conditions(of, tree::list(hook.spec(), "/matchConditions"), since, &held);
+        match held {
             Ok(true) => {}
             Ok(false) => return Ok(Outcome::Unasked),
             Err(_) if hook.ignores_failures() => return Ok(Outcome::Unasked),

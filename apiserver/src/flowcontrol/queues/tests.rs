@@ -57,6 +57,7 @@ fn without_queues_there_is_a_seat_or_there_is_not() {
     assert_eq!(come(&mut s, 0, 1, 1), Start::Refused(Refusal::Full));
     s.finish(ms(1), &grant);
     granted(come(&mut s, 1, 1, 1));
+    granted(come(&mut set(Mode::Reject, 20), 0, 1, 20));
     let mut exempt = set(Mode::Exempt, 0);
     for _ in 0..10 {
         granted(come(&mut exempt, 0, 1, 5));
@@ -265,6 +266,34 @@ fn wait_beside(limit: u32, flood: usize, seats: u32, lasts: u64, come: u64) -> u
         assert!(now < come + 100 * lasts, "it waits for ever");
     }
     0
+}
+
+#[test]
+fn narrow_requests_do_not_wait_for_the_readers_of_wide_ones() {
+    let mut s = set(FAIR, 20);
+    let wide: Vec<Grant> = (0..6).map(|_| granted(come(&mut s, 0, 1, 3))).collect();
+    for flow in [1, 2] {
+        assert!(matches!(come(&mut s, 1, flow, 3), Start::Waits { .. }), "18 seats are for wide ones");
+    }
+    let mut narrow = Vec::new();
+    for flow in [3, 4] {
+        let (start, told) = s.start(ms(5000), || flow, Work::of(1), || flow);
+        assert!(matches!(start, Start::Waits { .. }));
+        narrow.extend(told);
+    }
+    assert_eq!(narrow.iter().map(|n| n.0).collect::<Vec<_>>(), [3, 4]);
+    assert!(matches!(come(&mut s, 5000, 5, 1), Start::Waits { .. }), "the spare is used up");
+    let told = s.finish(ms(5001), &wide[0]);
+    assert_eq!(told.iter().map(|t| t.0).collect::<Vec<_>>(), [2], "what wide ones leave goes to whose turn it is");
+    let told = s.finish(ms(5002), &narrow[0].1);
+    assert_eq!(told.iter().map(|t| t.0).collect::<Vec<_>>(), [5]);
+}
+
+#[test]
+fn narrow_requests_do_not_keep_wide_ones_waiting() {
+    // 40 narrow requests at a time beside wide ones that need more than half of what there is.
+    let served = simulate(20, &[(40, 10, 1), (2, 10, 11)], 20_000);
+    assert!(served[1] * 11 * 3 > served[0], "{served:?}");
 }
 
 proptest::proptest! {

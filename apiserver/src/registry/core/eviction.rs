@@ -121,18 +121,8 @@ pub async fn evict(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
         delete_options.uid.get_or_insert_with(|| meta::text(&pod, "uid").to_owned());
     }
     let write = WriteOptions { dry_run: delete_options.dry_run, ..WriteOptions::default() };
-    let object = options_object(&delete_options);
-    let mut t = Target {
-        row,
-        subresource: "",
-        namespace,
-        name,
-        user: &r.user,
-        options: &write,
-        options_object: object,
-        warnings: Vec::new(),
-        noted: crate::verbs::Noted::default(),
-    };
+    let mut t = Target::new(row, (namespace, name), &r.user, &write);
+    t.options_object = options_object(&delete_options);
     engine.delete(&mut t, &delete_options).await?;
     subresources::created(r)
 }

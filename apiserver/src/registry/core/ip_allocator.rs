@@ -2,12 +2,15 @@
 //! any number of servers may allocate from the same range.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Instant;
 
 use ipnet::IpNet;
 use proto::Value;
 use rand::Rng;
 use serde_json::json;
 
+use super::allocator_meters::{self, Chosen};
+use crate::cache::Scope;
 use crate::negotiate::Media;
 use crate::registry::{builtin, meta};
 use crate::storage::{Written, codec};
@@ -94,14 +97,21 @@ async fn take(engine: &Engine, ip: IpAddr, namespace: &str, name: &str) -> Resul
 
 /// Takes a given address.
 pub async fn allocate(engine: &Engine, net: &IpNet, ip: IpAddr, namespace: &str, name: &str) -> Result<(), IpError> {
-    if !contains(net, ip) {
-        return Err(IpError::Range);
-    }
-    if take(engine, ip, namespace, name).await? { Ok(()) } else { Err(IpError::Taken) }
+    let since = Instant::now();
+    let taken = if contains(net, ip) { take(engine, ip, namespace, name).await } else { Err(IpError::Range) };
+    allocator_meters::address(net, Chosen::Static, since, taken == Ok(true));
+    if taken? { Ok(()) } else { Err(IpError::Taken) }
 }
 
 /// Takes any address, from above the static band first.
 pub async fn allocate_next(engine: &Engine, net: &IpNet, namespace: &str, name: &str) -> Result<IpAddr, IpError> {
+    let since = Instant::now();
+    let found = free(engine, net, namespace, name).await;
+    allocator_meters::address(net, Chosen::Dynamic, since, found.is_ok());
+    found
+}
+
+async fn free(engine: &Engine, net: &IpNet, namespace: &str, name: &str) -> Result<IpAddr, IpError> {
     let size = size(net);
     let band = static_band(size);
     for attempt in 0..ATTEMPTS {
@@ -119,6 +129,19 @@ pub async fn allocate_next(engine: &Engine, net: &IpNet, namespace: &str, name: 
         }
     }
     Err(IpError::Full)
+}
+
+/// Shows how many addresses of the ranges are taken, as far as the cache knows.
+pub fn publish(engine: &Engine, ranges: &[IpNet]) {
+    let Some(cacher) = builtin("networking.k8s.io", "ipaddresses").and_then(|row| engine.hub.running(&row)) else {
+        return;
+    };
+    let there = cacher.list(&Scope::default(), 0).items;
+    let addresses: Vec<IpAddr> = there.iter().filter_map(|e| e.name().parse().ok()).collect();
+    for range in ranges {
+        let taken = addresses.iter().filter(|ip| range.contains(*ip)).count() as u64;
+        allocator_meters::addresses(range, taken, size(range));
+    }
 }
 
 /// The first address of a range: that of the Service `kubernetes`.

@@ -1,5 +1,6 @@
 //! The core group: what pods, services, namespaces and volumes do beyond the generic path.
 
+mod allocator_meters;
 pub mod binding;
 pub mod eviction;
 pub mod ip_allocator;
@@ -9,5 +10,6 @@ pub mod node_ports;
 pub mod pod;
 pub mod secret;
 pub mod service;
+pub mod service_update;
 pub mod system_namespaces;
 pub mod volume;

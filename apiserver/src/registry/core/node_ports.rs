@@ -7,6 +7,7 @@ use proto::{Value, protobuf, schema};
 use rand::Rng;
 use serde_json::json;
 
+use super::allocator_meters::{self, Chosen};
 use crate::storage::Written;
 use crate::verbs::engine::Engine;
 
@@ -136,7 +137,11 @@ async fn change<T>(
         value["data"] = Value::from(BASE64.encode(bitmap.bytes()));
         let bytes = protobuf::wrap("v1", "RangeAllocation", &protobuf::encode(schema, &value));
         match engine.store.put_if(&key, bytes, revision, None).await.map_err(|e| fail(e.to_string()))? {
-            Written::Done(_) => return Ok(result),
+            Written::Done(_) => {
+                let taken = bitmap.0.iter().filter(|taken| **taken).count();
+                allocator_meters::ports(taken, range.len() - taken);
+                return Ok(result);
+            }
             Written::Lost(there) => found = there,
         }
     }
@@ -145,6 +150,12 @@ async fn change<T>(
 
 /// Takes a given port.
 pub async fn allocate(engine: &Engine, range: PortRange, port: u16) -> Result<(), PortError> {
+    let taken = take(engine, range, port).await;
+    allocator_meters::port(Chosen::Static, taken.is_ok());
+    taken
+}
+
+async fn take(engine: &Engine, range: PortRange, port: u16) -> Result<(), PortError> {
     if !(range.first..=range.last).contains(&port) {
         return Err(PortError::Range(range.first, range.last));
     }
@@ -157,12 +168,14 @@ pub async fn allocate(engine: &Engine, range: PortRange, port: u16) -> Result<()
 
 /// Takes any port.
 pub async fn allocate_next(engine: &Engine, range: PortRange) -> Result<u16, PortError> {
-    change(engine, range, |b| {
+    let taken = change(engine, range, |b| {
         let i = b.pick().ok_or(PortError::Full)?;
         b.0[i] = true;
         Ok(range.first + u16::try_from(i).unwrap_or(0))
     })
-    .await
+    .await;
+    allocator_meters::port(Chosen::Dynamic, taken.is_ok());
+    taken
 }
 
 /// Gives ports back.

@@ -31,13 +31,13 @@ pub struct Allocation {
     ports: Vec<u16>,
 }
 
-type Spec = Map<String, Value>;
+pub(super) type Spec = Map<String, Value>;
 
-fn text<'a>(spec: &'a Spec, key: &str) -> &'a str {
+pub(super) fn text<'a>(spec: &'a Spec, key: &str) -> &'a str {
     spec.get(key).and_then(Value::as_str).unwrap_or("")
 }
 
-fn strings(spec: &Spec, key: &str) -> Vec<String> {
+pub(super) fn strings(spec: &Spec, key: &str) -> Vec<String> {
     spec.get(key)
         .and_then(Value::as_array)
         .into_iter()
@@ -46,7 +46,7 @@ fn strings(spec: &Spec, key: &str) -> Vec<String> {
         .collect()
 }
 
-fn needs_cluster_ip(spec: &Spec) -> bool {
+pub(super) fn needs_cluster_ip(spec: &Spec) -> bool {
     matches!(text(spec, "type"), "" | "ClusterIP" | "NodePort" | "LoadBalancer")
 }
 
@@ -54,7 +54,7 @@ fn is_headless(spec: &Spec) -> bool {
     text(spec, "clusterIP") == "None" || strings(spec, "clusterIPs").first().is_some_and(|ip| ip == "None")
 }
 
-fn needs_node_ports(spec: &Spec) -> bool {
+pub(super) fn needs_node_ports(spec: &Spec) -> bool {
     match text(spec, "type") {
         "NodePort" => true,
         "LoadBalancer" => spec.get("allocateLoadBalancerNodePorts").and_then(Value::as_bool).unwrap_or(true),
@@ -62,19 +62,19 @@ fn needs_node_ports(spec: &Spec) -> bool {
     }
 }
 
-fn may_have_node_ports(spec: &Spec) -> bool {
+pub(super) fn may_have_node_ports(spec: &Spec) -> bool {
     matches!(text(spec, "type"), "NodePort" | "LoadBalancer")
 }
 
-fn needs_health_port(spec: &Spec) -> bool {
+pub(super) fn needs_health_port(spec: &Spec) -> bool {
     text(spec, "type") == "LoadBalancer" && text(spec, "externalTrafficPolicy") == "Local"
 }
 
-fn number(v: &Value) -> u16 {
+pub(super) fn number(v: &Value) -> u16 {
     v.as_u64().and_then(|n| u16::try_from(n).ok()).unwrap_or(0)
 }
 
-fn node_ports_of(spec: &Spec) -> Vec<u16> {
+pub(super) fn node_ports_of(spec: &Spec) -> Vec<u16> {
     let mut out: Vec<u16> =
         spec.get("ports").and_then(Value::as_array).into_iter().flatten().map(|p| number(&p["nodePort"])).collect();
     out.push(spec.get("healthCheckNodePort").map_or(0, number));
@@ -326,7 +326,7 @@ impl Services {
         self.take(engine, object, None, dry_run).await
     }
 
-    /// Completes a changed Service from what it had and takes what it needs more.
+    /// Completes a changed Service and takes what it needs more.
     pub async fn before_update(
         &self,
         engine: &Engine,
@@ -341,7 +341,6 @@ impl Services {
         let empty = Map::new();
         let old_spec = old.get("spec").and_then(Value::as_object).unwrap_or(&empty);
         if let Some(spec) = new.get_mut("spec").and_then(Value::as_object_mut) {
-            inherit(spec, old_spec);
             self.default_families(spec);
         }
         self.take(engine, new, Some(old_spec), dry_run).await
@@ -352,6 +351,11 @@ impl Services {
         if let Some(spec) = object.get("spec").and_then(Value::as_object).filter(|_| is_service(row)) {
             self.undo(engine, Allocation { ips: ips_of(spec), ports: node_ports_of(spec) }).await;
         }
+    }
+
+    /// Shows how much of the ranges is taken.
+    pub fn publish(&self, engine: &Engine) {
+        ip_allocator::publish(engine, &self.ranges);
     }
 
     /// Gives back what was taken.
@@ -374,103 +378,6 @@ pub fn freed(row: &Resource, new: &Value, old: &Value, deleted: bool) -> Allocat
         ports.retain(|p| !kept_ports.contains(p));
     }
     Allocation { ips, ports }
-}
-
-/// A PUT that leaves allocated values out keeps them, as long as the type still has use for them.
-fn inherit(spec: &mut Spec, old: &Spec) {
-    if needs_cluster_ip(spec) && needs_cluster_ip(old) {
-        if text(spec, "clusterIP").is_empty()
-            && let Some(ip) = old.get("clusterIP")
-        {
-            spec.insert("clusterIP".to_owned(), ip.clone());
-        }
-        let first_same = strings(spec, "clusterIPs").first().map(String::as_str) == Some(text(spec, "clusterIP"));
-        if strings(spec, "clusterIPs").is_empty() && text(spec, "clusterIP") == text(old, "clusterIP") {
-            for key in ["clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-                if let Some(v) = old.get(key).filter(|_| spec.get(key).is_none_or(Value::is_null)) {
-                    spec.insert(key.to_owned(), v.clone());
-                }
-            }
-        } else if !first_same
-            && text(spec, "clusterIP") != text(old, "clusterIP")
-            && strings(spec, "clusterIPs") == strings(old, "clusterIPs")
-        {
-            let ip = text(spec, "clusterIP").to_owned();
-            spec.insert("clusterIPs".to_owned(), json!([ip]));
-        }
-        for key in ["ipFamilies", "ipFamilyPolicy"] {
-            if let Some(v) = old.get(key).filter(|_| spec.get(key).is_none_or(Value::is_null)) {
-                spec.insert(key.to_owned(), v.clone());
-            }
-        }
-    }
-    if needs_node_ports(spec) && needs_node_ports(old) {
-        let theirs = old.get("ports").and_then(Value::as_array).cloned().unwrap_or_default();
-        let mut used: Vec<u16> = Vec::new();
-        if let Some(ports) = spec.get_mut("ports").and_then(Value::as_array_mut) {
-            used.extend(ports.iter().map(|p| number(&p["nodePort"])).filter(|p| *p != 0));
-            for p in ports {
-                if number(&p["nodePort"]) != 0 {
-                    continue;
-                }
-                if let Some(o) = theirs.iter().find(|o| o["port"] == p["port"] && o["protocol"] == p["protocol"])
-                    && number(&o["nodePort"]) != 0
-                    && !used.contains(&number(&o["nodePort"]))
-                {
-                    used.push(number(&o["nodePort"]));
-                    p["nodePort"] = o["nodePort"].clone();
-                }
-            }
-        }
-    }
-    if !may_have_node_ports(spec)
-        && may_have_node_ports(old)
-        && let Some(ports) = spec.get_mut("ports").and_then(Value::as_array_mut)
-    {
-        // From NodePort back to ClusterIP: ports that were only carried along go.
-        let had = node_ports_of(old);
-        for p in ports {
-            if had.contains(&number(&p["nodePort"]))
-                && let Some(map) = p.as_object_mut()
-            {
-                map.remove("nodePort");
-            }
-        }
-    }
-    if needs_health_port(spec)
-        && needs_health_port(old)
-        && spec.get("healthCheckNodePort").map_or(0, number) == 0
-        && let Some(p) = old.get("healthCheckNodePort")
-    {
-        spec.insert("healthCheckNodePort".to_owned(), p.clone());
-    }
-}
-
-/// What only the old type has use for goes, unless the client changed it.
-pub fn outgrow(new: &mut Value, old: &Value) {
-    let Some((spec, old)) = new["spec"].as_object_mut().zip(old["spec"].as_object()) else { return };
-    fn balanced(spec: &Spec) -> bool {
-        text(spec, "type") == "LoadBalancer"
-    }
-    fn reached(spec: &Spec) -> bool {
-        balanced(spec) || text(spec, "type") == "NodePort" || !strings(spec, "externalIPs").is_empty()
-    }
-    fn routed(spec: &Spec) -> bool {
-        text(spec, "type") != "ExternalName"
-    }
-    type Uses = fn(&Spec) -> bool;
-    let uses: [(&str, Uses); 5] = [
-        ("healthCheckNodePort", needs_health_port),
-        ("allocateLoadBalancerNodePorts", balanced),
-        ("loadBalancerClass", balanced),
-        ("externalTrafficPolicy", reached),
-        ("internalTrafficPolicy", routed),
-    ];
-    for (field, used) in uses {
-        if used(old) && !used(spec) && spec.get(field) == old.get(field) {
-            spec.remove(field);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -500,44 +407,5 @@ mod tests {
         let mut s = spec(json!({"type": "ExternalName", "clusterIP": ""}));
         services().default_families(&mut s);
         assert_eq!(s, spec(json!({"type": "ExternalName"})));
-    }
-
-    #[test]
-    fn put_keeps_what_was_allocated() {
-        let old = spec(
-            json!({"type": "NodePort", "clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"], "ports": [{"port": 80, "protocol": "TCP", "nodePort": 30001}]}),
-        );
-        let mut new = spec(
-            json!({"type": "NodePort", "ports": [{"port": 80, "protocol": "TCP"}, {"port": 81, "protocol": "TCP"}]}),
-        );
-        inherit(&mut new, &old);
-        assert_eq!(new["clusterIPs"], json!(["10.96.0.9"]));
-        assert_eq!(new["ports"][0]["nodePort"], 30001);
-        assert!(new["ports"][1].get("nodePort").is_none());
-        let mut back = spec(
-            json!({"type": "ClusterIP", "clusterIP": "10.96.0.9", "ports": [{"port": 80, "protocol": "TCP", "nodePort": 30001}]}),
-        );
-        inherit(&mut back, &old);
-        assert!(back["ports"][0].get("nodePort").is_none());
-    }
-
-    #[test]
-    fn what_a_type_has_no_use_for_goes_with_the_type() {
-        let balanced = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30002,
-            "allocateLoadBalancerNodePorts": true, "internalTrafficPolicy": "Cluster"});
-        for (kind, want) in [
-            (
-                "NodePort",
-                json!({"type": "NodePort", "externalTrafficPolicy": "Local", "internalTrafficPolicy": "Cluster"}),
-            ),
-            ("ClusterIP", json!({"type": "ClusterIP", "internalTrafficPolicy": "Cluster"})),
-            ("ExternalName", json!({"type": "ExternalName"})),
-        ] {
-            let old = json!({"spec": balanced});
-            let mut new = old.clone();
-            new["spec"]["type"] = json!(kind);
-            outgrow(&mut new, &old);
-            assert_eq!(new["spec"], want, "{kind}");
-        }
     }
 }

@@ -20,7 +20,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
 use super::ciphers::{Aes, gcm_open, gcm_seal};
-use super::meters::Meters;
+use super::meters::{Meters, made_key};
 use super::{Error, Opened};
 
 /// How long writes go on after the service last confirmed its key.
@@ -272,8 +272,10 @@ impl Kms {
             current.until = until;
             return Ok(());
         }
+        let begun = Instant::now();
         let mut seed = vec![0; SEED];
         rand::rng().fill(&mut seed[..]);
+        made_key(Some(begun));
         let request = EncryptRequest { plaintext: seed.clone(), uid: uuid::Uuid::new_v4().to_string() };
         let sealed: EncryptResponse = self.call("/v2.KeyManagementService/Encrypt", request).await?;
         let envelope = Envelope {

@@ -1,9 +1,76 @@
-//! What key management services cost, under upstream's names.
+//! What encryption and key management services cost, under upstream's names.
 
-use std::time::Duration;
+use std::borrow::Cow;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 use prometheus::{CounterVec, GaugeVec, HistogramVec};
 use shared::metrics;
+
+/// Seconds of sealing, opening and of making keys.
+fn seconds(count: usize) -> Vec<f64> {
+    metrics::exponential(5e-6, 2.0, count)
+}
+
+/// Shows how many keys were made before the first is.
+pub fn publish() {
+    made_key(None);
+}
+
+/// A data encryption key, or the seed of such, is made. Nothing is known to go wrong with that.
+pub(super) fn made_key(since: Option<Instant>) {
+    let took = metrics::histogram(
+        "apiserver_storage_data_key_generation_duration_seconds",
+        "[ALPHA] Seconds that making a data encryption key takes.",
+        &[],
+        seconds(14),
+    )
+    .with_label_values::<&str>(&[]);
+    let failures = "[ALPHA] Data encryption keys that could not be made.";
+    metrics::counter("apiserver_storage_data_key_generation_failures_total", failures, &[])
+        .with_label_values::<&str>(&[]);
+    if let Some(since) = since {
+        took.observe(since.elapsed().as_secs_f64());
+    }
+}
+
+/// A value was sealed or opened. `prefix` is empty where it is stored as it is, `resource` that of the key.
+pub(super) fn transformed(resource: &str, way: Way, prefix: &[u8], since: Instant, done: bool) {
+    static TOOK: LazyLock<HistogramVec> = LazyLock::new(|| {
+        metrics::histogram(
+            "apiserver_storage_transformation_duration_seconds",
+            "[ALPHA] Seconds that sealing and opening values takes.",
+            &["transformation_type", "transformer_prefix"],
+            seconds(25),
+        )
+    });
+    static COUNT: LazyLock<CounterVec> = LazyLock::new(|| {
+        metrics::counter(
+            "apiserver_storage_transformation_operations_total",
+            "[ALPHA] Values sealed and opened, by resource, provider and outcome.",
+            &["resource", "transformation_type", "transformer_prefix", "status"],
+        )
+    });
+    let prefix = if prefix.is_empty() { Cow::Borrowed("identity") } else { String::from_utf8_lossy(prefix) };
+    let way = match way {
+        Way::Seal => "to_storage",
+        Way::Open => "from_storage",
+    };
+    let status = if done { "OK" } else { "Unknown" };
+    COUNT.with_label_values(&[resource, way, &*prefix, status]).inc();
+    if done {
+        TOOK.with_label_values(&[way, &*prefix]).observe(since.elapsed().as_secs_f64());
+    }
+}
+
+/// Which way a value goes.
+#[derive(Clone, Copy)]
+pub(super) enum Way {
+    /// To etcd.
+    Seal,
+    /// From etcd.
+    Open,
+}
 
 pub(super) struct Meters {
     latency: HistogramVec,

@@ -14,6 +14,7 @@ mod meters;
 mod reload;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 
@@ -22,6 +23,8 @@ pub use kms::Kms;
 pub use reload::{Loaded, load, watch};
 
 use ciphers::Cipher;
+use meters::Way;
+pub use meters::publish;
 
 /// What all sealed values begin with.
 const SEALED: &[u8] = b"k8s:enc:";
@@ -130,6 +133,22 @@ async fn open(chain: &[Provider], path: &str, sealed: &[u8]) -> Result<Opened, E
     Err(failed.filter(|e| *e != Error::Identity || chain.len() == 1).unwrap_or(Error::NoPrefix))
 }
 
+/// The prefix of the provider that a value was sealed by; none when nobody knows.
+fn prefix_of<'c>(chain: &'c [Provider], sealed: &[u8]) -> &'c [u8] {
+    let of = |p: &&Provider| !p.prefix.is_empty() && sealed.starts_with(&p.prefix);
+    chain.iter().find(of).map_or(&[], |p| &p.prefix)
+}
+
+/// What a key is about: its first part, or the first two of a custom resource.
+fn resource_of(tail: &str) -> &str {
+    let path = tail.trim_start_matches('/');
+    let first = path.split('/').next().unwrap_or(path);
+    if !first.contains('.') {
+        return first;
+    }
+    path.match_indices('/').nth(1).map_or(path, |(at, _)| &path[..at])
+}
+
 /// Chains by what they are for.
 #[derive(Default)]
 pub(in crate::storage) struct Table {
@@ -162,7 +181,12 @@ impl Transformers {
     pub async fn seal(&self, key: &str, tail: &str, plain: Vec<u8>) -> Result<Vec<u8>, Error> {
         let chain = self.table.load().find(tail).cloned();
         match chain.as_ref().and_then(|c| c.first()) {
-            Some(first) => first.seal(key, &plain).await,
+            Some(first) => {
+                let since = Instant::now();
+                let sealed = first.seal(key, &plain).await;
+                meters::transformed(resource_of(tail), Way::Seal, &first.prefix, since, sealed.is_ok());
+                sealed
+            }
             None => Ok(plain),
         }
     }
@@ -171,7 +195,12 @@ impl Transformers {
     pub async fn open(&self, key: &str, tail: &str, sealed: Vec<u8>) -> Result<Opened, Error> {
         let chain = self.table.load().find(tail).cloned();
         match chain {
-            Some(chain) => open(&chain, key, &sealed).await,
+            Some(chain) => {
+                let (since, prefix) = (Instant::now(), prefix_of(&chain, &sealed).to_vec());
+                let opened = open(&chain, key, &sealed).await;
+                meters::transformed(resource_of(tail), Way::Open, &prefix, since, opened.is_ok());
+                opened
+            }
             None => Ok(Opened { bytes: sealed, stale: false }),
         }
     }

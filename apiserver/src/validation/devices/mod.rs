@@ -1,5 +1,6 @@
 //! Dynamic resources: claims for devices, templates of claims, classes and slices of devices.
 
+pub(super) mod admin;
 mod configuration;
 mod names;
 pub(super) mod slice;

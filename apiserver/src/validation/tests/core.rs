@@ -65,6 +65,35 @@ fn services() {
             &[r#"spec.clusterIPs[0]: Invalid value: ["10.0.0.2"]: may not change once set"#],
         ),
     ]);
+    let two = json!({"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1", "fd00::1"], "ipFamilies": ["IPv4", "IPv6"],
+        "ipFamilyPolicy": "RequireDualStack", "ports": [{"port": 80}]});
+    let dual = Valid::new("/api/v1/namespaces/n/services", json!({"spec": two}));
+    let released = |what: &str| {
+        format!(
+            r#"spec.ipFamilyPolicy: Invalid value: "PreferDualStack": must be set to 'SingleStack' when releasing the secondary {what}"#
+        )
+    };
+    let (address, family) = (released("clusterIP"), released("ipFamily"));
+    let (prefer, single) = (json!("PreferDualStack"), json!("SingleStack"));
+    let (one_address, one_family) = (("/spec/clusterIPs", json!(["10.0.0.1"])), ("/spec/ipFamilies", json!(["IPv4"])));
+    dual.update(&[
+        (&[("/spec/ipFamilyPolicy", prefer.clone()), one_address.clone()], &[&address]),
+        (&[("/spec/ipFamilyPolicy", prefer), one_address.clone(), one_family.clone()], &[&address, &family]),
+        (&[("/spec/ipFamilyPolicy", single), one_address, one_family], &[]),
+        (
+            &[
+                ("/spec/ipFamilies", json!(["IPv6", "IPv4"])),
+                ("/spec/clusterIPs", json!(["fd00::1", "10.0.0.1"])),
+                ("/spec/clusterIP", json!("fd00::1")),
+            ],
+            &[
+                r#"spec.clusterIPs[0]: Invalid value: ["fd00::1","10.0.0.1"]: may not change once set"#,
+                r#"spec.clusterIPs[1]: Invalid value: ["fd00::1","10.0.0.1"]: may not change once set"#,
+                r#"spec.ipFamilies[0]: Invalid value: ["IPv6","IPv4"]: may not change once set"#,
+                r#"spec.ipFamilies[0]: Invalid value: ["IPv6","IPv4"]: may not change once set"#,
+            ],
+        ),
+    ]);
     service.sub(
         "status",
         &[(

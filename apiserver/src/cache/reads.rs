@@ -1,0 +1,90 @@
+//! What reading from one cache takes, under upstream's names. A cache finds its own rows of the families once.
+
+use std::time::Instant;
+
+use proto::resources::Resource;
+use shared::metrics::{self, Counter, Histogram};
+
+const LABELS: [&str; 2] = ["group", "resource"];
+/// Seconds.
+const WAIT: [f64; 13] = [0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0];
+
+/// See the module.
+pub struct Reads {
+    waited: Histogram,
+    consistent: [Counter; 2],
+    lists: Counter,
+    fetched: Counter,
+    returned: Counter,
+    initial: Counter,
+}
+
+impl Reads {
+    pub(super) fn new(row: &Resource) -> Self {
+        let labels = [&*row.group, &*row.plural];
+        let indexed = |name: &str, help: &str| {
+            metrics::counter(name, help, &["group", "resource", "index"]).with_label_values(&[labels[0], labels[1], ""])
+        };
+        let counter = |name: &str, help: &str| metrics::counter(name, help, &LABELS).with_label_values(&labels);
+        let consistent = |success: &str| {
+            metrics::counter(
+                "apiserver_watch_cache_consistent_read_total",
+                "[ALPHA] Consistent reads that the watch cache answers, by whether it got as far as etcd.",
+                &["group", "resource", "success", "fallback"],
+            )
+            .with_label_values(&[labels[0], labels[1], success, "false"])
+        };
+        Self {
+            waited: metrics::histogram(
+                "apiserver_watch_cache_read_wait_seconds",
+                "[ALPHA] Seconds that readers wait for the watch cache to know what they ask for.",
+                &LABELS,
+                WAIT.to_vec(),
+            )
+            .with_label_values(&labels),
+            consistent: [consistent("false"), consistent("true")],
+            lists: indexed(
+                "apiserver_cache_list_total",
+                "[ALPHA] Lists that the watch cache answers, by the index that was used.",
+            ),
+            fetched: indexed(
+                "apiserver_cache_list_fetched_objects_total",
+                "[ALPHA] Objects that the watch cache looks at for lists, by the index that was used.",
+            ),
+            returned: counter(
+                "apiserver_cache_list_returned_objects_total",
+                "[ALPHA] Objects in lists that the watch cache answers.",
+            ),
+            initial: counter(
+                "apiserver_init_events_total",
+                "[ALPHA] Events from the watch cache that watches begin with, by resource.",
+            ),
+        }
+    }
+
+    /// A reader has waited for the cache.
+    pub fn waited(&self, since: Instant) {
+        self.waited.observe(since.elapsed().as_secs_f64());
+    }
+
+    /// A list asked for what etcd has now, and got it or did not.
+    pub fn consistent(&self, success: bool) {
+        self.consistent[usize::from(success)].inc();
+    }
+
+    /// A list: objects looked at, objects in it.
+    #[allow(clippy::cast_precision_loss)]
+    pub fn listed(&self, fetched: usize, returned: usize) {
+        self.lists.inc();
+        self.fetched.inc_by(fetched as f64);
+        self.returned.inc_by(returned as f64);
+    }
+
+    /// A watch begins with so many events.
+    #[allow(clippy::cast_precision_loss)]
+    pub fn begun(&self, events: usize) {
+        if events > 0 {
+            self.initial.inc_by(events as f64);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! What changing the version of custom resources takes, under upstream's names.
+
+use std::time::Instant;
+
+use proto::Value;
+use proto::resources::Resource;
+use shared::metrics;
+
+use crate::access::tree;
+
+/// Seconds of a call.
+const CALL: [f64; 15] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
+
+/// A conversion webhook was asked; `failure` says what was wrong with it, and nothing when all was well.
+pub(super) fn called(failure: &str, since: Instant) {
+    let labels = [if failure.is_empty() { "success" } else { "failure" }, failure];
+    metrics::counter(
+        "apiserver_conversion_webhook_request_total",
+        "[ALPHA] Calls of conversion webhooks, by what became of them.",
+        &["result", "failure_type"],
+    )
+    .with_label_values(&labels)
+    .inc();
+    metrics::histogram(
+        "apiserver_conversion_webhook_duration_seconds",
+        "[ALPHA] Seconds that calls of conversion webhooks take, by what became of them.",
+        &["result", "failure_type"],
+        CALL.to_vec(),
+    )
+    .with_label_values(&labels)
+    .observe(since.elapsed().as_secs_f64());
+}
+
+/// Objects were to be brought from one version of a definition to another by its webhook.
+pub(super) fn converted(row: &Resource, from: &Value, since: Instant, succeeded: bool) {
+    let from = tree::text(from, "/apiVersion").rsplit('/').next().unwrap_or_default().to_owned();
+    let name = format!("{}.{}", row.plural, row.group);
+    metrics::histogram(
+        "apiserver_crd_conversion_webhook_duration_seconds",
+        "[ALPHA] Seconds that the conversion of custom resources by webhooks takes.",
+        &["crd_name", "from_version", "to_version", "succeeded"],
+        metrics::exponential(0.001, 2.0, 15),
+    )
+    .with_label_values(&[name.as_str(), &from, &row.version, if succeeded { "true" } else { "false" }])
+    .observe(since.elapsed().as_secs_f64());
+}
+
+/// What the documents say of a definition has to be said anew, for some reason: `add`, `update` or `remove`.
+pub(super) fn regenerated(definition: &Value, reason: &str) {
+    let (name, group) = (tree::name(definition), tree::text(definition, "/spec/group"));
+    metrics::counter(
+        "apiextensions_openapi_v2_regeneration_count",
+        "[ALPHA] Times that OpenAPI v2 had to say something else, by definition and reason.",
+        &["crd", "reason"],
+    )
+    .with_label_values(&[name, reason])
+    .inc();
+    let documents = metrics::counter(
+        "apiextensions_openapi_v3_regeneration_count",
+        "[ALPHA] Times that a document of OpenAPI v3 had to say something else, by definition and reason.",
+        &["group", "version", "crd", "reason"],
+    );
+    for version in tree::list(definition, "/spec/versions").iter().filter(|v| tree::flag(v, "/served")) {
+        documents.with_label_values(&[group, tree::text(version, "/name"), name, reason]).inc();
+    }
+}

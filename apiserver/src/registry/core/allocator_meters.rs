@@ -1,0 +1,119 @@
+//! How many cluster addresses and node ports are taken, by whom they were chosen and how often there was none, under
+//! upstream's names.
+
+use std::sync::LazyLock;
+use std::time::Instant;
+
+use ipnet::IpNet;
+use shared::metrics::{self, CounterVec, Gauge, GaugeVec, HistogramVec};
+
+struct Addresses {
+    allocated: GaugeVec,
+    available: GaugeVec,
+    taken: CounterVec,
+    failed: CounterVec,
+    seconds: HistogramVec,
+}
+
+static ADDRESSES: LazyLock<Addresses> = LazyLock::new(|| {
+    let counter = |name: &str, help: &str| metrics::counter(name, help, &["cidr", "scope"]);
+    Addresses {
+        allocated: metrics::gauge(
+            "kube_apiserver_clusterip_allocator_allocated_ips",
+            "[ALPHA] Cluster addresses that services have.",
+            &["cidr"],
+        ),
+        available: metrics::gauge(
+            "kube_apiserver_clusterip_allocator_available_ips",
+            "[ALPHA] Cluster addresses that are free.",
+            &["cidr"],
+        ),
+        taken: counter(
+            "kube_apiserver_clusterip_allocator_allocation_total",
+            "[ALPHA] Cluster addresses taken, by whether somebody chose them.",
+        ),
+        failed: counter(
+            "kube_apiserver_clusterip_allocator_allocation_errors_total",
+            "[ALPHA] Cluster addresses that could not be taken, by whether somebody chose them.",
+        ),
+        seconds: metrics::histogram(
+            "kube_apiserver_clusterip_allocator_allocation_duration_seconds",
+            "[ALPHA] Seconds that taking a cluster address takes.",
+            &["cidr"],
+            metrics::default_buckets(),
+        ),
+    }
+});
+
+struct Ports {
+    allocated: Gauge,
+    available: Gauge,
+    taken: CounterVec,
+    failed: CounterVec,
+}
+
+static PORTS: LazyLock<Ports> = LazyLock::new(|| {
+    let gauge = |name: &str, help: &str| metrics::gauge(name, help, &[]).with_label_values::<&str>(&[]);
+    let counter = |name: &str, help: &str| metrics::counter(name, help, &["scope"]);
+    Ports {
+        allocated: gauge("kube_apiserver_nodeport_allocator_allocated_ports", "[ALPHA] Node ports that services have."),
+        available: gauge("kube_apiserver_nodeport_allocator_available_ports", "[ALPHA] Node ports that are free."),
+        taken: counter(
+            "kube_apiserver_nodeport_allocator_allocation_total",
+            "[ALPHA] Node ports taken, by whether somebody chose them.",
+        ),
+        failed: counter(
+            "kube_apiserver_nodeport_allocator_allocation_errors_total",
+            "[ALPHA] Node ports that could not be taken, by whether somebody chose them.",
+        ),
+    }
+});
+
+/// Who chose what is to be taken.
+#[derive(Clone, Copy)]
+pub(super) enum Chosen {
+    /// The client.
+    Static,
+    /// The server.
+    Dynamic,
+}
+
+impl Chosen {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Static => "static",
+            Self::Dynamic => "dynamic",
+        }
+    }
+}
+
+/// An address was to be taken of a range.
+pub(super) fn address(range: &IpNet, chosen: Chosen, since: Instant, taken: bool) {
+    let (cidr, all) = (range.to_string(), &*ADDRESSES);
+    let counter = if taken { &all.taken } else { &all.failed };
+    counter.with_label_values(&[cidr.as_str(), chosen.word()]).inc();
+    if taken {
+        all.seconds.with_label_values(&[cidr.as_str()]).observe(since.elapsed().as_secs_f64());
+    }
+}
+
+/// So many addresses of a range of so many are taken.
+#[allow(clippy::cast_precision_loss)]
+pub(super) fn addresses(range: &IpNet, taken: u64, size: u64) {
+    let cidr = range.to_string();
+    ADDRESSES.allocated.with_label_values(&[cidr.as_str()]).set(taken as f64);
+    ADDRESSES.available.with_label_values(&[cidr.as_str()]).set(size.saturating_sub(taken) as f64);
+}
+
+/// A port was to be taken.
+pub(super) fn port(chosen: Chosen, taken: bool) {
+    let counter = if taken { &PORTS.taken } else { &PORTS.failed };
+    counter.with_label_values(&[chosen.word()]).inc();
+}
+
+/// So many ports are taken and so many free.
+#[allow(clippy::cast_precision_loss)]
+pub(super) fn ports(taken: usize, free: usize) {
+    PORTS.allocated.set(taken as f64);
+    PORTS.available.set(free as f64);
+}

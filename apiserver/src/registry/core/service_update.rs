@@ -1,0 +1,219 @@
+//! What an update of a Service takes over from what was there, and what it leaves behind. Pure; what goes is given
+//! back by [`super::service`] when the update is written.
+
+use proto::Value;
+use serde_json::json;
+
+use super::service::{
+    Spec, may_have_node_ports, needs_cluster_ip, needs_health_port, needs_node_ports, node_ports_of, number, strings,
+    text,
+};
+
+/// Before an update is judged.
+pub fn prepare(new: &mut Value, old: &Value) {
+    let Some((spec, old)) = new["spec"].as_object_mut().zip(old["spec"].as_object()) else { return };
+    inherit(spec, old);
+    outgrow(spec, old);
+    let policies = (text(old, "ipFamilyPolicy"), text(spec, "ipFamilyPolicy"));
+    if let ("RequireDualStack" | "PreferDualStack", "SingleStack") = policies {
+        release_secondary(spec);
+    }
+}
+
+/// Whoever asks for one family where there were two gives back the second one, with its address.
+fn release_secondary(spec: &mut Spec) {
+    for field in ["clusterIPs", "ipFamilies"] {
+        if let Some(list) = spec.get_mut(field).and_then(Value::as_array_mut) {
+            list.truncate(1);
+        }
+    }
+}
+
+/// A PUT that leaves allocated values out keeps them, as long as the type still has use for them.
+fn inherit(spec: &mut Spec, old: &Spec) {
+    if needs_cluster_ip(spec) && needs_cluster_ip(old) {
+        if text(spec, "clusterIP").is_empty()
+            && let Some(ip) = old.get("clusterIP")
+        {
+            spec.insert("clusterIP".to_owned(), ip.clone());
+        }
+        let first_same = strings(spec, "clusterIPs").first().map(String::as_str) == Some(text(spec, "clusterIP"));
+        if strings(spec, "clusterIPs").is_empty() && text(spec, "clusterIP") == text(old, "clusterIP") {
+            for key in ["clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+                if let Some(v) = old.get(key).filter(|_| spec.get(key).is_none_or(Value::is_null)) {
+                    spec.insert(key.to_owned(), v.clone());
+                }
+            }
+        } else if !first_same
+            && text(spec, "clusterIP") != text(old, "clusterIP")
+            && strings(spec, "clusterIPs") == strings(old, "clusterIPs")
+        {
+            let ip = text(spec, "clusterIP").to_owned();
+            spec.insert("clusterIPs".to_owned(), json!([ip]));
+        }
+        for key in ["ipFamilies", "ipFamilyPolicy"] {
+            if let Some(v) = old.get(key).filter(|_| spec.get(key).is_none_or(Value::is_null)) {
+                spec.insert(key.to_owned(), v.clone());
+            }
+        }
+    }
+    if needs_node_ports(spec) && needs_node_ports(old) {
+        let theirs = old.get("ports").and_then(Value::as_array).cloned().unwrap_or_default();
+        let mut used: Vec<u16> = Vec::new();
+        if let Some(ports) = spec.get_mut("ports").and_then(Value::as_array_mut) {
+            used.extend(ports.iter().map(|p| number(&p["nodePort"])).filter(|p| *p != 0));
+            for p in ports {
+                if number(&p["nodePort"]) != 0 {
+                    continue;
+                }
+                if let Some(o) = theirs.iter().find(|o| o["port"] == p["port"] && o["protocol"] == p["protocol"])
+                    && number(&o["nodePort"]) != 0
+                    && !used.contains(&number(&o["nodePort"]))
+                {
+                    used.push(number(&o["nodePort"]));
+                    p["nodePort"] = o["nodePort"].clone();
+                }
+            }
+        }
+    }
+    if !may_have_node_ports(spec)
+        && may_have_node_ports(old)
+        && let Some(ports) = spec.get_mut("ports").and_then(Value::as_array_mut)
+    {
+        // From NodePort back to ClusterIP: ports that were only carried along go.
+        let had = node_ports_of(old);
+        for p in ports {
+            if had.contains(&number(&p["nodePort"]))
+                && let Some(map) = p.as_object_mut()
+            {
+                map.remove("nodePort");
+            }
+        }
+    }
+    if needs_health_port(spec)
+        && needs_health_port(old)
+        && spec.get("healthCheckNodePort").map_or(0, number) == 0
+        && let Some(p) = old.get("healthCheckNodePort")
+    {
+        spec.insert("healthCheckNodePort".to_owned(), p.clone());
+    }
+}
+
+/// What only the old type has use for goes, unless the client changed it.
+fn outgrow(spec: &mut Spec, old: &Spec) {
+    fn balanced(spec: &Spec) -> bool {
+        text(spec, "type") == "LoadBalancer"
+    }
+    fn reached(spec: &Spec) -> bool {
+        balanced(spec) || text(spec, "type") == "NodePort" || !strings(spec, "externalIPs").is_empty()
+    }
+    fn routed(spec: &Spec) -> bool {
+        text(spec, "type") != "ExternalName"
+    }
+    type Uses = fn(&Spec) -> bool;
+    let uses: [(&str, Uses); 9] = [
+        ("clusterIP", needs_cluster_ip),
+        ("clusterIPs", needs_cluster_ip),
+        ("ipFamilies", needs_cluster_ip),
+        ("ipFamilyPolicy", needs_cluster_ip),
+        ("healthCheckNodePort", needs_health_port),
+        ("allocateLoadBalancerNodePorts", balanced),
+        ("loadBalancerClass", balanced),
+        ("externalTrafficPolicy", reached),
+        ("internalTrafficPolicy", routed),
+    ];
+    for (field, used) in uses {
+        if used(old) && !used(spec) && spec.get(field) == old.get(field) {
+            spec.remove(field);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(v: Value) -> Spec {
+        v.as_object().cloned().expect("object")
+    }
+
+    #[test]
+    fn put_keeps_what_was_allocated() {
+        let old = spec(
+            json!({"type": "NodePort", "clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"], "ports": [{"port": 80, "protocol": "TCP", "nodePort": 30001}]}),
+        );
+        let mut new = spec(
+            json!({"type": "NodePort", "ports": [{"port": 80, "protocol": "TCP"}, {"port": 81, "protocol": "TCP"}]}),
+        );
+        inherit(&mut new, &old);
+        assert_eq!(new["clusterIPs"], json!(["10.96.0.9"]));
+        assert_eq!(new["ports"][0]["nodePort"], 30001);
+        assert!(new["ports"][1].get("nodePort").is_none());
+        let mut back = spec(
+            json!({"type": "ClusterIP", "clusterIP": "10.96.0.9", "ports": [{"port": 80, "protocol": "TCP", "nodePort": 30001}]}),
+        );
+        inherit(&mut back, &old);
+        assert!(back["ports"][0].get("nodePort").is_none());
+    }
+
+    #[test]
+    fn what_a_type_has_no_use_for_goes_with_the_type() {
+        let balanced = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30002,
+            "allocateLoadBalancerNodePorts": true, "internalTrafficPolicy": "Cluster"});
+        for (kind, want) in [
+            (
+                "NodePort",
+                json!({"type": "NodePort", "externalTrafficPolicy": "Local", "internalTrafficPolicy": "Cluster"}),
+            ),
+            ("ClusterIP", json!({"type": "ClusterIP", "internalTrafficPolicy": "Cluster"})),
+            ("ExternalName", json!({"type": "ExternalName"})),
+        ] {
+            let old = json!({"spec": balanced});
+            let mut new = old.clone();
+            new["spec"]["type"] = json!(kind);
+            prepare(&mut new, &old);
+            assert_eq!(new["spec"], want, "{kind}");
+        }
+    }
+
+    #[test]
+    fn one_family_is_left_of_two() {
+        let two = json!({"type": "ClusterIP", "clusterIP": "10.0.0.9", "clusterIPs": ["10.0.0.9", "fd00::9"],
+            "ipFamilies": ["IPv4", "IPv6"], "ipFamilyPolicy": "RequireDualStack"});
+        let left = (json!(["10.0.0.9"]), json!(["IPv4"]));
+        let both = (two["clusterIPs"].clone(), two["ipFamilies"].clone());
+        for (old, new, want) in [
+            // As a patch of the policy alone makes it.
+            (
+                "RequireDualStack",
+                json!({"ipFamilyPolicy": "SingleStack", "clusterIPs": two["clusterIPs"], "ipFamilies": two["ipFamilies"]}),
+                &left,
+            ),
+            // As a PUT that says no more.
+            ("PreferDualStack", json!({"ipFamilyPolicy": "SingleStack"}), &left),
+            ("PreferDualStack", json!({"ipFamilyPolicy": "RequireDualStack"}), &both),
+            ("RequireDualStack", json!({}), &both),
+        ] {
+            let mut before = two.clone();
+            before["ipFamilyPolicy"] = json!(old);
+            let mut after = json!({"spec": {"type": "ClusterIP"}});
+            new.as_object().into_iter().flatten().for_each(|(field, value)| after["spec"][field] = value.clone());
+            prepare(&mut after, &json!({"spec": before}));
+            assert_eq!((&after["spec"]["clusterIPs"], &after["spec"]["ipFamilies"]), (&want.0, &want.1), "{old} {new}");
+        }
+    }
+
+    #[test]
+    fn a_name_elsewhere_needs_no_address() {
+        let old = json!({"type": "ClusterIP", "clusterIP": "10.0.0.9", "clusterIPs": ["10.0.0.9"], "ipFamilies": ["IPv4"],
+            "ipFamilyPolicy": "SingleStack", "internalTrafficPolicy": "Cluster"});
+        let mut new = json!({"spec": old});
+        (new["spec"]["type"], new["spec"]["externalName"]) = (json!("ExternalName"), json!("a.example.com"));
+        prepare(&mut new, &json!({"spec": old}));
+        assert_eq!(new["spec"], json!({"type": "ExternalName", "externalName": "a.example.com"}));
+        // An address that somebody chose is not overlooked.
+        new = json!({"spec": {"type": "ExternalName", "clusterIP": "10.0.0.8"}});
+        prepare(&mut new, &json!({"spec": old}));
+        assert_eq!(new["spec"]["clusterIP"], "10.0.0.8");
+    }
+}

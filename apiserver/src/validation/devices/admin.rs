@@ -1,0 +1,49 @@
+//! Administrative access to devices that are in use: only where an administrator labelled the namespace.
+
+use proto::Value;
+use proto::resources::Resource;
+use shared::status::field::{Error, Path};
+
+use super::super::tree::{get, list};
+
+const LABEL: &str = "resource.kubernetes.io/admin-access";
+
+/// Where a write asks for administrative access that was not granted before. Specifications do not change: they are
+/// looked at once.
+pub fn admin_access(row: &Resource, subresource: &str, object: &Value, old: Option<&Value>) -> Option<Path> {
+    if row.group != "resource.k8s.io" {
+        return None;
+    }
+    match (&*row.plural, subresource, old) {
+        ("resourceclaims", "", None) => requested(get(object, "spec")),
+        ("resourceclaimtemplates", "", None) => requested(get(get(object, "spec"), "spec")),
+        ("resourceclaims", "status", Some(old)) if granted(old).is_none() => granted(object),
+        _ => None,
+    }
+}
+
+fn asks(holder: &Value) -> bool {
+    get(holder, "adminAccess").as_bool() == Some(true)
+}
+
+fn requested(spec: &Value) -> Option<Path> {
+    let at = list(get(spec, "devices"), "requests").iter().position(|request| asks(get(request, "exactly")))?;
+    // Of a template, too, the path is that of the claim.
+    Some(Path::of(&["spec", "devices", "requests"]).index(at).child("adminAccess"))
+}
+
+fn granted(object: &Value) -> Option<Path> {
+    let devices = get(get(get(object, "status"), "allocation"), "devices");
+    let at = list(devices, "results").iter().position(asks)?;
+    Some(Path::of(&["status", "allocation", "devices", "results"]).index(at).child("adminAccess"))
+}
+
+/// Whether a namespace is labelled for it.
+pub fn may_administer(namespace: Option<&Value>, path: Path) -> Result<(), Error> {
+    let label = namespace.and_then(|n| n.get("metadata")?.get("labels")?.get(LABEL)?.as_str());
+    if label == Some("true") {
+        return Ok(());
+    }
+    let why = format!("admin access to devices requires the `{LABEL}: true` label on the containing namespace");
+    Err(Error::forbidden(path, &why))
+}

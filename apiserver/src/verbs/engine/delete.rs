@@ -1,0 +1,93 @@
+//! Deleting an object, or marking it.
+
+use proto::Value;
+use shared::status::Status;
+
+use super::super::preconditions::check_preconditions;
+use super::{Engine, Target, UPDATE_ROUNDS, conflict, storage_status};
+use crate::admission::Operation;
+use crate::registry::meta::{self, Deletion, Propagation};
+use crate::registry::{strategy, working};
+use crate::storage::Written;
+
+/// Options of a delete.
+#[derive(Clone, Debug, Default)]
+pub struct DeleteOptions {
+    /// Nothing is stored.
+    pub dry_run: bool,
+    /// Seconds of grace.
+    pub grace_period_seconds: Option<i64>,
+    /// What happens to dependents.
+    pub propagation: Option<Propagation>,
+    /// `orphanDependents` is given, and false.
+    pub cascades: bool,
+    /// Precondition.
+    pub uid: Option<String>,
+    /// Precondition.
+    pub resource_version: Option<String>,
+}
+
+/// Outcome of a delete.
+pub struct Deleted {
+    /// The object as last seen, in the storage row's version.
+    pub object: Value,
+    /// False while it is only marked.
+    pub gone: bool,
+}
+
+impl Engine {
+    /// Deletes an object, or marks it.
+    pub async fn delete(&self, t: &mut Target<'_>, options: &DeleteOptions) -> Result<Deleted, Status> {
+        let storage = &working(t.row);
+        let strategy = strategy::of(t.row);
+        let key = self.key(storage, t.namespace, t.name);
+        let (mut found, _) = self.store.get(&key).await.map_err(|e| storage_status(&e))?;
+        for _ in 0..UPDATE_ROUNDS {
+            let Some(stored) = found else { return Err(Status::not_found(&t.row.group, &t.row.plural, t.name)) };
+            let mut object = self.decode(storage, &stored).await?;
+            check_preconditions(t, options, &object)?;
+            let before = object.clone();
+            self.admit(t, Operation::Delete, None, Some(&before)).await?;
+            self.judge(t, Operation::Delete, None, Some(&before)).await?;
+            let grace = strategy.grace.map(|f| f(&object, options.grace_period_seconds));
+            let decided = meta::has_propagation(&object);
+            let default =
+                if strategy.orphans_by_default && !decided { Propagation::Orphan } else { Propagation::Unset };
+            let asked = options.propagation.unwrap_or(default);
+            let propagation = if self.policy.collects_garbage { asked } else { Propagation::Unset };
+            let held = strategy.holds.is_some_and(|f| f(&object));
+            let step = meta::mark_deleted(&mut object, grace, options.grace_period_seconds, propagation, held);
+            if step == Deletion::Marked
+                && let Some(f) = strategy.on_delete
+            {
+                f(&mut object);
+            }
+            let written = match step {
+                Deletion::Pending => return Ok(Deleted { object: before, gone: false }),
+                _ if options.dry_run => Written::Done(stored.revision),
+                Deletion::Now => self.store.delete_if(&key, stored.revision).await.map_err(|e| storage_status(&e))?,
+                Deletion::Marked => {
+                    let mut bare = object.clone();
+                    meta::metadata(&mut bare).remove("resourceVersion");
+                    let bytes = self.encode(storage, &bare).await?;
+                    self.store
+                        .put_keeping_lease(&key, bytes, stored.revision, stored.lease)
+                        .await
+                        .map_err(|e| storage_status(&e))?
+                }
+            };
+            match written {
+                Written::Lost(there) => found = there,
+                Written::Done(revision) => {
+                    let gone = step == Deletion::Now;
+                    if gone && !options.dry_run {
+                        self.services.after_delete(self, storage, &before).await;
+                    }
+                    meta::set_text(&mut object, "resourceVersion", &revision.to_string());
+                    return Ok(Deleted { object, gone });
+                }
+            }
+        }
+        Err(conflict(t.row, t.name))
+    }
+}

@@ -1,0 +1,114 @@
+//! Who has a say in a write: admission in both rounds, and the rules that take more than the object to judge.
+
+use std::collections::BTreeMap;
+
+use proto::Value;
+use proto::resources::Row;
+use shared::status::{Status, field};
+
+use super::{Engine, Target};
+use crate::admission::{Attributes, Operation, Reinvocation};
+use crate::registry::{builtin, meta};
+use crate::storage::codec;
+use crate::validation;
+
+impl Engine {
+    /// Mutating admission.
+    pub async fn admit(
+        &self,
+        t: &mut Target<'_>,
+        operation: Operation,
+        object: Option<&mut Value>,
+        old: Option<&Value>,
+    ) -> Result<(), Status> {
+        let Some(chain) = self.admission.get() else { return Ok(()) };
+        let mut annotations = BTreeMap::new();
+        let outcome = chain.admit(&mut attributes(t, operation, object, old, &mut annotations)).await;
+        t.noted.annotate(annotations);
+        outcome
+    }
+
+    /// Validating admission.
+    pub async fn judge(
+        &self,
+        t: &mut Target<'_>,
+        operation: Operation,
+        object: Option<&mut Value>,
+        old: Option<&Value>,
+    ) -> Result<(), Status> {
+        let Some(chain) = self.admission.get() else { return Ok(()) };
+        let mut annotations = BTreeMap::new();
+        let outcome = chain.validate(&mut attributes(t, operation, object, old, &mut annotations)).await;
+        t.noted.annotate(annotations);
+        outcome
+    }
+
+    /// Devices are administered only from namespaces that are labelled for it.
+    pub(super) async fn check_admin_access(
+        &self,
+        t: &Target<'_>,
+        storage: &Row,
+        object: &Value,
+        old: Option<&Value>,
+    ) -> Vec<field::Error> {
+        let Some(path) = validation::admin_access(storage, t.subresource, object, old) else { return Vec::new() };
+        let Some(namespaces) = builtin("", "namespaces") else { return Vec::new() };
+        match self.read(&namespaces, "", t.namespace).await {
+            Ok(namespace) => {
+                validation::may_administer(namespace.as_ref().map(|(n, _)| n), path).err().into_iter().collect()
+            }
+            Err(why) => {
+                let text = format!("could not retrieve namespace to verify admin access: {}", why.message);
+                vec![field::Error::internal(path, &text)]
+            }
+        }
+    }
+
+    /// The answer to an object with errors, its own and those of what the operator allows.
+    pub(super) fn refuse(
+        &self,
+        t: &Target<'_>,
+        storage: &Row,
+        object: &Value,
+        is_new: bool,
+        mut errors: Vec<field::Error>,
+    ) -> Result<(), Status> {
+        // Containers of a pod do not become privileged later; templates are judged again with every change.
+        let judged = t.subresource.is_empty() && (is_new || storage.plural != "pods");
+        if judged && !self.policy.allow_privileged {
+            errors.extend(validation::privileged(storage, object));
+        }
+        if errors.is_empty() {
+            return Ok(());
+        }
+        let errors = match codec::served_schema(storage) {
+            Ok(schema) if storage.custom.is_none() => validation::in_order(schema, errors),
+            _ => errors,
+        };
+        Err(Status::invalid(&t.row.group, &t.row.kind, meta::text(object, "name"), errors))
+    }
+}
+
+fn attributes<'a>(
+    t: &'a mut Target<'_>,
+    operation: Operation,
+    object: Option<&'a mut Value>,
+    old_object: Option<&'a Value>,
+    annotations: &'a mut BTreeMap<String, String>,
+) -> Attributes<'a> {
+    Attributes {
+        resource: t.row,
+        subresource: t.subresource,
+        namespace: t.namespace,
+        name: if t.of_collection { "" } else { t.name },
+        operation,
+        user: t.user,
+        object,
+        old_object,
+        options: &t.options_object,
+        dry_run: t.options.dry_run,
+        warnings: &mut t.warnings,
+        annotations,
+        reinvocation: Reinvocation::default(),
+    }
+}

@@ -1,0 +1,276 @@
+//! The write pipeline: one path for every kind.
+//!
+//! Create, update and delete run here in upstream's order: admission may change the object, the strategy fixes what
+//! clients do not decide, validation and admission judge, storage writes under a precondition. Objects travel in the
+//! storage row's version; callers convert at the edges. Nothing here knows HTTP. Creation stands here, everything else in
+//! files of its own.
+
+mod delete;
+mod forms;
+mod judgement;
+mod update;
+
+use std::sync::{Arc, OnceLock};
+
+use proto::Value;
+use proto::resources::{Resource, Row};
+use shared::authn::UserInfo;
+use shared::status::Status;
+
+use super::Noted;
+use super::kin::Conversions;
+use super::outcome::{Outcome, Waiting};
+use super::query::WriteOptions;
+use crate::admission::{Caller, Chain, Operation};
+use crate::api::{Permits, TokenIssuer, Virtual};
+use crate::cache::Hub;
+use crate::negotiate::Media;
+use crate::registry::core::service::Services;
+use crate::registry::meta;
+use crate::registry::strategy::{self, StrategyCx};
+use crate::registry::{Gated, Rows, qualified, working};
+use crate::storage::{self, Store, Stored, Written};
+use crate::validation;
+pub use delete::{DeleteOptions, Deleted};
+
+/// Rounds of an update that keeps losing races.
+const UPDATE_ROUNDS: usize = 50;
+/// Attempts to find a free generated name.
+const NAME_ROUNDS: usize = 8;
+
+/// What flags and feature gates say about writes.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// `--allow-privileged`.
+    pub allow_privileged: bool,
+    /// A binding ends the nomination of its pod.
+    pub clear_nomination: bool,
+    /// Media types the server speaks.
+    pub media: Media,
+    /// `--delete-collection-workers`: objects of a collection that are deleted at the same time.
+    pub delete_workers: usize,
+    /// `--enable-garbage-collector`: a delete may ask what becomes of dependents.
+    pub collects_garbage: bool,
+    /// `--min-request-timeout`: watches whose clients say nothing last this many seconds, up to twice as long. 0: no end.
+    pub shortest_watch: u64,
+}
+
+/// See the module.
+pub struct Engine {
+    /// What is served now.
+    pub rows: Rows,
+    /// etcd.
+    pub store: Store,
+    /// Caches.
+    pub hub: Arc<Hub>,
+    /// Service addresses and ports.
+    pub services: Services,
+    /// What the operator allows.
+    pub policy: Policy,
+    /// Fields that writes lose.
+    pub gated: Gated,
+    /// Seconds events live.
+    pub event_ttl: i64,
+    /// Admission, once it is built (it reads through this engine).
+    pub admission: OnceLock<Chain>,
+    /// Answers token requests.
+    pub tokens: OnceLock<Arc<dyn TokenIssuer>>,
+    /// Answers the resources that are computed.
+    pub virtuals: OnceLock<Arc<dyn Virtual>>,
+    /// Asks the authorisers about what a request turns out to need besides its own verb.
+    pub permits: OnceLock<Arc<dyn Permits>>,
+    /// Calls conversion webhooks.
+    pub caller: OnceLock<Arc<Caller>>,
+    /// Cancelled when the server goes down: ends watches.
+    pub closing: tokio_util::sync::CancellationToken,
+}
+
+/// What a write is about.
+pub struct Target<'a> {
+    /// The row of the request.
+    pub row: &'a Row,
+    /// Subresource, or "".
+    pub subresource: &'a str,
+    /// Namespace, or "".
+    pub namespace: &'a str,
+    /// Name in the URL; "" on a plain create.
+    pub name: &'a str,
+    /// Who writes.
+    pub user: &'a UserInfo,
+    /// Options of the write.
+    pub options: &'a WriteOptions,
+    /// Options as admission sees them.
+    pub options_object: Value,
+    /// Warnings for the client.
+    pub warnings: Vec<String>,
+    /// Where admission's notes for the audit log go.
+    pub noted: Noted,
+    /// The request named a collection that the object is in: admission sees the object, and no name beside it.
+    pub of_collection: bool,
+    /// What the kind's conversion webhook made of the object, where there is one and ownership is kept.
+    pub conversions: Option<Arc<Conversions>>,
+}
+
+impl<'a> Target<'a> {
+    /// An object (of that namespace and name) that somebody writes. Admission sees no options, and nobody reads notes.
+    pub fn new(
+        row: &'a Row,
+        (namespace, name): (&'a str, &'a str),
+        user: &'a UserInfo,
+        options: &'a WriteOptions,
+    ) -> Self {
+        Self {
+            row,
+            subresource: "",
+            namespace,
+            name,
+            user,
+            options,
+            options_object: Value::Null,
+            warnings: Vec::new(),
+            noted: Noted::default(),
+            of_collection: false,
+            conversions: None,
+        }
+    }
+}
+
+/// Computes the new object from the stored one (`None`: there is none), both in the request's version.
+pub type Change<'a> = dyn FnMut(Option<&Value>) -> Result<Value, Status> + Send + 'a;
+
+impl Engine {
+    /// Makes a thread that serves requests independent of others: it reads and writes etcd over a connection of its own.
+    /// To be awaited on that thread, for as long as it serves.
+    pub async fn settle(self: Arc<Self>) {
+        let settled = async {
+            match self.store.settle().await {
+                Ok(()) => self.hub.answer_here().await,
+                Err(error) => tracing::warn!(%error, "this thread shares the connection to etcd"),
+            }
+        };
+        self.closing.run_until_cancelled(settled).await;
+    }
+
+    /// The key of an object.
+    pub fn key(&self, row: &Resource, namespace: &str, name: &str) -> String {
+        let prefix = self.store.key(&row.etcd_prefix);
+        if namespace.is_empty() { format!("{prefix}/{name}") } else { format!("{prefix}/{namespace}/{name}") }
+    }
+
+    /// A quorum read; the object is in the storage row's version.
+    pub async fn read(&self, row: &Row, namespace: &str, name: &str) -> Result<Option<(Value, Stored)>, Status> {
+        let storage = &working(row);
+        let (found, _) = self.store.get(&self.key(storage, namespace, name)).await.map_err(|e| storage_status(&e))?;
+        match found {
+            Some(s) => Ok(Some((self.decode(storage, &s).await?, s))),
+            None => Ok(None),
+        }
+    }
+
+    /// Creates `object`, which is decoded, defaulted and in the request's version.
+    pub async fn create(&self, t: &mut Target<'_>, mut object: Value) -> Result<Outcome, Status> {
+        if !meta::text(&object, "resourceVersion").is_empty() && meta::text(&object, "resourceVersion") != "0" {
+            return Err(Status::unknown("resourceVersion should not be set on objects to be created"));
+        }
+        let generated = meta::text(&object, "name").is_empty() && !meta::text(&object, "generateName").is_empty();
+        let base = meta::text(&object, "generateName").to_owned();
+        for round in 1.. {
+            let mut attempt =
+                if generated && round < NAME_ROUNDS { object.clone() } else { std::mem::take(&mut object) };
+            if generated {
+                meta::set_text(&mut attempt, "name", &meta::generate_name(&base));
+            }
+            match self.create_once(t, attempt).await {
+                Err(e) if generated && round < NAME_ROUNDS && e.is_already_exists() => continue,
+                Err(e) if generated && e.is_already_exists() => {
+                    let mut e = e;
+                    e.message.push_str(", the server was not able to generate a unique name for the object");
+                    return Err(e);
+                }
+                other => return other,
+            }
+        }
+        Err(Status::internal("no name was generated"))
+    }
+
+    async fn create_once(&self, t: &mut Target<'_>, object: Value) -> Result<Outcome, Status> {
+        let storage = &working(t.row);
+        let strategy = strategy::of(t.row);
+        let mut object = self.to_storage(t.row, object);
+        self.admit(t, Operation::Create, Some(&mut object), None).await?;
+        meta::set_text(&mut object, "namespace", t.namespace);
+        meta::fill(&mut object);
+        self.gated.drop_from(storage, &mut object, None);
+        strategy.create(storage, &mut object, &StrategyCx { user: t.user });
+        let mut errors = self.check_admin_access(t, storage, &object, None).await;
+        errors.extend(validation::validate_create(t.row, storage, &object));
+        self.refuse(t, storage, &object, true, errors)?;
+        t.warnings.extend(validation::warnings(storage, &object));
+        let name = meta::text(&object, "name").to_owned();
+        let allocation = self.services.before_create(self, storage, &mut object, t.options.dry_run).await?;
+        if let Err(refused) = self.judge(t, Operation::Create, Some(&mut object), None).await {
+            self.services.undo(self, allocation).await;
+            return Err(refused);
+        }
+        let key = self.key(storage, t.namespace, &name);
+        let waiting = Waiting::new(storage, self.encode(storage, &object).await?, object);
+        if t.options.dry_run {
+            let (there, _) = self.store.get(&key).await.map_err(|e| storage_status(&e))?;
+            if there.is_some() {
+                return Err(Status::already_exists(&t.row.group, &t.row.plural, &name));
+            }
+            let mut object = waiting.at(storage, 0)?.tree(self, t.row)?;
+            meta::set_text(&mut object, "resourceVersion", "");
+            return Ok(Outcome::Tree(object));
+        }
+        let ttl = strategy.expires.then_some(self.event_ttl);
+        let refused = match self.store.create(&key, waiting.bytes().to_vec(), ttl).await {
+            Ok(Written::Done(revision)) => return waiting.at(storage, revision),
+            Ok(Written::Lost(_)) => Status::already_exists(&t.row.group, &t.row.plural, &name),
+            Err(e) => storage_status(&e),
+        };
+        self.services.undo(self, allocation).await;
+        Err(refused)
+    }
+
+    /// Whether the user of a PUT may also create.
+    pub async fn may_create(&self, r: &super::Request, row: &Resource) -> bool {
+        let Some(permits) = self.permits.get() else { return true };
+        let attributes = shared::authz::Attributes {
+            user: r.user.clone(),
+            verb: "create".to_owned(),
+            namespace: r.info.namespace.clone(),
+            api_group: row.group.to_string(),
+            api_version: row.version.to_string(),
+            resource: row.plural.to_string(),
+            name: r.info.name.clone(),
+            path: r.info.path.clone(),
+            resource_request: true,
+            ..shared::authz::Attributes::default()
+        };
+        permits.allows(&attributes).await
+    }
+}
+
+/// `409`: somebody else wrote first.
+pub fn conflict(row: &Resource, name: &str) -> Status {
+    Status::conflict(
+        &row.group,
+        &row.plural,
+        name,
+        "the object has been modified; please apply your changes to the latest version and try again",
+    )
+}
+
+/// A storage failure as clients see it.
+pub fn storage_status(error: &storage::Error) -> Status {
+    match error {
+        storage::Error::Compacted => Status::expired("The resourceVersion for the provided list is too old."),
+        other => Status::unknown(&other.to_string()),
+    }
+}
+
+/// The text of a name that does not exist.
+pub fn not_found(row: &Resource, name: &str) -> String {
+    format!("{} {name:?} not found", qualified(row))
+}

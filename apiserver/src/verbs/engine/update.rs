@@ -1,0 +1,231 @@
+//! Changing what is there: an object is read, changed, judged and written under a precondition, again and again until
+//! nobody else was faster.
+
+use proto::Value;
+use proto::resources::{Resource, Row};
+use shared::status::Status;
+
+use super::super::base::{Again, Base};
+use super::super::outcome::{Outcome, Waiting};
+use super::super::preconditions::check_revision;
+use super::super::update_meters;
+use super::{Change, Engine, Target, UPDATE_ROUNDS, conflict, storage_status};
+use crate::admission::Operation;
+use crate::crd;
+use crate::registry::core::service::{Allocation, freed};
+use crate::registry::strategy::{self, Strategy};
+use crate::registry::{meta, working};
+use crate::storage::Written;
+use crate::validation;
+
+/// Conversions of an object that may depend on one another, in the search for who owns what.
+const CONVERSION_ROUNDS: usize = 16;
+
+impl Engine {
+    /// What etcd has at a key.
+    async fn fetch(&self, key: &str) -> Result<Option<Base>, Status> {
+        let (found, _) = self.store.get(key).await.map_err(|e| storage_status(&e))?;
+        Ok(found.map(Base::Stored))
+    }
+
+    /// What a write of an object begins with.
+    async fn base(&self, storage: &Row, namespace: &str, name: &str, key: &str) -> Result<Option<Base>, Status> {
+        let cached = self.hub.running(storage).and_then(|cacher| {
+            if namespace.is_empty() { cacher.get(name) } else { cacher.get(&format!("{namespace}/{name}")) }
+        });
+        match cached {
+            Some(entry) => Ok(Some(Base::Cached(entry))),
+            None => self.fetch(key).await,
+        }
+    }
+
+    /// Changes an object. True when it was created instead. `unset_revision_wins` is for patches, whose result always
+    /// carries the revision they were computed on.
+    pub async fn update(
+        &self,
+        t: &mut Target<'_>,
+        may_create: bool,
+        change: &mut Change<'_>,
+    ) -> Result<(Outcome, bool), Status> {
+        let storage = &working(t.row);
+        let key = self.key(storage, t.namespace, t.name);
+        let mut found = self.base(storage, t.namespace, t.name, &key).await?;
+        for _ in 0..UPDATE_ROUNDS {
+            let Some(base) = found else {
+                let new = change(None)?;
+                if !may_create {
+                    return Err(Status::not_found(&t.row.group, &t.row.plural, t.name));
+                }
+                let mut new = new;
+                meta::metadata(&mut new).remove("resourceVersion");
+                return Ok((self.create(t, new).await?, true));
+            };
+            found = match self.update_once(t, storage, &key, &base, change).await {
+                Ok(Ok(outcome)) => return Ok((outcome, false)),
+                Ok(Err(Again::Lost(there))) => there.map(Base::Stored),
+                Ok(Err(Again::Unsure)) => self.fetch(&key).await?,
+                Err(refused) if base.is_current() => return Err(refused),
+                Err(refused) => {
+                    let now = self.fetch(&key).await?;
+                    if now.as_ref().is_some_and(|now| now.revision() == base.revision()) {
+                        return Err(refused);
+                    }
+                    now
+                }
+            };
+        }
+        Err(conflict(t.row, t.name))
+    }
+
+    /// What a change makes of an object; it is asked again for as long as it turns out to need the object in another
+    /// version.
+    async fn changed(&self, t: &Target<'_>, old: &Value, change: &mut Change<'_>) -> Result<Value, Status> {
+        let Some(conversions) = &t.conversions else { return change(Some(old)) };
+        for _ in 0..CONVERSION_ROUNDS {
+            let new = change(Some(old));
+            let wanted = conversions.wanted();
+            if wanted.is_empty() {
+                return new;
+            }
+            for (api_version, object) in wanted {
+                let version = api_version.rsplit('/').next().unwrap_or_default();
+                let converted = match self.rows.find(&t.row.group, version, &t.row.plural) {
+                    Some(row) => crd::convert::to(self.caller.get(), &row, vec![object.clone()]).await,
+                    None => Ok(Vec::new()),
+                };
+                let converted = converted.inspect_err(|why| tracing::warn!(why = why.message, "no conversion"));
+                conversions.tell(&object, api_version, converted.ok().and_then(|mut all| all.pop()));
+            }
+        }
+        change(Some(old))
+    }
+
+    /// One round; the inner error says why there has to be another.
+    async fn update_once(
+        &self,
+        t: &mut Target<'_>,
+        storage: &Row,
+        key: &str,
+        base: &Base,
+        change: &mut Change<'_>,
+    ) -> Result<Result<Outcome, Again>, Status> {
+        let strategy = strategy::of(t.row);
+        let old = self.settled(storage, base.tree(storage)?).await?;
+        let own = t.row.custom.is_some() || t.row.is_storage();
+        let new =
+            if own { self.changed(t, &old, change).await? } else { change(Some(&self.to_served(t.row, old.clone())))? };
+        let mut new = self.to_storage(t.row, new);
+        self.admit(t, Operation::Update, Some(&mut new), Some(&old)).await?;
+        check_revision(t, strategy, &new, base.revision())?;
+        meta::set_text(&mut new, "namespace", t.namespace);
+        meta::set_text(&mut new, "name", t.name);
+        meta::carry_over(&mut new, &old);
+        self.gated.drop_from(storage, &mut new, Some(&old));
+        prepare(strategy, storage, t.subresource, &mut new, &old);
+        let mut errors = self.check_admin_access(t, storage, &new, Some(&old)).await;
+        errors.extend(match t.subresource {
+            "" | "scale" => validation::validate_update(t.row, storage, &new, &old),
+            subresource => validation::validate_subresource(storage, subresource, &new, &old),
+        });
+        self.refuse(t, storage, &new, false, errors)?;
+        if t.subresource.is_empty() {
+            t.warnings.extend(validation::warnings(storage, &new));
+        }
+        let allocation = self.services.before_update(self, storage, &mut new, &old, t.options.dry_run).await?;
+        if let Err(refused) = self.judge(t, Operation::Update, Some(&mut new), Some(&old)).await {
+            self.services.undo(self, allocation).await;
+            return Err(refused);
+        }
+        meta::set_text(&mut new, "resourceVersion", meta::text(&old, "resourceVersion"));
+        // A write that changes nothing but the times of its owners changes nothing.
+        update_meters::keep_timestamps(&mut new, &old);
+        meta::metadata(&mut new).remove("resourceVersion");
+        let deletable = meta::is_deletable(&new) && !strategy.holds.is_some_and(|f| f(&new));
+        let freed = if t.options.dry_run { Allocation::default() } else { freed(storage, &new, &old, deletable) };
+        let waiting = Waiting::new(storage, self.encode(storage, &new).await?, new);
+        drop(old);
+        let revision = base.revision();
+        let written = if t.options.dry_run {
+            Ok(Written::Done(revision))
+        } else if deletable {
+            self.store.delete_if(key, revision).await
+        } else if base.holds(storage, waiting.bytes()) {
+            if !base.is_current() {
+                self.services.undo(self, allocation).await;
+                return Ok(Err(Again::Unsure));
+            }
+            Ok(Written::Done(revision))
+        } else if strategy.expires {
+            self.store.put_if(key, waiting.bytes().to_vec(), revision, Some(self.event_ttl)).await
+        } else {
+            self.store.put_keeping_lease(key, waiting.bytes().to_vec(), revision, base.lease()).await
+        };
+        match written.map_err(|e| storage_status(&e))? {
+            Written::Done(revision) => {
+                self.services.undo(self, freed).await;
+                waiting.at(storage, revision).map(Ok)
+            }
+            Written::Lost(there) => {
+                self.services.undo(self, allocation).await;
+                Ok(Err(Again::Lost(there)))
+            }
+        }
+    }
+
+    /// Changes an object without admission and validation, for subresources that are actions. Returns it as stored.
+    pub async fn modify(
+        &self,
+        row: &Row,
+        namespace: &str,
+        name: &str,
+        dry_run: bool,
+        change: &mut (dyn FnMut(&mut Value) -> Result<(), Status> + Send),
+    ) -> Result<Value, Status> {
+        let storage = &working(row);
+        let key = self.key(storage, namespace, name);
+        let (mut found, _) = self.store.get(&key).await.map_err(|e| storage_status(&e))?;
+        for _ in 0..UPDATE_ROUNDS {
+            let Some(stored) = found else { return Err(Status::not_found(&row.group, &row.plural, name)) };
+            let mut object = self.decode(storage, &stored).await?;
+            change(&mut object)?;
+            if dry_run {
+                return Ok(object);
+            }
+            meta::metadata(&mut object).remove("resourceVersion");
+            let bytes = self.encode(storage, &object).await?;
+            match self
+                .store
+                .put_keeping_lease(&key, bytes, stored.revision, stored.lease)
+                .await
+                .map_err(|e| storage_status(&e))?
+            {
+                Written::Done(revision) => {
+                    meta::set_text(&mut object, "resourceVersion", &revision.to_string());
+                    return Ok(object);
+                }
+                Written::Lost(there) => found = there,
+            }
+        }
+        Err(conflict(row, name))
+    }
+}
+
+/// What the strategy does before an update of the object or of one of its subresources.
+fn prepare(strategy: &Strategy, row: &Resource, subresource: &str, new: &mut Value, old: &Value) {
+    use crate::registry::{certificates, core};
+    match subresource {
+        "" | "scale" => strategy.update(row, new, old),
+        "status" => strategy.update_status(new, old),
+        "finalize" => core::namespace::finalize(new, old),
+        "approval" => certificates::approval(new, old),
+        "ephemeralcontainers" => {
+            core::pod::ephemeral_containers(new, old);
+            strategy.move_generation(new, old);
+        }
+        "resize" => {
+            core::pod::resize(new, old);
+            strategy.move_generation(new, old);
+        }
+        _ => strategy.update(row, new, old),
+    }
+}

@@ -1,0 +1,134 @@
+//! The other versions of a kind that entries of managed fields speak of, and its objects in them.
+//!
+//! Who owns what is worked out in one go, without waiting. What only a conversion webhook knows is noted, asked for
+//! afterwards by the pipeline, and the same is worked out once more ([`Conversions`]).
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+use proto::Value;
+use proto::merge::apply::{Version, Versions};
+use proto::resources::{Resource, Row};
+
+use super::managers::Kind;
+use crate::access::tree;
+use crate::crd;
+use crate::registry::conversion;
+use crate::storage::codec;
+
+/// What webhooks made of objects, for the time of one write, and what they have to be asked.
+#[derive(Default)]
+pub struct Conversions(Mutex<Memo>);
+
+#[derive(Default)]
+struct Memo {
+    /// By version and text; nothing where the webhook failed.
+    known: HashMap<(String, String), Option<Value>>,
+    wanted: Vec<(String, Value)>,
+}
+
+impl Conversions {
+    /// The object in a version. While that is not known it is noted, and the object returned as it is.
+    fn get(&self, object: &Value, api_version: &str) -> Value {
+        let mut memo = self.0.lock();
+        let known = memo.known.get(&(api_version.to_owned(), object.to_string())).cloned();
+        if known.is_none() && !memo.wanted.iter().any(|(version, o)| version == api_version && o == object) {
+            memo.wanted.push((api_version.to_owned(), object.clone()));
+        }
+        known.flatten().unwrap_or_else(|| object.clone())
+    }
+
+    /// Whether a webhook failed to bring an object into a version.
+    fn lost(&self, api_version: &str) -> bool {
+        self.0.lock().known.iter().any(|((version, _), converted)| version == api_version && converted.is_none())
+    }
+
+    /// Takes the objects that webhooks have to be asked about, with the versions they are wanted in.
+    pub fn wanted(&self) -> Vec<(String, Value)> {
+        std::mem::take(&mut self.0.lock().wanted)
+    }
+
+    /// What a webhook made of an object.
+    pub fn tell(&self, object: &Value, api_version: String, converted: Option<Value>) {
+        self.0.lock().known.insert((api_version, object.to_string()), converted);
+    }
+}
+
+/// See the module.
+pub(super) struct Kin<'r> {
+    row: &'r Resource,
+    others: Vec<Row>,
+    conversions: Option<&'r Conversions>,
+}
+
+impl<'r> Kin<'r> {
+    pub(super) fn of(kind: Kind<'r>, objects: [&Value; 2]) -> Self {
+        let Kind { rows, row, conversions } = kind;
+        let mut others: Vec<Row> = Vec::new();
+        for entry in objects.into_iter().flat_map(|o| tree::list(o, "/metadata/managedFields")) {
+            let api_version = tree::text(entry, "/apiVersion");
+            let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+            if group == row.group && version == row.version {
+                continue;
+            }
+            let known = |r: &&Row| r.group == group && r.version == version;
+            if others.iter().find(known).is_none() {
+                others.extend(rows.find(group, version, &row.plural));
+            }
+        }
+        Self { row, others, conversions }
+    }
+
+    fn row(&self, api_version: &str) -> Option<&Row> {
+        self.others.iter().find(|r| r.api_version() == api_version)
+    }
+}
+
+impl Versions for Kin<'_> {
+    fn find(&self, api_version: &str) -> Version<'_> {
+        let Some(row) = self.row(api_version) else { return Version::Gone };
+        // Without the webhook's help a version is taken for the one at hand.
+        if crd::converts(row) && self.conversions.is_none_or(|known| known.lost(api_version)) {
+            return Version::Same;
+        }
+        codec::served_schema(row).map_or(Version::Gone, Version::Other)
+    }
+
+    fn convert(&self, object: &Value, api_version: &str) -> Value {
+        let own = self.row.api_version();
+        let to: &Resource = self.row(api_version).map_or(self.row, |row| row);
+        let there = object.get("apiVersion").and_then(Value::as_str).unwrap_or(&own);
+        let from: &Resource = self.row(there).map_or(self.row, |row| row);
+        let mut object = object.clone();
+        let Some(served) = crd::served(to) else {
+            return conversion::convert(object, &from.group, &from.kind, &to.group, &to.version);
+        };
+        match self.conversions.filter(|_| crd::converts(to)) {
+            Some(conversions) => conversions.get(&object, api_version),
+            None => {
+                crd::objects::normalize(to, served, &mut object);
+                object
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_not_known_is_asked_for_once() {
+        let (conversions, old, new) = (Conversions::default(), json!({"a": 1}), json!({"b": 1}));
+        assert_eq!(conversions.get(&old, "g/v2"), old);
+        conversions.get(&old, "g/v2");
+        assert_eq!(conversions.wanted(), [("g/v2".to_owned(), old.clone())]);
+        assert!(conversions.wanted().is_empty());
+        conversions.tell(&old, "g/v2".to_owned(), Some(new.clone()));
+        assert_eq!((conversions.get(&old, "g/v2"), conversions.lost("g/v2")), (new, false));
+        conversions.tell(&old, "g/v3".to_owned(), None);
+        assert_eq!((conversions.get(&old, "g/v3"), conversions.lost("g/v3")), (old, true));
+        assert!(conversions.wanted().is_empty());
+    }
+}

@@ -1,0 +1,54 @@
+//! The token that a list goes on with, in upstream's form.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use proto::{Value, json};
+use shared::status::Status;
+
+/// The token that continues after `last`, a key below the resource's prefix.
+pub(super) fn token(revision: i64, scope: &str, last: &str) -> String {
+    let start = format!("{}\0", last.strip_prefix(scope).unwrap_or(last));
+    let text = format!(r#"{{"v":"meta.k8s.io/v1","rv":{revision},"start":{}}}"#, Value::from(start));
+    URL_SAFE_NO_PAD.encode(text)
+}
+
+/// Revision and key that a token names.
+pub(super) fn read_token(token: &str, scope: &str) -> Result<(i64, String), Status> {
+    let bad = |why: String| Status::bad_request(&format!("invalid continue token: continue key is not valid: {why}"));
+    let bytes = URL_SAFE_NO_PAD
+        .decode(token.trim_end_matches('='))
+        .map_err(|_| bad(format!("illegal base64 data at input byte {}", token.len().saturating_sub(1))))?;
+    let v = json::decode_any(&bytes).map_err(|e| bad(e.to_string()))?;
+    if v["v"] != "meta.k8s.io/v1" {
+        return Err(bad(format!("server does not recognize this encoded version {}", v["v"])));
+    }
+    let revision = v["rv"].as_i64().unwrap_or(0);
+    if revision == 0 {
+        return Err(bad("incorrect encoded start resourceVersion (version meta.k8s.io/v1)".to_owned()));
+    }
+    let start = v["start"].as_str().unwrap_or("");
+    if start.is_empty() {
+        return Err(bad("encoded start key is empty (version meta.k8s.io/v1)".to_owned()));
+    }
+    if start.starts_with('/') || start.split('/').any(|p| p == "..") {
+        return Err(bad(format!("{start}: not a valid key")));
+    }
+    Ok((revision, format!("{scope}{start}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens() {
+        let t = token(5, "e/", "e/a");
+        assert_eq!(t, "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6NSwic3RhcnQiOiJhXHUwMDAwIn0");
+        assert_eq!(read_token(&t, "e/").map_err(|e| e.message), Ok((5, "e/a\0".to_owned())));
+        let e = read_token("abc", "").expect_err("garbage");
+        assert_eq!(
+            e.message,
+            "invalid continue token: continue key is not valid: invalid character 'i' looking for beginning of value"
+        );
+    }
+}

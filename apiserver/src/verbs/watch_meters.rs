@@ -1,0 +1,76 @@
+//! What watches are sent, under upstream's names. A watch finds its own rows of the families once, when it begins.
+
+use std::sync::LazyLock;
+use std::time::Instant;
+
+use proto::resources::Resource;
+use shared::metrics::{self, Counter, CounterVec, Histogram, HistogramVec};
+
+/// Seconds until the end of the state.
+const LISTED: [f64; 17] = [0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0];
+
+struct Families {
+    events: CounterVec,
+    sizes: HistogramVec,
+    listed: HistogramVec,
+}
+
+static FAMILIES: LazyLock<Families> = LazyLock::new(|| {
+    let labels = ["group", "version", "resource"];
+    Families {
+        events: metrics::counter(
+            "apiserver_watch_events_total",
+            "[ALPHA] Events sent to watch clients, by group, version and resource.",
+            &labels,
+        ),
+        sizes: metrics::histogram(
+            "apiserver_watch_events_sizes",
+            "[ALPHA] Bytes of the events sent to watch clients, by group, version and resource.",
+            &labels,
+            metrics::exponential(1024.0, 2.0, 8),
+        ),
+        listed: metrics::histogram(
+            "apiserver_watch_list_duration_seconds",
+            "[ALPHA] Seconds from a request for a watch that begins with the state to the end of the state.",
+            &["group", "version", "resource", "scope"],
+            LISTED.to_vec(),
+        ),
+    }
+});
+
+/// What one watch was sent.
+pub(super) struct Sent {
+    events: Counter,
+    sizes: Histogram,
+    listed: Option<(Histogram, Instant)>,
+}
+
+impl Sent {
+    /// Of a watch of some scope, which begins with the state or does not.
+    pub(super) fn new(row: &Resource, scope: &str, since: Option<Instant>) -> Self {
+        let [group, version, resource] = [&*row.group, &*row.version, &*row.plural];
+        Self {
+            events: FAMILIES.events.with_label_values(&[group, version, resource]),
+            sizes: FAMILIES.sizes.with_label_values(&[group, version, resource]),
+            listed: since.map(|at| (FAMILIES.listed.with_label_values(&[group, version, resource, scope]), at)),
+        }
+    }
+
+    /// An event of so many bytes, to be counted with others.
+    #[allow(clippy::cast_precision_loss)]
+    pub(super) fn sized(&self, bytes: usize) {
+        self.sizes.observe(bytes as f64);
+    }
+
+    /// So many events.
+    pub(super) fn events(&self, count: u32) {
+        self.events.inc_by(f64::from(count));
+    }
+
+    /// The client knows all of the state.
+    pub(super) fn listed(&mut self) {
+        if let Some((seconds, since)) = self.listed.take() {
+            seconds.observe(since.elapsed().as_secs_f64());
+        }
+    }
+}
