@@ -8,25 +8,54 @@ use std::fmt;
 use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, Error as _, MapAccess, SeqAccess, VariantAccess as _, Visitor,
 };
-use serde_json::Value;
+use serde_json::{Map, Number, Value};
 
 use crate::json::{self, DecodeError, Decoded, Strictness};
 use crate::schema::Message;
+use crate::selector::format::quote;
 
-/// Turns the first document into JSON text. Keys keep their order; duplicates stay.
+/// Most keys that are reported as repeated.
+const MAX_REPEATED: usize = 100;
+/// Most bytes that are read for them.
+const MAX_REREAD: usize = 1 << 24;
+
+/// Turns the first document into JSON text: keys sorted, the last of equal ones alone.
 ///
 /// # Errors
 /// [`DecodeError::Syntax`] in upstream's style (`yaml: line 1: ...`).
 pub fn to_json(bytes: &[u8]) -> Result<Vec<u8>, DecodeError> {
     let mut out = Vec::with_capacity(bytes.len() + bytes.len() / 4);
-    let Some(document) = serde_norway::Deserializer::from_slice(bytes).next() else {
-        return Ok(b"null".to_vec());
-    };
-    ToJson { out: &mut out, depth: 0 }.deserialize(document).map_err(|e| DecodeError::Syntax(message(&e)))?;
-    if out.is_empty() {
-        out.extend_from_slice(b"null");
-    }
+    json::encode_any(&tree(bytes)?, &mut out);
     Ok(out)
+}
+
+/// The first document.
+fn tree(bytes: &[u8]) -> Result<Value, DecodeError> {
+    let Some(document) = serde_norway::Deserializer::from_slice(bytes).next() else { return Ok(Value::Null) };
+    Tree { depth: 0, repeated: None }.deserialize(document).map_err(|e| DecodeError::Syntax(message(&e)))
+}
+
+/// What strict reading says of keys that the first document has twice: `line 5: key "name" already set in map`.
+#[must_use]
+pub fn repeated_keys(bytes: &[u8]) -> Vec<String> {
+    let most = (MAX_REREAD / bytes.len().max(1)).clamp(1, MAX_REPEATED);
+    (0..most).map_while(|n| repeated_key(bytes, n)).collect()
+}
+
+/// What the parser says of repeated keys, all at once.
+#[must_use]
+pub fn complaint(repeated: &[String]) -> Option<String> {
+    (!repeated.is_empty()).then(|| format!("yaml: unmarshal errors:\n  {}", repeated.join("\n  ")))
+}
+
+/// The repeated key after `skip` others. The parser tells the place of what it fails on, and of nothing else: so it fails
+/// there.
+fn repeated_key(bytes: &[u8], skip: usize) -> Option<String> {
+    let document = serde_norway::Deserializer::from_slice(bytes).next()?;
+    let mut repeated = Repeated { skip, key: None };
+    let failed = Tree { depth: 0, repeated: Some(&mut repeated) }.deserialize(document).err()?;
+    let key = repeated.key?;
+    Some(format!("line {}: key {} already set in map", failed.location()?.line(), quote(&key)))
 }
 
 /// Decodes one object.
@@ -70,15 +99,43 @@ fn message(error: &serde_norway::Error) -> String {
     }
 }
 
-struct ToJson<'o> {
-    out: &'o mut Vec<u8>,
-    depth: usize,
+/// A search for a repeated key.
+struct Repeated {
+    /// How many to pass by.
+    skip: usize,
+    /// What was found.
+    key: Option<String>,
 }
 
-impl<'de> DeserializeSeed<'de> for ToJson<'_> {
-    type Value = ();
+/// Reads a value.
+struct Tree<'r> {
+    depth: usize,
+    /// Where this ends at a repeated key.
+    repeated: Option<&'r mut Repeated>,
+}
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+impl Tree<'_> {
+    /// Of what stands in this value.
+    fn inner(&mut self) -> Tree<'_> {
+        Tree { depth: self.depth + 1, repeated: self.repeated.as_deref_mut() }
+    }
+
+    /// True for the key where reading ends.
+    fn ends_at(&mut self, key: &str) -> bool {
+        let Some(search) = self.repeated.as_deref_mut() else { return false };
+        if search.skip > 0 {
+            search.skip -= 1;
+            return false;
+        }
+        search.key = Some(key.to_owned());
+        true
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Tree<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         if self.depth > json::MAX_TREE_DEPTH {
             return Err(D::Error::custom("exceeded max depth"));
         }
@@ -86,90 +143,88 @@ impl<'de> DeserializeSeed<'de> for ToJson<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for ToJson<'_> {
-    type Value = ();
+impl<'de> Visitor<'de> for Tree<'_> {
+    type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("any YAML value")
     }
 
-    fn visit_unit<E>(self) -> Result<(), E> {
-        self.out.extend_from_slice(b"null");
-        Ok(())
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
     }
 
-    fn visit_none<E: serde::de::Error>(self) -> Result<(), E> {
-        self.visit_unit()
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
     }
 
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         self.deserialize(deserializer)
     }
 
-    fn visit_bool<E>(self, v: bool) -> Result<(), E> {
-        self.out.extend_from_slice(if v { b"true" } else { b"false" });
-        Ok(())
+    fn visit_bool<E>(self, v: bool) -> Result<Value, E> {
+        Ok(Value::Bool(v))
     }
 
-    fn visit_i64<E>(self, v: i64) -> Result<(), E> {
-        self.out.extend_from_slice(v.to_string().as_bytes());
-        Ok(())
+    fn visit_i64<E>(self, v: i64) -> Result<Value, E> {
+        Ok(v.into())
     }
 
-    fn visit_u64<E>(self, v: u64) -> Result<(), E> {
-        self.out.extend_from_slice(v.to_string().as_bytes());
-        Ok(())
+    fn visit_u64<E>(self, v: u64) -> Result<Value, E> {
+        Ok(v.into())
     }
 
-    fn visit_f64<E: serde::de::Error>(self, v: f64) -> Result<(), E> {
-        let number = serde_json::Number::from_f64(v).ok_or_else(|| E::custom(format!("unsupported value: {v}")))?;
-        json::encode_any(&Value::Number(number), self.out);
-        Ok(())
+    fn visit_f64<E: serde::de::Error>(self, v: f64) -> Result<Value, E> {
+        Number::from_f64(v).map(Value::Number).ok_or_else(|| E::custom(format!("unsupported value: {v}")))
     }
 
-    fn visit_str<E>(self, v: &str) -> Result<(), E> {
-        json::encode_text(v, self.out);
-        Ok(())
+    fn visit_str<E>(self, v: &str) -> Result<Value, E> {
+        Ok(Value::String(v.to_owned()))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
-        self.out.push(b'[');
-        let mut first = true;
-        loop {
-            let at = self.out.len();
-            if !first {
-                self.out.push(b',');
-            }
-            if seq.next_element_seed(ToJson { out: &mut *self.out, depth: self.depth + 1 })?.is_none() {
-                self.out.truncate(at);
-                break;
-            }
-            first = false;
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut seq: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(value) = seq.next_element_seed(self.inner())? {
+            list.push(value);
         }
-        self.out.push(b']');
-        Ok(())
+        Ok(Value::Array(list))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        self.out.push(b'{');
-        let mut first = true;
-        while let Some(key) = map.next_key::<Key>()? {
-            if !first {
-                self.out.push(b',');
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Value, A::Error> {
+        let mut fields = Map::new();
+        while let Some(Key(key)) = map.next_key()? {
+            if fields.contains_key(&key) && self.ends_at(&key) {
+                return map.next_value_seed(Failing);
             }
-            first = false;
-            json::encode_text(&key.0, self.out);
-            self.out.push(b':');
-            map.next_value_seed(ToJson { out: &mut *self.out, depth: self.depth + 1 })?;
+            let value = map.next_value_seed(self.inner())?;
+            fields.insert(key, value);
         }
-        self.out.push(b'}');
-        Ok(())
+        Ok(Value::Object(fields))
     }
 
-    fn visit_enum<A: EnumAccess<'de>>(self, data: A) -> Result<(), A::Error> {
+    fn visit_enum<A: EnumAccess<'de>>(self, data: A) -> Result<Value, A::Error> {
         // A local tag: its value counts.
         let (_, variant) = data.variant::<Key>()?;
         variant.newtype_variant_seed(self)
+    }
+}
+
+/// Accepts no value, so that the parser says where it stands.
+struct Failing;
+
+impl<'de> DeserializeSeed<'de> for Failing {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl Visitor<'_> for Failing {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("another key")
     }
 }
 
@@ -213,5 +268,27 @@ mod tests {
         assert_eq!(error, "yaml: mapping values are not allowed in this context");
         assert_eq!(to_json(b"").expect("present"), b"null");
         assert!(to_json("[".repeat(5000).as_bytes()).is_err());
+    }
+
+    #[test]
+    fn keys_are_sorted_and_the_last_of_equal_ones_counts() {
+        assert_eq!(
+            to_json(b"b: 1\na: {d: 1, c: [x, 1.5, no]}\nb: 2\n").expect("present"),
+            br#"{"a":{"c":["x",1.5,"no"],"d":1},"b":2}"#
+        );
+    }
+
+    #[test]
+    fn repeated_keys_have_the_lines_of_their_values() {
+        let text = "\nspec:\n  foo: 1\n  foo: 2\n  \"ports\":\n  - {a: 1, b: 2, a: 3}\n  - name: x\n    name: y\n  foo:\n    bar: z\n";
+        let lines = [
+            "line 4: key \"foo\" already set in map",
+            "line 6: key \"a\" already set in map",
+            "line 8: key \"name\" already set in map",
+            "line 10: key \"foo\" already set in map",
+        ];
+        assert_eq!(repeated_keys(text.as_bytes()), lines);
+        assert!(repeated_keys(b"a: {name: 1}\nb: {name: 1}").is_empty());
+        assert_eq!(repeated_keys(b"a: 1\n".repeat(5000).as_slice()).len(), MAX_REPEATED);
     }
 }

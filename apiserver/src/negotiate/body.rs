@@ -129,14 +129,37 @@ pub fn decode(sent: Sent<'_>, expected: &Expected<'_>, validation: FieldValidati
         unrecognized(expected.kind, &format!("couldn't get version/kind; json parse error: {e} ({})", shown(body)))
     })?;
     let (api_version, kind) = named(api_version, kind, expected)?;
+    let refused = |why: &str| cannot_be_handled(&kind, &api_version, expected.kind, why);
+    // All that is wrong is said at once.
+    let lenient = if validation == FieldValidation::Strict { FieldValidation::Warn } else { validation };
     let decoded = if format == Format::Yaml {
-        yaml::decode(target, body, validation.into())
+        yaml::decode(target, body, lenient.into())
     } else {
-        json::decode(target, &text, validation.into())
+        json::decode(target, &text, lenient.into())
     };
-    let mut decoded = decoded.map_err(|e| cannot_be_handled(&kind, &api_version, expected.kind, &e.to_string()))?;
+    let mut decoded = decoded.map_err(|e| refused(&e.to_string()))?;
+    let warnings =
+        strictly(repeated(format, body, validation), decoded.warnings, validation).map_err(|e| refused(&e))?;
     name(&mut decoded.value, expected);
-    Ok(Decoded { object: decoded.value, warnings: decoded.warnings })
+    Ok(Decoded { object: decoded.value, warnings })
+}
+
+/// Keys that a YAML body has twice. (Of JSON the decoder says so.)
+fn repeated(format: Format, body: &[u8], validation: FieldValidation) -> Vec<String> {
+    let asked = format == Format::Yaml && validation != FieldValidation::Ignore;
+    if asked { yaml::repeated_keys(body) } else { Vec::new() }
+}
+
+/// What strict decoding found, as warnings or as an error.
+fn strictly(repeated: Vec<String>, more: Vec<String>, validation: FieldValidation) -> Result<Vec<String>, String> {
+    match validation {
+        FieldValidation::Ignore => Ok(Vec::new()),
+        FieldValidation::Warn => Ok([repeated, more].concat()),
+        FieldValidation::Strict => {
+            let found: Vec<String> = yaml::complaint(&repeated).into_iter().chain(more).collect();
+            if found.is_empty() { Ok(found) } else { Err(format!("strict decoding error: {}", found.join(", "))) }
+        }
+    }
 }
 
 /// Reads a body as a custom object. `settle` drops what its schema does not know, and names it.
@@ -167,13 +190,8 @@ pub fn decode_custom(
         json::decode(crate::crd::objects::open(), &text, Strictness::Warn).map_err(|e| refused(e.to_string()))?;
     let (mut object, mut warnings) = (decoded.value, decoded.warnings);
     warnings.extend(settle(&mut object).iter().map(|f| format!("unknown field {}", go_quote(f))));
-    match validation {
-        FieldValidation::Strict if !warnings.is_empty() => {
-            Err(refused(format!("strict decoding error: {}", warnings.join(", "))))
-        }
-        FieldValidation::Ignore => Ok(Decoded { object, warnings: Vec::new() }),
-        _ => Ok(Decoded { object, warnings }),
-    }
+    let warnings = strictly(repeated(format, body, validation), warnings, validation).map_err(refused)?;
+    Ok(Decoded { object, warnings })
 }
 
 /// Deepest nesting of flow collections in YAML.
@@ -261,23 +279,28 @@ pub fn decode_tree(
 }
 
 /// The outcome of a patch as a canonical tree; what does not fit is the client's fault. `touched` names what the patch may
-/// have changed of a canonical tree (none: anything); `shown` is the patch as an error shows it.
+/// have changed of a canonical tree (none: anything); `shown` is the patch as an error shows it, `found` what strict reading
+/// says of its text.
 pub fn decode_patched(
     named: (&str, &str),
     schema: &Message,
     mut tree: Value,
     touched: Option<&Value>,
     shown: &Value,
+    mut found: Vec<String>,
     validation: FieldValidation,
 ) -> Result<Decoded, Status> {
     let touched = touched.unwrap_or(&Value::Null);
-    let warnings = json::decode_touched(schema, &mut tree, touched, validation.into())
-        .map_err(|e| unpatched(schema, &tree, shown, &e.to_string()))?;
+    match json::decode_touched(schema, &mut tree, touched, validation.into()) {
+        Ok(warnings) | Err(json::DecodeError::Strict(warnings)) => found.extend(warnings),
+        Err(e) => return Err(unpatched(schema, &tree, shown, &e.to_string())),
+    }
+    let found = strictly(Vec::new(), found, validation).map_err(|why| unpatched(schema, &tree, shown, &why))?;
     if let Some(map) = tree.as_object_mut() {
         map.insert("apiVersion".to_owned(), Value::from(named.0));
         map.insert("kind".to_owned(), Value::from(named.1));
     }
-    Ok(Decoded { object: tree, warnings })
+    Ok(Decoded { object: tree, warnings: found })
 }
 
 /// The answer to a patch whose outcome is no object of the kind; it shows the outcome.

@@ -3,6 +3,7 @@
 use proto::Value;
 use serde_json::{Map, json};
 
+use super::meta::now;
 use super::strategy::{StrategyCx, restore};
 
 /// Requester fields come from the authenticated user, never from the body.
@@ -31,47 +32,59 @@ pub(super) fn prepare_update(new: &mut Value, old: &Value) {
     restore(new, old, "spec");
 }
 
-/// A write of `status`: the decision stays as it was made.
+/// A write of `status`: a decision stays as it was made. To add one or to take one back is refused by validation.
 pub(super) fn prepare_status(new: &mut Value, old: &Value) {
-    let listed = |o: &Value| o.pointer("/status/conditions").and_then(Value::as_array).cloned().unwrap_or_default();
-    let decided = |c: &Value| matches!(c["type"].as_str(), Some("Approved" | "Denied"));
-    let before = listed(old);
-    let now = crate::registry::meta::now();
-    let mut conditions: Vec<Value> = before.iter().filter(|c| decided(c)).cloned().collect();
-    for mut c in listed(new).into_iter().filter(|c| !decided(c)) {
-        if c["lastUpdateTime"].is_null() {
-            c["lastUpdateTime"] = json!(now);
+    keep(new, old, &["Approved", "Denied"]);
+    date(new, old);
+}
+
+/// A write of `approval`: only conditions change.
+pub fn approval(new: &mut Value, old: &Value) {
+    let asked = std::mem::take(&mut new["status"]);
+    restore(new, old, "spec");
+    new["status"] = old.get("status").cloned().unwrap_or_else(|| json!({}));
+    restore(&mut new["status"], &asked, "conditions");
+    date(new, old);
+}
+
+/// A write of a pod certificate request's `status`: the outcome stays as it was.
+pub(super) fn prepare_pod_status(new: &mut Value, old: &Value) {
+    keep(new, old, &["Issued", "Denied", "Failed"]);
+    date_transitions(new, old);
+}
+
+fn conditions(object: &Value) -> &[Value] {
+    object.pointer("/status/conditions").and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn conditions_mut(object: &mut Value) -> impl Iterator<Item = &mut Value> {
+    object.pointer_mut("/status/conditions").and_then(Value::as_array_mut).into_iter().flatten()
+}
+
+/// Puts back the stored conditions of some types, where there are as many of a type as before.
+fn keep(new: &mut Value, old: &Value, types: &[&str]) {
+    for kind in types {
+        let stored: Vec<&Value> = conditions(old).iter().filter(|c| c["type"] == *kind).collect();
+        if conditions(new).iter().filter(|c| c["type"] == *kind).count() == stored.len() {
+            let found = conditions_mut(new).filter(|c| c["type"] == *kind);
+            found.zip(stored).for_each(|(condition, stored)| *condition = stored.clone());
         }
-        if c["lastTransitionTime"].is_null() {
-            let same = before.iter().find(|o| o["type"] == c["type"] && o["status"] == c["status"]);
-            c["lastTransitionTime"] = same.map_or_else(|| json!(now), |o| o["lastTransitionTime"].clone());
-        }
-        conditions.push(c);
-    }
-    if !conditions.is_empty() {
-        new["status"]["conditions"] = Value::Array(conditions);
     }
 }
 
-/// A write of `approval`: only Approved, Denied and their times change.
-pub fn approval(new: &mut Value, old: &Value) {
-    let decisions = |o: &Value| -> Vec<Value> {
-        o.pointer("/status/conditions").and_then(Value::as_array).map_or(&[][..], Vec::as_slice).to_vec()
-    };
-    let is_decision = |c: &Value| matches!(c["type"].as_str(), Some("Approved" | "Denied"));
-    let mut conditions: Vec<Value> = decisions(old).into_iter().filter(|c| !is_decision(c)).collect();
-    let now = crate::registry::meta::now();
-    for mut c in decisions(new).into_iter().filter(|c| is_decision(c)) {
-        for key in ["lastUpdateTime", "lastTransitionTime"] {
-            if c[key].is_null() {
-                c[key] = json!(now);
-            }
-        }
-        conditions.push(c);
+/// Fills in the times that a client left out.
+fn date(new: &mut Value, old: &Value) {
+    for condition in conditions_mut(new).filter(|c| c["lastUpdateTime"].is_null()) {
+        condition["lastUpdateTime"] = json!(now());
     }
-    restore(new, old, "spec");
-    restore(new, old, "status");
-    if !conditions.is_empty() {
-        new["status"]["conditions"] = Value::Array(conditions);
+    date_transitions(new, old);
+}
+
+/// A condition changed when it first had its status, if nobody says when.
+fn date_transitions(new: &mut Value, old: &Value) {
+    for condition in conditions_mut(new).filter(|c| c["lastTransitionTime"].is_null()) {
+        let same = |c: &&Value| c["type"] == condition["type"] && c["status"] == condition["status"];
+        let since = conditions(old).iter().find(same).map(|c| &c["lastTransitionTime"]).filter(|time| !time.is_null());
+        condition["lastTransitionTime"] = since.cloned().unwrap_or_else(|| json!(now()));
     }
 }

@@ -41,6 +41,8 @@ pub struct Strategy {
     pub unconditional_update: bool,
     /// Status given at creation is kept.
     pub keeps_status_on_create: bool,
+    /// Metadata that a write of `status` does not change. (Of custom resources it changes none.)
+    pub status_restores: &'static [&'static str],
     /// Runs after defaults and mutating admission, before validation.
     pub prepare_create: Option<fn(&mut Value, &StrategyCx<'_>)>,
     /// The same for a PUT or PATCH of the main resource; second is the stored object.
@@ -64,6 +66,7 @@ const PLAIN: Strategy = Strategy {
     create_on_update: false,
     unconditional_update: true,
     keeps_status_on_create: false,
+    status_restores: &[],
     prepare_create: None,
     prepare_update: None,
     prepare_status: None,
@@ -78,6 +81,10 @@ const WITH_GENERATION: Strategy = Strategy { generation: Generation::Spec, ..PLA
 const CONDITIONAL: Strategy = Strategy { unconditional_update: false, ..PLAIN };
 const CONDITIONAL_GENERATION: Strategy = Strategy { unconditional_update: false, ..WITH_GENERATION };
 const CREATES_ON_PUT: Strategy = Strategy { create_on_update: true, ..PLAIN };
+const CONDITIONAL_CREATES: Strategy = Strategy { create_on_update: true, ..CONDITIONAL };
+
+/// Everything in metadata that clients may write.
+const METADATA: &[&str] = &["labels", "annotations", "finalizers", "ownerReferences", "deletionTimestamp"];
 
 static PLAIN_ROW: Strategy = PLAIN;
 /// Custom resources.
@@ -118,7 +125,11 @@ static ROWS: &[(&str, &str, Strategy)] = &[
     ("", "persistentvolumes", Strategy { prepare_create: Some(core::volume::prepare_create_volume), ..PLAIN }),
     ("", "persistentvolumeclaims", Strategy { prepare_create: Some(core::volume::prepare_create), ..PLAIN }),
     ("", "replicationcontrollers", Strategy { orphans_by_default: true, ..WITH_GENERATION }),
-    ("apps", "deployments", Strategy { generation: Generation::SpecAndAnnotations, ..PLAIN }),
+    (
+        "apps",
+        "deployments",
+        Strategy { generation: Generation::SpecAndAnnotations, status_restores: &["labels"], ..PLAIN },
+    ),
     ("apps", "replicasets", WITH_GENERATION),
     (
         "apps",
@@ -146,12 +157,20 @@ static ROWS: &[(&str, &str, Strategy)] = &[
             ..PLAIN
         },
     ),
+    ("certificates.k8s.io", "clustertrustbundles", CONDITIONAL),
+    (
+        "certificates.k8s.io",
+        "podcertificaterequests",
+        Strategy { status_restores: METADATA, prepare_status: Some(certificates::prepare_pod_status), ..CONDITIONAL },
+    ),
     ("policy", "poddisruptionbudgets", CONDITIONAL_GENERATION),
     ("networking.k8s.io", "ingresses", WITH_GENERATION),
     ("networking.k8s.io", "ingressclasses", WITH_GENERATION),
     ("networking.k8s.io", "networkpolicies", WITH_GENERATION),
+    ("networking.k8s.io", "servicecidrs", Strategy { status_restores: METADATA, ..PLAIN }),
     ("discovery.k8s.io", "endpointslices", Strategy { generation: Generation::SpecAndLabels, ..PLAIN }),
-    ("coordination.k8s.io", "leases", Strategy { create_on_update: true, unconditional_update: false, ..PLAIN }),
+    ("coordination.k8s.io", "leases", CONDITIONAL_CREATES),
+    ("coordination.k8s.io", "leasecandidates", CONDITIONAL_CREATES),
     ("rbac.authorization.k8s.io", "roles", CREATES_ON_PUT),
     ("rbac.authorization.k8s.io", "rolebindings", CREATES_ON_PUT),
     ("rbac.authorization.k8s.io", "clusterroles", CREATES_ON_PUT),
@@ -160,10 +179,18 @@ static ROWS: &[(&str, &str, Strategy)] = &[
     ("admissionregistration.k8s.io", "validatingwebhookconfigurations", CONDITIONAL_GENERATION),
     ("admissionregistration.k8s.io", "mutatingadmissionpolicies", CONDITIONAL_GENERATION),
     ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings", CONDITIONAL_GENERATION),
-    ("admissionregistration.k8s.io", "validatingadmissionpolicies", CONDITIONAL_GENERATION),
+    (
+        "admissionregistration.k8s.io",
+        "validatingadmissionpolicies",
+        Strategy { status_restores: METADATA, ..CONDITIONAL_GENERATION },
+    ),
     ("admissionregistration.k8s.io", "validatingadmissionpolicybindings", CONDITIONAL_GENERATION),
-    ("flowcontrol.apiserver.k8s.io", "flowschemas", CONDITIONAL_GENERATION),
-    ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations", CONDITIONAL_GENERATION),
+    ("flowcontrol.apiserver.k8s.io", "flowschemas", Strategy { status_restores: METADATA, ..WITH_GENERATION }),
+    (
+        "flowcontrol.apiserver.k8s.io",
+        "prioritylevelconfigurations",
+        Strategy { status_restores: METADATA, ..WITH_GENERATION },
+    ),
     (
         "apiextensions.k8s.io",
         "customresourcedefinitions",
@@ -175,14 +202,18 @@ static ROWS: &[(&str, &str, Strategy)] = &[
             ..CONDITIONAL_GENERATION
         },
     ),
-    ("apiregistration.k8s.io", "apiservices", CONDITIONAL),
-    ("node.k8s.io", "runtimeclasses", CONDITIONAL),
+    ("apiregistration.k8s.io", "apiservices", Strategy { status_restores: METADATA, ..CONDITIONAL }),
+    ("internal.apiserver.k8s.io", "storageversions", Strategy { status_restores: METADATA, ..CONDITIONAL }),
+    ("storagemigration.k8s.io", "storageversionmigrations", Strategy { status_restores: METADATA, ..CONDITIONAL }),
+    ("node.k8s.io", "runtimeclasses", CONDITIONAL_CREATES),
     ("scheduling.k8s.io", "priorityclasses", WITH_GENERATION),
     ("resource.k8s.io", "deviceclasses", WITH_GENERATION),
     ("resource.k8s.io", "resourceslices", WITH_GENERATION),
+    ("resource.k8s.io", "resourceclaims", Strategy { status_restores: METADATA, ..PLAIN }),
+    ("resource.k8s.io", "devicetaintrules", Strategy { status_restores: METADATA, ..WITH_GENERATION }),
     ("storage.k8s.io", "csidrivers", CONDITIONAL),
     ("storage.k8s.io", "csinodes", CONDITIONAL),
-    ("storage.k8s.io", "volumeattachments", CONDITIONAL),
+    ("storage.k8s.io", "volumeattachments", Strategy { status_restores: METADATA, ..CONDITIONAL }),
     ("storage.k8s.io", "csistoragecapacities", CONDITIONAL),
 ];
 
@@ -233,7 +264,7 @@ impl Strategy {
         set_generation(new, generation + i64::from(moved));
     }
 
-    /// A write of `status`: everything but status and metadata is as stored.
+    /// A write of `status`: everything but status and, of some kinds, metadata is as stored.
     pub fn update_status(&self, new: &mut Value, old: &Value) {
         let Some(old_map) = old.as_object() else { return };
         if let Some(map) = new.as_object_mut() {
@@ -245,6 +276,9 @@ impl Strategy {
             }
         }
         set_generation(new, old.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or(0));
+        for field in self.status_restores {
+            restore(&mut new["metadata"], &old["metadata"], field);
+        }
         if let Some(f) = self.prepare_status {
             f(new, old);
         }

@@ -1,11 +1,19 @@
 //! Whether a certificate request is signed with the key it asks a certificate for.
 
-use rustls::crypto::ring::default_provider;
+use ed25519_dalek::Verifier as _;
+use p256::ecdsa::signature::hazmat::PrehashVerifier as _;
+use rsa::{BigUint, Pkcs1v15Sign, Pss, RsaPublicKey};
+use sha1::Sha1;
+use sha2::{Digest, Sha256, Sha384, Sha512};
 use x509_parser::prelude::X509CertificationRequest;
-use x509_parser::public_key::PublicKey;
+use x509_parser::public_key::{PublicKey, RSAPublicKey};
+use x509_parser::x509::SubjectPublicKeyInfo;
 
-/// Keys of RSA below this are not checked: the library at hand knows none so short.
-const SHORTEST_RSA: usize = 2048;
+/// Keys of RSA below this are no protection.
+const SHORTEST_RSA: usize = 1024;
+
+/// Keys of RSA above this take too long.
+const LONGEST_RSA: usize = 16_384;
 
 /// A family of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,65 +52,153 @@ impl Family {
     }
 }
 
-/// What a signature is made with, by object identifier.
-fn algorithm(oid: &str) -> Result<Family, String> {
-    let insecure = |name: &str| Err(format!("x509: cannot verify signature: insecure algorithm {name}"));
-    match oid {
-        "1.2.840.113549.1.1.10" | "1.2.840.113549.1.1.11" | "1.2.840.113549.1.1.12" | "1.2.840.113549.1.1.13" => {
-            Ok(Family::Rsa)
+/// What is signed in place of the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hash {
+    Sha1,
+    Sha256,
+    Sha384,
+    Sha512,
+}
+
+impl Hash {
+    fn of(self, text: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Sha1 => Sha1::digest(text).to_vec(),
+            Self::Sha256 => Sha256::digest(text).to_vec(),
+            Self::Sha384 => Sha384::digest(text).to_vec(),
+            Self::Sha512 => Sha512::digest(text).to_vec(),
         }
-        "1.2.840.10045.4.3.2" | "1.2.840.10045.4.3.3" | "1.2.840.10045.4.3.4" => Ok(Family::Ecdsa),
-        "1.3.101.112" => Ok(Family::Ed25519),
-        "1.2.840.113549.1.1.4" => insecure("MD5-RSA"),
-        "1.2.840.113549.1.1.5" | "1.3.14.3.2.29" => insecure("SHA1-RSA"),
-        "1.2.840.10045.4.1" => insecure("ECDSA-SHA1"),
-        _ => Err("x509: cannot verify signature: algorithm unimplemented".to_owned()),
+    }
+
+    fn pkcs1(self) -> Pkcs1v15Sign {
+        match self {
+            Self::Sha1 => Pkcs1v15Sign::new::<Sha1>(),
+            Self::Sha256 => Pkcs1v15Sign::new::<Sha256>(),
+            Self::Sha384 => Pkcs1v15Sign::new::<Sha384>(),
+            Self::Sha512 => Pkcs1v15Sign::new::<Sha512>(),
+        }
     }
 }
 
-/// An object identifier as it stands in an algorithm identifier.
-fn tagged(oid: &[u8]) -> Vec<u8> {
-    // Object identifiers of algorithms and curves are shorter than 128 bytes.
-    [&[6, u8::try_from(oid.len()).unwrap_or(u8::MAX)], oid].concat()
+/// What a signature is made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Algorithm {
+    Pkcs1(Hash),
+    /// Its parameters name the hash.
+    Pss,
+    Ecdsa(Hash),
+    Ed25519,
+}
+
+impl Algorithm {
+    /// By object identifier. The certificate that is asked for is signed anew: a request may still use SHA-1.
+    fn of(oid: &str) -> Result<Self, String> {
+        Ok(match oid {
+            "1.2.840.113549.1.1.5" | "1.3.14.3.2.29" => Self::Pkcs1(Hash::Sha1),
+            "1.2.840.113549.1.1.11" => Self::Pkcs1(Hash::Sha256),
+            "1.2.840.113549.1.1.12" => Self::Pkcs1(Hash::Sha384),
+            "1.2.840.113549.1.1.13" => Self::Pkcs1(Hash::Sha512),
+            "1.2.840.113549.1.1.10" => Self::Pss,
+            "1.2.840.10045.4.1" => Self::Ecdsa(Hash::Sha1),
+            "1.2.840.10045.4.3.2" => Self::Ecdsa(Hash::Sha256),
+            "1.2.840.10045.4.3.3" => Self::Ecdsa(Hash::Sha384),
+            "1.2.840.10045.4.3.4" => Self::Ecdsa(Hash::Sha512),
+            "1.3.101.112" => Self::Ed25519,
+            "1.2.840.113549.1.1.4" => {
+                return Err("x509: cannot verify signature: insecure algorithm MD5-RSA".to_owned());
+            }
+            _ => return Err("x509: cannot verify signature: algorithm unimplemented".to_owned()),
+        })
+    }
+
+    fn family(self) -> Family {
+        match self {
+            Self::Pkcs1(_) | Self::Pss => Family::Rsa,
+            Self::Ecdsa(_) => Family::Ecdsa,
+            Self::Ed25519 => Family::Ed25519,
+        }
+    }
 }
 
 /// The failure in upstream's words.
 pub(super) fn check(request: &X509CertificationRequest<'_>) -> Result<(), String> {
     let info = &request.certification_request_info;
     let key = &info.subject_pki;
-    let family = algorithm(&request.signature_algorithm.algorithm.to_id_string())?;
+    let algorithm = Algorithm::of(&request.signature_algorithm.algorithm.to_id_string())?;
     let Some(own) = Family::of_key(&key.algorithm.algorithm.to_id_string()) else {
         return Err("x509: cannot verify signature: algorithm unimplemented".to_owned());
     };
+    let family = algorithm.family();
     if own != family {
         let (wanted, found) = (family.words().0, own.words().1);
         return Err(format!(
             "x509: signature algorithm specifies {wanted} public key, but have public key of type {found}"
         ));
     }
-    if matches!(key.parsed(), Ok(PublicKey::RSA(rsa)) if rsa.key_size() < SHORTEST_RSA) {
-        return Ok(());
-    }
-    let (signed, keyed) =
-        (tagged(request.signature_algorithm.algorithm.as_bytes()), tagged(key.algorithm.algorithm.as_bytes()));
-    let curve = key.algorithm.parameters.as_ref().and_then(|p| p.as_oid().ok()).map(|oid| tagged(oid.as_bytes()));
-    let fits = |id: &[u8]| {
-        id.starts_with(&keyed) && curve.as_ref().is_none_or(|curve| id.windows(curve.len()).any(|w| w == &curve[..]))
+    let (text, signature) = (info.raw, &*request.signature_value.data);
+    let fits = match algorithm {
+        Algorithm::Pkcs1(hash) => rsa(key)?.verify(hash.pkcs1(), &hash.of(text), signature).is_ok(),
+        Algorithm::Pss => pss(&rsa(key)?, text, signature),
+        Algorithm::Ecdsa(hash) => ecdsa(key, hash.of(text), signature)?,
+        Algorithm::Ed25519 => ed25519(key, text, signature).is_some(),
     };
-    let all = default_provider().signature_verification_algorithms.all;
-    let mut able = all
-        .iter()
-        .filter(|a| a.signature_alg_id().as_ref().starts_with(&signed) && fits(a.public_key_alg_id().as_ref()))
-        .peekable();
-    // Curves that the library at hand does not know are taken as they are: signers look at the request again.
-    if able.peek().is_none() {
-        return Ok(());
+    if fits { Ok(()) } else { Err(family.failure().to_owned()) }
+}
+
+/// A key of RSA that is neither too short nor too long.
+fn rsa(key: &SubjectPublicKeyInfo<'_>) -> Result<RsaPublicKey, String> {
+    let Ok(PublicKey::RSA(RSAPublicKey { modulus, exponent })) = key.parsed() else {
+        return Err("x509: invalid RSA public key".to_owned());
+    };
+    let (n, e) = (BigUint::from_bytes_be(modulus), BigUint::from_bytes_be(exponent));
+    let bits = n.bits();
+    if bits < SHORTEST_RSA {
+        let more = "see https://go.dev/pkg/crypto/rsa#hdr-Minimum_key_size";
+        return Err(format!("crypto/rsa: {bits}-bit keys are insecure ({more})"));
     }
-    let (public, signature) = (&key.subject_public_key.data, &request.signature_value.data);
-    if able.any(|a| a.verify_signature(public, info.raw, signature).is_ok()) {
-        return Ok(());
+    RsaPublicKey::new_with_max_size(n, e, LONGEST_RSA).map_err(|_| Family::Rsa.failure().to_owned())
+}
+
+fn pss(key: &RsaPublicKey, text: &[u8], signature: &[u8]) -> bool {
+    let schemes = [
+        (Hash::Sha256, Pss::new::<Sha256>()),
+        (Hash::Sha384, Pss::new::<Sha384>()),
+        (Hash::Sha512, Pss::new::<Sha512>()),
+    ];
+    schemes.into_iter().any(|(hash, scheme)| key.verify(scheme, &hash.of(text), signature).is_ok())
+}
+
+/// Whether the signature fits, on one of a curve's modules.
+macro_rules! on_curve {
+    ($curve:ident, $point:expr, $digest:expr, $signature:expr) => {{
+        let key = $curve::ecdsa::VerifyingKey::from_sec1_bytes($point);
+        let signature = $curve::ecdsa::Signature::from_der($signature);
+        matches!((key, signature), (Ok(key), Ok(signature)) if key.verify_prehash($digest, &signature).is_ok())
+    }};
+}
+
+fn ecdsa(key: &SubjectPublicKeyInfo<'_>, mut digest: Vec<u8>, signature: &[u8]) -> Result<bool, String> {
+    let curve = key.algorithm.parameters.as_ref().and_then(|p| p.as_oid().ok()).map(|oid| oid.to_id_string());
+    let point = &*key.subject_public_key.data;
+    // A digest is a number: one shorter than what the curve counts in begins with zeros, which the library asks for.
+    let size = point.len() / 2;
+    if digest.len() < size {
+        digest.splice(..0, std::iter::repeat_n(0, size - digest.len()));
     }
-    Err(family.failure().to_owned())
+    match curve.as_deref() {
+        Some("1.3.132.0.33") => Ok(on_curve!(p224, point, &digest, signature)),
+        Some("1.2.840.10045.3.1.7") => Ok(on_curve!(p256, point, &digest, signature)),
+        Some("1.3.132.0.34") => Ok(on_curve!(p384, point, &digest, signature)),
+        Some("1.3.132.0.35") => Ok(on_curve!(p521, point, &digest, signature)),
+        _ => Err("x509: unsupported elliptic curve".to_owned()),
+    }
+}
+
+fn ed25519(key: &SubjectPublicKeyInfo<'_>, text: &[u8], signature: &[u8]) -> Option<()> {
+    let bytes = key.subject_public_key.data.as_ref().try_into().ok()?;
+    let key = ed25519_dalek::VerifyingKey::from_bytes(bytes).ok()?;
+    key.verify(text, &ed25519_dalek::Signature::from_slice(signature).ok()?).ok()
 }
 
 #[cfg(test)]
@@ -110,10 +206,19 @@ mod tests {
     use super::*;
     use x509_parser::prelude::FromDer as _;
 
-    fn request(algorithm: &'static rcgen::SignatureAlgorithm) -> Vec<u8> {
-        let key = rcgen::KeyPair::generate_for(algorithm).expect("a key");
-        let parameters = rcgen::CertificateParams::new(vec!["a.example.com".to_owned()]).expect("parameters");
-        parameters.serialize_request(&key).expect("a request").der().to_vec()
+    /// Requests for `a.example.com`, made by openssl.
+    const REQUESTS: [(&str, &str); 7] = [
+        ("rsa-1024-sha1", include_str!("tests/requests/rsa-1024-sha1.pem")),
+        ("rsa-2048", include_str!("tests/requests/rsa-2048.pem")),
+        ("rsa-pss", include_str!("tests/requests/rsa-pss.pem")),
+        ("p224", include_str!("tests/requests/p224.pem")),
+        ("p256-sha1", include_str!("tests/requests/p256-sha1.pem")),
+        ("p521", include_str!("tests/requests/p521.pem")),
+        ("ed25519", include_str!("tests/requests/ed25519.pem")),
+    ];
+
+    fn der(pem: &str) -> Vec<u8> {
+        x509_parser::pem::parse_x509_pem(pem.as_bytes()).expect("PEM").1.contents
     }
 
     fn judged(der: &[u8]) -> Result<(), String> {
@@ -122,29 +227,40 @@ mod tests {
 
     #[test]
     fn requests_are_signed_with_their_own_key() {
-        for (algorithm, failure) in [
-            (&rcgen::PKCS_ECDSA_P256_SHA256, "x509: ECDSA verification failure"),
-            (&rcgen::PKCS_ECDSA_P384_SHA384, "x509: ECDSA verification failure"),
-            (&rcgen::PKCS_ED25519, "x509: Ed25519 verification failure"),
-        ] {
-            let mut der = request(algorithm);
-            assert_eq!(judged(&der), Ok(()));
+        for (name, pem) in REQUESTS {
+            let mut der = der(pem);
+            assert_eq!(judged(&der), Ok(()), "{name}");
             // The name is part of what is signed.
             let at = der.windows(9).position(|w| w == b"a.example").expect("the name");
             der[at] = b'b';
-            assert_eq!(judged(&der), Err(failure.to_owned()));
+            let failure = judged(&der).expect_err(name);
+            assert!(failure.contains("verification"), "{name}: {failure}");
         }
+    }
+
+    #[test]
+    fn a_digest_longer_than_the_curve_is_cut() {
+        let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).expect("a key");
+        let parameters = rcgen::CertificateParams::new(vec!["a.example.com".to_owned()]).expect("parameters");
+        assert_eq!(judged(parameters.serialize_request(&key).expect("a request").der()), Ok(()));
+        assert_eq!(judged(&der(include_str!("tests/requests/p256-sha512.pem"))), Ok(()));
+    }
+
+    #[test]
+    fn keys_of_no_protection_are_refused() {
+        let message = "crypto/rsa: 512-bit keys are insecure (see https://go.dev/pkg/crypto/rsa#hdr-Minimum_key_size)";
+        assert_eq!(judged(&der(include_str!("tests/requests/rsa-512.pem"))), Err(message.to_owned()));
     }
 
     #[test]
     fn algorithms_by_their_identifiers() {
         for (oid, want) in [
-            ("1.2.840.113549.1.1.11", Ok(Family::Rsa)),
-            ("1.2.840.10045.4.3.4", Ok(Family::Ecdsa)),
-            ("1.2.840.113549.1.1.5", Err("x509: cannot verify signature: insecure algorithm SHA1-RSA")),
+            ("1.2.840.113549.1.1.11", Ok(Algorithm::Pkcs1(Hash::Sha256))),
+            ("1.2.840.10045.4.3.4", Ok(Algorithm::Ecdsa(Hash::Sha512))),
+            ("1.2.840.113549.1.1.4", Err("x509: cannot verify signature: insecure algorithm MD5-RSA")),
             ("1.2.3", Err("x509: cannot verify signature: algorithm unimplemented")),
         ] {
-            assert_eq!(algorithm(oid), want.map_err(str::to_owned), "{oid}");
+            assert_eq!(Algorithm::of(oid), want.map_err(str::to_owned), "{oid}");
         }
     }
 }

@@ -30,7 +30,8 @@ pub struct InProcess(pub Arc<Engine>);
 fn canonical(row: &Resource, object: &Value) -> Result<Value, Status> {
     let schema = codec::served_schema(row).map_err(|e| Status::internal(&e.to_string()))?;
     let named = (&*row.api_version(), &*row.kind);
-    let mut object = decode_patched(named, schema, object.clone(), None, &Value::Null, FieldValidation::Ignore)?.object;
+    let mut object =
+        decode_patched(named, schema, object.clone(), None, &Value::Null, Vec::new(), FieldValidation::Ignore)?.object;
     write::default(row, &mut object)?;
     Ok(object)
 }

@@ -9,8 +9,7 @@ use proto::schema::{self, Message};
 use shared::status::Status;
 
 use super::kin::{Conversions, Kin};
-use super::query::{FieldValidation, WriteOptions};
-use crate::negotiate::decode_tree;
+use super::query::WriteOptions;
 use crate::registry::{Rows, meta};
 use crate::storage::codec;
 
@@ -45,26 +44,14 @@ pub fn updated(kind: Kind<'_>, subresource: &str, old: &Value, new: &mut Value, 
     record(&kin, kind.row, subresource, old, new, manager);
 }
 
-fn unknown_fields(schema: &Message, applied: &Value, validation: FieldValidation) -> Result<Vec<String>, Status> {
-    // What a custom resource's schema does not know has been refused already.
-    if validation == FieldValidation::Ignore || schema.embedded_resource {
-        return Ok(Vec::new());
-    }
-    let found = decode_tree(schema, applied, FieldValidation::Warn).map(|d| d.warnings).unwrap_or_default();
-    if validation == FieldValidation::Strict && !found.is_empty() {
-        return Err(Status::bad_request(&format!("error strict decoding YAML: {}", found.join(", "))));
-    }
-    Ok(found)
-}
-
-/// Server-side apply. Returns the object, canonical but not defaulted, and warnings.
+/// Server-side apply. Returns the object, canonical but not defaulted.
 pub fn applied(
     kind: Kind<'_>,
     subresource: &str,
     old: Option<&Value>,
     applied: &Value,
     options: &WriteOptions,
-) -> Result<(Value, Vec<String>), Status> {
+) -> Result<Value, Status> {
     let row = kind.row;
     let schema = codec::served_schema(row).map_err(|e| Status::internal(&e.to_string()))?;
     let mut config = Cow::Borrowed(applied);
@@ -81,7 +68,7 @@ pub fn applied(
 }
 
 /// Server-side apply of a Scale.
-pub fn applied_scale(old: &Value, applied: &Value, options: &WriteOptions) -> Result<(Value, Vec<String>), Status> {
+pub fn applied_scale(old: &Value, applied: &Value, options: &WriteOptions) -> Result<Value, Status> {
     let schema = schema::kind("autoscaling", "v1", "Scale").ok_or_else(Status::generic_not_found)?;
     let reset = reset_fields("autoscaling", "scales", "scale");
     let (now, manager) = (meta::now(), &options.field_manager);
@@ -102,7 +89,7 @@ fn apply_as(
     config: &Value,
     write: &Write<'_>,
     options: &WriteOptions,
-) -> Result<(Value, Vec<String>), Status> {
+) -> Result<Value, Status> {
     let outcome = apply::apply(schema, old, config, write, options.force).map_err(|e| match e {
         Error::BadRequest(text) => Status::bad_request(&text),
         Error::Unknown(text) => Status::unknown(&text),
@@ -115,6 +102,5 @@ fn apply_as(
             status
         }
     })?;
-    let warnings = unknown_fields(schema, config, options.field_validation)?;
-    Ok((outcome.object, warnings))
+    Ok(outcome.object)
 }

@@ -197,6 +197,9 @@ pub async fn dispatch(engine: &Arc<Engine>, mut r: Request) -> Result<Reply, Sta
     if route.row.custom.is_some() && r.info.subresource != "scale" {
         r.accept = without_protobuf(r.media, r.accept.take())?;
     }
+    if route.subresource().map_or(&route.row.verbs, |s| &s.verbs).iter().all(|verb| verb == "create") {
+        r.accept = without_table(r.media, r.accept.take())?;
+    }
     let deprecated: Vec<String> = deprecation(&route.row).into_iter().collect();
     if !deprecated.is_empty() {
         count_deprecated(&route.row, &r.info.subresource);
@@ -207,11 +210,21 @@ pub async fn dispatch(engine: &Arc<Engine>, mut r: Request) -> Result<Reply, Sta
 
 /// Custom objects have no protobuf form; their metadata has.
 fn without_protobuf(media: Media, accept: Option<String>) -> Result<Option<String>, Status> {
+    let plain = |clause: &str| clause.contains("application/vnd.kubernetes.protobuf") && !clause.contains("as=");
+    without(accept, plain, media.custom_bodies())
+}
+
+/// What is only asked, as reviews are, has no tables.
+fn without_table(media: Media, accept: Option<String>) -> Result<Option<String>, Status> {
+    without(accept, |clause| clause.contains("as=Table"), media.bodies())
+}
+
+/// An `Accept` header without the clauses that a resource cannot meet; the failure names those it could.
+fn without(accept: Option<String>, cannot: impl Fn(&str) -> bool, offered: &[&str]) -> Result<Option<String>, Status> {
     let Some(text) = accept else { return Ok(None) };
-    let plain = |clause: &&str| !clause.contains("application/vnd.kubernetes.protobuf") || clause.contains("as=");
-    let left: Vec<&str> = text.split(',').filter(plain).collect();
+    let left: Vec<&str> = text.split(',').filter(|clause| !cannot(clause)).collect();
     if left.is_empty() && !text.trim().is_empty() {
-        return Err(Status::not_acceptable(media.custom_bodies()));
+        return Err(Status::not_acceptable(offered));
     }
     Ok(Some(left.join(",")))
 }

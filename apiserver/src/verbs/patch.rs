@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proto::merge::{go_print, json_patch, merge_patch, strategic};
 use proto::resources::Row;
 use proto::schema::Message;
-use proto::{Value, cbor, json};
+use proto::{Value, cbor, json, yaml};
 use shared::status::{Status, field};
 
 use super::engine::Engine;
@@ -20,7 +20,15 @@ use crate::registry::meta;
 use crate::storage::codec;
 
 /// A patch, read.
-pub enum Patch {
+pub struct Patch {
+    /// What it says.
+    pub document: Document,
+    /// What strict reading says of its text: fields that are there twice, fields that operations do not have.
+    strict: Vec<String>,
+}
+
+/// What a patch says.
+pub enum Document {
     /// A list of operations.
     Json(json_patch::Patch),
     /// RFC 7386.
@@ -72,29 +80,30 @@ impl Patch {
         if !is_known(sent) {
             return Err(unsupported());
         }
+        let read = |body: &[u8], what: &str| json::decode_any_reporting(body).map_err(|e| bad(format!("{what}{e}")));
         let body = sent.body;
-        match media(sent.content_type) {
+        let (document, strict) = match media(sent.content_type) {
             JSON => {
-                let document = json::decode_any(body).map_err(|e| bad(format!("error decoding patch: {e}")))?;
-                json_patch::Patch::decode(document).map(Self::Json).map_err(|e| match e {
+                let (document, repeated) = read(body, "error decoding patch: ")?;
+                let mut patch = json_patch::Patch::decode(document).map_err(|e| match e {
                     json_patch::Error::TooMany(_) => {
                         Status::failure(413, "RequestEntityTooLarge", format!("Request entity too large: {e}"))
                     }
                     e => bad(e.to_string()),
-                })
+                })?;
+                let mut strict = std::mem::take(&mut patch.strict);
+                strict.extend(repeated.iter().map(|found| format!("json patch {found}")));
+                (Document::Json(patch), strict)
             }
-            MERGE => json::decode_any(body).map(Self::Merge).map_err(|e| bad(format!("error decoding patch: {e}"))),
-            STRATEGIC => json::decode_any(body).map(Self::Strategic).map_err(|e| bad(e.to_string())),
+            MERGE => read(body, "error decoding patch: ").map(|(p, strict)| (Document::Merge(p), strict))?,
+            STRATEGIC => read(body, "").map(|(p, strict)| (Document::Strategic(p), strict))?,
             APPLY_CBOR => {
                 let text = cbor::to_json(body).map_err(|e| bad(format!("error decoding CBOR: {e}")))?;
-                json::decode_any(&text).map(Self::Apply).map_err(|e| bad(format!("error decoding CBOR: {e}")))
+                read(&text, "error decoding CBOR: ").map(|(p, _)| (Document::Apply(p), Vec::new()))?
             }
-            _ => {
-                let text = json_text(Format::Yaml, body)
-                    .map_err(|e| bad(format!("error decoding YAML: error converting YAML to JSON: {e}")))?;
-                json::decode_any(&text).map(Self::Apply).map_err(|e| bad(format!("error decoding YAML: {e}")))
-            }
-        }
+            _ => applied_yaml(body).map_err(bad).map(|(p, strict)| (Document::Apply(p), strict))?,
+        };
+        Ok(Self { document, strict })
     }
 
     /// Whether a content type is that of server-side apply.
@@ -103,7 +112,18 @@ impl Patch {
     }
 
     fn is_apply(&self) -> bool {
-        matches!(self, Self::Apply(_))
+        matches!(self.document, Document::Apply(_))
+    }
+
+    /// What strict reading says of applied text, which is said after everything else that may be wrong.
+    pub fn check_text(&self, validation: FieldValidation) -> Result<Vec<String>, Status> {
+        match (validation, yaml::complaint(&self.strict)) {
+            (FieldValidation::Ignore, _) => Ok(Vec::new()),
+            (FieldValidation::Strict, Some(complaint)) => Err(Status::bad_request(&format!(
+                "error strict decoding YAML: error converting YAML to JSON: {complaint}"
+            ))),
+            _ => Ok(self.strict.clone()),
+        }
     }
 
     /// The patched object of a kind (`apiVersion`, `kind`), canonical, with what lenient decoding found.
@@ -114,61 +134,57 @@ impl Patch {
         old: &Value,
         validation: FieldValidation,
     ) -> Result<(Value, Vec<String>), Status> {
-        let mut warnings = Vec::new();
+        let asked = validation != FieldValidation::Ignore;
+        let mut found = if asked { self.strict.clone() } else { Vec::new() };
         let mut new = old.clone();
-        match self {
-            Self::Json(p) => {
-                if !p.strict.is_empty() {
-                    match validation {
-                        FieldValidation::Strict => {
-                            return Err(Status::bad_request(&format!(
-                                "strict decoding error: {}",
-                                p.strict.join(", ")
-                            )));
-                        }
-                        FieldValidation::Warn => warnings.extend(p.strict.iter().cloned()),
-                        FieldValidation::Ignore => {}
-                    }
-                }
-                p.apply(&mut new).map_err(|_| rejected())?;
+        let (mut touched, mut rest) = (None, validation);
+        match &self.document {
+            Document::Json(p) => p.apply(&mut new).map_err(|_| rejected())?,
+            Document::Merge(p) => {
+                merge_patch::apply(&mut new, p.clone());
+                touched = Some(p);
             }
-            Self::Merge(p) => merge_patch::apply(&mut new, p.clone()),
-            Self::Strategic(p) => {
+            Document::Strategic(p) => {
                 // The patch alone is checked for unknown fields: the result is built from the schema.
-                if validation != FieldValidation::Ignore {
+                if asked {
                     let unknown = decode_tree(schema, p, FieldValidation::Warn).map(|d| d.warnings).unwrap_or_default();
-                    let unknown: Vec<String> = unknown.into_iter().filter(|w| !w.contains('$')).collect();
-                    if validation == FieldValidation::Strict && !unknown.is_empty() {
-                        let why = format!("strict decoding error: {}", unknown.join(", "));
+                    found.extend(unknown.into_iter().filter(|w| !w.contains('$')));
+                    if validation == FieldValidation::Strict && !found.is_empty() {
+                        let why = format!("strict decoding error: {}", found.join(", "));
                         let error = field::Error::invalid("patch", Value::from(go_print(p)), &why);
                         return Err(Status::invalid("", "", "", vec![error]));
                     }
-                    warnings.extend(unknown);
+                    rest = FieldValidation::Ignore;
                 }
                 strategic::apply(schema, &mut new, p.clone()).map_err(|e| match e.code() {
                     400 => Status::bad_request(&e.to_string()),
                     422 => rejected(),
                     _ => Status::unknown(&e.to_string()),
                 })?;
+                touched = Some(p);
             }
-            Self::Apply(_) => return Err(Status::internal("apply is not a patch of an object")),
+            Document::Apply(_) => return Err(Status::internal("apply is not a patch of an object")),
         }
-        let lenient = if matches!(self, Self::Strategic(_)) && validation != FieldValidation::Ignore {
-            FieldValidation::Ignore
-        } else {
-            validation
-        };
         let whole = Value::Object(serde_json::Map::new());
-        let shown = if let Self::Merge(p) = self { p } else { &whole };
+        let shown = if let Document::Merge(p) = &self.document { p } else { &whole };
         check_kind(named, schema, &new, shown)?;
-        let touched = match self {
-            Self::Merge(p) | Self::Strategic(p) => Some(p),
-            Self::Json(_) | Self::Apply(_) => None,
-        };
-        let decoded = decode_patched(named, schema, new, touched, shown, lenient)?;
-        warnings.extend(decoded.warnings);
-        Ok((decoded.object, warnings))
+        let (said, found) = if rest == FieldValidation::Ignore { (found, Vec::new()) } else { (Vec::new(), found) };
+        let decoded = decode_patched(named, schema, new, touched, shown, found, rest)?;
+        Ok((decoded.object, [said, decoded.warnings].concat()))
     }
+}
+
+/// Reads applied text, with the keys that it has twice.
+fn applied_yaml(body: &[u8]) -> Result<(Value, Vec<String>), String> {
+    // Most clients send JSON, which is YAML: read as such it costs less.
+    if let Ok((object, repeated)) = json::decode_any_reporting(body) {
+        let lines = if repeated.is_empty() { Vec::new() } else { yaml::repeated_keys(body) };
+        return Ok((object, lines));
+    }
+    let text = json_text(Format::Yaml, body)
+        .map_err(|e| format!("error decoding YAML: error converting YAML to JSON: {e}"))?;
+    let object = json::decode_any(&text).map_err(|e| format!("error decoding YAML: {e}"))?;
+    Ok((object, yaml::repeated_keys(body)))
 }
 
 /// A patch cannot make another kind of an object.
@@ -215,18 +231,22 @@ pub fn check_applied(named: (&str, &str), applied: &Value, name: &str, namespace
     Ok(())
 }
 
-/// Drops what a custom resource's schema does not know, and says so as asked.
-fn unknown(served: &crd::Served, object: &mut Value, validation: FieldValidation) -> Result<Vec<String>, Status> {
+/// Drops what a custom resource's schema does not know, and says so as asked, after what was found before.
+fn unknown(
+    served: &crd::Served,
+    object: &mut Value,
+    mut found: Vec<String>,
+    validation: FieldValidation,
+) -> Result<Vec<String>, Status> {
     let shown = object.to_string();
-    let found: Vec<String> =
-        crd::objects::settle(served, object).into_iter().map(|f| format!("unknown field {f:?}")).collect();
+    found.extend(crd::objects::settle(served, object).into_iter().map(|f| format!("unknown field {f:?}")));
     match validation {
         FieldValidation::Strict if !found.is_empty() => {
             let why = format!("strict decoding error: {}", found.join(", "));
             Err(Status::invalid("", "", "", vec![field::Error::invalid("patch", Value::from(shown), &why)]))
         }
-        FieldValidation::Warn => Ok(found),
-        _ => Ok(Vec::new()),
+        FieldValidation::Ignore => Ok(Vec::new()),
+        _ => Ok(found),
     }
 }
 
@@ -247,7 +267,7 @@ pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &s
         None => codec::served_schema(row).map_err(|e| Status::internal(&e.to_string()))?,
     };
     let namespace = namespace_of(&r.info, row);
-    if let Patch::Apply(applied) = &patch {
+    if let Document::Apply(applied) = &patch.document {
         check_applied((&row.api_version(), &row.kind), applied, &r.info.name, namespace)?;
     }
     let mut t = target(r, row, subresource, &options, "PatchOptions");
@@ -255,20 +275,23 @@ pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &s
     let conversions = t.conversions.clone();
     let kind = Kind { rows: &engine.rows, row, conversions: conversions.as_deref() };
     let mut change = |old: Option<&Value>| -> Result<Value, Status> {
-        let mut new = match (&patch, old) {
-            (Patch::Apply(applied), old) => {
-                let (new, warnings) = managers::applied(kind, subresource, old, applied, &options)?;
-                found = warnings;
+        let mut new = match (&patch.document, old) {
+            (Document::Apply(applied), old) => {
+                let new = managers::applied(kind, subresource, old, applied, &options)?;
+                found = patch.check_text(options.field_validation)?;
                 new
             }
             (_, None) => return Err(Status::not_found(&row.group, &row.plural, &r.info.name)),
-            (patch, Some(old)) => {
-                let (mut new, warnings) =
-                    patch.on_kind((&row.api_version(), &row.kind), schema, old, options.field_validation)?;
-                found = warnings;
-                if let Some(served) = crd::served(row) {
-                    found.extend(unknown(served, &mut new, options.field_validation)?);
-                }
+            (_, Some(old)) => {
+                let validation = options.field_validation;
+                let served = crd::served(row);
+                let strict = served.is_some() && validation == FieldValidation::Strict;
+                let first = if strict { FieldValidation::Warn } else { validation };
+                let (mut new, warnings) = patch.on_kind((&row.api_version(), &row.kind), schema, old, first)?;
+                found = match served {
+                    Some(served) => unknown(served, &mut new, warnings, validation)?,
+                    None => warnings,
+                };
                 new
             }
         };

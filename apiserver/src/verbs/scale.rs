@@ -10,7 +10,7 @@ use shared::status::{Status, field};
 
 use super::engine::Engine;
 use super::managers::Kind;
-use super::patch::{Patch, check_applied};
+use super::patch::{Document, Patch, check_applied};
 use super::query::{OptionsKind, WriteOptions};
 use super::scale_managers::{of_object, of_scale};
 use super::{Reply, Request, get, managers, namespace_of, target, write};
@@ -112,21 +112,16 @@ fn updated(rows: &Rows, row: &Resource, old: &Value, scale: &Value, manager: &st
 }
 
 /// Server-side apply: the Scale has owners, which are the object's that own its replicas.
-fn applied(
-    row: &Resource,
-    old: &Value,
-    config: &Value,
-    options: &WriteOptions,
-) -> Result<(Value, Vec<String>), Status> {
+fn applied(row: &Resource, old: &Value, config: &Value, options: &WriteOptions) -> Result<Value, Status> {
     let path = replicas_path(row);
     let entries = tree::list(old, "/metadata/managedFields");
     let mut there = of(row, old);
     there["metadata"]["managedFields"] = Value::from(of_scale(entries, &path));
-    let (scale, warnings) = managers::applied_scale(&there, config, options)?;
+    let scale = managers::applied_scale(&there, config, options)?;
     let mut new = written_back(row, old, &scale)?;
     let entries = of_object(entries, tree::list(&scale, "/metadata/managedFields"), &path, &row.api_version());
     meta::metadata(&mut new).insert("managedFields".to_owned(), Value::from(entries));
-    Ok((new, warnings))
+    Ok(new)
 }
 
 /// GET, PUT and PATCH.
@@ -157,7 +152,7 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Re
             let is_apply = Patch::applies(&r.content_type);
             let options = WriteOptions::read(&r.query, OptionsKind::Patch(is_apply), &r.user_agent)?;
             let patch = Patch::read(r.sent())?;
-            if let Patch::Apply(config) = &patch {
+            if let Document::Apply(config) = &patch.document {
                 check_applied(("autoscaling/v1", "Scale"), config, name, namespace)?;
             }
             let schema = schema::kind("autoscaling", "v1", "Scale").ok_or_else(Status::generic_not_found)?;
@@ -165,9 +160,9 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Re
             let mut found = Vec::new();
             let mut change = |old: Option<&Value>| {
                 let old = old.ok_or_else(|| Status::not_found(&row.group, &row.plural, name))?;
-                if let Patch::Apply(config) = &patch {
-                    let (new, warnings) = applied(row, old, config, &options)?;
-                    found = warnings;
+                if let Document::Apply(config) = &patch.document {
+                    let new = applied(row, old, config, &options)?;
+                    found = patch.check_text(options.field_validation)?;
                     return Ok(new);
                 }
                 let named = ("autoscaling/v1", "Scale");

@@ -223,3 +223,25 @@ async fn a_watch_over_websocket_sends_an_event_per_message() {
     }
     assert_eq!(seen, ["ADDED a", "ADDED b", "DELETED a"]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_only_asked_has_no_table() {
+    let Some((c, ns)) = workspace("no-table").await else { return };
+    let review = json!({"spec": {"nonResourceAttributes": {"path": "/", "verb": "get"}}});
+    for (path, body) in [
+        ("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews".to_owned(), review),
+        (format!("{ns}/serviceaccounts/default/token"), json!({})),
+    ] {
+        let ask = async |accept: &str| {
+            let headers = [("Accept", accept), ("Content-Type", "application/json")];
+            c.call("POST", &path, &headers, Some(Bytes::from(body.to_string()))).await
+        };
+        let offered = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+        ask(TABLE).await.fails(
+            406,
+            "NotAcceptable",
+            &format!("only the following media types are accepted: {offered}"),
+        );
+        assert!(ask(&format!("{TABLE},application/json")).await.ok()["kind"].is_string());
+    }
+}

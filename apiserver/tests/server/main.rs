@@ -34,6 +34,8 @@ mod runtime_config;
 mod security;
 mod services;
 mod serving;
+mod strategies;
+mod strict;
 mod upstream;
 mod webhooks;
 

@@ -25,6 +25,8 @@ const NAMESPACE: &str = "kube-system";
 const JSON: &str = "application/json";
 /// What was written comes back without most of it.
 const BRIEF: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+/// The same of a collection.
+const BRIEF_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
 /// What the server says of an object that was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -300,6 +302,11 @@ impl Rest {
     /// DELETE.
     pub async fn delete(&self, path: &str, options: &Value) -> Result<Written, RestError> {
         self.write("DELETE", path, JSON, bytes(options)?).await
+    }
+
+    /// DELETE of a collection.
+    pub async fn delete_collection(&self, path: &str, options: &Value) -> Result<(), RestError> {
+        self.request(("DELETE", path, BRIEF_LIST, Some(JSON)), bytes(options)?).await.map(drop)
     }
 }
 

@@ -179,8 +179,8 @@ impl Namespaces {
         let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"});
         let by_collection = served.can("deletecollection");
         let done = if by_collection {
-            match self.rest.delete(&path, &options).await {
-                Ok(_) => true,
+            match self.rest.delete_collection(&path, &options).await {
+                Ok(()) => true,
                 Err(e) if e.unsupported() || e.not_found() => false,
                 Err(e) => return Err(e),
             }

@@ -208,6 +208,7 @@ impl Server {
         }
         let verb = request.method().as_str().to_owned();
         let content_type = header(&request, "content-type");
+        let as_one = header(&request, "accept").contains("as=PartialObjectMetadata;");
         let body = request.into_body().collect().await.map_err(std::io::Error::other)?.to_bytes();
         let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
         let about_events = target.row.plural == "events";
@@ -235,6 +236,13 @@ impl Server {
             return Err(std::io::Error::new(std::io::ErrorKind::ConnectionReset, "connection reset"));
         }
         Ok(match done {
+            // Everything is deleted all the same.
+            Ok(_) if as_one && verb == "DELETE" && target.name.is_none() => refusal(&Refusal {
+                code: 406,
+                reason: "NotAcceptable",
+                message: "you requested PartialObjectMetadata, but the requested object is a list".into(),
+                cause: "",
+            }),
             Ok(object) => whole(if verb == "POST" { 201 } else { 200 }, &object),
             Err(r) => refusal(&r),
         })

@@ -56,6 +56,17 @@ pub fn decode_any(bytes: &[u8]) -> Result<Value, DecodeError> {
     Decoder::new(bytes, false).any(0)
 }
 
+/// The same, with reports of fields that an object has twice.
+///
+/// # Errors
+/// [`DecodeError`] with Go's text.
+pub fn decode_any_reporting(bytes: &[u8]) -> Result<(Value, Vec<String>), DecodeError> {
+    scan::check(bytes).map_err(DecodeError::Syntax)?;
+    let mut d = Decoder::new(bytes, true);
+    let value = d.any(0)?;
+    Ok((value, d.reports))
+}
+
 /// Reads `apiVersion` and `kind` and nothing else.
 ///
 /// # Errors

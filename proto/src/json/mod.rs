@@ -16,7 +16,7 @@ use thiserror::Error;
 use crate::Value;
 
 pub(crate) use decode::decode_yaml;
-pub use decode::{decode, decode_any, type_meta};
+pub use decode::{decode, decode_any, decode_any_reporting, type_meta};
 pub(crate) use encode::{
     empty_element as encode_element, int as encode_int, name as encode_name, one as encode_special, raw as encode_raw,
     scalar as encode_scalar, text as encode_text, zero_value as encode_zero,

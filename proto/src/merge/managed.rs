@@ -338,7 +338,7 @@ pub fn reset_fields(group: &str, plural: &str, subresource: &str) -> Set {
             Set::of_fields(&[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]])
         }
         ("apps", "deployments", "status") => Set::of_fields(&[&["spec"], &["metadata", "labels"]]),
-        ("apiextensions.k8s.io", "customresourcedefinitions", "status") => Set::of_fields(&[&["spec"], &["metadata"]]),
+        (_, _, "status") if is_owner_of_status_alone(group, plural) => Set::of_fields(&[&["spec"], &["metadata"]]),
         ("certificates.k8s.io", "certificatesigningrequests", "approval") => {
             Set::of_fields(&[&["spec"], &["status", "certificate"]])
         }
@@ -346,6 +346,21 @@ pub fn reset_fields(group: &str, plural: &str, subresource: &str) -> Set {
         (_, _, "status") => Set::of_fields(&[&["spec"]]),
         _ => Set::of_fields(&[&["status"]]),
     }
+}
+
+/// Kinds of which whoever writes `status` owns no metadata.
+fn is_owner_of_status_alone(group: &str, plural: &str) -> bool {
+    matches!(
+        (group, plural),
+        ("admissionregistration.k8s.io", "validatingadmissionpolicies")
+            | ("apiextensions.k8s.io", "customresourcedefinitions")
+            | ("apiregistration.k8s.io", "apiservices")
+            | ("flowcontrol.apiserver.k8s.io", "flowschemas" | "prioritylevelconfigurations")
+            | ("internal.apiserver.k8s.io", "storageversions")
+            | ("resource.k8s.io", "resourceclaims" | "devicetaintrules")
+            | ("storage.k8s.io", "volumeattachments")
+            | ("storagemigration.k8s.io", "storageversionmigrations")
+    )
 }
 
 /// The annotation that client-side apply keeps.

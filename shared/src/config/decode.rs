@@ -46,25 +46,12 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, ConfigError> {
             "{NO_TYPE}json: cannot unmarshal {what} into Go value of type {TYPE_META}"
         )));
     }
-    let strict = if yaml && !duplicates.is_empty() {
-        let lines: Vec<String> = duplicates.iter().map(|path| repeated_key(bytes, path)).collect();
-        vec![format!("yaml: unmarshal errors:\n{}", lines.join("\n"))]
+    let strict = if yaml {
+        proto::yaml::complaint(&proto::yaml::repeated_keys(bytes)).into_iter().collect()
     } else {
         duplicates.iter().map(|path| format!("duplicate field {}", go_quote(path))).collect()
     };
     Ok(Parsed { value, strict, yaml })
-}
-
-/// The line of a key's second appearance.
-fn repeated_key(bytes: &[u8], path: &str) -> String {
-    let key = path.rsplit('.').next().unwrap_or(path);
-    let text = String::from_utf8_lossy(bytes);
-    let holds = |line: &str| {
-        let line = line.trim_start_matches([' ', '-', '"', '\'']);
-        line.strip_prefix(key).is_some_and(|rest| rest.trim_start_matches(['"', '\'']).starts_with(':'))
-    };
-    let line = text.lines().enumerate().filter(|(_, l)| holds(l)).nth(1).map_or(0, |(i, _)| i + 1);
-    format!("  line {line}: key {} already set in map", go_quote(key))
 }
 
 struct Tree<'a> {

@@ -1,0 +1,124 @@
+//! What is particular about kinds, as clients meet it: what a PUT may do, what a write of `status` leaves alone, what
+//! becomes of decisions about certificates.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use crate::harness::Client;
+use crate::workspace;
+
+/// A kind with its path and an object.
+fn flow_schema(name: &str) -> (&'static str, Value) {
+    let body = json!({"metadata": {"name": name}, "spec": {"priorityLevelConfiguration": {"name": "exempt"}}});
+    ("/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas", body)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn some_kinds_are_made_and_replaced_by_put() {
+    let Some((c, ns)) = workspace("put-makes").await else { return };
+    for (path, made) in [
+        (ns.replace("/api/v1", "/apis/coordination.k8s.io/v1") + "/leases", json!({"spec": {"holderIdentity": "a"}})),
+        ("/apis/node.k8s.io/v1/runtimeclasses".to_owned(), json!({"handler": "runc"})),
+        (format!("{ns}/configmaps"), Value::Null),
+    ] {
+        let mut body = if made.is_null() { json!({}) } else { made.clone() };
+        body["metadata"] = json!({"name": "put-makes"});
+        let code = c.put(&format!("{path}/put-makes"), &body).await.code;
+        assert_eq!(code, if made.is_null() { 404 } else { 201 }, "{path}");
+        let refused = c.put(&format!("{path}/put-makes"), &body).await;
+        let why = "metadata.resourceVersion: Invalid value: 0: must be specified for an update";
+        assert!(made.is_null() || refused.text().contains(why), "{path}: {}", refused.text());
+    }
+    let (path, body) = flow_schema("put-replaces");
+    c.post(path, body.clone()).await.ok();
+    c.put(&format!("{path}/put-replaces"), &body).await.ok();
+}
+
+/// Writes metadata through `status`; returns what was written of it.
+async fn labelled(c: &Client, path: &str, body: Value) -> (bool, bool) {
+    let name = body["metadata"]["name"].as_str().expect("a name").to_owned();
+    c.post(path, body).await.ok();
+    let patch = json!({"metadata": {"labels": {"written": "x"}, "annotations": {"written": "x"}}});
+    let object = c.patch(&format!("{path}/{name}/status"), "merge-patch+json", patch).await.ok();
+    let has = |field: &str| object["metadata"][field].get("written").is_some();
+    (has("labels"), has("annotations"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_of_status_may_leave_metadata_alone() {
+    let Some((c, ns)) = workspace("status-meta").await else { return };
+    let (path, body) = flow_schema("status-meta");
+    assert_eq!(labelled(&c, path, body).await, (false, false));
+    let cidr = json!({"metadata": {"name": "status-meta"}, "spec": {"cidrs": ["192.0.2.0/24"]}});
+    assert_eq!(labelled(&c, "/apis/networking.k8s.io/v1/servicecidrs", cidr).await, (false, false));
+    let deployment = json!({"metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}},
+        "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    let deployments = ns.replace("/api/v1", "/apis/apps/v1") + "/deployments";
+    assert_eq!(labelled(&c, &deployments, deployment).await, (false, true));
+    let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}});
+    assert_eq!(labelled(&c, &format!("{ns}/resourcequotas"), quota).await, (true, true));
+
+    // What cannot be written is not owned.
+    let (path, mut body) = flow_schema("status-meta");
+    body["apiVersion"] = json!("flowcontrol.apiserver.k8s.io/v1");
+    body["kind"] = json!("FlowSchema");
+    body["metadata"]["labels"] = json!({"mine": "x"});
+    body["status"] = json!({"conditions": [{"type": "Mine", "status": "True"}]});
+    let status = format!("{path}/status-meta/status?fieldManager=status");
+    let applied = c.patch(&status, "apply-patch+yaml", body).await.ok();
+    let entries = applied["metadata"]["managedFields"].as_array().expect("entries");
+    let own = &entries.iter().find(|e| e["manager"] == "status").expect("an entry")["fieldsV1"];
+    assert_eq!(own.as_object().map(|fields| fields.keys().collect::<Vec<_>>()), Some(vec![&"f:status".to_owned()]));
+}
+
+fn types(object: &Value) -> Vec<&str> {
+    let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.map(|c| c["type"].as_str().unwrap_or("")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn approvers_write_every_condition_and_signers_leave_decisions_alone() {
+    let Some((c, _)) = workspace("decisions").await else { return };
+    let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+    let pem = include_str!("../../src/validation/tests/requests/rsa-1024-sha1.pem");
+    let request = json!({"metadata": {"generateName": "decisions-"}, "spec": {"request": STANDARD.encode(pem),
+        "signerName": "example.com/decisions", "usages": ["server auth"]}});
+    let made = c.post(path, request).await.ok();
+    let one = format!("{path}/{}", made["metadata"]["name"].as_str().expect("a name"));
+    let (approval, status) = (format!("{one}/approval"), format!("{one}/status"));
+    let condition = |kind: &str| json!({"type": kind, "status": "True", "reason": "test"});
+    let conditions = |all: &[Value]| json!({"status": {"conditions": all}});
+
+    let own = conditions(&[condition("Own")]);
+    let mut object = c.patch(&approval, "merge-patch+json", own).await.ok();
+    assert_eq!(types(&object), ["Own"]);
+    assert!(object["status"]["conditions"][0]["lastTransitionTime"].is_string(), "{object}");
+    object["status"]["conditions"].as_array_mut().expect("conditions").push(condition("Approved"));
+    object["status"]["certificate"] = json!(STANDARD.encode(pem));
+    let object = c.put(&approval, &object).await.ok();
+    assert_eq!((types(&object), &object["status"]["certificate"]), (vec!["Own", "Approved"], &Value::Null));
+
+    let mut again = object.clone();
+    again["status"]["conditions"][1]["message"] = json!("changed");
+    again["status"]["conditions"].as_array_mut().expect("conditions").push(condition("Failed"));
+    let signed = c.put(&status, &again).await.ok();
+    assert_eq!(types(&signed), ["Own", "Approved", "Failed"]);
+    assert_eq!(signed["status"]["conditions"][1], object["status"]["conditions"][1]);
+    for (path, all, why) in [
+        (&status, vec![condition("Failed")], "updates may not remove a condition of type \"Approved\""),
+        (
+            &status,
+            vec![condition("Approved"), condition("Failed"), condition("Denied")],
+            "updates may not add a condition of type \"Denied\"",
+        ),
+        (&approval, vec![condition("Approved")], "updates may not remove a condition of type \"Failed\""),
+    ] {
+        let refused = c.patch(path, "merge-patch+json", conditions(&all)).await;
+        assert!(
+            refused.code == 422 && refused.json()["message"].to_string().contains(&why.replace('"', "\\\"")),
+            "{why}: {}",
+            refused.text()
+        );
+    }
+}
