@@ -498,17 +498,22 @@ impl Admitted<'_> {
 
     /// Logs, exec, port-forward, proxies: bytes from elsewhere.
     async fn connection(&mut self, payload: web::Payload, user: &UserInfo) -> HttpResponse {
-        let (server, Asked { req, info, .. }) = (self.server, *self.asked);
+        let (server, Asked { req, info, query, .. }) = (self.server, *self.asked);
+        let noted = verbs::Noted::default();
         let allowed = async {
-            verbs::route(&server.engine.rows, info, req.method().as_str())?;
-            match &server.access {
-                Some(access) if opens_by_get(info, self.header("upgrade")) => {
-                    access.demand(&as_create(info, user)).await
-                }
-                _ => Ok(()),
+            let route = verbs::route(&server.engine.rows, info, req.method().as_str())?;
+            if let Some(access) = &server.access
+                && opens_by_get(info, self.header("upgrade"))
+            {
+                access.demand(&as_create(info, user)).await?;
             }
+            verbs::connect::admit(&server.engine, &route, (info, query), user, &noted).await
         };
-        let response = match allowed.await {
+        let allowed = allowed.await;
+        if let Some(trail) = self.trail {
+            trail.annotate(noted.annotations());
+        }
+        let response = match allowed {
             Ok(()) => server.connect.handle(req, payload, info).await,
             Err(status) => Err(status),
         };
@@ -517,7 +522,7 @@ impl Admitted<'_> {
                 server.count(self.asked, false, response.status().as_u16());
                 response
             }
-            Err(status) => self.failed(&status, false),
+            Err(status) => answer::warned(self.failed(&status, false), &noted.take()),
         }
     }
 

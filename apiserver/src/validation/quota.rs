@@ -98,12 +98,11 @@ fn scope_selector(spec: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 fn quota_resource(name: &str, path: &Path, out: &mut Vec<Error>) {
-    let before = out.len();
     resource_name(name, path, out);
     // "storage" is a size of claims; a quota counts "requests.storage".
     let standard = STANDARD.contains(&name) && name != "storage";
     let huge = name.starts_with("hugepages-") || name.starts_with("requests.hugepages-");
-    if out.len() == before && !name.contains('/') && !standard && !huge {
+    if !name.contains('/') && !standard && !huge {
         out.push(Error::invalid(path, name, "must be a standard resource for quota"));
     }
 }

@@ -5,6 +5,7 @@
 
 mod base;
 mod component_status;
+pub mod connect;
 pub mod delete;
 pub mod engine;
 pub mod get;
@@ -109,7 +110,8 @@ impl Noted {
         outcome
     }
 
-    fn add(&self, warnings: impl IntoIterator<Item = String>) {
+    /// Adds warnings for the client.
+    pub fn add(&self, warnings: impl IntoIterator<Item = String>) {
         self.notes().warnings.extend(warnings);
     }
 

@@ -46,6 +46,9 @@ async fn start() -> Option<(Cluster, Webhook, Arc<Mutex<Vec<Value>>>)> {
             "/label" => patch(json!([{"op": "add", "path": "/data", "value": {"k": "v"}}])),
             "/idle" => patch(json!([{"op": "test", "path": "/kind", "value": "ConfigMap"}])),
             "/broken" => return None,
+            "/deny" => {
+                json!({"allowed": false, "warnings": ["a word"], "status": {"code": 403, "message": "not here"}})
+            }
             _ => json!({"allowed": true, "warnings": ["a word"], "auditAnnotations": {"judged": "mildly"}}),
         })
     })
@@ -312,4 +315,40 @@ async fn a_collection_is_deleted_object_by_object() {
     let wanted =
         [each("/mutating", "one"), each("/mutating", "two"), each("/validating", "one"), each("/validating", "two")];
     assert_eq!(seen, wanted);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_are_asked_about_before_they_are_made() {
+    let Some((c, webhook, asked)) = start().await else { return };
+    let rule = json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CONNECT"],
+        "resources": ["pods/attach", "pods/exec", "services/proxy"]}]);
+    set(&c, "validating", json!([hook("deny.test.io", webhook.config("/deny"), json!({"rules": rule}))])).await;
+    let core = "/api/v1/namespaces/default";
+    c.post(&format!("{core}/serviceaccounts"), json!({"metadata": {"name": "default"}})).await.ok();
+    let spec = json!({"nodeName": "n1", "containers": [{"name": "c", "image": "i"}]});
+    c.post(&format!("{core}/pods"), json!({"metadata": {"name": "p"}, "spec": spec})).await.ok();
+    for (path, object) in [
+        (
+            "pods/p/attach?container=c&stdin=true&stdout=true",
+            json!({"kind": "PodAttachOptions", "apiVersion": "v1", "container": "c", "stdin": true, "stdout": true}),
+        ),
+        (
+            "pods/p/exec?command=ls&command=-l&stdout=true",
+            json!({"kind": "PodExecOptions", "apiVersion": "v1", "command": ["ls", "-l"], "stdout": true}),
+        ),
+        ("services/s/proxy/a/b", json!({"kind": "ServiceProxyOptions", "apiVersion": "v1", "path": "/a/b"})),
+    ] {
+        let refused = c.post(&format!("{core}/{path}"), Value::Null).await;
+        assert_eq!(refused.failure().2, "admission webhook \"deny.test.io\" denied the request: not here", "{path}");
+        assert_eq!((refused.code, refused.warnings()), (403, vec![r#"299 - "a word""#]));
+        let review = asked.lock().pop().expect("a review");
+        assert_eq!((&review["operation"], &review["object"]), (&json!("CONNECT"), &object));
+        assert_eq!(review["kind"]["kind"], object["kind"]);
+    }
+    // Nobody has a say in logs, and what nobody refuses goes on to a node that is not there.
+    for path in ["pods/p/log", "pods/p/portforward?ports=80"] {
+        let failed = c.send("GET", &format!("{core}/{path}"), "application/json", None).await;
+        assert!(failed.text().contains("nodes \\\"n1\\\" not found"), "{path}: {}", failed.text());
+    }
+    assert!(asked.lock().is_empty());
 }

@@ -91,8 +91,8 @@ impl ValidatingWebhooks {
 enum Outcome {
     /// It has nothing to do with the request.
     Unasked,
-    /// It let the request through.
-    Fine(Box<Answer>),
+    /// It let the request through, or did not.
+    Answered(Box<Answer>),
     /// It could not be asked, and that is to be overlooked.
     Overlooked,
 }
@@ -154,11 +154,10 @@ impl Webhooks {
             Ok(answer) => {
                 let code = answer.code();
                 measure::webhook(name, self.phase.kind, a.operation, since, !answer.allowed, code);
-                if answer.allowed {
-                    return Ok(Outcome::Fine(Box::new(answer)));
+                if !answer.allowed {
+                    measure::rejection(name, self.phase.kind, a.operation, "no_error", code);
                 }
-                measure::rejection(name, self.phase.kind, a.operation, "no_error", code);
-                Err(answer.refusal(name))
+                Ok(Outcome::Answered(Box::new(answer)))
             }
             Err(Failed { why, code }) => {
                 let ignored = hook.ignores_failures();
@@ -188,11 +187,13 @@ fn exempt(a: &Attributes<'_>) -> bool {
     a.resource.group == GROUP
 }
 
-fn note(a: &mut Attributes<'_>, hook: &Hook, answer: &Answer) {
+/// Passes on what a webhook says, whatever its verdict is.
+fn note(a: &mut Attributes<'_>, hook: &Hook, answer: &Answer) -> Result<(), Status> {
     a.warnings.extend(answer.warnings.iter().cloned());
     for (key, value) in &answer.annotations {
         a.annotations.insert(format!("{}/{key}", hook.name()), value.clone());
     }
+    if answer.allowed { Ok(()) } else { Err(answer.refusal(hook.name())) }
 }
 
 #[async_trait]
@@ -224,8 +225,8 @@ impl MutatingWebhooks {
         match self.0.ask(hook, a).await? {
             Outcome::Unasked => return Ok(false),
             Outcome::Overlooked => self.0.note_open(a, hook, order),
-            Outcome::Fine(answer) => {
-                note(a, hook, &answer);
+            Outcome::Answered(answer) => {
+                note(a, hook, &answer)?;
                 if let Some(patch) = answer.patch.filter(|p| p.as_array().is_none_or(|p| !p.is_empty())) {
                     changed = patched(hook, a, patch.clone())?;
                     let about = format!("{{{by},\"patch\":{patch},\"patchType\":\"JSONPatch\"}}");
@@ -265,7 +266,7 @@ impl Plugin for ValidatingWebhooks {
         let mut refused = None;
         for (order, (hook, outcome)) in hooks.iter().zip(outcomes).enumerate() {
             match outcome {
-                Ok(Outcome::Fine(answer)) => note(a, hook, &answer),
+                Ok(Outcome::Answered(answer)) => refused = refused.or(note(a, hook, &answer).err()),
                 Ok(Outcome::Overlooked) => self.0.note_open(a, hook, order),
                 Ok(Outcome::Unasked) => {}
                 Err(status) => refused = refused.or(Some(status)),

@@ -203,6 +203,7 @@ fn small_kinds() {
             &[("/status/used", json!({"pods": "500m", "nope": "1"}))],
             &[
                 r#"status.used[nope]: Invalid value: "nope": must be a standard resource type or fully qualified"#,
+                r#"status.used[nope]: Invalid value: "nope": must be a standard resource for quota"#,
                 r#"status.used[pods]: Invalid value: "500m": must be an integer"#,
             ],
         )],
