@@ -56,6 +56,11 @@ impl Progress {
         self.processed.send_if_modified(|r| std::mem::replace(r, (*r).max(revision)) < revision);
     }
 
+    /// Whether etcd is known to have forgotten what was at a revision.
+    pub fn has_forgotten(&self, revision: i64) -> bool {
+        revision < self.store.compacted()
+    }
+
     /// Fails with [`storage::Error::Compacted`] when etcd no longer knows what was at a revision.
     pub async fn remembers(&self, revision: i64) -> Result<(), storage::Error> {
         self.store.remembers(revision).await

@@ -1,7 +1,7 @@
 //! Compaction of etcd's history, shared by all apiservers of a cluster.
 //!
 //! The key `compact_rev_key` counts rounds by its version: who moves it compacts to the revision seen in the round
-//! before, the others learn where the round is. So history is kept for one to two intervals.
+//! before, the others learn where the round is, and what was compacted. So history is kept for one to two intervals.
 
 use std::time::Duration;
 
@@ -37,16 +37,20 @@ async fn step(store: &Store, round: Round) -> Result<Round, Error> {
     let r = timed(store.etcd().kv.clone().txn(txn)).await?;
     let revision = r.header().map_or(0, etcd_client::ResponseHeader::revision);
     if !r.succeeded() {
-        let version = r.op_responses().into_iter().find_map(|op| match op {
-            TxnOpResponse::Get(g) => g.kvs().first().map(etcd_client::KeyValue::version),
+        let moved = r.op_responses().into_iter().find_map(|op| match op {
+            TxnOpResponse::Get(g) => {
+                g.kvs().first().map(|kv| (kv.version(), kv.value_str().ok().and_then(|v| v.parse().ok())))
+            }
             _ => None,
         });
-        return Ok(Round { version: version.unwrap_or_default(), revision });
+        let (version, compacted) = moved.unwrap_or_default();
+        store.note_compacted(compacted.unwrap_or(0));
+        return Ok(Round { version, revision });
     }
     let next = Round { version: round.version + 1, revision };
     if round.revision != 0 {
         match timed(store.etcd().kv.clone().compact(round.revision, None)).await {
-            Ok(_) | Err(Error::Compacted) => {}
+            Ok(_) | Err(Error::Compacted) => store.note_compacted(round.revision),
             Err(e) => return Err(e),
         }
     }

@@ -16,6 +16,7 @@ mod size;
 pub mod transform;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
 
 use etcd_client::{
@@ -122,6 +123,8 @@ struct Etcd {
     maintenance: etcd_client::MaintenanceClient,
     leases: lease::Pool,
     servers: Vec<String>,
+    /// Below this revision its history is known to be gone.
+    compacted: AtomicI64,
     /// Key prefixes with trailing slash that are kept here; the main one keeps what no other does.
     keeps: Vec<String>,
 }
@@ -170,6 +173,7 @@ impl Etcd {
             watch: client.watch_client().max_decoding_message_size(usize::MAX),
             leases: lease::Pool::new(client.lease_client(), options.lease_reuse),
             servers: servers.to_vec(),
+            compacted: AtomicI64::new(0),
             keeps,
         })
     }
@@ -207,6 +211,15 @@ impl Store {
 
     fn etcd(&self) -> &Etcd {
         &self.etcds[self.at]
+    }
+
+    /// The revision below which this server knows etcd's history to be gone.
+    pub fn compacted(&self) -> i64 {
+        self.etcd().compacted.load(Ordering::Relaxed)
+    }
+
+    fn note_compacted(&self, revision: i64) {
+        self.etcd().compacted.fetch_max(revision, Ordering::Relaxed);
     }
 
     fn keeper(&self, key: &str) -> &Etcd {

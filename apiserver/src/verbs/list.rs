@@ -271,11 +271,15 @@ async fn find(
             progress.processed()
         }
     };
-    // What etcd has forgotten is not shown either, although the cache may still know it.
-    if let Moment::Exact(n) = o.moment
-        && !cacher.unchanged_since(n)
-    {
-        progress.remembers(n).await.map_err(|e| expired(e, o, &scope, &o.start))?;
+    // What etcd has forgotten is not shown either, although the cache may still know it. It is asked only about what has
+    // changed since.
+    if let Moment::Exact(n) = o.moment {
+        let remembered = match progress.has_forgotten(n) {
+            true => Err(storage::Error::Compacted),
+            false if cacher.unchanged_since(n) => Ok(()),
+            false => progress.remembers(n).await,
+        };
+        remembered.map_err(|e| expired(e, o, &scope, &o.start))?;
     }
     match from_cache(&cacher, row, &scope, o, selection, at_least) {
         Ok((found, fetched)) => {

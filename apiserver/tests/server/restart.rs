@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, Identity, etcd_is_missing};
+use crate::harness::{Cluster, Identity, etcd_is_missing, eventually};
 
 const NS: &str = "/api/v1/namespaces/default";
 
@@ -107,4 +107,27 @@ async fn compacted_history_is_gone() {
     let rest = cluster.get(&format!("/api/v1/namespaces?continue={token}")).await.ok();
     assert!(rest["items"].as_array().is_some_and(|items| !items.is_empty()));
     assert!(revision(&rest).parse::<i64>().expect("a number") >= at);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_does_not_outlive_the_history_it_is_of() {
+    if etcd_is_missing() {
+        return;
+    }
+    let cluster = Cluster::start_with(|_, _| vec!["--etcd-compaction-interval=1s".to_owned()]).await;
+    let maps = format!("{NS}/configmaps");
+    for name in ["a", "b", "c"] {
+        cluster.post(&maps, json!({"metadata": {"name": name}})).await.ok();
+    }
+    // Nothing changes: whoever keeps what he has would know all of it forever.
+    let page = cluster.get(&format!("{maps}?limit=1")).await.ok();
+    let next = format!("{maps}?limit=1&continue={}", page["metadata"]["continue"].as_str().expect("there are more"));
+    let gone = eventually("an expired token", async || {
+        let answer = cluster.get(&next).await;
+        (answer.code == 410).then_some(answer)
+    })
+    .await;
+    let token = gone.json()["metadata"]["continue"].as_str().expect("a token").to_owned();
+    let rest = cluster.get(&format!("{maps}?continue={token}")).await.ok();
+    assert_eq!(rest["items"].as_array().map(Vec::len), Some(2));
 }
