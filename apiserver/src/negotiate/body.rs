@@ -102,7 +102,8 @@ fn shown(body: &[u8]) -> String {
     text
 }
 
-fn cannot_be_handled(kind: &str, version: &str, expected: &str, why: &str) -> Status {
+fn cannot_be_handled(kind: &str, api_version: &str, expected: &str, why: &str) -> Status {
+    let version = api_version.rsplit('/').next().unwrap_or_default();
     Status::bad_request(&format!("{kind} in version {} cannot be handled as a {expected}: {why}", go_quote(version)))
 }
 
@@ -370,6 +371,11 @@ mod tests {
             try_json(r#"{"apiVersion":"v2","kind":"ConfigMap"}"#).expect_err("version"),
             r#"ConfigMap in version "v2" cannot be handled as a ConfigMap: no kind "ConfigMap" is registered for version "v2" in scheme "pkg/runtime/scheme.go:111""#
         );
+        let deployments = resources::find("apps", "v1", "deployments").expect("row");
+        let body = br#"{"apiVersion":"apps/v1","kind":"Deployment","spec":1}"#;
+        let failed = decode(sent("application/json", body), &Expected::of(deployments), FieldValidation::Warn);
+        let said = r#"Deployment in version "v1" cannot be handled as a Deployment: "#;
+        assert!(failed.is_err_and(|s| s.message.starts_with(said)));
         let sent = sent("application/vnd.kubernetes.protobuf", b"nope");
         let e = decode(sent, &Expected::of(row), FieldValidation::Warn).map(|_| ()).expect_err("proto");
         assert!(e.message.ends_with("expected prefix [107 56 115 0] (6e6f7065)"), "{}", e.message);

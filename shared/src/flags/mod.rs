@@ -165,6 +165,7 @@ impl FlagSet {
         let parse = |t: &str| match row.kind {
             Kind::Thresholds => value::thresholds(t).unwrap_or_default(),
             Kind::Configuration => value::configuration(t),
+            Kind::Pairs => value::string_pairs(t).unwrap_or_default(),
             _ => value::pairs(t, "string").unwrap_or_default(),
         };
         if given.is_empty() {

@@ -92,6 +92,16 @@ pub(super) fn pairs(text: &str, what: &str) -> Result<Vec<(String, String)>, Str
         .collect()
 }
 
+/// `a=b,c=d` as pairs, of which each may stand in quotes. A single one may have commas on both sides.
+pub(super) fn string_pairs(text: &str) -> Result<Vec<(String, String)>, String> {
+    let parts = match text.matches('=').count() {
+        1 => vec![text.trim_matches('"').to_owned()],
+        _ => split_csv(text),
+    };
+    let pair = |part: &String| part.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned()));
+    parts.iter().map(|part| pair(part).ok_or_else(|| format!("{part} must be formatted as key=value"))).collect()
+}
+
 /// `a=b,c` as pairs; what is no pair is a key without a value.
 pub(super) fn configuration(text: &str) -> Vec<(String, String)> {
     let parts = text.split(',').filter(|p| !p.is_empty());
@@ -140,9 +150,7 @@ pub(super) fn check(kind: Kind, text: &str) -> Result<(), String> {
             if pair.contains(':') { Ok(()) } else { Err("malformed pair, expect string:string".to_owned()) }
         }),
         Kind::Thresholds => thresholds(text).map(drop),
-        Kind::Pairs => split_csv(text).iter().try_for_each(|pair| {
-            if pair.contains('=') { Ok(()) } else { Err(format!("{pair} must be formatted as key=value")) }
-        }),
+        Kind::Pairs => string_pairs(text).map(drop),
         Kind::BoolMap => pairs(text, "bool")?
             .iter()
             .try_for_each(|(k, v)| parse_bool(v).map(drop).map_err(|e| format!("invalid value of {k}: {v}, err: {e}"))),

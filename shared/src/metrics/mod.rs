@@ -3,6 +3,7 @@
 //! Vectors are made where they are first used and shared from then on. The `process_*`, build and feature-gate
 //! families are rendered at scrape time and cost nothing in between.
 
+mod allow;
 mod process;
 mod summary;
 mod workqueue;
@@ -17,6 +18,7 @@ use prometheus::proto::{MetricFamily, MetricType};
 use prometheus::{HistogramOpts, Opts, Registry};
 
 use crate::flags::{FeatureGates, FlagSet};
+use allow::AllowList;
 pub use prometheus::{Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter};
 pub use summary::{Summary, SummaryVec};
 pub use workqueue::{WorkqueueMetrics, workqueue};
@@ -35,6 +37,8 @@ struct Global {
     gates: RwLock<FeatureGates>,
     /// `--disabled-metrics`: families that are not shown.
     disabled: RwLock<Vec<String>>,
+    /// `--allow-metric-labels`.
+    allowed: RwLock<AllowList>,
 }
 
 fn global() -> &'static Global {
@@ -42,13 +46,18 @@ fn global() -> &'static Global {
     GLOBAL.get_or_init(Global::default)
 }
 
-/// Notes the start time and the gates in force.
-pub(crate) fn start(flags: &FlagSet) {
+/// Notes the start time, the gates in force and what the flags say of metrics.
+///
+/// # Errors
+/// A flag that makes no sense.
+pub(crate) fn start(flags: &FlagSet) -> Result<(), String> {
     process::start_time();
     set_feature_gates(flags.feature_gates());
     if flags.knows("disabled-metrics") {
         disable(flags.list("disabled-metrics"));
+        *global().allowed.write() = AllowList::read(flags)?;
     }
+    Ok(())
 }
 
 /// The gates `kubernetes_feature_enabled` reports; a component whose configuration file changes them says so here.
@@ -156,12 +165,14 @@ pub fn default_buckets() -> Vec<f64> {
 pub fn gather() -> String {
     let mut out = String::with_capacity(16 * 1024);
     let disabled = global().disabled.read();
+    let allowed = global().allowed.read();
     let mut stages = BTreeMap::new();
-    for family in global().registry.gather() {
+    for mut family in global().registry.gather() {
         if disabled.iter().any(|name| name == family.name()) {
             continue;
         }
         *stages.entry(stage(family.help()).to_owned()).or_insert(0) += 1;
+        allowed.apply(&mut family);
         render(&mut out, &family);
     }
     families(&mut out, &stages, disabled.len());

@@ -87,7 +87,10 @@ where
     few_arenas();
     // Fails only when one is installed already, and then there is one.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    crate::metrics::start(&flags);
+    if let Err(e) = crate::metrics::start(&flags) {
+        eprintln!("Error: {e}");
+        return ExitCode::FAILURE;
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKER_THREADS)
         .max_blocking_threads(BLOCKING_THREADS)
