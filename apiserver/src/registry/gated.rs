@@ -7,7 +7,7 @@ use proto::resources::Resource;
 use shared::flags::FeatureGates;
 
 /// The fields of a gate in some resources. In a path `*` stands for all elements of a list or map; a part with `?` at
-/// its end goes with its last field.
+/// its end goes with its last field, one with `!` with the field that follows.
 struct Gate {
     name: &'static str,
     /// Where: `plural.group`, and what its paths begin with.
@@ -56,6 +56,7 @@ static GATES: &[Gate] = &[
         ],
     ),
     gate("GenericWorkload", PODS, &["workloadRef"]),
+    gate("CrossNamespaceVolumeDataSource", &[("persistentvolumeclaims", "spec.")], &["dataSourceRef!.namespace"]),
     gate(
         "ResourceHealthStatus",
         POD_STATUS,
@@ -167,7 +168,7 @@ impl Gated {
 }
 
 fn name(part: &str) -> &str {
-    part.trim_end_matches('?')
+    part.trim_end_matches(['?', '!'])
 }
 
 /// Whether there is something at a path.
@@ -191,7 +192,8 @@ fn take(value: &mut Value, path: &[String]) -> bool {
         Value::Object(map) => {
             let Some(inner) = map.get_mut(name(part)) else { return false };
             let taken = take(inner, rest);
-            if taken && part.ends_with('?') && inner.as_object().is_some_and(|left| left.is_empty()) {
+            let emptied = part.ends_with('?') && inner.as_object().is_some_and(|left| left.is_empty());
+            if taken && (emptied || part.ends_with('!')) {
                 map.remove(name(part));
             }
             taken
@@ -233,6 +235,20 @@ mod tests {
                 json!({"spec": {"containers": [{"lifecycle": {"stopSignal": "SIGTERM", "preStop": {}}}]}}),
                 None,
                 json!({"spec": {"containers": [{"lifecycle": {"preStop": {}}}]}}),
+            ),
+            (
+                "",
+                "persistentvolumeclaims",
+                json!({"spec": {"dataSourceRef": {"kind": "Foo", "name": "x", "namespace": "n"}}}),
+                None,
+                json!({"spec": {}}),
+            ),
+            (
+                "",
+                "persistentvolumeclaims",
+                json!({"spec": {"dataSourceRef": {"kind": "Foo", "name": "x"}}}),
+                None,
+                json!({"spec": {"dataSourceRef": {"kind": "Foo", "name": "x"}}}),
             ),
             // What was let in stays usable.
             (

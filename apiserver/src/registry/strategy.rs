@@ -123,7 +123,15 @@ static ROWS: &[(&str, &str, Strategy)] = &[
     ("", "podtemplates", WITH_GENERATION),
     ("", "secrets", Strategy { prepare_update: Some(core::secret::prepare_update), ..PLAIN }),
     ("", "persistentvolumes", Strategy { prepare_create: Some(core::volume::prepare_create_volume), ..PLAIN }),
-    ("", "persistentvolumeclaims", Strategy { prepare_create: Some(core::volume::prepare_create), ..PLAIN }),
+    (
+        "",
+        "persistentvolumeclaims",
+        Strategy {
+            prepare_create: Some(core::volume::prepare_create),
+            prepare_update: Some(core::volume::prepare_update),
+            ..PLAIN
+        },
+    ),
     ("", "replicationcontrollers", Strategy { orphans_by_default: true, ..WITH_GENERATION }),
     (
         "apps",

@@ -279,7 +279,15 @@ pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &s
             (Document::Apply(applied), old) => {
                 let new = managers::applied(kind, subresource, old, applied, &options)?;
                 found = patch.check_text(options.field_validation)?;
-                new
+                match (old, meta::text(applied, "uid")) {
+                    (None, uid) if !uid.is_empty() => {
+                        let why = format!(
+                            "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                        );
+                        return Err(Status::conflict(&row.group, &row.plural, &r.info.name, &why));
+                    }
+                    _ => new,
+                }
             }
             (_, None) => return Err(Status::not_found(&row.group, &row.plural, &r.info.name)),
             (_, Some(old)) => {

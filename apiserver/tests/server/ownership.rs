@@ -120,3 +120,16 @@ async fn replicas_are_applied_through_their_scale() {
     let message = "the name of the object (x) does not match the name on the URL (d)";
     c.put(&format!("{path}/scale"), &misnamed).await.fails(400, "BadRequest", message);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_gone_is_not_applied_anew() {
+    let Some((c, ns)) = workspace("own-uid").await else { return };
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "uid": "old"}});
+    c.patch(&format!("{ns}/configmaps/a?fieldManager=m"), "apply-patch+yaml", map).await.fails(
+        409,
+        "Conflict",
+        "Operation cannot be fulfilled on configmaps \"a\": uid mismatch: the provided object specified uid old, and no \
+         existing object was found",
+    );
+    assert_eq!(c.get(&format!("{ns}/configmaps/a")).await.code, 404);
+}

@@ -9,6 +9,7 @@ use http::{Method, Request, StatusCode};
 use hyper::body::{Body, Frame};
 use prometheus::{CounterVec, HistogramVec};
 
+use super::throttle::Waited;
 use crate::metrics;
 
 /// In seconds.
@@ -23,6 +24,7 @@ const UNANSWERED: &str = "<error>";
 pub(super) struct Measures {
     host: String,
     requests: CounterVec,
+    waits: HistogramVec,
     durations: HistogramVec,
     sent: HistogramVec,
     received: HistogramVec,
@@ -39,6 +41,12 @@ impl Measures {
                 "rest_client_requests_total",
                 "[ALPHA] Number of HTTP requests, partitioned by status code, method, and host.",
                 &["code", "host", "method"],
+            ),
+            waits: metrics::histogram(
+                "rest_client_rate_limiter_duration_seconds",
+                "[ALPHA] Client side rate limiter latency in seconds. Broken down by verb, and host.",
+                labels,
+                DURATIONS.to_vec(),
             ),
             durations: metrics::histogram(
                 "rest_client_request_duration_seconds",
@@ -61,6 +69,10 @@ impl Measures {
     pub(super) fn begin<B: Body>(self: &Arc<Self>, request: &Request<B>) -> UnderWay {
         let watch = request.uri().query().is_some_and(|q| q.split('&').any(|pair| pair == "watch=true"));
         let sent = request.body().size_hint().exact().unwrap_or_default();
+        if let Some(Waited(waited)) = request.extensions().get() {
+            let labels = [&*self.host, request.method().as_str()];
+            self.waits.with_label_values(&labels).observe(waited.as_secs_f64());
+        }
         UnderWay {
             measures: Arc::clone(self),
             method: request.method().clone(),
@@ -115,6 +127,7 @@ impl Drop for UnderWay {
 mod tests {
     use super::*;
     use http_body_util::Full;
+    use std::time::Duration;
 
     #[test]
     fn requests_are_counted_and_watches_are_not_timed() {
@@ -122,7 +135,8 @@ mod tests {
         for (path, code, bytes) in
             [("/api", 200, "answer"), ("/api?watch=true&limit=1", 200, "event"), ("/api", 404, "")]
         {
-            let request = Request::get(path).body(Full::new(bytes::Bytes::from_static(b"body"))).expect("a request");
+            let request = Request::get(path).extension(Waited(Duration::from_secs(1)));
+            let request = request.body(Full::new(bytes::Bytes::from_static(b"body"))).expect("a request");
             let mut under_way = measures.begin(&request);
             under_way.answered::<_, ()>(&Ok(http::Response::builder().status(code).body(()).expect("an answer")));
             under_way.read(&Frame::data(bytes::Bytes::from_static(bytes.as_bytes())));
@@ -135,6 +149,7 @@ mod tests {
         assert_eq!([count("200", "GET"), count("404", "GET"), count(UNANSWERED, "PUT")], [2.0, 1.0, 1.0]);
         let get = [host, "GET"];
         assert_eq!(measures.durations.with_label_values(&get).get_sample_count(), 2);
+        assert_eq!(measures.waits.with_label_values(&get).get_sample_sum(), 3.0);
         assert_eq!(measures.sent.with_label_values(&get).get_sample_sum(), 8.0);
         assert_eq!(measures.received.with_label_values(&get).get_sample_sum(), 6.0);
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use http::Request;
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep};
 use tower::{Layer, Service};
@@ -53,7 +54,7 @@ impl<S> Layer<S> for Throttle {
     type Service = Throttled<S>;
 
     fn layer(&self, inner: S) -> Throttled<S> {
-        Throttled { inner, throttle: self.clone(), turn: Turn::None }
+        Throttled { inner, throttle: self.clone(), turn: Turn::None, waited: Duration::ZERO }
     }
 }
 
@@ -67,21 +68,26 @@ enum Turn {
     Granted,
 }
 
+/// How long a request waited for its turn, among its extensions. One that nothing limits has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Waited(pub(super) Duration);
+
 /// A service behind a [`Throttle`]: not ready before the next request may go.
 pub struct Throttled<S> {
     inner: S,
     throttle: Throttle,
     turn: Turn,
+    waited: Duration,
 }
 
 impl<S: Clone> Clone for Throttled<S> {
     /// What the original has waited for is its own.
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), throttle: self.throttle.clone(), turn: Turn::None }
+        Self { inner: self.inner.clone(), throttle: self.throttle.clone(), turn: Turn::None, waited: Duration::ZERO }
     }
 }
 
-impl<S: Service<R>, R> Service<R> for Throttled<S> {
+impl<S: Service<Request<B>>, B> Service<Request<B>> for Throttled<S> {
     type Response = S::Response;
     type Error = S::Error;
     type Future = S::Future;
@@ -89,6 +95,7 @@ impl<S: Service<R>, R> Service<R> for Throttled<S> {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         if matches!(self.turn, Turn::None) {
             let delay = self.throttle.delay();
+            self.waited = delay;
             self.turn = if delay.is_zero() { Turn::Granted } else { Turn::Waiting(Box::pin(sleep(delay))) };
         }
         if let Turn::Waiting(sleep) = &mut self.turn {
@@ -98,8 +105,11 @@ impl<S: Service<R>, R> Service<R> for Throttled<S> {
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: R) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
         self.turn = Turn::None;
+        if self.throttle.0.is_some() {
+            request.extensions_mut().insert(Waited(self.waited));
+        }
         self.inner.call(request)
     }
 }
@@ -115,6 +125,25 @@ mod tests {
         assert_eq!(waits, [0, 0, 0, 0, 0, 100, 200, 300]);
         tokio::time::sleep(Duration::from_secs(10)).await;
         assert_eq!(throttle.delay().as_millis(), 0, "an idle client gets its burst back");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_carry_how_long_they_waited() {
+        use tower::{ServiceBuilder, ServiceExt as _, service_fn};
+        let waited = async |throttle: Throttle, requests: usize| {
+            let mut service = ServiceBuilder::new().layer(throttle).service(service_fn(async |request: Request<()>| {
+                Ok::<_, std::convert::Infallible>(request.extensions().get::<Waited>().copied())
+            }));
+            let mut last = None;
+            for _ in 0..requests {
+                let Ok(seen) = service.ready().await.expect("ready").call(Request::new(())).await;
+                last = seen;
+            }
+            last
+        };
+        assert_eq!(waited(Throttle::new(10.0, 1), 1).await, Some(Waited(Duration::ZERO)));
+        assert_eq!(waited(Throttle::new(10.0, 1), 2).await, Some(Waited(Duration::from_millis(100))));
+        assert_eq!(waited(Throttle::new(0.0, 0), 2).await, None);
     }
 
     #[tokio::test]

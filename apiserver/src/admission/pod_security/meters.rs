@@ -13,6 +13,7 @@ const NEWEST: u32 = 35;
 pub(super) struct Meters {
     evaluations: CounterVec,
     exemptions: CounterVec,
+    pub(super) errors: CounterVec,
 }
 
 /// How a request is called: operation, resource and subresource. `None` for one that is not counted.
@@ -38,6 +39,18 @@ impl Meters {
                 "[ALPHA] Number of exempt requests, not counting ignored or out of scope requests.",
                 &["request_operation", "resource", "subresource"],
             ),
+            errors: metrics::counter(
+                "pod_security_errors_total",
+                "[ALPHA] Number of errors preventing normal evaluation. Non-fatal errors may result in the latest restricted profile being used for evaluation.",
+                &["fatal", "request_operation", "resource", "subresource"],
+            ),
+        }
+    }
+
+    /// Counts a request whose namespace's policy could not be read; it was judged all the same.
+    pub(super) fn misread(&self, a: &Attributes<'_>) {
+        if let Some([operation, resource, subresource]) = called(a) {
+            self.errors.with_label_values(&["false", operation, resource, subresource]).inc();
         }
     }
 

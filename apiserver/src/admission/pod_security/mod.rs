@@ -16,7 +16,7 @@ use super::{Attributes, Error, NOTHING, Operation, Plugin};
 use crate::access::tree;
 use crate::api::Reader;
 use checks::{describe, evaluate};
-use level::{Level, LevelVersion, Policy};
+use level::{LabelError, Level, LevelVersion, Policy};
 use meters::Meters;
 
 /// Where a kind keeps its pod template.
@@ -103,15 +103,26 @@ fn parts(pod: &Value) -> (&Value, &Value) {
     (pod.get("metadata").unwrap_or(NOTHING), pod.get("spec").unwrap_or(NOTHING))
 }
 
+fn complaints(errors: Vec<LabelError>) -> Vec<field::Error> {
+    let labels = field::Path::of(&["metadata", "labels"]);
+    errors.into_iter().map(|(key, value, must)| field::Error::invalid(labels.key(&key), value, must)).collect()
+}
+
 fn note(a: &mut Attributes<'_>, key: &str, value: String) {
     a.annotations.insert(format!("pod-security.kubernetes.io/{key}"), value);
 }
 
 impl PodSecurity {
-    fn policy(&self, namespace: &str) -> Policy {
-        match self.reader.get("", "namespaces", "", namespace) {
-            Some(namespace) => Policy::of_namespace(&namespace, &self.defaults).0,
-            None => Policy::of_namespace(NOTHING, &self.defaults).0,
+    fn policy(&self, namespace: &str) -> (Policy, Vec<LabelError>) {
+        let found = self.reader.get("", "namespaces", "", namespace);
+        Policy::of_namespace(found.as_deref().unwrap_or(NOTHING), &self.defaults)
+    }
+
+    /// Says so where labels of the namespace make no sense; the strictest policy stands for them.
+    fn misread(&self, a: &mut Attributes<'_>, errors: Vec<LabelError>) {
+        if !errors.is_empty() {
+            self.meters.misread(a);
+            note(a, "error", format!("Failed to parse policy: {}", field::aggregate(&complaints(errors))));
         }
     }
 
@@ -124,13 +135,7 @@ impl PodSecurity {
             if old.as_ref().is_some_and(|(_, before)| *before == errors) {
                 return Ok(());
             }
-            let causes: Vec<field::Error> = errors
-                .into_iter()
-                .map(|(key, value, must)| {
-                    field::Error::invalid(field::Path::of(&["metadata", "labels"]).key(&key), value, must)
-                })
-                .collect();
-            return Err(Status::invalid("", "Namespace", a.object_name(), causes));
+            return Err(Status::invalid("", "Namespace", a.object_name(), complaints(errors)));
         }
         let Some((before, _)) = old else { return Ok(()) };
         if policy.enforce == before.enforce || policy.enforce.level == Level::Privileged {
@@ -203,8 +208,8 @@ impl PodSecurity {
             self.meters.exempted(a);
             return Ok(());
         }
-        let policy = self.policy(a.namespace);
-        if policy.is_privileged() {
+        let (policy, errors) = self.policy(a.namespace);
+        if errors.is_empty() && policy.is_privileged() {
             note(a, "enforce-policy", policy.enforce.to_string());
             self.meters.evaluated(a, policy.enforce, "enforce", true);
             return Ok(());
@@ -213,6 +218,8 @@ impl PodSecurity {
         if a.operation == Operation::Update && !a.old_object.is_some_and(|old| matters(old, pod)) {
             return Ok(());
         }
+        self.misread(a, errors);
+        let Some(pod) = a.object() else { return Ok(()) };
         let (metadata, spec) = parts(pod);
         let refused = describe(&evaluate(policy.enforce, metadata, spec));
         let audited = describe(&evaluate(policy.audit, metadata, spec));
@@ -234,17 +241,20 @@ impl PodSecurity {
     }
 
     fn workload(&self, a: &mut Attributes<'_>, pointer: &str) {
-        let policy = self.policy(a.namespace);
-        if policy.audit.level == Level::Privileged && policy.warn.level == Level::Privileged {
+        let (policy, errors) = self.policy(a.namespace);
+        let privileged = policy.audit.level == Level::Privileged && policy.warn.level == Level::Privileged;
+        if errors.is_empty() && privileged {
             return;
         }
         let Some(template) = a.object().and_then(|o| o.pointer(pointer)) else { return };
-        let (metadata, spec) = parts(template);
-        if let Some(why) = self.exemption(a, spec) {
+        if let Some(why) = self.exemption(a, parts(template).1) {
             note(a, "exempt", why.to_owned());
             self.meters.exempted(a);
             return;
         }
+        self.misread(a, errors);
+        let Some(template) = a.object().and_then(|o| o.pointer(pointer)) else { return };
+        let (metadata, spec) = parts(template);
         let audited = describe(&evaluate(policy.audit, metadata, spec));
         let warned = describe(&evaluate(policy.warn, metadata, spec));
         if !audited.is_empty() {

@@ -123,3 +123,17 @@ fn labels_set_the_policy() {
     let (_, errors) = Policy::of_namespace(&bad, &privileged());
     assert_eq!(errors[0].2, "must be one of privileged, baseline, restricted");
 }
+
+#[tokio::test]
+async fn labels_without_sense_stand_for_the_strictest_and_are_noted() {
+    let reader = Arc::new(Fixed::default());
+    let labels = json!({"pod-security.kubernetes.io/warn": "nonsense"});
+    reader.put("", "namespaces", json!({"metadata": {"name": "n", "labels": labels}}));
+    let plugin = PodSecurity::new(reader, &json!({})).expect("a plugin");
+    let pod = || json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let (warnings, notes) = Write::create("", "pods", "n", pod()).judged(&plugin).await.expect("let through");
+    assert!(warnings[0].starts_with("would violate PodSecurity \"restricted:latest\""), "{warnings:?}");
+    let why = "Failed to parse policy: metadata.labels[pod-security.kubernetes.io/warn]: Invalid value: \"nonsense\": ";
+    assert!(notes["pod-security.kubernetes.io/error"].starts_with(why), "{notes:?}");
+    assert_eq!(plugin.meters.errors.with_label_values(&["false", "create", "pod", ""]).get(), 1.0);
+}

@@ -1,16 +1,111 @@
-//! Volumes and claims start out pending.
+//! Volumes and claims start out pending; what a claim is filled from goes by two names.
 
 use proto::Value;
 use serde_json::json;
 
+use crate::access::tree::text;
 use crate::registry::strategy::StrategyCx;
+
+/// The older name, of claims and snapshots in the claim's namespace.
+const SOURCE: &str = "dataSource";
+/// The name of anything.
+const REFERENCE: &str = "dataSourceRef";
 
 /// See the module.
 pub(in crate::registry) fn prepare_create(object: &mut Value, _: &StrategyCx<'_>) {
     object["status"] = json!({"phase": "Pending"});
+    if !is_known(&object["spec"][SOURCE]) {
+        forget_source(object);
+    }
+    name_twice(&mut object["spec"]);
+}
+
+/// A claim stays as it was stored, whatever names it goes by; clients may send back the one they know.
+pub(in crate::registry) fn prepare_update(new: &mut Value, old: &Value) {
+    if [SOURCE, REFERENCE].iter().all(|name| new["spec"].get(name) == old["spec"].get(name)) {
+        return;
+    }
+    if old["spec"][SOURCE].is_null() && !is_known(&new["spec"][SOURCE]) {
+        forget_source(new);
+    }
+    name_twice(&mut new["spec"]);
 }
 
 /// A volume also says since when.
 pub(in crate::registry) fn prepare_create_volume(object: &mut Value, _: &StrategyCx<'_>) {
     object["status"] = json!({"phase": "Pending", "lastPhaseTransitionTime": crate::registry::meta::now()});
+}
+
+/// Whether the older name may stand for it: what else was sent has always been ignored.
+fn is_known(source: &Value) -> bool {
+    let known = [("", "PersistentVolumeClaim"), ("snapshot.storage.k8s.io", "VolumeSnapshot")];
+    known.contains(&(text(source, "/apiGroup"), text(source, "/kind")))
+}
+
+fn forget_source(object: &mut Value) {
+    if let Some(spec) = object["spec"].as_object_mut() {
+        spec.remove(SOURCE);
+    }
+}
+
+/// Gives it the other name, too. What is in another namespace has but one.
+fn name_twice(spec: &mut Value) {
+    match (&spec[SOURCE], &spec[REFERENCE]) {
+        (Value::Null, Value::Null) => {}
+        (source, Value::Null) => spec[REFERENCE] = source.clone(),
+        (Value::Null, reference) if text(reference, "/namespace").is_empty() => {
+            spec[SOURCE] =
+                json!({"apiGroup": reference["apiGroup"], "kind": reference["kind"], "name": reference["name"]});
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_go_by_both_names() {
+        let claim = json!({"apiGroup": null, "kind": "PersistentVolumeClaim", "name": "x"});
+        let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "x"});
+        let other = json!({"apiGroup": "foo.io", "kind": "Foo", "name": "x"});
+        let mut abroad = other.clone();
+        abroad["namespace"] = json!("n");
+        let spec = |source: &Value, reference: &Value| {
+            let mut spec = serde_json::Map::new();
+            for (name, value) in [(SOURCE, source), (REFERENCE, reference)] {
+                if !value.is_null() {
+                    spec.insert(name.to_owned(), value.clone());
+                }
+            }
+            json!({"spec": spec})
+        };
+        let none = &Value::Null;
+        for (sent, stored) in [
+            ((&claim, none), (&claim, &claim)),
+            ((&snapshot, none), (&snapshot, &snapshot)),
+            ((none, &claim), (&claim, &claim)),
+            ((none, &other), (&other, &other)),
+            ((&other, none), (none, none)),
+            ((&other, &claim), (&claim, &claim)),
+            ((none, &abroad), (none, &abroad)),
+            ((&claim, &abroad), (&claim, &abroad)),
+            ((none, none), (none, none)),
+        ] {
+            let mut object = spec(sent.0, sent.1);
+            prepare_create(&mut object, &StrategyCx { user: &Default::default() });
+            let present = |name: &str| object["spec"].get(name).cloned().unwrap_or_default();
+            assert_eq!((&present(SOURCE), &present(REFERENCE)), stored, "{sent:?}");
+        }
+        // Who knows the older name alone sends it back alone.
+        let stored = spec(&claim, &claim);
+        let mut sent = spec(&claim, none);
+        prepare_update(&mut sent, &stored);
+        assert_eq!(sent, stored);
+        // What was stored by one name keeps it.
+        let mut sent = spec(&claim, none);
+        prepare_update(&mut sent, &spec(&claim, none));
+        assert_eq!(sent, spec(&claim, none));
+    }
 }
