@@ -15,6 +15,10 @@ use super::{apiextensions, apps, batch, certificates, core};
 pub enum Generation {
     /// The kind has none.
     None,
+    /// It is as many as there were changes of the specification, none at first.
+    Changes,
+    /// It is that of a new object, whatever changes.
+    First,
     /// With any change outside `metadata` and `status`.
     Spec,
     /// With any change outside `metadata`: where `status` is written separately, it does not change here.
@@ -115,11 +119,29 @@ static ROWS: &[(&str, &str, Strategy)] = &[
             ..PLAIN
         },
     ),
-    ("", "nodes", Strategy { keeps_status_on_create: true, ..PLAIN }),
+    (
+        "",
+        "nodes",
+        Strategy {
+            keeps_status_on_create: true,
+            prepare_create: Some(core::node::prepare_create),
+            prepare_update: Some(core::node::prepare_update),
+            ..PLAIN
+        },
+    ),
+    (
+        "",
+        "serviceaccounts",
+        Strategy {
+            prepare_create: Some(core::service_account::prepare_create),
+            prepare_update: Some(core::service_account::prepare_update),
+            ..PLAIN
+        },
+    ),
     ("", "services", Strategy { create_on_update: true, prepare_update: Some(core::service_update::prepare), ..PLAIN }),
     ("", "endpoints", CREATES_ON_PUT),
     ("", "events", Strategy { expires: true, ..CREATES_ON_PUT }),
-    ("", "limitranges", CREATES_ON_PUT),
+    ("", "limitranges", Strategy { prepare_create: Some(core::limit_range::prepare_create), ..CREATES_ON_PUT }),
     ("", "podtemplates", WITH_GENERATION),
     ("", "secrets", Strategy { prepare_update: Some(core::secret::prepare_update), ..PLAIN }),
     ("", "persistentvolumes", Strategy { prepare_create: Some(core::volume::prepare_create_volume), ..PLAIN }),
@@ -214,12 +236,12 @@ static ROWS: &[(&str, &str, Strategy)] = &[
     ("internal.apiserver.k8s.io", "storageversions", Strategy { status_restores: METADATA, ..CONDITIONAL }),
     ("storagemigration.k8s.io", "storageversionmigrations", Strategy { status_restores: METADATA, ..CONDITIONAL }),
     ("node.k8s.io", "runtimeclasses", CONDITIONAL_CREATES),
-    ("scheduling.k8s.io", "priorityclasses", WITH_GENERATION),
+    ("scheduling.k8s.io", "priorityclasses", Strategy { generation: Generation::First, ..PLAIN }),
     ("resource.k8s.io", "deviceclasses", WITH_GENERATION),
     ("resource.k8s.io", "resourceslices", WITH_GENERATION),
     ("resource.k8s.io", "resourceclaims", Strategy { status_restores: METADATA, ..PLAIN }),
     ("resource.k8s.io", "devicetaintrules", Strategy { status_restores: METADATA, ..WITH_GENERATION }),
-    ("storage.k8s.io", "csidrivers", CONDITIONAL),
+    ("storage.k8s.io", "csidrivers", Strategy { generation: Generation::Changes, ..CONDITIONAL }),
     ("storage.k8s.io", "csinodes", CONDITIONAL),
     ("storage.k8s.io", "volumeattachments", Strategy { status_restores: METADATA, ..CONDITIONAL }),
     ("storage.k8s.io", "csistoragecapacities", CONDITIONAL),
@@ -244,7 +266,7 @@ impl Strategy {
             }
             if let Some(meta) = map.entry("metadata").or_insert_with(|| Value::Object(Map::new())).as_object_mut() {
                 meta.remove("generation");
-                if self.generation != Generation::None {
+                if !matches!(self.generation, Generation::None | Generation::Changes) {
                     meta.insert("generation".to_owned(), Value::from(1));
                 }
             }
@@ -268,7 +290,8 @@ impl Strategy {
     /// Counts the generation up when the specification changed.
     pub fn move_generation(&self, new: &mut Value, old: &Value) {
         let generation = old.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or(0);
-        let moved = self.generation != Generation::None && self.spec_changed(new, old);
+        let moves = !matches!(self.generation, Generation::None | Generation::First);
+        let moved = moves && self.spec_changed(new, old);
         set_generation(new, generation + i64::from(moved));
     }
 

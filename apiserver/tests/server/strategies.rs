@@ -122,3 +122,41 @@ async fn approvers_write_every_condition_and_signers_leave_decisions_alone() {
         );
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_sent_is_brought_into_shape() {
+    let Some((c, ns)) = workspace("shapes").await else { return };
+    let secrets = json!([{"name": "a", "namespace": "b", "kind": "Secret"}]);
+    let account = json!({"metadata": {"name": "refers"}, "secrets": secrets});
+    let account = c.post(&format!("{ns}/serviceaccounts"), account).await.ok();
+    assert_eq!(account["secrets"], json!([{"name": "a"}]));
+    let nameless = c.post(&format!("{ns}/limitranges"), json!({"spec": {"limits": [{"type": "Pod"}]}})).await.ok();
+    assert_eq!(nameless["metadata"]["name"].as_str().map(str::len), Some(36));
+    let node = json!({"metadata": {"name": "shapes"}, "spec": {"podCIDR": "10.250.0.0/24"}});
+    let node = c.post("/api/v1/nodes", node).await.ok();
+    assert_eq!(node["spec"]["podCIDRs"], json!(["10.250.0.0/24"]));
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    c.post(&format!("{ns}/pods"), pod).await.ok();
+    let status = json!({"status": {"podIP": "10.250.0.1"}});
+    let pod = c.patch(&format!("{ns}/pods/p/status"), "merge-patch+json", status).await.ok();
+    assert_eq!(pod["status"]["podIPs"], json!([{"ip": "10.250.0.1"}]));
+    let source = json!({"kind": "PersistentVolumeClaim", "name": "x"});
+    let claim = json!({"metadata": {"name": "c"}, "spec": {"accessModes": ["ReadWriteOnce"], "dataSource": source,
+        "resources": {"requests": {"storage": "1Gi"}}}});
+    let claim = c.post(&format!("{ns}/persistentvolumeclaims"), claim).await.ok();
+    assert_eq!(claim["spec"]["dataSourceRef"], claim["spec"]["dataSource"]);
+
+    let generation = async |path: &str, made: Value, patch: Value| {
+        let made = c.post(path, made).await.ok();
+        let one = format!("{path}/{}", made["metadata"]["name"].as_str().expect("a name"));
+        let changed = c.patch(&one, "merge-patch+json", patch).await.ok();
+        (made["metadata"]["generation"].as_i64(), changed["metadata"]["generation"].as_i64())
+    };
+    let class = json!({"metadata": {"name": "shapes"}, "value": 1});
+    let classes = "/apis/scheduling.k8s.io/v1/priorityclasses";
+    assert_eq!(generation(classes, class, json!({"description": "x"})).await, (Some(1), Some(1)));
+    let driver = json!({"metadata": {"name": "shapes.example.com"}, "spec": {}});
+    let drivers = "/apis/storage.k8s.io/v1/csidrivers";
+    let patch = json!({"spec": {"requiresRepublish": true}});
+    assert_eq!(generation(drivers, driver, patch).await, (None, Some(1)));
+}

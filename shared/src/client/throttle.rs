@@ -142,7 +142,7 @@ mod tests {
             last
         };
         assert_eq!(waited(Throttle::new(10.0, 1), 1).await, Some(Waited(Duration::ZERO)));
-        assert_eq!(waited(Throttle::new(10.0, 1), 2).await, Some(Waited(Duration::from_millis(100))));
+        assert_eq!(waited(Throttle::new(2.0, 1), 2).await, Some(Waited(Duration::from_millis(500))));
         assert_eq!(waited(Throttle::new(0.0, 0), 2).await, None);
     }
 

@@ -1,7 +1,11 @@
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
+use super::PodSecurity;
 use super::checks::{describe, evaluate};
 use super::level::{Level, LevelVersion, Policy, Version};
+use crate::admission::testing::{Fixed, Write};
 
 fn says(level: Level, minor: Option<u32>, pod: &Value) -> String {
     let (metadata, spec) = super::parts(pod);

@@ -1,15 +1,20 @@
 //! The core group: what pods, services, namespaces and volumes do beyond the generic path.
 
+mod addresses;
 mod allocator_meters;
+mod app_armor;
 pub mod binding;
 pub mod eviction;
 pub mod ip_allocator;
 pub mod kubernetes_service;
+pub mod limit_range;
 pub mod namespace;
+pub mod node;
 pub mod node_ports;
 pub mod pod;
 pub mod secret;
 pub mod service;
+pub mod service_account;
 pub mod service_update;
 pub mod system_namespaces;
 pub mod volume;

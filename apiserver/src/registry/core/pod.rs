@@ -4,6 +4,7 @@ use proto::Value;
 use proto::quantity::Quantity;
 use serde_json::json;
 
+use super::{addresses, app_armor};
 use crate::registry::strategy::{StrategyCx, restore};
 
 /// A new pod is pending; its class follows from its resources; gated pods say so.
@@ -17,6 +18,7 @@ pub(in crate::registry) fn prepare_create(object: &mut Value, _: &StrategyCx<'_>
     }
     object["status"] = status;
     select_own_labels(object);
+    app_armor::settle(object);
 }
 
 /// Pods that are to be near or away from others like them are selected by the values the pod's own labels have now.
@@ -72,6 +74,9 @@ pub(in crate::registry) fn prepare_status(new: &mut Value, old: &Value) {
         (new.get_mut("status").and_then(Value::as_object_mut), old.pointer("/status/qosClass"))
     {
         status.insert("qosClass".to_owned(), class.clone());
+    }
+    if let Some(status) = new.get_mut("status") {
+        addresses::POD.settle(status);
     }
 }
 

@@ -1,0 +1,64 @@
+//! AppArmor by the annotations of old: the fields say the same.
+
+use proto::Value;
+use serde_json::json;
+
+const PREFIX: &str = "container.apparmor.security.beta.kubernetes.io/";
+
+/// What an annotation says, as a field; nothing for one that makes no sense.
+fn profile(annotation: &str) -> Option<Value> {
+    match annotation {
+        "unconfined" => Some(json!({"type": "Unconfined"})),
+        "runtime/default" => Some(json!({"type": "RuntimeDefault"})),
+        other => {
+            let local = other.strip_prefix("localhost/").filter(|local| !local.trim().is_empty())?;
+            Some(json!({"type": "Localhost", "localhostProfile": local}))
+        }
+    }
+}
+
+/// Gives containers without a profile the one of their annotation, where the pod's is another.
+pub(super) fn settle(pod: &mut Value) {
+    let annotations = pod.pointer("/metadata/annotations").and_then(Value::as_object).cloned().unwrap_or_default();
+    let windows = pod.pointer("/spec/os/name").is_some_and(|name| name == "windows");
+    if windows || !annotations.keys().any(|key| key.starts_with(PREFIX)) {
+        return;
+    }
+    let of_pod = pod.pointer("/spec/securityContext/appArmorProfile").cloned();
+    for list in ["initContainers", "containers", "ephemeralContainers"] {
+        for container in pod["spec"].get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            let key = format!("{PREFIX}{}", container["name"].as_str().unwrap_or_default());
+            let own = annotations.get(&key).and_then(Value::as_str).and_then(profile);
+            let unsaid = container.pointer("/securityContext/appArmorProfile").is_none_or(Value::is_null);
+            if let Some(own) = own.filter(|own| unsaid && of_pod.as_ref() != Some(own)) {
+                container["securityContext"]["appArmorProfile"] = own;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn annotations_become_fields() {
+        let annotations = json!({(format!("{PREFIX}a")): "localhost/x", (format!("{PREFIX}b")): "unconfined",
+            (format!("{PREFIX}c")): "runtime/default", (format!("{PREFIX}d")): "nonsense"});
+        let own = json!({"type": "RuntimeDefault"});
+        let containers = json!([{"name": "a"}, {"name": "b", "securityContext": {"appArmorProfile": own}},
+            {"name": "c"}, {"name": "d"}, {"name": "e"}]);
+        let mut pod = json!({"metadata": {"annotations": annotations},
+            "spec": {"securityContext": {"appArmorProfile": own}, "containers": containers}});
+        settle(&mut pod);
+        let profiles: Vec<&Value> = (0..5).map(|i| &pod["spec"]["containers"][i]["securityContext"]).collect();
+        let local = json!({"appArmorProfile": {"type": "Localhost", "localhostProfile": "x"}});
+        let kept = json!({"appArmorProfile": own});
+        assert_eq!(profiles, [&local, &kept, &Value::Null, &Value::Null, &Value::Null]);
+        let mut windows = json!({"metadata": {"annotations": {(format!("{PREFIX}a")): "unconfined"}},
+            "spec": {"os": {"name": "windows"}, "containers": [{"name": "a"}]}});
+        let before = windows.clone();
+        settle(&mut windows);
+        assert_eq!(windows, before);
+    }
+}

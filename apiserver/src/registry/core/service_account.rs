@@ -1,0 +1,25 @@
+//! Service accounts refer to secrets of their own namespace by name, and by nothing else.
+
+use proto::Value;
+use serde_json::json;
+
+use crate::registry::strategy::StrategyCx;
+
+/// See the module.
+pub(in crate::registry) fn prepare_create(object: &mut Value, _: &StrategyCx<'_>) {
+    keep_names(object);
+}
+
+/// The same of a change.
+pub(in crate::registry) fn prepare_update(new: &mut Value, _: &Value) {
+    keep_names(new);
+}
+
+fn keep_names(object: &mut Value) {
+    for secret in object.get_mut("secrets").and_then(Value::as_array_mut).into_iter().flatten() {
+        *secret = match secret.get("name") {
+            Some(name) => json!({"name": name}),
+            None => json!({}),
+        };
+    }
+}
