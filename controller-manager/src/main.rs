@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    shared::run::main("kube-controller-manager", controller_manager::run)
+    shared::run::main("kube-controller-manager", 1, controller_manager::run)
 }

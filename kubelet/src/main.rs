@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    shared::run::main("kubelet", kubelet::run)
+    shared::run::main("kubelet", 2, kubelet::run)
 }

@@ -15,7 +15,6 @@ pub use blocks::Blocks;
 pub use log::{set_verbosity, verbosity};
 pub use tasks::TaskGroup;
 
-const WORKER_THREADS: usize = 2;
 const BLOCKING_THREADS: usize = 32;
 const BLOCKING_IDLE: Duration = Duration::from_secs(5);
 /// How often freed memory goes back to the system.
@@ -68,7 +67,10 @@ impl From<CancellationToken> for Shutdown {
 
 /// Runs a component: parses the command line, starts logging and the runtime, awaits `work` and turns its result
 /// into an exit code. SIGTERM and SIGINT trigger the shutdown, a second one ends the process at once.
-pub fn main<F, Fut>(component: &'static str, work: F) -> ExitCode
+///
+/// Tasks run on so many `threads`. Tasks that are short and wake each other want one: waking a second thread costs more
+/// than what it could take over.
+pub fn main<F, Fut>(component: &'static str, threads: usize, work: F) -> ExitCode
 where
     F: FnOnce(FlagSet, Shutdown) -> Fut,
     Fut: Future<Output = anyhow::Result<()>>,
@@ -92,7 +94,7 @@ where
         return ExitCode::FAILURE;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(WORKER_THREADS)
+        .worker_threads(threads)
         .max_blocking_threads(BLOCKING_THREADS)
         .thread_keep_alive(BLOCKING_IDLE)
         .thread_name(component)
