@@ -19,9 +19,12 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 /// All of them.
 pub async fn all(world: &World) -> anyhow::Result<()> {
     opening(world).await?;
-    let small = Load { watchers: 100, rate: 50, accept: JSON, seconds: 8, limit: 0.012 };
+    let small = Load { watchers: 100, connections: 100, rate: 50, accept: JSON, seconds: 8, limit: 0.012 };
     fan_out(world, "100 watchers, 50 updates/s, JSON", &small).await?;
-    let large = Load { watchers: 1000, rate: 100, accept: PROTOBUF, seconds: 8, limit: 0.010 };
+    // As the informers of one program, which share its connection.
+    let shared = Load { connections: 4, ..small };
+    fan_out(world, "100 watchers on 4 connections, 50 updates/s, JSON", &shared).await?;
+    let large = Load { watchers: 1000, connections: 1000, rate: 100, accept: PROTOBUF, seconds: 8, limit: 0.010 };
     fan_out(world, "1000 watchers, 100 updates/s, protobuf", &large).await
 }
 
@@ -47,6 +50,7 @@ async fn opening(world: &World) -> anyhow::Result<()> {
 
 struct Load {
     watchers: usize,
+    connections: usize,
     rate: u64,
     accept: &'static str,
     seconds: u64,
@@ -94,11 +98,13 @@ async fn fan_out(world: &World, name: &str, load: &Load) -> anyhow::Result<()> {
     // It may be there from before.
     let _ = writer.call("POST", MAPS, &headers, Bytes::from(object(0))).await;
     let mut tasks = JoinSet::new();
-    for some in (0..load.watchers).collect::<Vec<_>>().chunks(50) {
+    for some in (0..load.connections).collect::<Vec<_>>().chunks(50) {
         for client in try_join_all(some.iter().map(|_| world.client())).await? {
             let mut client = client;
-            let watch = client.watch(&format!("{MAPS}?watch=1"), load.accept).await?;
-            tasks.spawn(follow(watch, epoch, seen.clone(), delays.clone()));
+            for _ in 0..load.watchers / load.connections {
+                let watch = client.watch(&format!("{MAPS}?watch=1"), load.accept).await?;
+                tasks.spawn(follow(watch, epoch, seen.clone(), delays.clone()));
+            }
         }
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
