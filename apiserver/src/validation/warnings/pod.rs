@@ -33,7 +33,7 @@ const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 pub(super) fn template(template: &Value, path: &str, out: &mut Vec<String>) {
     spec_and_annotations(template, &format!("{path}."), out);
     let spec = get(template, "spec");
-    for container in containers(spec).map(|(_, container)| container) {
+    for (_, container) in containers(spec) {
         let advice = "deprecated since v1.30; use the \"appArmorProfile\" field instead";
         superseded(template, container, (APP_ARMOR, "appArmorProfile"), advice, &format!("{path}."), out);
     }

@@ -2,10 +2,9 @@
 
 use proto::Value;
 
-use super::{fractional, label_key, node_selector_term};
-use crate::validation::tree::{at, get, has, list, text};
-
 use super::pod::OLD_VOLUMES;
+use super::{fractional, label_key, node_selector_term, renamed};
+use crate::validation::tree::{at, entries, get, has, list, text};
 
 /// Annotations of volumes and claims that became fields.
 const OLD_ANNOTATIONS: &[(&str, &str, &str)] = &[
@@ -58,8 +57,8 @@ pub(super) fn class(new: &Value, out: &mut Vec<String>) {
 /// A CSI driver's capacity on nodes.
 pub(super) fn capacity(new: &Value, out: &mut Vec<String>) {
     let topology = get(new, "nodeTopology");
-    for (key, _) in crate::validation::tree::entries(topology, "matchLabels") {
-        if let Some(advice) = super::renamed(key) {
+    for (key, _) in entries(topology, "matchLabels") {
+        if let Some(advice) = renamed(key) {
             out.push(format!("nodeTopology.matchLabels[{key}]: {advice}"));
         }
     }
