@@ -1,7 +1,9 @@
-//! What changing the version of custom resources takes, under upstream's names.
+//! What judging custom resources and changing their version takes, under upstream's names.
 
+use std::sync::LazyLock;
 use std::time::Instant;
 
+use prometheus::Histogram;
 use proto::Value;
 use proto::resources::Resource;
 use shared::metrics;
@@ -10,6 +12,25 @@ use crate::access::tree;
 
 /// Seconds of a call.
 const CALL: [f64; 15] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
+
+/// Looking at what an update of a custom resource changes, and at that alone.
+static RATCHETED: LazyLock<Histogram> = LazyLock::new(|| {
+    let help =
+        "[ALPHA] Seconds that it takes to compare custom resources with what they were and to judge what is new.";
+    let buckets = metrics::exponential(1e-5, 4.0, 10);
+    metrics::histogram("apiextensions_apiserver_validation_ratcheting_seconds", help, &[], buckets)
+        .with_label_values::<&str>(&[])
+});
+
+/// Shows what is seldom counted.
+pub fn publish() {
+    LazyLock::force(&RATCHETED);
+}
+
+/// An object was compared with what it was.
+pub(super) fn compared(since: Instant) {
+    RATCHETED.observe(since.elapsed().as_secs_f64());
+}
 
 /// A conversion webhook was asked; `failure` says what was wrong with it, and nothing when all was well.
 pub(super) fn called(failure: &str, since: Instant) {

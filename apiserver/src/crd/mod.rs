@@ -26,5 +26,6 @@ pub mod validate;
 pub use definition::{Scale, Served, changes_version, converts, rows, served};
 pub use formats::fits;
 pub use jsonpath::JsonPath;
+pub use meters::publish;
 pub use names::set_condition;
 pub use schema::pattern;

@@ -4,6 +4,7 @@
 //! rows that carry [`Served`].
 
 use std::sync::OnceLock;
+use std::time::Instant;
 
 use proto::Value;
 use proto::resources::Resource;
@@ -12,7 +13,7 @@ use shared::status::field::{Error, Path};
 
 use super::definition::{Scale, Served};
 use super::schema::Schema;
-use super::{check, lists, prune, rules};
+use super::{check, lists, meters, prune, rules};
 use crate::access::tree;
 use crate::registry::meta;
 
@@ -72,7 +73,9 @@ pub fn create(row: &Resource, served: &Served, object: &Value) -> Vec<Error> {
 /// What is wrong with a changed object, beside its metadata.
 pub fn update(row: &Resource, served: &Served, subresource: &str, new: &Value, old: &Value) -> Vec<Error> {
     let mut out = type_meta(row, new);
+    let since = Instant::now();
     out.extend(check::check(new, Some(old), &served.schema));
+    meters::compared(since);
     if let Some(scale) = &served.scale {
         if subresource != "status" {
             replicas(&scale.spec, new, &mut out);

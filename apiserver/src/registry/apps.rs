@@ -22,7 +22,7 @@ pub(super) mod daemon_set {
     }
 
     /// Starts to count.
-    pub(in crate::registry) fn prepare_create(object: &mut Value, _: &StrategyCx<'_>) {
+    pub(in crate::registry) fn prepare_create(object: &mut Value, _: &mut StrategyCx<'_>) {
         let n = count(object).max(1);
         set(object, n);
     }

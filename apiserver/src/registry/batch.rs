@@ -9,7 +9,7 @@ pub mod job {
     use crate::registry::strategy::StrategyCx;
 
     /// Adds the generated labels and selector unless `manualSelector` is set.
-    pub(in crate::registry) fn prepare_create(object: &mut Value, _: &StrategyCx<'_>) {
+    pub(in crate::registry) fn prepare_create(object: &mut Value, _: &mut StrategyCx<'_>) {
         if object.pointer("/spec/manualSelector").and_then(Value::as_bool) == Some(true) {
             return;
         }

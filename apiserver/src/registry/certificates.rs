@@ -7,7 +7,7 @@ use super::meta::now;
 use super::strategy::{StrategyCx, restore};
 
 /// Requester fields come from the authenticated user, never from the body.
-pub(super) fn prepare_create(object: &mut Value, cx: &StrategyCx<'_>) {
+pub(super) fn prepare_create(object: &mut Value, cx: &mut StrategyCx<'_>) {
     if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
         spec.insert("username".to_owned(), Value::from(cx.user.name.clone()));
         for key in ["uid", "groups", "extra"] {

@@ -33,6 +33,8 @@ pub enum Generation {
 pub struct StrategyCx<'a> {
     /// Who writes.
     pub user: &'a UserInfo,
+    /// What the client should know.
+    pub warnings: &'a mut Vec<String>,
 }
 
 /// See the module.
@@ -48,7 +50,7 @@ pub struct Strategy {
     /// Metadata that a write of `status` does not change. (Of custom resources it changes none.)
     pub status_restores: &'static [&'static str],
     /// Runs after defaults and mutating admission, before validation.
-    pub prepare_create: Option<fn(&mut Value, &StrategyCx<'_>)>,
+    pub prepare_create: Option<fn(&mut Value, &mut StrategyCx<'_>)>,
     /// The same for a PUT or PATCH of the main resource; second is the stored object.
     pub prepare_update: Option<fn(&mut Value, &Value)>,
     /// The same for `status`.
@@ -258,7 +260,7 @@ pub fn of(resource: &Resource) -> &'static Strategy {
 
 impl Strategy {
     /// Drops or sets what a client may not decide at creation.
-    pub fn create(&self, resource: &Resource, object: &mut Value, cx: &StrategyCx<'_>) {
+    pub fn create(&self, resource: &Resource, object: &mut Value, cx: &mut StrategyCx<'_>) {
         let status = has_status(resource);
         if let Some(map) = object.as_object_mut() {
             if status && !self.keeps_status_on_create {

@@ -34,6 +34,7 @@ pub(super) fn publish() {
         crate::admission::outdated(of);
     }
     crate::storage::transform::publish();
+    crate::crd::publish();
     for (name, help) in NEVER {
         metrics::counter(name, help, &[]).with_label_values::<&str>(&[]);
     }

@@ -90,6 +90,7 @@ async fn families_are_upstreams() {
         }
     }
     for name in [
+        "apiextensions_apiserver_validation_ratcheting_seconds",
         "apiserver_admission_step_admission_duration_seconds_summary",
         "apiserver_audit_event_total",
         "apiserver_cache_list_fetched_objects_total",

@@ -160,3 +160,32 @@ async fn what_is_sent_is_brought_into_shape() {
     let patch = json!({"spec": {"requiresRepublish": true}});
     assert_eq!(generation(drivers, driver, patch).await, (None, Some(1)));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_ways_are_warned_of_where_they_are_written() {
+    let Some((c, ns)) = crate::workspace("warned").await else { return };
+    let annotations = json!({"container.apparmor.security.beta.kubernetes.io/c": "unconfined"});
+    let template = json!({"metadata": {"annotations": annotations, "labels": {"a": "b"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let warning = |path: &str| {
+        let field = format!("{path}metadata.annotations[container.apparmor.security.beta.kubernetes.io/c]");
+        vec![format!(r#"299 - "{field}: deprecated since v1.30; use the \"appArmorProfile\" field instead""#)]
+    };
+
+    let mut pod = template.clone();
+    pod["metadata"]["name"] = "p".into();
+    let made = c.post(&format!("{ns}/pods"), pod).await;
+    assert_eq!(made.warnings(), warning(""), "the field is set from the annotation");
+    let labels = json!({"metadata": {"labels": {"x": "y"}}});
+    let labelled = c.patch(&format!("{ns}/pods/p"), "merge-patch+json", labels.clone()).await;
+    assert_eq!((labelled.code, labelled.warnings().len()), (200, 0));
+
+    let sets = ns.replace("/api/v1", "/apis/apps/v1") + "/replicasets";
+    let set =
+        json!({"metadata": {"name": "s"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template}});
+    assert_eq!(c.post(&sets, set).await.warnings(), warning("spec.template."));
+    let labelled = c.patch(&format!("{sets}/s"), "merge-patch+json", labels).await;
+    assert_eq!((labelled.code, labelled.warnings().len()), (200, 0), "the specification is what it was");
+    let scaled = c.patch(&format!("{sets}/s"), "merge-patch+json", json!({"spec": {"replicas": 2}})).await;
+    assert_eq!(scaled.warnings(), warning("spec.template."));
+}

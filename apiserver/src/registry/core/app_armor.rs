@@ -17,8 +17,9 @@ fn profile(annotation: &str) -> Option<Value> {
     }
 }
 
-/// Gives containers without a profile the one of their annotation, where the pod's is another.
-pub(super) fn settle(pod: &mut Value) {
+/// Gives containers without a profile the one of their annotation, where the pod's is another, and
+/// says that this is a thing of the past.
+pub(super) fn settle(pod: &mut Value, warnings: &mut Vec<String>) {
     let annotations = pod.pointer("/metadata/annotations").and_then(Value::as_object).cloned().unwrap_or_default();
     let windows = pod.pointer("/spec/os/name").is_some_and(|name| name == "windows");
     if windows || !annotations.keys().any(|key| key.starts_with(PREFIX)) {
@@ -32,6 +33,8 @@ pub(super) fn settle(pod: &mut Value) {
             let unsaid = container.pointer("/securityContext/appArmorProfile").is_none_or(Value::is_null);
             if let Some(own) = own.filter(|own| unsaid && of_pod.as_ref() != Some(own)) {
                 container["securityContext"]["appArmorProfile"] = own;
+                let advice = "deprecated since v1.30; use the \"appArmorProfile\" field instead";
+                warnings.push(format!("metadata.annotations[{key}]: {advice}"));
             }
         }
     }
@@ -50,7 +53,14 @@ mod tests {
             {"name": "c"}, {"name": "d"}, {"name": "e"}]);
         let mut pod = json!({"metadata": {"annotations": annotations},
             "spec": {"securityContext": {"appArmorProfile": own}, "containers": containers}});
-        settle(&mut pod);
+        let mut warnings = Vec::new();
+        settle(&mut pod, &mut warnings);
+        let advice = "deprecated since v1.30; use the \"appArmorProfile\" field instead";
+        assert_eq!(
+            warnings,
+            [format!("metadata.annotations[{PREFIX}a]: {advice}")],
+            "b has a field, c is like its pod"
+        );
         let profiles: Vec<&Value> = (0..5).map(|i| &pod["spec"]["containers"][i]["securityContext"]).collect();
         let local = json!({"appArmorProfile": {"type": "Localhost", "localhostProfile": "x"}});
         let kept = json!({"appArmorProfile": own});
@@ -58,7 +68,7 @@ mod tests {
         let mut windows = json!({"metadata": {"annotations": {(format!("{PREFIX}a")): "unconfined"}},
             "spec": {"os": {"name": "windows"}, "containers": [{"name": "a"}]}});
         let before = windows.clone();
-        settle(&mut windows);
+        settle(&mut windows, &mut Vec::new());
         assert_eq!(windows, before);
     }
 }

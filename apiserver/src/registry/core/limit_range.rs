@@ -6,7 +6,7 @@ use crate::registry::meta;
 use crate::registry::strategy::StrategyCx;
 
 /// See the module.
-pub(in crate::registry) fn prepare_create(object: &mut Value, _: &StrategyCx<'_>) {
+pub(in crate::registry) fn prepare_create(object: &mut Value, _: &mut StrategyCx<'_>) {
     if meta::text(object, "name").is_empty() {
         meta::set_text(object, "name", &uuid::Uuid::new_v4().to_string());
     }

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::registry::strategy::{StrategyCx, restore};
 
 /// Active, with the kubernetes finalizer.
-pub(in crate::registry) fn prepare_create(object: &mut Value, _: &StrategyCx<'_>) {
+pub(in crate::registry) fn prepare_create(object: &mut Value, _: &mut StrategyCx<'_>) {
     let name = object.pointer("/metadata/name").cloned().unwrap_or_default();
     object["status"] = json!({"phase": "Active"});
     if !object["spec"].is_object() {

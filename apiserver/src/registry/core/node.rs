@@ -6,7 +6,7 @@ use super::addresses::RANGES;
 use crate::registry::strategy::StrategyCx;
 
 /// See the module.
-pub(in crate::registry) fn prepare_create(object: &mut Value, _: &StrategyCx<'_>) {
+pub(in crate::registry) fn prepare_create(object: &mut Value, _: &mut StrategyCx<'_>) {
     settle(object);
 }
 

@@ -8,7 +8,7 @@ use super::{addresses, app_armor};
 use crate::registry::strategy::{StrategyCx, restore};
 
 /// A new pod is pending; its class follows from its resources; gated pods say so.
-pub(in crate::registry) fn prepare_create(object: &mut Value, _: &StrategyCx<'_>) {
+pub(in crate::registry) fn prepare_create(object: &mut Value, cx: &mut StrategyCx<'_>) {
     let mut status = json!({"phase": "Pending", "qosClass": qos_class(object)});
     if object.pointer("/spec/schedulingGates").and_then(Value::as_array).is_some_and(|g| !g.is_empty()) {
         status["conditions"] = json!([{
@@ -18,7 +18,7 @@ pub(in crate::registry) fn prepare_create(object: &mut Value, _: &StrategyCx<'_>
     }
     object["status"] = status;
     select_own_labels(object);
-    app_armor::settle(object);
+    app_armor::settle(object, cx.warnings);
 }
 
 /// Pods that are to be near or away from others like them are selected by the values the pod's own labels have now.

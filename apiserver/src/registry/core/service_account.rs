@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::registry::strategy::StrategyCx;
 
 /// See the module.
-pub(in crate::registry) fn prepare_create(object: &mut Value, _: &StrategyCx<'_>) {
+pub(in crate::registry) fn prepare_create(object: &mut Value, _: &mut StrategyCx<'_>) {
     keep_names(object);
 }
 

@@ -12,7 +12,7 @@ const SOURCE: &str = "dataSource";
 const REFERENCE: &str = "dataSourceRef";
 
 /// See the module.
-pub(in crate::registry) fn prepare_create(object: &mut Value, _: &StrategyCx<'_>) {
+pub(in crate::registry) fn prepare_create(object: &mut Value, _: &mut StrategyCx<'_>) {
     object["status"] = json!({"phase": "Pending"});
     if !is_known(&object["spec"][SOURCE]) {
         forget_source(object);
@@ -32,7 +32,7 @@ pub(in crate::registry) fn prepare_update(new: &mut Value, old: &Value) {
 }
 
 /// A volume also says since when.
-pub(in crate::registry) fn prepare_create_volume(object: &mut Value, _: &StrategyCx<'_>) {
+pub(in crate::registry) fn prepare_create_volume(object: &mut Value, _: &mut StrategyCx<'_>) {
     object["status"] = json!({"phase": "Pending", "lastPhaseTransitionTime": crate::registry::meta::now()});
 }
 
@@ -94,7 +94,7 @@ mod tests {
             ((none, none), (none, none)),
         ] {
             let mut object = spec(sent.0, sent.1);
-            prepare_create(&mut object, &StrategyCx { user: &Default::default() });
+            prepare_create(&mut object, &mut StrategyCx { user: &Default::default(), warnings: &mut Vec::new() });
             let present = |name: &str| object["spec"].get(name).cloned().unwrap_or_default();
             assert_eq!((&present(SOURCE), &present(REFERENCE)), stored, "{sent:?}");
         }

@@ -13,6 +13,7 @@ mod core;
 mod devices;
 mod groups;
 mod pods;
+mod warned;
 mod workloads;
 
 /// Row and namespace of a collection's path.
@@ -397,26 +398,6 @@ fn complaints_about_pods() {
     }
 }
 
-#[test]
-fn pods_are_warned_about() {
-    let (row, namespace) = target("/api/v1/namespaces/n/pods");
-    let pod = prepared(
-        row,
-        &namespace,
-        json!({"metadata": {"name": "a.b"}, "spec": {"nodeSelector": {"beta.kubernetes.io/os": "linux"},
-        "containers": [{"name": "c", "image": "i", "env": [{"name": "A"}, {"name": "A"}]}], "volumes": [{"name": "v", "rbd": {"image": "i", "monitors": ["m"]}}]}}),
-    );
-    assert_eq!(
-        warnings(row, &pod),
-        [
-            "spec.nodeSelector[beta.kubernetes.io/os]: deprecated since v1.14; use \"kubernetes.io/os\" instead",
-            "spec.volumes[0].rbd: deprecated in v1.28, non-functional in v1.31+",
-            "spec.containers[0].env[1]: hides previous definition of \"A\", which may be dropped when using apply",
-            "metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: [must not contain dots]",
-        ]
-    );
-}
-
 /// A tree of names that validation looks for, from a seed.
 fn tree(seed: &mut u64, depth: u32) -> Value {
     const NAMES: &[&str] = &[
@@ -482,7 +463,7 @@ fn any_tree_is_judged() {
             let Some(row) = row else { continue };
             let _ = validate_create(row, row, &a);
             let _ = validate_update(row, row, &a, &b);
-            let _ = warnings(row, &a);
+            let _ = warnings(row, &a, Some(&b));
             for subresource in ["status", "ephemeralcontainers", "resize", "finalize", "approval"] {
                 let _ = validate_subresource(row, subresource, &a, &b);
             }

@@ -201,11 +201,11 @@ impl Engine {
         meta::set_text(&mut object, "namespace", t.namespace);
         meta::fill(&mut object);
         self.gated.drop_from(storage, &mut object, None);
-        strategy.create(storage, &mut object, &StrategyCx { user: t.user });
+        strategy.create(storage, &mut object, &mut StrategyCx { user: t.user, warnings: &mut t.warnings });
         let mut errors = self.check_admin_access(t, storage, &object, None).await;
         errors.extend(validation::validate_create(t.row, storage, &object));
         self.refuse(t, storage, &object, true, errors)?;
-        t.warnings.extend(validation::warnings(storage, &object));
+        t.warnings.extend(validation::warnings(storage, &object, None));
         let name = meta::text(&object, "name").to_owned();
         let allocation = self.services.before_create(self, storage, &mut object, t.options.dry_run).await?;
         if let Err(refused) = self.judge(t, Operation::Create, Some(&mut object), None).await {

@@ -129,7 +129,7 @@ impl Engine {
         });
         self.refuse(t, storage, &new, false, errors)?;
         if t.subresource.is_empty() {
-            t.warnings.extend(validation::warnings(storage, &new));
+            t.warnings.extend(validation::warnings(storage, &new, Some(&old)));
         }
         let allocation = self.services.before_update(self, storage, &mut new, &old, t.options.dry_run).await?;
         if let Err(refused) = self.judge(t, Operation::Update, Some(&mut new), Some(&old)).await {

@@ -1,0 +1,202 @@
+//! What clients are warned of though the object is accepted.
+
+mod paths;
+mod pod;
+mod ports;
+mod storage;
+
+use proto::Value;
+use proto::resources::Resource;
+use shared::status::go_quote;
+
+use super::meta::annotation;
+use super::names::dns1123_label;
+use super::tree::{at, entries, get, has, int, list, quantity, text};
+
+/// Warnings about an object; second is what it is changed from.
+type Warn = fn(&Value, Option<&Value>, &mut Vec<String>);
+
+const RULES: &[(&str, &str, Warn)] = &[
+    ("", "pods", of_pod),
+    ("", "podtemplates", |new, _, out| pod::template(get(new, "template"), "template", out)),
+    ("", "replicationcontrollers", named_workload),
+    ("", "services", service),
+    ("", "serviceaccounts", service_account),
+    ("", "nodes", node),
+    ("", "persistentvolumes", |new, _, out| storage::volume(new, out)),
+    ("", "persistentvolumeclaims", |new, _, out| storage::claim(new, out)),
+    ("apps", "deployments", named_workload),
+    ("apps", "replicasets", named_workload),
+    ("apps", "daemonsets", workload),
+    ("apps", "statefulsets", stateful_set),
+    ("batch", "jobs", named_workload),
+    ("batch", "cronjobs", cron_job),
+    ("networking.k8s.io", "ingresses", ingress),
+    ("node.k8s.io", "runtimeclasses", |new, _, out| node_selector(get(new, "scheduling"), "scheduling", out)),
+    ("storage.k8s.io", "storageclasses", |new, _, out| storage::class(new, out)),
+    ("storage.k8s.io", "csistoragecapacities", |new, _, out| storage::capacity(new, out)),
+    ("discovery.k8s.io", "endpointslices", endpoint_slice),
+];
+
+/// Node labels that were renamed.
+const OLD_LABELS: &[(&str, &str, &str)] = &[
+    ("beta.kubernetes.io/arch", "v1.14", "kubernetes.io/arch"),
+    ("beta.kubernetes.io/os", "v1.14", "kubernetes.io/os"),
+    ("failure-domain.beta.kubernetes.io/region", "v1.17", "topology.kubernetes.io/region"),
+    ("failure-domain.beta.kubernetes.io/zone", "v1.17", "topology.kubernetes.io/zone"),
+    ("beta.kubernetes.io/instance-type", "v1.17", "node.kubernetes.io/instance-type"),
+];
+
+/// Warnings about an object that is new, or changed from `old`.
+pub(super) fn of(row: &Resource, object: &Value, old: Option<&Value>) -> Vec<String> {
+    let mut out = Vec::new();
+    if let Some((.., warn)) = RULES.iter().find(|(group, plural, _)| row.group == *group && row.plural == *plural) {
+        warn(object, old, &mut out);
+    }
+    out
+}
+
+/// Pods are mostly changed by programs, which nobody listens to.
+fn of_pod(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
+    if old.is_none() {
+        pod::spec_and_annotations(new, "", out);
+        name_of(new, "the Pod's hostname", out);
+    }
+}
+
+/// What pods are made of a template, once for each specification.
+fn workload(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
+    if respecified(new, old) {
+        pod::template(at(new, &["spec", "template"]), "spec.template", out);
+    }
+}
+
+/// The same where pods are named after the object.
+fn named_workload(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
+    if old.is_none() {
+        name_of(new, "Pod names and hostnames", out);
+    }
+    workload(new, old, out);
+}
+
+fn stateful_set(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
+    workload(new, old, out);
+    let spec = get(new, "spec");
+    for (i, claim) in list(spec, "volumeClaimTemplates").iter().enumerate() {
+        storage::requests(get(claim, "spec"), &format!("spec.volumeClaimTemplates[{i}]"), out);
+    }
+    if int(spec, "revisionHistoryLimit").is_some_and(|limit| limit < 0) {
+        out.push(
+            "spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is recommended"
+                .to_owned(),
+        );
+    }
+}
+
+fn cron_job(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
+    if old.is_none() {
+        name_of(new, "Pod names and hostnames", out);
+    }
+    if respecified(new, old) {
+        let template = at(new, &["spec", "jobTemplate", "spec", "template"]);
+        pod::template(template, "spec.jobTemplate.spec.template", out);
+    }
+}
+
+/// True for a new object and one whose specification changes.
+fn respecified(new: &Value, old: Option<&Value>) -> bool {
+    let generation = |object: &Value| int(get(object, "metadata"), "generation");
+    old.is_none_or(|old| generation(old) != generation(new))
+}
+
+fn name_of(object: &Value, used_in: &str, out: &mut Vec<String>) {
+    let name = text(get(object, "metadata"), "name");
+    let complaints = dns1123_label(name);
+    if !name.is_empty() && !complaints.is_empty() {
+        out.push(format!(
+            "metadata.name: this is used in {used_in}, which can result in surprising behavior; a DNS label is recommended: [{}]",
+            complaints.join(" ")
+        ));
+    }
+}
+
+/// What to use instead of a node label, if it was renamed.
+fn renamed(label: &str) -> Option<String> {
+    let (_, since, now) = OLD_LABELS.iter().find(|(old, ..)| *old == label)?;
+    Some(format!("deprecated since {since}; use {} instead", go_quote(now)))
+}
+
+/// A field that names a node label.
+fn label_key(key: &str, path: &str, out: &mut Vec<String>) {
+    if let Some(advice) = renamed(key) {
+        out.push(format!("{path}: {key} is {advice}"));
+    }
+}
+
+fn node_selector(holder: &Value, path: &str, out: &mut Vec<String>) {
+    for (key, _) in entries(holder, "nodeSelector") {
+        if let Some(advice) = renamed(key) {
+            out.push(format!("{path}.nodeSelector[{key}]: {advice}"));
+        }
+    }
+}
+
+fn node_selector_term(term: &Value, path: &str, out: &mut Vec<String>) {
+    for (i, expression) in list(term, "matchExpressions").iter().enumerate() {
+        label_key(text(expression, "key"), &format!("{path}.matchExpressions[{i}].key"), out);
+    }
+}
+
+/// Bytes come whole.
+fn fractional(value: &Value, path: &str, out: &mut Vec<String>) {
+    if quantity(value).milli_value() % 1000 != 0 {
+        let shown = go_quote(value.as_str().unwrap_or_default());
+        out.push(format!("{path}: fractional byte value {shown} is invalid, must be an integer"));
+    }
+}
+
+fn ingress(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
+    if old.is_none() && !annotation(new, "kubernetes.io/ingress.class").is_empty() {
+        out.push(
+            "annotation \"kubernetes.io/ingress.class\" is deprecated, please use 'spec.ingressClassName' instead"
+                .to_owned(),
+        );
+    }
+}
+
+fn node(new: &Value, _: Option<&Value>, out: &mut Vec<String>) {
+    let spec = get(new, "spec");
+    if has(spec, "configSource") {
+        out.push("spec.configSource: the feature is removed".to_owned());
+    }
+    if !text(spec, "externalID").is_empty() {
+        out.push("spec.externalID: this field is deprecated, and is unused by Kubernetes".to_owned());
+    }
+}
+
+fn service(new: &Value, _: Option<&Value>, out: &mut Vec<String>) {
+    let spec = get(new, "spec");
+    if !text(spec, "loadBalancerIP").is_empty() {
+        out.push("spec.loadBalancerIP is deprecated and unreliable".to_owned());
+    }
+    if text(spec, "type") == "ExternalName" && !list(spec, "externalIPs").is_empty() {
+        out.push("spec.externalIPs is ignored when spec.type is \"ExternalName\"".to_owned());
+    }
+    if text(spec, "clusterIP") == "None" && text(spec, "sessionAffinity") == "ClientIP" {
+        out.push("spec.SessionAffinity is ignored for headless services".to_owned());
+    }
+}
+
+fn service_account(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
+    const ENFORCE: &str = "kubernetes.io/enforce-mountable-secrets";
+    let enforces = |account: &Value| has(at(account, &["metadata", "annotations"]), ENFORCE);
+    if enforces(new) && !old.is_some_and(enforces) {
+        out.push(format!("metadata.annotations[{ENFORCE}]: deprecated in v1.32+; prefer separate namespaces to isolate access to mounted secrets"));
+    }
+}
+
+fn endpoint_slice(new: &Value, _: Option<&Value>, out: &mut Vec<String>) {
+    if text(new, "addressType") == "FQDN" {
+        out.push("spec.addressType: FQDN endpoints are deprecated".to_owned());
+    }
+}

@@ -1,0 +1,193 @@
+//! Pods, and what pods are made of.
+
+use proto::Value;
+use shared::status::go_quote;
+
+use super::{fractional, label_key, node_selector, node_selector_term, paths, ports};
+use crate::validation::tree::{at, entries, get, has, int, list, text};
+
+/// Volume sources that no longer do anything, or soon will not: their field, their name and what became of them.
+pub(super) const OLD_VOLUMES: &[(&str, &str, &str)] = &[
+    ("photonPersistentDisk", "photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
+    ("gitRepo", "gitRepo", "deprecated in v1.11, and disabled by default in v1.33+"),
+    ("scaleIO", "scaleIO", "deprecated in v1.16, non-functional in v1.22+"),
+    ("flocker", "flocker", "deprecated in v1.22, non-functional in v1.25+"),
+    ("storageos", "storageOS", "deprecated in v1.22, non-functional in v1.25+"),
+    ("quobyte", "quobyte", "deprecated in v1.22, non-functional in v1.25+"),
+    ("glusterfs", "glusterfs", "deprecated in v1.25, non-functional in v1.26+"),
+    ("cephfs", "cephfs", "deprecated in v1.28, non-functional in v1.31+"),
+    ("rbd", "rbd", "deprecated in v1.28, non-functional in v1.31+"),
+];
+
+/// Annotations that became fields: since when they do nothing, and the field.
+const OLD_ANNOTATIONS: &[(&str, &str, &str)] = &[
+    ("scheduler.alpha.kubernetes.io/critical-pod", "v1.16", "priorityClassName"),
+    ("security.alpha.kubernetes.io/sysctls", "v1.11", "sysctls"),
+    ("security.alpha.kubernetes.io/unsafe-sysctls", "v1.11", "sysctls"),
+];
+const SECCOMP_OF_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
+const SECCOMP: &str = "container.seccomp.security.alpha.kubernetes.io/";
+const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
+
+/// The template of pods at `path`.
+pub(super) fn template(template: &Value, path: &str, out: &mut Vec<String>) {
+    spec_and_annotations(template, &format!("{path}."), out);
+    let spec = get(template, "spec");
+    for (_, container) in containers(spec) {
+        let advice = "deprecated since v1.30; use the \"appArmorProfile\" field instead";
+        superseded(template, container, (APP_ARMOR, "appArmorProfile"), advice, &format!("{path}."), out);
+    }
+}
+
+/// A pod or a template; `prefix` is in front of the paths of its fields.
+pub(super) fn spec_and_annotations(pod: &Value, prefix: &str, out: &mut Vec<String>) {
+    let spec = get(pod, "spec");
+    let path = format!("{prefix}spec");
+    node_selector(spec, &path, out);
+    affinity(get(spec, "affinity"), &format!("{path}.affinity"), out);
+    for (i, constraint) in list(spec, "topologySpreadConstraints").iter().enumerate() {
+        let path = format!("{path}.topologySpreadConstraints[{i}]");
+        label_key(text(constraint, "topologyKey"), &format!("{path}.topologyKey"), out);
+        selects_nothing(constraint, &path, out);
+    }
+    annotations(pod, prefix, out);
+    references(spec, &path, out);
+    volumes(spec, &path, out);
+    if int(spec, "terminationGracePeriodSeconds").is_some_and(|s| s < 0) {
+        out.push(format!(
+            "{path}.terminationGracePeriodSeconds: must be >= 0; negative values are invalid and will be treated as 1"
+        ));
+    }
+    for (at, container) in containers(spec) {
+        one_container(container, &format!("{path}.{at}"), out);
+    }
+    bytes(spec, "overhead", &format!("{path}.overhead"), out);
+    ports::of(spec, &path, out);
+}
+
+/// The containers of a pod, each with its place in the specification.
+fn containers(spec: &Value) -> impl Iterator<Item = (String, &Value)> {
+    ["initContainers", "containers"]
+        .into_iter()
+        .flat_map(|key| list(spec, key).iter().enumerate().map(move |(i, c)| (format!("{key}[{i}]"), c)))
+}
+
+fn affinity(affinity: &Value, path: &str, out: &mut Vec<String>) {
+    const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+    const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+    let nodes = get(affinity, "nodeAffinity");
+    for (i, term) in list(get(nodes, REQUIRED), "nodeSelectorTerms").iter().enumerate() {
+        node_selector_term(term, &format!("{path}.nodeAffinity.{REQUIRED}.nodeSelectorTerms[{i}]"), out);
+    }
+    for (i, term) in list(nodes, PREFERRED).iter().enumerate() {
+        node_selector_term(get(term, "preference"), &format!("{path}.nodeAffinity.{PREFERRED}[{i}].preference"), out);
+    }
+    for kind in ["podAffinity", "podAntiAffinity"] {
+        let pods = get(affinity, kind);
+        for (i, term) in list(pods, REQUIRED).iter().enumerate() {
+            selects_nothing(term, &format!("{path}.{kind}.{REQUIRED}[{i}]"), out);
+        }
+        for (i, term) in list(pods, PREFERRED).iter().enumerate() {
+            let path = format!("{path}.{kind}.{PREFERRED}[{i}].podAffinityTerm");
+            selects_nothing(get(term, "podAffinityTerm"), &path, out);
+        }
+    }
+}
+
+fn selects_nothing(holder: &Value, path: &str, out: &mut Vec<String>) {
+    if !has(holder, "labelSelector") {
+        out.push(format!("{path}.labelSelector: a null labelSelector results in matching no pod"));
+    }
+}
+
+fn annotations(pod: &Value, prefix: &str, out: &mut Vec<String>) {
+    let all = at(pod, &["metadata", "annotations"]);
+    for (key, since, field) in OLD_ANNOTATIONS.iter().filter(|(key, ..)| has(all, key)) {
+        out.push(format!(
+            "{prefix}metadata.annotations[{key}]: non-functional in {since}+; use the \"{field}\" field instead"
+        ));
+    }
+    let advice = "non-functional in v1.27+; use the \"seccompProfile\" field instead";
+    let spec = get(pod, "spec");
+    if has(all, SECCOMP_OF_POD) && !has(get(spec, "securityContext"), "seccompProfile") {
+        out.push(format!("{prefix}metadata.annotations[{SECCOMP_OF_POD}]: {advice}"));
+    }
+    for (_, container) in containers(spec) {
+        superseded(pod, container, (SECCOMP, "seccompProfile"), advice, prefix, out);
+    }
+}
+
+/// A container's annotation, unless the field that took its place says something, of the container or of all.
+fn superseded(
+    pod: &Value,
+    container: &Value,
+    (annotation, field): (&str, &str),
+    advice: &str,
+    prefix: &str,
+    out: &mut Vec<String>,
+) {
+    let key = format!("{annotation}{}", text(container, "name"));
+    let said = |holder: &Value| has(get(holder, "securityContext"), field);
+    if has(at(pod, &["metadata", "annotations"]), &key) && !said(container) && !said(get(pod, "spec")) {
+        out.push(format!("{prefix}metadata.annotations[{key}]: {advice}"));
+    }
+}
+
+/// Aliases of hosts and secrets for pulling images, which lists should hold once.
+fn references(spec: &Value, path: &str, out: &mut Vec<String>) {
+    let aliases = list(spec, "hostAliases");
+    for (i, ip) in aliases.iter().map(|alias| text(alias, "ip")).enumerate() {
+        if !ip.is_empty() && aliases[..i].iter().any(|alias| text(alias, "ip") == ip) {
+            out.push(format!("{path}.hostAliases[{i}].ip: duplicate ip {}", go_quote(ip)));
+        }
+    }
+    let secrets = list(spec, "imagePullSecrets");
+    for (i, name) in secrets.iter().map(|secret| text(secret, "name")).enumerate() {
+        if name.is_empty() {
+            out.push(format!("{path}.imagePullSecrets[{i}].name: invalid empty name \"\""));
+        } else if secrets[..i].iter().any(|secret| text(secret, "name") == name) {
+            out.push(format!("{path}.imagePullSecrets[{i}].name: duplicate name {}", go_quote(name)));
+        }
+    }
+}
+
+fn volumes(spec: &Value, path: &str, out: &mut Vec<String>) {
+    for (i, volume) in list(spec, "volumes").iter().enumerate() {
+        let path = format!("{path}.volumes[{i}]");
+        for (_, kind, what) in OLD_VOLUMES.iter().filter(|(field, ..)| has(volume, field)) {
+            out.push(format!("{path}.{kind}: {what}"));
+        }
+        let claim = at(volume, &["ephemeral", "volumeClaimTemplate", "spec"]);
+        super::storage::requests(claim, &format!("{path}.ephemeral.volumeClaimTemplate.spec"), out);
+        paths::overlapping(volume, out);
+    }
+}
+
+fn one_container(container: &Value, path: &str, out: &mut Vec<String>) {
+    for key in ["limits", "requests"] {
+        bytes(get(container, "resources"), key, &format!("{path}.resources.{key}"), out);
+    }
+    let env = list(container, "env");
+    for (i, variable) in env.iter().enumerate() {
+        let name = text(variable, "name");
+        let hides = env[..i].iter().any(|earlier| text(earlier, "name") == name);
+        // Building on the value of before is fine; repeating it, or anything else, is not.
+        let reference = format!("$({name})");
+        let value = text(variable, "value");
+        if hides && (value == reference || !value.contains(&reference)) {
+            let shown = go_quote(name);
+            out.push(format!(
+                "{path}.env[{i}]: hides previous definition of {shown}, which may be dropped when using apply"
+            ));
+        }
+    }
+}
+
+/// Amounts of memory and storage.
+fn bytes(holder: &Value, key: &str, path: &str, out: &mut Vec<String>) {
+    for (name, value) in entries(holder, key) {
+        if matches!(name.as_str(), "memory" | "ephemeral-storage") {
+            fractional(value, &format!("{path}[{name}]"), out);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Volumes, claims and classes.
+
+use proto::Value;
+
+use super::pod::OLD_VOLUMES;
+use super::{fractional, label_key, node_selector_term, renamed};
+use crate::validation::tree::{at, entries, get, has, list, text};
+
+/// Annotations of volumes and claims that became fields.
+const OLD_ANNOTATIONS: &[(&str, &str, &str)] = &[
+    ("volume.beta.kubernetes.io/storage-class", "v1.8", "storageClassName"),
+    ("volume.beta.kubernetes.io/mount-options", "v1.31", "mountOptions"),
+];
+
+/// A persistent volume.
+pub(super) fn volume(new: &Value, out: &mut Vec<String>) {
+    annotations(new, OLD_ANNOTATIONS, out);
+    let spec = get(new, "spec");
+    if text(spec, "persistentVolumeReclaimPolicy") == "Recycle" {
+        out.push("spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. Instead, the recommended approach is to use dynamic provisioning.".to_owned());
+    }
+    let terms = list(at(spec, &["nodeAffinity", "required"]), "nodeSelectorTerms");
+    for (i, term) in terms.iter().enumerate() {
+        node_selector_term(term, &format!("spec.nodeAffinity.required.nodeSelectorTerms[{i}]"), out);
+    }
+    for (_, kind, what) in OLD_VOLUMES.iter().filter(|(field, ..)| has(spec, field)) {
+        out.push(format!("spec.{kind}: {what}"));
+    }
+}
+
+/// A claim.
+pub(super) fn claim(new: &Value, out: &mut Vec<String>) {
+    annotations(new, &OLD_ANNOTATIONS[..1], out);
+    requests(get(new, "spec"), "spec", out);
+}
+
+/// What the specification of a claim asks for.
+pub(super) fn requests(spec: &Value, path: &str, out: &mut Vec<String>) {
+    for key in ["requests", "limits"] {
+        let storage = at(spec, &["resources", key, "storage"]);
+        if !storage.is_null() {
+            fractional(storage, &format!("{path}.resources.{key}[storage]"), out);
+        }
+    }
+}
+
+/// A storage class.
+pub(super) fn class(new: &Value, out: &mut Vec<String>) {
+    for (i, term) in list(new, "allowedTopologies").iter().enumerate() {
+        for (j, expression) in list(term, "matchLabelExpressions").iter().enumerate() {
+            let path = format!("allowedTopologies[{i}].matchLabelExpressions[{j}].key");
+            label_key(text(expression, "key"), &path, out);
+        }
+    }
+}
+
+/// A CSI driver's capacity on nodes.
+pub(super) fn capacity(new: &Value, out: &mut Vec<String>) {
+    let topology = get(new, "nodeTopology");
+    for (key, _) in entries(topology, "matchLabels") {
+        if let Some(advice) = renamed(key) {
+            out.push(format!("nodeTopology.matchLabels[{key}]: {advice}"));
+        }
+    }
+    for (i, expression) in list(topology, "matchExpressions").iter().enumerate() {
+        label_key(text(expression, "key"), &format!("nodeTopology.matchExpressions[{i}].key"), out);
+    }
+}
+
+fn annotations(new: &Value, old: &[(&str, &str, &str)], out: &mut Vec<String>) {
+    let all = at(new, &["metadata", "annotations"]);
+    for (key, since, field) in old.iter().filter(|(key, ..)| has(all, key)) {
+        out.push(format!("metadata.annotations[{key}]: deprecated since {since}; use \"{field}\" attribute instead"));
+    }
+}
