@@ -70,10 +70,13 @@ fn hook(name: &str, config: Value, more: Value) -> Value {
 }
 
 /// Puts a configuration in the place of the one before.
+/// Returns when admission knows them: it reads what lists from the cache show.
 async fn set(c: &Client, kind: &str, hooks: Value) {
     let path = format!("{REGISTRATION}/{kind}webhookconfigurations");
     c.delete(&format!("{path}/hooks")).await;
-    c.post(&path, json!({"metadata": {"name": "hooks"}, "webhooks": hooks})).await.ok();
+    let made = c.post(&path, json!({"metadata": {"name": "hooks"}, "webhooks": hooks})).await.ok();
+    let revision = made["metadata"]["resourceVersion"].as_str().expect("a revision");
+    c.get(&format!("{path}?resourceVersion={revision}")).await.ok();
 }
 
 fn written_down(c: &Cluster, name: &str) -> Value {

@@ -41,6 +41,8 @@ const HEAD: u32 = 1 << 20;
 const LARGEST_WINDOW: u32 = (1 << 31) - 1;
 /// Requests may wait for as many times the limit of streams as this. Who resets streams to open new ones ends here.
 const WAITING: usize = 4;
+/// How long a peer that was told to go has for it.
+const LINGER: Duration = Duration::from_secs(1);
 /// Bytes of a body handed over at once, and those of a stream that wait to be sent.
 const CHUNK: usize = 64 << 10;
 
@@ -129,9 +131,21 @@ where
             connection.graceful_shutdown();
         }
     };
+    let open = outgoing.whole();
     drop(connection);
     while running.next().await.is_some() {}
+    if let (Ok(()), Some(io)) = (&ended, open) {
+        linger(io).await;
+    }
     ended
+}
+
+/// Hears a peer out that was told to go: what it says to a socket that is closed would reset the connection, and what it
+/// has not read yet would be lost. Upstream's server waits as long.
+async fn linger<T: Holds>(mut io: Gathered<T>) {
+    let mut nowhere = tokio::io::sink();
+    // Whether it goes or breaks is all the same now.
+    let _ = tokio::time::timeout(LINGER, tokio::io::copy(&mut io, &mut nowhere)).await;
 }
 
 fn builder(streams: u32) -> Builder {

@@ -75,6 +75,11 @@ impl<T: Holds> Outgoing<T> {
         }
     }
 
+    /// The connection itself, while h2 still has it.
+    pub(super) fn whole(&self) -> Option<Gathered<T>> {
+        self.0.upgrade().map(Gathered)
+    }
+
     /// Lets go what waits, and is never done. What fails is seen by whoever reads or writes next.
     pub(super) async fn send(&self) -> Infallible {
         std::future::poll_fn(|cx| {
