@@ -18,6 +18,7 @@ pub fn definition(group: &str, plural: &str, kind: &str, versions: Value) -> Val
 /// Creates a definition and waits until it is served.
 pub async fn define(c: &Client, definition: Value) {
     let name = definition["metadata"]["name"].as_str().expect("name").to_owned();
+    let served = collections(&definition);
     c.post(DEFINITIONS, definition).await.ok();
     let path = format!("{DEFINITIONS}?watch=true&timeoutSeconds=10&fieldSelector=metadata.name%3D{name}");
     for enough in 1..10 {
@@ -28,10 +29,26 @@ pub async fn define(c: &Client, definition: Value) {
                 .is_some_and(|l| l.iter().any(|c| c["type"] == "Established" && c["status"] == "True"))
         };
         if seen.iter().any(established) {
-            return;
+            return are_served(c, &served).await;
         }
     }
     panic!("{name} is not established");
+}
+
+/// Where the objects of a definition are, in each version that is served.
+fn collections(definition: &Value) -> Vec<String> {
+    let spec = &definition["spec"];
+    let text = |value: &Value| value.as_str().expect("a text").to_owned();
+    let (group, plural) = (text(&spec["group"]), text(&spec["names"]["plural"]));
+    let served = spec["versions"].as_array().expect("versions").iter().filter(|v| v["served"] == true);
+    served.map(|v| format!("/apis/{group}/{}/{plural}?limit=1", text(&v["name"]))).collect()
+}
+
+/// The condition is there a moment before the resource.
+async fn are_served(c: &Client, collections: &[String]) {
+    for path in collections {
+        eventually("the resource is served", async || (c.get(path).await.code != 404).then_some(())).await;
+    }
 }
 
 fn records(name: &str) -> Vec<Value> {
