@@ -33,11 +33,7 @@ pub async fn admit(
     let named = (namespace_of(info, &route.row), &*info.name);
     let target = Target::new(&route.row, named, user, &write);
     let mut target = Target { subresource: &sub.name, noted: noted.clone(), ..target };
-    let admitted = engine.admit(&mut target, Operation::Connect, Some(&mut object), None).await;
-    let judged = match admitted {
-        Ok(()) => engine.judge(&mut target, Operation::Connect, Some(&mut object), None).await,
-        refused => refused,
-    };
+    let judged = engine.admit_and_judge(&mut target, Operation::Connect, Some(&mut object), None).await;
     noted.add(target.warnings);
     judged
 }

@@ -59,8 +59,7 @@ pub async fn create_virtual(
         return bind_to(engine, r, pods, &name, object, options).await;
     }
     let mut t = target(r, row, "", options, "CreateOptions");
-    engine.admit(&mut t, Operation::Create, Some(&mut object), None).await?;
-    engine.judge(&mut t, Operation::Create, Some(&mut object), None).await?;
+    engine.admit_and_judge(&mut t, Operation::Create, Some(&mut object), None).await?;
     let Some(virtuals) = engine.virtuals.get() else { return Err(Status::generic_method_not_allowed()) };
     match virtuals.create(&r.user, row, namespace, object).await {
         Some(answer) => reply_object(engine, r, row, 201, &answer?),
@@ -116,8 +115,7 @@ async fn token(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, St
         return Err(Status::not_found(&row.group, &row.plural, &r.info.name));
     };
     let mut t = target(r, row, "token", &options, "CreateOptions");
-    engine.admit(&mut t, Operation::Create, Some(&mut object), None).await?;
-    engine.judge(&mut t, Operation::Create, Some(&mut object), None).await?;
+    engine.admit_and_judge(&mut t, Operation::Create, Some(&mut object), None).await?;
     let Some(issuer) = engine.tokens.get() else { return Err(Status::generic_not_found()) };
     let mut answer = issuer.issue(&account, object).await?;
     for (field, value) in [("name", r.info.name.as_str()), ("namespace", r.info.namespace.as_str())] {

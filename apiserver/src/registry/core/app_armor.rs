@@ -20,9 +20,11 @@ fn profile(annotation: &str) -> Option<Value> {
 /// Gives containers without a profile the one of their annotation, where the pod's is another, and
 /// says that this is a thing of the past.
 pub(super) fn settle(pod: &mut Value, warnings: &mut Vec<String>) {
-    let annotations = pod.pointer("/metadata/annotations").and_then(Value::as_object).cloned().unwrap_or_default();
-    let windows = pod.pointer("/spec/os/name").is_some_and(|name| name == "windows");
-    if windows || !annotations.keys().any(|key| key.starts_with(PREFIX)) {
+    let annotations = pod.pointer("/metadata/annotations").and_then(Value::as_object);
+    let Some(annotations) = annotations.filter(|all| all.keys().any(|key| key.starts_with(PREFIX))).cloned() else {
+        return;
+    };
+    if pod.pointer("/spec/os/name").is_some_and(|name| name == "windows") {
         return;
     }
     let of_pod = pod.pointer("/spec/securityContext/appArmorProfile").cloned();

@@ -101,8 +101,7 @@ pub async fn evict(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
         return Err(Status::bad_request("name in URL does not match name in Eviction object"));
     }
     let mut t = target(r, row, "eviction", &options, "CreateOptions");
-    engine.admit(&mut t, crate::admission::Operation::Create, Some(&mut eviction), None).await?;
-    engine.judge(&mut t, crate::admission::Operation::Create, Some(&mut eviction), None).await?;
+    engine.admit_and_judge(&mut t, crate::admission::Operation::Create, Some(&mut eviction), None).await?;
     let Some((pod, _)) = engine.read(row, namespace, name).await? else {
         return Err(Status::not_found("", "pods", name));
     };

@@ -47,8 +47,7 @@ impl Engine {
             let mut object = self.decode(storage, &stored).await?;
             check_preconditions(t, options, &object)?;
             let before = object.clone();
-            self.admit(t, Operation::Delete, None, Some(&before)).await?;
-            self.judge(t, Operation::Delete, None, Some(&before)).await?;
+            self.admit_and_judge(t, Operation::Delete, None, Some(&before)).await?;
             let grace = strategy.grace.map(|f| f(&object, options.grace_period_seconds));
             let decided = meta::has_propagation(&object);
             let default =

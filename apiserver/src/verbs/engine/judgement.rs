@@ -12,6 +12,13 @@ use crate::registry::{builtin, meta};
 use crate::storage::codec;
 use crate::validation;
 
+/// The rounds of admission.
+#[derive(Clone, Copy)]
+enum Round {
+    Mutating,
+    Validating,
+}
+
 impl Engine {
     /// Mutating admission.
     pub async fn admit(
@@ -21,11 +28,7 @@ impl Engine {
         object: Option<&mut Value>,
         old: Option<&Value>,
     ) -> Result<(), Status> {
-        let Some(chain) = self.admission.get() else { return Ok(()) };
-        let mut annotations = BTreeMap::new();
-        let outcome = chain.admit(&mut attributes(t, operation, object, old, &mut annotations)).await;
-        t.noted.annotate(annotations);
-        outcome
+        self.ask(Round::Mutating, t, operation, object, old).await
     }
 
     /// Validating admission.
@@ -36,9 +39,36 @@ impl Engine {
         object: Option<&mut Value>,
         old: Option<&Value>,
     ) -> Result<(), Status> {
+        self.ask(Round::Validating, t, operation, object, old).await
+    }
+
+    /// Both rounds, where nothing comes between them.
+    pub async fn admit_and_judge(
+        &self,
+        t: &mut Target<'_>,
+        operation: Operation,
+        mut object: Option<&mut Value>,
+        old: Option<&Value>,
+    ) -> Result<(), Status> {
+        self.admit(t, operation, object.as_deref_mut(), old).await?;
+        self.judge(t, operation, object, old).await
+    }
+
+    async fn ask(
+        &self,
+        round: Round,
+        t: &mut Target<'_>,
+        operation: Operation,
+        object: Option<&mut Value>,
+        old: Option<&Value>,
+    ) -> Result<(), Status> {
         let Some(chain) = self.admission.get() else { return Ok(()) };
         let mut annotations = BTreeMap::new();
-        let outcome = chain.validate(&mut attributes(t, operation, object, old, &mut annotations)).await;
+        let mut asked = attributes(t, operation, object, old, &mut annotations);
+        let outcome = match round {
+            Round::Mutating => chain.admit(&mut asked).await,
+            Round::Validating => chain.validate(&mut asked).await,
+        };
         t.noted.annotate(annotations);
         outcome
     }
