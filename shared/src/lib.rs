@@ -1,5 +1,6 @@
 //! What all five components share: flags, serving, client, informers, access chains
 
+pub mod address;
 pub mod authn;
 pub mod authz;
 pub mod cel;

@@ -13,6 +13,7 @@ pub mod core;
 pub mod fields;
 mod gated;
 pub mod meta;
+pub mod ownership;
 mod rows;
 pub mod strategy;
 

@@ -90,7 +90,7 @@ const CREATES_ON_PUT: Strategy = Strategy { create_on_update: true, ..PLAIN };
 const CONDITIONAL_CREATES: Strategy = Strategy { create_on_update: true, ..CONDITIONAL };
 
 /// Everything in metadata that clients may write.
-const METADATA: &[&str] = &["labels", "annotations", "finalizers", "ownerReferences", "deletionTimestamp"];
+pub(super) const METADATA: &[&str] = &["labels", "annotations", "finalizers", "ownerReferences", "deletionTimestamp"];
 
 static PLAIN_ROW: Strategy = PLAIN;
 /// Custom resources.
@@ -106,6 +106,7 @@ static ROWS: &[(&str, &str, Strategy)] = &[
             prepare_create: Some(core::pod::prepare_create),
             prepare_update: Some(core::pod::prepare_update),
             prepare_status: Some(core::pod::prepare_status),
+            status_restores: &["deletionTimestamp", "ownerReferences"],
             grace: Some(core::pod::grace),
             ..WITH_GENERATION
         },

@@ -3,22 +3,24 @@
 use std::borrow::Cow;
 
 use proto::Value;
-use proto::merge::apply::{self, Error, One, Versions, Write, reset_fields};
+use proto::merge::apply::{self, Error, One, Ownable, Versions, Write};
+use proto::merge::fieldset::Set;
 use proto::resources::Resource;
 use proto::schema::{self, Message};
 use shared::status::Status;
 
 use super::kin::{Conversions, Kin};
 use super::query::WriteOptions;
+use crate::registry::ownership::ownable;
 use crate::registry::{Rows, meta};
 use crate::storage::codec;
 
 fn record(versions: &dyn Versions, row: &Resource, subresource: &str, live: &Value, new: &mut Value, manager: &str) {
     let Ok(schema) = codec::served_schema(row) else { return };
     let api_version = row.api_version();
-    let reset = reset_fields(&row.group, &row.plural, subresource);
+    let ownable = ownable(row, subresource);
     let now = meta::now();
-    let write = Write { manager, api_version: &api_version, subresource, now: &now, reset: &reset, versions };
+    let write = Write { manager, api_version: &api_version, subresource, now: &now, ownable: &ownable, versions };
     apply::update(schema, live, new, &write);
 }
 
@@ -60,24 +62,24 @@ pub fn applied(
     }
     let old = old.unwrap_or(&Value::Null);
     let (kin, api_version) = (Kin::of(kind, [old, old]), row.api_version());
-    let reset = reset_fields(&row.group, &row.plural, subresource);
+    let ownable = ownable(row, subresource);
     let now = meta::now();
     let manager = &options.field_manager;
-    let write = Write { manager, api_version: &api_version, subresource, now: &now, reset: &reset, versions: &kin };
+    let write = Write { manager, api_version: &api_version, subresource, now: &now, ownable: &ownable, versions: &kin };
     apply_as(schema, old, &config, &write, options)
 }
 
 /// Server-side apply of a Scale.
 pub fn applied_scale(old: &Value, applied: &Value, options: &WriteOptions) -> Result<Value, Status> {
     let schema = schema::kind("autoscaling", "v1", "Scale").ok_or_else(Status::generic_not_found)?;
-    let reset = reset_fields("autoscaling", "scales", "scale");
+    let ownable = Ownable::Except(Set::of_fields(&[&["status"]]));
     let (now, manager) = (meta::now(), &options.field_manager);
     let write = Write {
         manager,
         api_version: "autoscaling/v1",
         subresource: "scale",
         now: &now,
-        reset: &reset,
+        ownable: &ownable,
         versions: &One,
     };
     apply_as(schema, old, applied, &write, options)

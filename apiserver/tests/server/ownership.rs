@@ -1,4 +1,4 @@
-//! Who owns fields, through HTTP: between versions of a kind, and of replicas through the scale subresource.
+//! Who owns fields, through HTTP: between versions of a kind, and through subresources.
 
 use serde_json::{Value, json};
 
@@ -132,4 +132,51 @@ async fn what_is_gone_is_not_applied_anew() {
          existing object was found",
     );
     assert_eq!(c.get(&format!("{ns}/configmaps/a")).await.code, 404);
+}
+
+/// What an applier owns through a subresource.
+fn owned(object: &Value, manager: &str, subresource: &str) -> Value {
+    let entries = object["metadata"]["managedFields"].as_array().into_iter().flatten();
+    let sub = |entry: &Value| entry["subresource"].as_str().unwrap_or_default().to_owned();
+    let mut own = entries.filter(|e| e["manager"] == manager && e["operation"] == "Apply" && sub(e) == subresource);
+    own.next().map_or(Value::Null, |entry| entry["fieldsV1"].clone())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_resizes_or_debugs_owns_no_more_than_that() {
+    let Some((c, _)) = workspace("own-narrow").await else { return };
+    let pods = "/api/v1/namespaces/own-narrow/pods";
+    let pod = |spec: Value| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {"a": "b"}}, "spec": spec});
+    let cpu = |n: &str| json!({"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": n}}}]});
+    c.post(&format!("{pods}?fieldManager=maker"), pod(cpu("1"))).await.ok();
+
+    let apply = async |subresource: &str, spec: Value| {
+        let path = format!("{pods}/p/{subresource}?fieldManager=other&force=true");
+        c.patch(&path, "apply-patch+yaml", pod(spec)).await.ok()
+    };
+    let resized = apply("resize", cpu("2")).await;
+    assert_eq!(resized["spec"]["containers"][0]["resources"]["requests"]["cpu"], "2");
+    let resources = json!({"f:resources": {"f:requests": {"f:cpu": {}}}, ".": {}});
+    let narrow = json!({"f:spec": {"f:containers": {"k:{\"name\":\"c\"}": resources}}});
+    assert_eq!(owned(&resized, "other", "resize"), narrow);
+
+    let mut debugged = cpu("2");
+    debugged["ephemeralContainers"] = json!([{"name": "d", "image": "i"}]);
+    let debugged = apply("ephemeralcontainers", debugged).await;
+    let narrow = json!({".": {}, "f:image": {}, "f:name": {}});
+    let narrow = json!({"f:spec": {"f:ephemeralContainers": {"k:{\"name\":\"d\"}": narrow}}});
+    assert_eq!(owned(&debugged, "other", "ephemeralcontainers"), narrow);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_that_is_no_subresource_has_owners_as_other_fields_have() {
+    let Some((c, _)) = workspace("own-status").await else { return };
+    let version = json!({"name": "v1", "served": true, "storage": true,
+        "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}});
+    define(&c, definition("own.example.com", "bolts", "Bolt", json!([version]))).await;
+    let path = "/apis/own.example.com/v1/namespaces/own-status/bolts/b?fieldManager=m";
+    let bolt = |status: Value| json!({"apiVersion": "own.example.com/v1", "kind": "Bolt", "metadata": {"name": "b"}, "status": status});
+    c.patch(path, "apply-patch+yaml", bolt(json!({"a": 1, "b": 1}))).await.ok();
+    let left = c.patch(path, "apply-patch+yaml", bolt(json!({"a": 1}))).await.ok();
+    assert_eq!(left["status"], json!({"a": 1}), "who no longer sets a field of his own gives it up");
 }

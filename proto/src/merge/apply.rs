@@ -6,7 +6,7 @@
 use serde_json::Value;
 
 use super::fieldset::{Element, Fields, Set, path_text};
-pub use super::managed::{Compared, keep_timestamps, manager_name, reset_fields, strip};
+pub use super::managed::{Compared, Ownable, keep_timestamps, manager_name, strip};
 use super::managed::{
     Decoded, Entry, Managed, Owner, describe, entries, gvk, last_applied, sync_last_applied, take, unowned,
 };
@@ -34,8 +34,8 @@ pub struct Write<'a> {
     pub subresource: &'a str,
     /// The time as the entries hold it.
     pub now: &'a str,
-    /// Fields this write cannot change, see [`reset_fields`].
-    pub reset: &'a Set,
+    /// What this write can change.
+    pub ownable: &'a Ownable,
     /// The versions of the kind.
     pub versions: &'a dyn Versions,
 }
@@ -151,7 +151,7 @@ fn record(
     };
     let view = write.view(schema);
     view.forget_gone(&mut managed);
-    let mut changes = view.changes(&managed, live, new, write.reset);
+    let mut changes = view.changes(&managed, live, new, write.ownable);
     // Where nobody owns anything, nobody has to know what was added.
     let nobody = managed.0.is_empty();
     let mut set = if nobody { std::mem::take(&mut changes.own.added) } else { changes.own.added.clone() };
@@ -293,18 +293,18 @@ fn attempt(
     let merged = typed::merge(kind, live, config);
     let last = managed.find(&owner).cloned();
     let mut set = typed::to_set(kind, config);
-    set.prune(write.reset);
+    write.ownable.narrow(&mut set);
     let time = last.as_ref().and_then(|e| e.time.clone());
     let last_version = last.as_ref().map(|e| e.owner.api_version.clone()).unwrap_or_default();
     let mut last = last.map(|e| e.set.into_set()).unwrap_or_default();
-    last.prune(write.reset);
+    write.ownable.narrow(&mut last);
     // Who sets everything again gives nothing up.
     let keeps = last_version == write.api_version && last.difference(&set).is_empty();
     managed.put(Entry { owner: owner.clone(), set: set.into(), time });
     let mut pruned = if keeps { merged } else { view.prune(merged, &managed, &last, &last_version) };
 
     view.forget_gone(&mut managed);
-    let changes = view.changes(&managed, live, &pruned, write.reset);
+    let changes = view.changes(&managed, live, &pruned, write.ownable);
     if !force {
         let mut conflicts = Vec::new();
         for entry in managed.0.iter().filter(|e| e.owner != owner) {

@@ -280,6 +280,23 @@ impl Set {
         }
     }
 
+    /// Keeps what is at, above or below the places of `patterns`, paths of fields in which `*` is any element.
+    pub fn keep(&mut self, patterns: &[&[&str]]) {
+        let is_at = |pattern: &&&[&str], element: &Element| match pattern.first() {
+            Some(&"*") => true,
+            Some(name) => matches!(element, Element::Field(field) if **field == **name),
+            None => false,
+        };
+        self.members.retain(|element| patterns.iter().any(|pattern| is_at(&pattern, element)));
+        self.children.retain(|element, child| {
+            let below: Vec<&[&str]> = patterns.iter().filter(|p| is_at(p, element)).map(|p| &p[1..]).collect();
+            if !below.iter().any(|pattern| pattern.is_empty()) {
+                child.keep(&below);
+            }
+            !child.is_empty()
+        });
+    }
+
     /// Everything that is neither in `other` nor below one of its members.
     #[must_use]
     pub fn recursive_difference(&self, other: &Self) -> Self {

@@ -330,37 +330,23 @@ const NOBODYS: [&str; 9] = [
     "resourceVersion",
 ];
 
-/// Fields that a write through a resource or subresource cannot change, and therefore does not own.
-#[must_use]
-pub fn reset_fields(group: &str, plural: &str, subresource: &str) -> Set {
-    match (group, plural, subresource) {
-        ("", "pods", "status") => {
-            Set::of_fields(&[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]])
-        }
-        ("apps", "deployments", "status") => Set::of_fields(&[&["spec"], &["metadata", "labels"]]),
-        (_, _, "status") if is_owner_of_status_alone(group, plural) => Set::of_fields(&[&["spec"], &["metadata"]]),
-        ("certificates.k8s.io", "certificatesigningrequests", "approval") => {
-            Set::of_fields(&[&["spec"], &["status", "certificate"]])
-        }
-        ("", "namespaces", "finalize") => Set::of_fields(&[&["status"]]),
-        (_, _, "status") => Set::of_fields(&[&["spec"]]),
-        _ => Set::of_fields(&[&["status"]]),
-    }
+/// What a write may own of what it sets: what it cannot change it does not own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ownable {
+    /// All but what is at or below these places.
+    Except(Set),
+    /// Nothing but what is at, above or below these paths of fields, in which `*` is any element.
+    Only(&'static [&'static [&'static str]]),
 }
 
-/// Kinds of which whoever writes `status` owns no metadata.
-fn is_owner_of_status_alone(group: &str, plural: &str) -> bool {
-    matches!(
-        (group, plural),
-        ("admissionregistration.k8s.io", "validatingadmissionpolicies")
-            | ("apiextensions.k8s.io", "customresourcedefinitions")
-            | ("apiregistration.k8s.io", "apiservices")
-            | ("flowcontrol.apiserver.k8s.io", "flowschemas" | "prioritylevelconfigurations")
-            | ("internal.apiserver.k8s.io", "storageversions")
-            | ("resource.k8s.io", "resourceclaims" | "devicetaintrules")
-            | ("storage.k8s.io", "volumeattachments")
-            | ("storagemigration.k8s.io", "storageversionmigrations")
-    )
+impl Ownable {
+    /// Takes out of `set` what cannot be owned.
+    pub(super) fn narrow(&self, set: &mut Set) {
+        match self {
+            Self::Except(fields) => set.prune(fields),
+            Self::Only(paths) => set.keep(paths),
+        }
+    }
 }
 
 /// The annotation that client-side apply keeps.

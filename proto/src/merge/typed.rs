@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::fieldset::{Element, Set, path_text};
 use super::go_print;
+use super::managed::Ownable;
 use super::shape::{List, MapShape, Relation, Scalar, Shape, Type, deduced};
 
 fn shape<'a>(kind: Type<'a>, a: Option<&Value>, b: Option<&Value>) -> Shape<'a> {
@@ -166,10 +167,10 @@ impl Comparison {
         self.added.is_empty() && self.modified.is_empty() && self.removed.is_empty()
     }
 
-    /// Leaves out paths under the members of `ignored`.
-    pub(super) fn without(mut self, ignored: &Set) -> Self {
+    /// Leaves out what cannot be owned.
+    pub(super) fn narrowed(mut self, ownable: &Ownable) -> Self {
         for set in [&mut self.added, &mut self.modified, &mut self.removed] {
-            set.prune(ignored);
+            ownable.narrow(set);
         }
         self
     }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::fieldset::Set;
-use super::managed::Managed;
+use super::managed::{Managed, Ownable};
 use super::shape::Type;
 use super::typed::{self, Comparison};
 use crate::schema::Message;
@@ -72,9 +72,9 @@ impl<'v> View<'v> {
         managed.0.retain(|e| self.place(&e.owner.api_version).is_some());
     }
 
-    /// What a write changes, in every version that an entry speaks of; fields in `reset` are not looked at.
-    pub(super) fn changes(&self, managed: &Managed, live: &Value, new: &Value, reset: &Set) -> Changes {
-        let own = typed::compare(Type::Message(self.schema), live, new).without(reset);
+    /// What a write changes, in every version that an entry speaks of; what is not `ownable` is not looked at.
+    pub(super) fn changes(&self, managed: &Managed, live: &Value, new: &Value, ownable: &Ownable) -> Changes {
+        let own = typed::compare(Type::Message(self.schema), live, new).narrowed(ownable);
         let mut others: Vec<(String, Comparison)> = Vec::new();
         for entry in &managed.0 {
             let Some((version, kind)) = self.place(&entry.owner.api_version) else { continue };
@@ -82,7 +82,7 @@ impl<'v> View<'v> {
                 continue;
             }
             let changes = typed::compare(kind, &self.convert(live, version), &self.convert(new, version));
-            others.push((version.to_owned(), changes.without(reset)));
+            others.push((version.to_owned(), changes.narrowed(ownable)));
         }
         Changes { own, others }
     }

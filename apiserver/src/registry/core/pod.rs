@@ -61,15 +61,8 @@ pub(in crate::registry) fn prepare_update(new: &mut Value, old: &Value) {
     }
 }
 
-/// Who writes status does not own the pod: owners, deletion and class stay.
+/// The class stays, and addresses agree.
 pub(in crate::registry) fn prepare_status(new: &mut Value, old: &Value) {
-    if let (Some(meta), Some(old_meta)) = (new.get_mut("metadata").and_then(Value::as_object_mut), old.get("metadata"))
-    {
-        match old_meta.get("ownerReferences") {
-            Some(o) => meta.insert("ownerReferences".to_owned(), o.clone()),
-            None => meta.remove("ownerReferences"),
-        };
-    }
     if let (Some(status), Some(class)) =
         (new.get_mut("status").and_then(Value::as_object_mut), old.pointer("/status/qosClass"))
     {

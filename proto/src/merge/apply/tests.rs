@@ -14,8 +14,8 @@ fn canonical(object: &Value) -> Value {
     json::decode(message(&text("apiVersion"), &text("kind")), &bytes, Strictness::Ignore).unwrap().value
 }
 
-fn write<'a>(manager: &'a str, version: &'a str, now: &'a str, reset: &'a Set) -> Write<'a> {
-    Write { manager, api_version: version, subresource: "", now, reset, versions: &One }
+fn write<'a>(manager: &'a str, version: &'a str, now: &'a str, ownable: &'a Ownable) -> Write<'a> {
+    Write { manager, api_version: version, subresource: "", now, ownable, versions: &One }
 }
 
 fn fields(object: &Value) -> Vec<(String, Value)> {
@@ -27,7 +27,7 @@ fn fields(object: &Value) -> Vec<(String, Value)> {
 #[test]
 fn ownership_of_creates_is_upstreams() {
     let facts: Value = serde_json::from_str(include_str!("../../../testdata/managed-fields.json")).unwrap();
-    let none = Set::of_fields(&[&["status"]]);
+    let ownable = Ownable::Except(Set::of_fields(&[&["status"]]));
     for (name, api_version, kind) in [
         ("deployment default/d0", "apps/v1", "Deployment"),
         ("replicaset of d0", "apps/v1", "ReplicaSet"),
@@ -53,14 +53,14 @@ fn ownership_of_creates_is_upstreams() {
             owner["uid"] = "2a94696d-50f3-4250-9649-e2033917bdee".into();
         }
         let mut object = canonical(&object);
-        update(message(api_version, kind), &Value::Null, &mut object, &write("m", api_version, "t", &none));
+        update(message(api_version, kind), &Value::Null, &mut object, &write("m", api_version, "t", &ownable));
         assert_eq!(fields(&object), [("m".to_owned(), want)], "{name}");
     }
 }
 
 #[test]
 fn updates_move_ownership() {
-    let reset = Set::new();
+    let ownable = Ownable::Except(Set::new());
     let schema = message("v1", "ConfigMap");
     let cm = |data: Value| {
         canonical(
@@ -68,9 +68,9 @@ fn updates_move_ownership() {
         )
     };
     let mut first = cm(json!({"a": "1", "b": "1"}));
-    update(schema, &Value::Null, &mut first, &write("m1", "v1", "2026-01-01T00:00:00Z", &reset));
+    update(schema, &Value::Null, &mut first, &write("m1", "v1", "2026-01-01T00:00:00Z", &ownable));
     let mut second = cm(json!({"a": "2", "b": "1", "c": "1"}));
-    update(schema, &first, &mut second, &write("m2", "v1", "2026-01-01T00:00:01Z", &reset));
+    update(schema, &first, &mut second, &write("m2", "v1", "2026-01-01T00:00:01Z", &ownable));
     assert_eq!(
         fields(&second),
         [
@@ -79,26 +79,26 @@ fn updates_move_ownership() {
         ]
     );
     let mut third = cm(json!({"a": "2"}));
-    update(schema, &second, &mut third, &write("m1", "v1", "2026-01-01T00:00:02Z", &reset));
+    update(schema, &second, &mut third, &write("m1", "v1", "2026-01-01T00:00:02Z", &ownable));
     assert_eq!(
         fields(&third),
         [("m1".to_owned(), json!({"f:data": {}})), ("m2".to_owned(), json!({"f:data": {"f:a": {}}}))]
     );
     // Without owners on a live object nothing is tracked; `[{}]` forgets all.
     let mut fourth = cm(json!({"z": "1"}));
-    update(schema, &cm(json!({})), &mut fourth, &write("m1", "v1", "t", &reset));
+    update(schema, &cm(json!({})), &mut fourth, &write("m1", "v1", "t", &ownable));
     assert!(fields(&fourth).is_empty());
     let mut forgotten = third.clone();
     forgotten["metadata"]["managedFields"] = json!([{}]);
-    update(schema, &third, &mut forgotten, &write("m1", "v1", "t", &reset));
+    update(schema, &third, &mut forgotten, &write("m1", "v1", "t", &ownable));
     assert!(fields(&forgotten).is_empty());
 }
 
 fn run(live: &Value, config: Value, manager: &str, force: bool) -> Result<Applied, Error> {
-    let reset = Set::of_fields(&[&["status"]]);
+    let ownable = Ownable::Except(Set::of_fields(&[&["status"]]));
     let version = config["apiVersion"].as_str().unwrap_or_default().to_owned();
     let schema = message(&version, config["kind"].as_str().unwrap_or_default());
-    apply(schema, live, &config, &write(manager, &version, "2026-01-01T00:00:00Z", &reset), force)
+    apply(schema, live, &config, &write(manager, &version, "2026-01-01T00:00:00Z", &ownable), force)
 }
 
 fn map(data: Value) -> Value {
@@ -134,7 +134,7 @@ fn apply_owns_conflicts_and_prunes() {
 
 #[test]
 fn updates_conflict_with_version_and_subresource() {
-    let reset = Set::new();
+    let ownable = Ownable::Except(Set::new());
     let mut live = canonical(
         &json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d", "uid": "u"}, "spec": {"replicas": 1}}),
     );
@@ -142,7 +142,7 @@ fn updates_conflict_with_version_and_subresource() {
         message("apps/v1", "Deployment"),
         &Value::Null,
         &mut live,
-        &Write { subresource: "scale", ..write("x", "apps/v1", "t", &reset) },
+        &Write { subresource: "scale", ..write("x", "apps/v1", "t", &ownable) },
     );
     let config =
         json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {"replicas": 3}});
@@ -201,9 +201,9 @@ fn complaints() {
             "failed to create typed patch object (/ap; /v1, Kind=ConfigMap): .zzz: field not declared in schema",
         ),
     ];
-    let reset = Set::new();
+    let ownable = Ownable::Except(Set::new());
     for (config, want) in table {
-        let got = apply(message("v1", "ConfigMap"), &Value::Null, &config, &write("m", "v1", "t", &reset), false);
+        let got = apply(message("v1", "ConfigMap"), &Value::Null, &config, &write("m", "v1", "t", &ownable), false);
         assert_eq!(got.unwrap_err().to_string(), want);
     }
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "dup"}, "spec": {"containers": [{"name": "c", "image": "i"}, {"name": "c", "image": "j"}]}});
@@ -217,8 +217,13 @@ fn kubectl_takes_over_from_client_side_apply() {
     let mut live = canonical(&sent);
     live["metadata"]["uid"] = "u".into();
     live["metadata"]["annotations"] = json!({"kubectl.kubernetes.io/last-applied-configuration": sent.to_string()});
-    let reset = Set::new();
-    update(message("v1", "ConfigMap"), &Value::Null, &mut live, &write("kubectl-client-side-apply", "v1", "t", &reset));
+    let ownable = Ownable::Except(Set::new());
+    update(
+        message("v1", "ConfigMap"),
+        &Value::Null,
+        &mut live,
+        &write("kubectl-client-side-apply", "v1", "t", &ownable),
+    );
     let other = run(&live, map(json!({"k": "2"})), "somebody", false).unwrap_err();
     assert_eq!(
         other.to_string(),
@@ -231,7 +236,7 @@ fn kubectl_takes_over_from_client_side_apply() {
     // Changed by another since: no take-over.
     let mut edited = live.clone();
     edited["data"]["k"] = "3".into();
-    update(message("v1", "ConfigMap"), &live, &mut edited, &write("editor", "v1", "t", &reset));
+    update(message("v1", "ConfigMap"), &live, &mut edited, &write("editor", "v1", "t", &ownable));
     assert!(run(&edited, map(json!({"k": "2"})), "kubectl", false).is_err());
 }
 
@@ -311,14 +316,14 @@ proptest! {
         if let Ok(patch) = super::super::json_patch::Patch::decode(b.clone()) {
             let _ = patch.apply(&mut a.clone());
         }
-        let reset = Set::new();
+        let ownable = Ownable::Except(Set::new());
         let mut named = b.clone();
         if let Some(map) = named.as_object_mut() {
             map.insert("apiVersion".into(), "v1".into());
             map.insert("kind".into(), "Pod".into());
         }
-        let _ = apply(schema, &a, &named, &write("m", "v1", "t", &reset), false);
-        update(schema, &a, &mut named, &write("m", "v1", "t", &reset));
+        let _ = apply(schema, &a, &named, &write("m", "v1", "t", &ownable), false);
+        update(schema, &a, &mut named, &write("m", "v1", "t", &ownable));
         let kind = Type::Message(schema);
         let merged = typed::merge(kind, &a, &b);
         let _ = typed::remove(kind, &merged, &typed::to_set(kind, &b));
@@ -367,7 +372,7 @@ fn metrics(percent: Value) -> Value {
 
 #[test]
 fn owners_are_asked_in_their_version() {
-    let reset = Set::new();
+    let ownable = Ownable::Except(Set::new());
     let scaler = |version: &str, extra: Value| {
         let mut spec = json!({"maxReplicas": 3, "scaleTargetRef": {"kind": "Deployment", "name": "d"}});
         spec.as_object_mut().unwrap().extend(extra.as_object().cloned().unwrap_or_default());
@@ -378,7 +383,7 @@ fn owners_are_asked_in_their_version() {
         let version = config["apiVersion"].as_str().unwrap_or_default().to_owned();
         let live = if live.is_null() { Value::Null } else { Scalers.convert(live, &version) };
         let schema = message(&version, "HorizontalPodAutoscaler");
-        let write = Write { versions: &Scalers, ..write(manager, &version, "2026-01-01T00:00:00Z", &reset) };
+        let write = Write { versions: &Scalers, ..write(manager, &version, "2026-01-01T00:00:00Z", &ownable) };
         apply(schema, &live, &config, &write, force).map(|a| Scalers.convert(&a.object, "autoscaling/v2"))
     };
     let first = scaler("autoscaling/v1", json!({"targetCPUUtilizationPercentage": 50}));
@@ -406,7 +411,7 @@ fn owners_are_asked_in_their_version() {
     stale["metadata"]["managedFields"].as_array_mut().unwrap().push(entry);
     let mut new = stale.clone();
     new["spec"]["metrics"] = metrics(json!(90));
-    let write = Write { versions: &Scalers, ..write("updater", "autoscaling/v2", "2026-01-01T00:00:01Z", &reset) };
+    let write = Write { versions: &Scalers, ..write("updater", "autoscaling/v2", "2026-01-01T00:00:01Z", &ownable) };
     update(v2, &stale, &mut new, &write);
     let names: Vec<String> = fields(&new).into_iter().map(|(manager, _)| manager).collect();
     assert_eq!(names, ["old", "updater"]);
