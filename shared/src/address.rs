@@ -163,7 +163,8 @@ mod tests {
         ] {
             assert_eq!(ip(text).map(|ip| ip.to_string()).as_deref(), Some(want), "{text}");
         }
-        for text in ["", "aaaaaaa", "1.2.3.400", "1.2.3", "1.2.3.", "-1.0.0.0", "1.2.3.4:80", "1234::abcd%eth0", "1.2.3.0/24"]
+        for text in
+            ["", "aaaaaaa", "1.2.3.400", "1.2.3", "1.2.3.", "-1.0.0.0", "1.2.3.4:80", "1234::abcd%eth0", "1.2.3.0/24"]
         {
             assert_eq!(ip(text), None, "{text}");
         }
@@ -179,7 +180,9 @@ mod tests {
             ("::ffff:192.12.2.2", Some(format!("non-standard IP address \"::ffff:192.12.2.2\" {ODD} \"192.12.2.2\""))),
             (
                 "2001:db8:0:0::2",
-                Some("IPv6 address \"2001:db8:0:0::2\" should be in RFC 5952 canonical format (\"2001:db8::2\")".into()),
+                Some(
+                    "IPv6 address \"2001:db8:0:0::2\" should be in RFC 5952 canonical format (\"2001:db8::2\")".into(),
+                ),
             ),
         ] {
             assert_eq!(ip_warning(text), want, "{text}");
@@ -188,7 +191,11 @@ mod tests {
 
     #[test]
     fn odd_networks_are_warned_of() {
-        let odd = |text: &str, now: &str| format!("non-standard CIDR value \"{text}\" will be considered invalid in a future Kubernetes release: use \"{now}\"");
+        let odd = |text: &str, now: &str| {
+            format!(
+                "non-standard CIDR value \"{text}\" will be considered invalid in a future Kubernetes release: use \"{now}\""
+            )
+        };
         let vague = |text: &str, a: &str, b: &str| {
             format!("CIDR value \"{text}\" is ambiguous in this context (should be \"{a}\" or \"{b}\"?)")
         };
@@ -201,14 +208,14 @@ mod tests {
             ("192.12.2.8/24", vec![vague("192.12.2.8/24", "192.12.2.0/24", "192.12.2.8/32")]),
             (
                 "192.012.2.8/24",
-                vec![
-                    vague("192.012.2.8/24", "192.12.2.0/24", "192.12.2.8/32"),
-                    odd("192.012.2.8/24", "192.12.2.0/24"),
-                ],
+                vec![vague("192.012.2.8/24", "192.12.2.0/24", "192.12.2.8/32"), odd("192.012.2.8/24", "192.12.2.0/24")],
             ),
             (
                 "2001:db8:0:0::/64",
-                vec!["IPv6 CIDR value \"2001:db8:0:0::/64\" should be in RFC 5952 canonical format (\"2001:db8::/64\")".into()],
+                vec![
+                    "IPv6 CIDR value \"2001:db8:0:0::/64\" should be in RFC 5952 canonical format (\"2001:db8::/64\")"
+                        .into(),
+                ],
             ),
             ("junk", vec![]),
         ] {

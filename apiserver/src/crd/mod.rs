@@ -8,7 +8,7 @@ mod check;
 pub mod controller;
 pub mod convert;
 mod definition;
-mod formats;
+pub mod formats;
 mod jsonpath;
 mod lists;
 mod merge;

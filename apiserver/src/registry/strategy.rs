@@ -8,7 +8,7 @@ use proto::resources::Resource;
 use serde_json::Map;
 use shared::authn::UserInfo;
 
-use super::{apiextensions, apps, batch, certificates, core};
+use super::{apiextensions, apps, batch, certificates, core, discovery};
 
 /// When `metadata.generation` goes up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,7 +201,16 @@ static ROWS: &[(&str, &str, Strategy)] = &[
     ("networking.k8s.io", "ingressclasses", WITH_GENERATION),
     ("networking.k8s.io", "networkpolicies", WITH_GENERATION),
     ("networking.k8s.io", "servicecidrs", Strategy { status_restores: METADATA, ..PLAIN }),
-    ("discovery.k8s.io", "endpointslices", Strategy { generation: Generation::SpecAndLabels, ..PLAIN }),
+    (
+        "discovery.k8s.io",
+        "endpointslices",
+        Strategy {
+            generation: Generation::SpecAndLabels,
+            prepare_create: Some(discovery::prepare_create),
+            prepare_update: Some(discovery::prepare_update),
+            ..PLAIN
+        },
+    ),
     ("coordination.k8s.io", "leases", CONDITIONAL_CREATES),
     ("coordination.k8s.io", "leasecandidates", CONDITIONAL_CREATES),
     ("rbac.authorization.k8s.io", "roles", CREATES_ON_PUT),

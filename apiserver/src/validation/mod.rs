@@ -271,7 +271,7 @@ pub fn validate_subresource(row: &Resource, subresource: &str, new: &Value, old:
     out
 }
 
-/// What a client should know about an object that is accepted, new or changed from `old`.
-pub fn warnings(row: &Resource, object: &Value, old: Option<&Value>) -> Vec<String> {
-    warnings::of(row, object, old)
+/// What a client should know about an object that is accepted, new or changed from `old` through a subresource.
+pub fn warnings(row: &Resource, subresource: &str, object: &Value, old: Option<&Value>) -> Vec<String> {
+    warnings::of(row, subresource, object, old)
 }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 pub(super) use proto::selector::format::{
     dns1035_label, dns1123_label, dns1123_subdomain, label_key, label_value, pattern, qualified_name, too_long,
 };
+use shared::address;
 use shared::status::field::{Error, Path};
 
 /// How objects of a kind are named.
@@ -113,18 +114,18 @@ pub(super) fn not_negative(out: &mut Vec<Error>, path: Path, value: Option<i64>)
     }
 }
 
-/// An IP address without leading zeros.
+/// An IP address in any accepted spelling.
 pub(super) fn ip(out: &mut Vec<Error>, path: &Path, value: &str) -> Option<IpAddr> {
-    let parsed = value.parse().ok();
+    let parsed = address::ip(value);
     if parsed.is_none() {
         out.push(Error::invalid(path, value, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"));
     }
     parsed
 }
 
-/// A network such as `10.0.0.0/8`.
+/// A network such as `10.0.0.0/8` in any accepted spelling.
 pub(super) fn cidr(out: &mut Vec<Error>, path: &Path, value: &str) -> Option<ipnet::IpNet> {
-    let parsed = value.parse().ok();
+    let parsed = address::network(value);
     if parsed.is_none() {
         out.push(Error::invalid(path, value, "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"));
     }
@@ -133,7 +134,7 @@ pub(super) fn cidr(out: &mut Vec<Error>, path: &Path, value: &str) -> Option<ipn
 
 /// An address that services and endpoints may not use.
 pub(super) fn special_ip(out: &mut Vec<Error>, path: &Path, value: &str) {
-    let Ok(ip) = value.parse::<IpAddr>() else { return };
+    let Some(ip) = address::ip(value) else { return };
     let mut no = |what: &str| out.push(Error::invalid(path, value, what));
     if ip.is_unspecified() {
         no(&format!("may not be unspecified ({value})"));

@@ -12,7 +12,7 @@ use apiserver::verbs::delete;
 use apiserver::verbs::query::Query;
 use bytes::BytesMut;
 use proto::json::{self, Strictness};
-use proto::merge::apply::{self, One, Write as Applying};
+use proto::merge::apply::{self, One, Ownable, Write as Applying};
 use proto::merge::fieldset::Set;
 use proto::merge::{json_patch, merge_patch, strategic};
 use proto::quantity;
@@ -147,9 +147,9 @@ pub(crate) fn strategic_patches(input: &[u8]) -> String {
 
 pub(crate) fn applies(input: &[u8]) -> String {
     let Some((live, config)) = pods(input) else { return "no pod".to_owned() };
-    let reset = Set::of_fields(&[&["status"]]);
+    let ownable = Ownable::Except(Set::of_fields(&[&["status"]]));
     let now = "2026-01-01T00:00:00Z";
-    let write = Applying { manager: "x", api_version: "v1", subresource: "", now, reset: &reset, versions: &One };
+    let write = Applying { manager: "x", api_version: "v1", subresource: "", now, ownable: &ownable, versions: &One };
     let mut new = config.clone();
     if json::decode_touched(pod(), &mut new, &Value::Null, Strictness::Ignore).is_ok() {
         apply::update(pod(), &live, &mut new, &write);

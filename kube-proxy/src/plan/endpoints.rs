@@ -3,6 +3,7 @@
 
 use super::{Endpoint, NodeFacts, Policy, PortName, Protocol, ServicePort};
 use k8s_openapi::api::discovery::v1::{Endpoint as SliceEndpoint, EndpointSlice};
+use shared::address;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -61,7 +62,7 @@ fn candidates(name: &PortName, slices: &[&EndpointSlice], node: &NodeFacts) -> V
 }
 
 fn candidate(endpoint: &SliceEndpoint, port: u16, node: &NodeFacts) -> Option<Candidate> {
-    let address = endpoint.addresses.first()?.parse().ok()?;
+    let address = address::ip(endpoint.addresses.first()?)?;
     let conditions = endpoint.conditions.as_ref();
     let ready = conditions.and_then(|conditions| conditions.ready).unwrap_or(true);
     let hints = endpoint.hints.as_ref();

@@ -3,6 +3,7 @@
 use super::{Family, Policy, PortName, Protocol, ServicePort};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Service, ServiceSpec};
+use shared::address;
 use std::net::IpAddr;
 
 /// Seconds of client-IP affinity when the service does not say.
@@ -71,11 +72,11 @@ fn policy(name: Option<&str>) -> Policy {
 
 fn cluster_ip(spec: &ServiceSpec, family: Family) -> Option<IpAddr> {
     let all = spec.cluster_ips.iter().flatten().chain(spec.cluster_ip.iter());
-    all.filter_map(|ip| ip.parse().ok()).find(|ip| family.holds(*ip))
+    all.filter_map(|ip| address::ip(ip)).find(|ip| family.holds(*ip))
 }
 
 fn addresses(list: Option<&[String]>, family: Family) -> Vec<IpAddr> {
-    let parsed = list.unwrap_or_default().iter().filter_map(|ip| ip.parse().ok());
+    let parsed = list.unwrap_or_default().iter().filter_map(|ip| address::ip(ip));
     parsed.filter(|ip| family.holds(*ip)).collect()
 }
 
@@ -84,12 +85,12 @@ fn load_balancer_ips(service: &Service, family: Family) -> Vec<IpAddr> {
     let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     let ingress = status.and_then(|status| status.ingress.as_deref()).unwrap_or_default();
     let own = ingress.iter().filter(|ingress| ingress.ip_mode.as_deref() != Some("Proxy"));
-    own.filter_map(|ingress| ingress.ip.as_ref()?.parse().ok()).filter(|ip| family.holds(*ip)).collect()
+    own.filter_map(|ingress| address::ip(ingress.ip.as_ref()?)).filter(|ip| family.holds(*ip)).collect()
 }
 
 fn source_ranges(spec: &ServiceSpec, family: Family) -> Vec<IpNet> {
     let ranges = spec.load_balancer_source_ranges.iter().flatten();
-    ranges.filter_map(|range| range.trim().parse::<IpNet>().ok()).filter(|range| family.holds(range.addr())).collect()
+    ranges.filter_map(|range| address::network(range.trim())).filter(|range| family.holds(range.addr())).collect()
 }
 
 fn affinity(spec: &ServiceSpec) -> Option<u32> {

@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use proto::Value;
 use rand::Rng;
 use serde_json::json;
+use shared::address;
 
 use super::allocator_meters::{self, Chosen};
 use crate::cache::Scope;
@@ -155,10 +156,10 @@ pub fn preview(net: &IpNet) -> IpAddr {
     nth(net, rand::rng().random_range(static_band(size).min(size - 1)..size) + 1)
 }
 
-/// Gives an address back.
+/// Gives an address back, however it is spelled.
 pub async fn release(engine: &Engine, ip: &str) {
-    let Some(row) = builtin("networking.k8s.io", "ipaddresses") else { return };
-    let key = engine.key(&row, "", ip);
+    let (Some(row), Some(address)) = (builtin("networking.k8s.io", "ipaddresses"), address::ip(ip)) else { return };
+    let key = engine.key(&row, "", &address.to_string());
     if let Ok((Some(there), _)) = engine.store.get(&key).await
         && let Err(error) = engine.store.delete_if(&key, there.revision).await
     {

@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use proto::Value;
 use proto::resources::Resource;
 use serde_json::{Map, json};
+use shared::address;
 use shared::status::{Status, field};
 
 use super::ip_allocator::{self, IpError};
@@ -124,7 +125,7 @@ impl Services {
             spec.insert("ipFamilyPolicy".to_owned(), Value::from(policy));
         }
         for ip in ips.iter().skip(families.len()) {
-            if let Ok(ip) = ip.parse::<IpAddr>() {
+            if let Some(ip) = address::ip(ip) {
                 families.push(family(&ip).to_owned());
             }
         }
@@ -175,8 +176,8 @@ impl Services {
             match ips.get(i).filter(|ip| !ip.is_empty()) {
                 Some(ip) if have.contains(ip) => {}
                 Some(ip) => {
-                    let parsed: IpAddr =
-                        ip.parse().map_err(|_| wrong(format!("failed to allocate IP {ip}: {}", IpError::Range)))?;
+                    let parsed = address::ip(ip)
+                        .ok_or_else(|| wrong(format!("failed to allocate IP {ip}: {}", IpError::Range)))?;
                     if !dry_run {
                         ip_allocator::allocate(engine, range, parsed, who.0, who.1)
                             .await

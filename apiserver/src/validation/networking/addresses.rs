@@ -1,26 +1,20 @@
 //! Addresses and ranges of services.
 
-use std::net::IpAddr;
-
 use proto::Value;
 use serde_json::json;
+use shared::address::{strict_ip, strict_network};
 use shared::status::field::{Error, Path};
 
 use crate::validation::meta::immutable;
-use crate::validation::names::{cidr, complain, dns1123_label, dns1123_subdomain, path_segment};
+use crate::validation::names::{complain, dns1123_label, dns1123_subdomain, path_segment};
 use crate::validation::tree::{get, text, texts};
 
 /// An address: named by itself.
 pub(in crate::validation) fn address(object: &Value, out: &mut Vec<Error>) {
     let name = text(get(object, "metadata"), "name");
     let path = Path::of(&["metadata", "name"]);
-    match name.parse::<IpAddr>() {
-        Ok(ip) if ip.to_string() == name => {}
-        Ok(ip) => {
-            let why = format!("must be in canonical form ({:?})", ip.to_string());
-            out.push(Error::invalid(path, name, &why));
-        }
-        Err(_) => out.push(Error::invalid(path, name, super::NO_IP)),
+    if let Err(why) = strict_ip(name) {
+        out.push(Error::invalid(path, name, &why));
     }
     let (parent, path) = (get(get(object, "spec"), "parentRef"), Path::of(&["spec", "parentRef"]));
     if parent.is_null() {
@@ -61,7 +55,13 @@ pub(in crate::validation) fn ranges(object: &Value, out: &mut Vec<Error>) {
         return;
     }
     let before = out.len();
-    let networks: Vec<_> = all.iter().enumerate().filter_map(|(i, one)| cidr(out, &path.index(i), one)).collect();
+    let mut networks = Vec::new();
+    for (i, one) in all.iter().enumerate() {
+        match strict_network(one) {
+            Ok(network) => networks.push(network),
+            Err(why) => out.push(Error::invalid(path.index(i), *one, &why)),
+        }
+    }
     if let [a, b] = networks[..]
         && out.len() == before
         && a.addr().is_ipv4() == b.addr().is_ipv4()

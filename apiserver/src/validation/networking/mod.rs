@@ -14,9 +14,6 @@ use super::names::{
 };
 use super::tree::{get, has, int, list, text, texts};
 
-/// What something that is no address is told.
-pub(super) const NO_IP: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
-
 /// A new or changed ingress.
 pub(super) fn ingress(object: &Value, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));

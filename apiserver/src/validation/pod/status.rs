@@ -82,8 +82,7 @@ fn addresses(status: &Value, key: &str, first: &str, path: &Path, out: &mut Vec<
     for (i, address) in all.iter().enumerate() {
         ip(out, &path.index(i), address);
     }
-    let families: Vec<bool> =
-        all.iter().filter_map(|a| a.parse::<std::net::IpAddr>().ok()).map(|a| a.is_ipv4()).collect();
+    let families: Vec<bool> = all.iter().filter_map(|a| shared::address::ip(a)).map(|a| a.is_ipv4()).collect();
     let doubled = [true, false].iter().any(|f| families.iter().filter(|g| *g == f).count() > 1);
     if all.len() > 1 && doubled {
         let why = "may specify no more than one IP for each IP family";

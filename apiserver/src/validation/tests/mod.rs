@@ -463,7 +463,8 @@ fn any_tree_is_judged() {
             let Some(row) = row else { continue };
             let _ = validate_create(row, row, &a);
             let _ = validate_update(row, row, &a, &b);
-            let _ = warnings(row, &a, Some(&b));
+            let _ = warnings(row, "", &a, Some(&b));
+            let _ = warnings(row, "status", &a, Some(&b));
             for subresource in ["status", "ephemeralcontainers", "resize", "finalize", "approval"] {
                 let _ = validate_subresource(row, subresource, &a, &b);
             }

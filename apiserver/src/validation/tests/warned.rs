@@ -8,7 +8,7 @@ use super::{prepared, target, warnings};
 /// Warnings about a new object at a collection.
 fn about(collection: &str, object: Value) -> Vec<String> {
     let (row, namespace) = target(collection);
-    warnings(row, &prepared(row, &namespace, object), None)
+    warnings(row, "", &prepared(row, &namespace, object), None)
 }
 
 fn about_pod(spec: Value) -> Vec<String> {
@@ -169,4 +169,99 @@ fn other_kinds_are_warned_about() {
     for (collection, object, want) in table {
         assert_eq!(about(collection, object), want, "{collection}");
     }
+}
+
+#[test]
+fn odd_spellings_are_warned_about() {
+    const ODD: &str = "will be considered invalid in a future Kubernetes release: use";
+    let ip = |path: &str| format!("{path}: non-standard IP address \"1.1.1.01\" {ODD} \"1.1.1.1\"");
+    let vague = |path: &str| {
+        format!(
+            "{path}: CIDR value \"10.0.0.9/24\" is ambiguous in this context (should be \"10.0.0.0/24\" or \"10.0.0.9/32\"?)"
+        )
+    };
+    let address = json!(["1.1.1.01"]);
+    let block = json!([{"ipBlock": {"cidr": "10.0.0.9/24"}}]);
+    let table = [
+        (
+            "/api/v1/namespaces/n/pods",
+            json!({"metadata": {"name": "p"}, "spec": {"dnsConfig": {"nameservers": address}, "hostAliases": [{"ip": "1.1.1.01"}]}}),
+            vec![ip("spec.dnsConfig.nameservers[0]"), ip("spec.hostAliases[0].ip")],
+        ),
+        (
+            "/api/v1/namespaces/n/services",
+            json!({"spec": {"externalIPs": address, "loadBalancerSourceRanges": ["10.0.0.9/24"]}}),
+            vec![ip("spec.externalIPs[0]"), vague("spec.loadBalancerSourceRanges[0]")],
+        ),
+        (
+            "/api/v1/namespaces/n/endpoints",
+            json!({"subsets": [{"notReadyAddresses": [{"ip": "1.1.1.01"}]}]}),
+            vec![ip("subsets[0].notReadyAddresses[0].ip")],
+        ),
+        (
+            "/apis/discovery.k8s.io/v1/namespaces/n/endpointslices",
+            json!({"addressType": "IPv4", "endpoints": [{"addresses": address}]}),
+            vec![ip("endpoints[0].addresses[0]")],
+        ),
+        (
+            "/apis/discovery.k8s.io/v1/namespaces/n/endpointslices",
+            json!({"addressType": "IPv4", "endpoints": [{"addresses": address}],
+                "metadata": {"labels": {"endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"}}}),
+            vec![],
+        ),
+        (
+            "/apis/networking.k8s.io/v1/namespaces/n/networkpolicies",
+            json!({"spec": {"ingress": [{"from": block}], "egress": [{"to": block}]}}),
+            vec![vague("spec.ingress[0].from[0].ipBlock.cidr"), vague("spec.egress[0].to[0].ipBlock.cidr")],
+        ),
+        ("/api/v1/nodes", json!({"spec": {"podCIDRs": ["10.0.0.9/24"]}}), vec![vague("spec.podCIDRs[0]")]),
+    ];
+    for (collection, object, want) in table {
+        assert_eq!(about(collection, object), want, "{collection}");
+    }
+    for (collection, status, want) in [
+        ("/api/v1/namespaces/n/pods", json!({"hostIPs": [{"ip": "1.1.1.01"}]}), "status.hostIPs[0].ip"),
+        (
+            "/api/v1/namespaces/n/services",
+            json!({"loadBalancer": {"ingress": [{"ip": "1.1.1.01"}]}}),
+            "status.loadBalancer.ingress[0]",
+        ),
+    ] {
+        let (row, _) = target(collection);
+        assert_eq!(warnings(row, "status", &json!({"status": status}), Some(&json!({}))), [ip(want)]);
+    }
+}
+
+#[test]
+fn what_headless_services_ignore_is_said() {
+    let spec = json!({"type": "ClusterIP", "clusterIP": "None", "clusterIPs": ["None"], "loadBalancerIP": "1.1.1.1",
+        "externalIPs": ["1.1.1.2"], "sessionAffinity": "ClientIP", "externalName": "x", "trafficDistribution": "PreferClose"});
+    let want = [
+        "spec.loadBalancerIP is ignored for headless services",
+        "spec.externalIPs is ignored for headless services",
+        "spec.SessionAffinity is ignored for headless services",
+        "spec.externalName is ignored when spec.type is not \"ExternalName\"",
+        "spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\"",
+    ];
+    assert_eq!(about("/api/v1/namespaces/n/services", json!({"spec": spec})), want);
+}
+
+#[test]
+fn formats_that_nobody_checks_are_named_when_they_come() {
+    let (row, _) = target("/apis/apiextensions.k8s.io/v1/customresourcedefinitions");
+    let definition = |formats: &[(&str, &str)]| {
+        let properties: serde_json::Map<String, Value> = formats
+            .iter()
+            .enumerate()
+            .map(|(i, (kind, format))| {
+                (format!("p{i}"), json!({"type": "array", "items": {"type": kind, "format": format}}))
+            })
+            .collect();
+        let schema = json!({"openAPIV3Schema": {"type": "object", "properties": properties}});
+        json!({"spec": {"versions": [{"name": "v1", "schema": schema}]}})
+    };
+    let known = [("string", "date-time"), ("string", "k8s-short-name"), ("integer", "int32"), ("number", "odd")];
+    assert!(warnings(row, "", &definition(&known), None).is_empty());
+    let (old, new) = (definition(&[("string", "odd")]), definition(&[("string", "odd"), ("string", "odder")]));
+    assert_eq!(warnings(row, "", &new, Some(&old)), ["unrecognized format \"odder\""]);
 }

@@ -1,5 +1,7 @@
 //! What clients are warned of though the object is accepted.
 
+mod definition;
+mod networking;
 mod paths;
 mod pod;
 mod ports;
@@ -9,9 +11,8 @@ use proto::Value;
 use proto::resources::Resource;
 use shared::status::go_quote;
 
-use super::meta::annotation;
 use super::names::dns1123_label;
-use super::tree::{at, entries, get, has, int, list, quantity, text};
+use super::tree::{at, entries, get, has, int, list, quantity, text, texts};
 
 /// Warnings about an object; second is what it is changed from.
 type Warn = fn(&Value, Option<&Value>, &mut Vec<String>);
@@ -20,7 +21,8 @@ const RULES: &[(&str, &str, Warn)] = &[
     ("", "pods", of_pod),
     ("", "podtemplates", |new, _, out| pod::template(get(new, "template"), "template", out)),
     ("", "replicationcontrollers", named_workload),
-    ("", "services", service),
+    ("", "services", |new, _, out| networking::service(new, out)),
+    ("", "endpoints", |new, _, out| networking::endpoints(new, out)),
     ("", "serviceaccounts", service_account),
     ("", "nodes", node),
     ("", "persistentvolumes", |new, _, out| storage::volume(new, out)),
@@ -31,11 +33,19 @@ const RULES: &[(&str, &str, Warn)] = &[
     ("apps", "statefulsets", stateful_set),
     ("batch", "jobs", named_workload),
     ("batch", "cronjobs", cron_job),
-    ("networking.k8s.io", "ingresses", ingress),
+    ("networking.k8s.io", "ingresses", networking::ingress),
+    ("networking.k8s.io", "networkpolicies", |new, _, out| networking::policy(new, out)),
     ("node.k8s.io", "runtimeclasses", |new, _, out| node_selector(get(new, "scheduling"), "scheduling", out)),
     ("storage.k8s.io", "storageclasses", |new, _, out| storage::class(new, out)),
     ("storage.k8s.io", "csistoragecapacities", |new, _, out| storage::capacity(new, out)),
-    ("discovery.k8s.io", "endpointslices", endpoint_slice),
+    ("discovery.k8s.io", "endpointslices", networking::slice),
+    ("apiextensions.k8s.io", "customresourcedefinitions", definition::formats),
+];
+
+/// The same for a write of `status`.
+const STATUS_RULES: &[(&str, &str, Warn)] = &[
+    ("", "pods", |new, _, out| networking::pod_status(new, out)),
+    ("", "services", |new, _, out| networking::service_status(new, out)),
 ];
 
 /// Node labels that were renamed.
@@ -47,10 +57,15 @@ const OLD_LABELS: &[(&str, &str, &str)] = &[
     ("beta.kubernetes.io/instance-type", "v1.17", "node.kubernetes.io/instance-type"),
 ];
 
-/// Warnings about an object that is new, or changed from `old`.
-pub(super) fn of(row: &Resource, object: &Value, old: Option<&Value>) -> Vec<String> {
+/// Warnings about an object that is new, or changed from `old` through a subresource.
+pub(super) fn of(row: &Resource, subresource: &str, object: &Value, old: Option<&Value>) -> Vec<String> {
     let mut out = Vec::new();
-    if let Some((.., warn)) = RULES.iter().find(|(group, plural, _)| row.group == *group && row.plural == *plural) {
+    let rules = match subresource {
+        "" => RULES,
+        "status" => STATUS_RULES,
+        _ => return out,
+    };
+    if let Some((.., warn)) = rules.iter().find(|(group, plural, _)| row.group == *group && row.plural == *plural) {
         warn(object, old, &mut out);
     }
     out
@@ -155,15 +170,6 @@ fn fractional(value: &Value, path: &str, out: &mut Vec<String>) {
     }
 }
 
-fn ingress(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
-    if old.is_none() && !annotation(new, "kubernetes.io/ingress.class").is_empty() {
-        out.push(
-            "annotation \"kubernetes.io/ingress.class\" is deprecated, please use 'spec.ingressClassName' instead"
-                .to_owned(),
-        );
-    }
-}
-
 fn node(new: &Value, _: Option<&Value>, out: &mut Vec<String>) {
     let spec = get(new, "spec");
     if has(spec, "configSource") {
@@ -172,18 +178,8 @@ fn node(new: &Value, _: Option<&Value>, out: &mut Vec<String>) {
     if !text(spec, "externalID").is_empty() {
         out.push("spec.externalID: this field is deprecated, and is unused by Kubernetes".to_owned());
     }
-}
-
-fn service(new: &Value, _: Option<&Value>, out: &mut Vec<String>) {
-    let spec = get(new, "spec");
-    if !text(spec, "loadBalancerIP").is_empty() {
-        out.push("spec.loadBalancerIP is deprecated and unreliable".to_owned());
-    }
-    if text(spec, "type") == "ExternalName" && !list(spec, "externalIPs").is_empty() {
-        out.push("spec.externalIPs is ignored when spec.type is \"ExternalName\"".to_owned());
-    }
-    if text(spec, "clusterIP") == "None" && text(spec, "sessionAffinity") == "ClientIP" {
-        out.push("spec.SessionAffinity is ignored for headless services".to_owned());
+    for (i, range) in texts(spec, "podCIDRs").iter().enumerate() {
+        networking::network(range, &format!("spec.podCIDRs[{i}]"), out);
     }
 }
 
@@ -192,11 +188,5 @@ fn service_account(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
     let enforces = |account: &Value| has(at(account, &["metadata", "annotations"]), ENFORCE);
     if enforces(new) && !old.is_some_and(enforces) {
         out.push(format!("metadata.annotations[{ENFORCE}]: deprecated in v1.32+; prefer separate namespaces to isolate access to mounted secrets"));
-    }
-}
-
-fn endpoint_slice(new: &Value, _: Option<&Value>, out: &mut Vec<String>) {
-    if text(new, "addressType") == "FQDN" {
-        out.push("spec.addressType: FQDN endpoints are deprecated".to_owned());
     }
 }

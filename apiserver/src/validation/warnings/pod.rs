@@ -3,8 +3,8 @@
 use proto::Value;
 use shared::status::go_quote;
 
-use super::{fractional, label_key, node_selector, node_selector_term, paths, ports};
-use crate::validation::tree::{at, entries, get, has, int, list, text};
+use super::{fractional, label_key, networking, node_selector, node_selector_term, paths, ports};
+use crate::validation::tree::{at, entries, get, has, int, list, text, texts};
 
 /// Volume sources that no longer do anything, or soon will not: their field, their name and what became of them.
 pub(super) const OLD_VOLUMES: &[(&str, &str, &str)] = &[
@@ -63,6 +63,12 @@ pub(super) fn spec_and_annotations(pod: &Value, prefix: &str, out: &mut Vec<Stri
     }
     bytes(spec, "overhead", &format!("{path}.overhead"), out);
     ports::of(spec, &path, out);
+    for (i, server) in texts(get(spec, "dnsConfig"), "nameservers").iter().enumerate() {
+        networking::ip(server, &format!("{path}.dnsConfig.nameservers[{i}]"), out);
+    }
+    for (i, alias) in list(spec, "hostAliases").iter().enumerate() {
+        networking::ip(text(alias, "ip"), &format!("{path}.hostAliases[{i}].ip"), out);
+    }
 }
 
 /// The containers of a pod, each with its place in the specification.

@@ -205,7 +205,7 @@ impl Engine {
         let mut errors = self.check_admin_access(t, storage, &object, None).await;
         errors.extend(validation::validate_create(t.row, storage, &object));
         self.refuse(t, storage, &object, true, errors)?;
-        t.warnings.extend(validation::warnings(storage, &object, None));
+        t.warnings.extend(validation::warnings(storage, "", &object, None));
         let name = meta::text(&object, "name").to_owned();
         let allocation = self.services.before_create(self, storage, &mut object, t.options.dry_run).await?;
         if let Err(refused) = self.judge(t, Operation::Create, Some(&mut object), None).await {

@@ -128,9 +128,7 @@ impl Engine {
             subresource => validation::validate_subresource(storage, subresource, &new, &old),
         });
         self.refuse(t, storage, &new, false, errors)?;
-        if t.subresource.is_empty() {
-            t.warnings.extend(validation::warnings(storage, &new, Some(&old)));
-        }
+        t.warnings.extend(validation::warnings(storage, t.subresource, &new, Some(&old)));
         let allocation = self.services.before_update(self, storage, &mut new, &old, t.options.dry_run).await?;
         if let Err(refused) = self.judge(t, Operation::Update, Some(&mut new), Some(&old)).await {
             self.services.undo(self, allocation).await;
