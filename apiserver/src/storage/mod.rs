@@ -142,11 +142,15 @@ async fn timed<T>(call: impl Future<Output = Result<T, etcd_client::Error>>) -> 
     }
 }
 
-/// An error as Go's client has it: etcd's own words, or the code of the call.
+/// An error as Go's client has it: etcd's own words, or the code of the call. That client does not even send what a
+/// server does not take.
 fn said(e: &etcd_client::Error) -> String {
     match e {
         etcd_client::Error::GRpcStatus(s) if s.message().starts_with("etcdserver: ") => s.message().to_owned(),
-        etcd_client::Error::GRpcStatus(s) => format!("rpc error: code = {:?} desc = {}", s.code(), s.message()),
+        etcd_client::Error::GRpcStatus(s) => {
+            let said = s.message().replacen("grpc: received message larger", "trying to send message larger", 1);
+            format!("rpc error: code = {:?} desc = {said}", s.code())
+        }
         other => other.to_string(),
     }
 }

@@ -544,3 +544,24 @@ async fn paths_that_lead_nowhere() {
     }
     assert_eq!(c.get(&format!("{ns}/configmaps")).await.ok()["items"], before);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_that_etcd_does_not_take() {
+    let Some((c, _)) = workspace("bad-large").await else { return };
+    let version = json!({"name": "v1", "served": true, "storage": true,
+        "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}});
+    let kind = crate::custom::definition("large.example.com", "slabs", "Slab", json!([version]));
+    crate::custom::define(&c, kind).await;
+    let slabs = "/apis/large.example.com/v1/namespaces/bad-large/slabs";
+    for (size, why) in [
+        (1_600_000, "etcdserver: request is too large"),
+        (2_500_000, "rpc error: code = ResourceExhausted desc = trying to send message larger than max ("),
+    ] {
+        let slab = json!({"apiVersion": "large.example.com/v1", "kind": "Slab", "metadata": {"name": "s"}, "spec": "x".repeat(size)});
+        let refused = c.post(slabs, slab).await;
+        let said = refused.json();
+        let message = said["message"].as_str().unwrap_or_default();
+        assert!(refused.code == 500 && said["reason"].is_null() && message.starts_with(why), "{said}");
+    }
+    assert!(names(&c, slabs).await.is_empty());
+}
