@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use proto::merge::apply;
 use proto::resources::{Resource, Row};
 use proto::selector::label::Selector;
 use serde_json::Value;
@@ -12,7 +13,7 @@ use super::{Attributes, Operation};
 use crate::access::tree;
 use crate::api::Reader;
 use crate::crd;
-use crate::registry::{Rows, conversion};
+use crate::registry::{Rows, conversion, strategy};
 
 /// What is chosen by.
 pub(super) struct Scene<'a> {
@@ -229,11 +230,25 @@ pub(super) fn amend<E>(
             shown.restore(&mut object);
         }
     }
+    if let Some(why) = restore_managed_fields(&mut object, &before) {
+        a.warnings.push(format!(".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating admission controller; please fix your requests: {why}"));
+    }
     let changed = object != before;
     if let Some(slot) = a.object.as_deref_mut() {
         *slot = object;
     }
     Ok(changed)
+}
+
+/// Puts back what was known of owners if it was damaged; says what is wrong with it.
+fn restore_managed_fields(object: &mut Value, before: &Value) -> Option<String> {
+    const FIELDS: &str = "/metadata/managedFields";
+    if object.pointer(FIELDS) == before.pointer(FIELDS) {
+        return None;
+    }
+    let why = apply::complaint(object)?;
+    strategy::restore(&mut object["metadata"], &before["metadata"], "managedFields");
+    Some(why)
 }
 
 fn gvk(api_version: &str, kind: &str) -> Value {
@@ -243,7 +258,33 @@ fn gvk(api_version: &str, kind: &str) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn damaged_owners_are_put_back() {
+        let object = |entry: Value| json!({"metadata": {"name": "a", "managedFields": [entry]}});
+        let good = json!({"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {"f:data": {}}});
+        let with = |key: &str, value: &str| {
+            let mut entry = good.clone();
+            entry[key] = value.into();
+            object(entry)
+        };
+        let before = object(good.clone());
+        for (mut now, why) in [
+            (before.clone(), None),
+            (with("manager", "other"), None),
+            (with("operation", "Think"), Some("operation must be `Apply` or `Update`")),
+            (with("apiVersion", ""), Some("apiVersion must not be empty")),
+            (with("fieldsType", ""), Some("missing fieldsType in managed fields entry 0")),
+            (with("fieldsType", "V2"), Some("invalid fieldsType \"V2\" in managed fields entry 0")),
+        ] {
+            let sent = now.clone();
+            assert_eq!(restore_managed_fields(&mut now, &before).as_deref(), why);
+            assert_eq!(now, if why.is_some() { before.clone() } else { sent });
+        }
+    }
 
     #[test]
     fn resource_patterns() {

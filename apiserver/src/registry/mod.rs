@@ -14,6 +14,7 @@ mod discovery;
 pub mod fields;
 mod gated;
 pub mod meta;
+pub mod owners;
 pub mod ownership;
 mod rows;
 pub mod strategy;

@@ -12,7 +12,7 @@ use super::query::{OptionsKind, WriteOptions};
 use super::{Reply, Request, managers, namespace_of, target};
 use crate::crd;
 use crate::negotiate::{self, Decoded, Expected};
-use crate::registry::{meta, strategy};
+use crate::registry::{meta, owners, strategy};
 use crate::storage::codec;
 
 /// Decodes a body as the row's kind and fills in defaults.
@@ -66,7 +66,8 @@ pub fn check_name(object: &Value, name: &str) -> Result<(), Status> {
 /// POST.
 pub async fn create(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let options = WriteOptions::read(&r.query, OptionsKind::Create, &r.user_agent)?;
-    let Decoded { mut object, warnings } = body(r, row, &options)?;
+    let Decoded { mut object, mut warnings } = body(r, row, &options)?;
+    owners::dedup(&mut object, owners::When::Sent, &mut warnings);
     if !row.is_stored() {
         return super::subresources::create_virtual(engine, r, row, object, &options).await;
     }
@@ -95,7 +96,8 @@ fn check_uid(engine: &Engine, row: &Resource, namespace: &str, new: &Value, old:
 /// PUT of an object or one of its object-shaped subresources.
 pub async fn update(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &str) -> Result<Reply, Status> {
     let options = WriteOptions::read(&r.query, OptionsKind::Update, &r.user_agent)?;
-    let Decoded { mut object, warnings } = body(r, row, &options)?;
+    let Decoded { mut object, mut warnings } = body(r, row, &options)?;
+    owners::dedup(&mut object, owners::When::Sent, &mut warnings);
     let namespace = namespace_of(&r.info, row);
     check_name(&object, &r.info.name)?;
     check_namespace(&mut object, namespace)?;

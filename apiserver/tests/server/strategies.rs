@@ -189,3 +189,39 @@ async fn old_ways_are_warned_of_where_they_are_written() {
     let scaled = c.patch(&format!("{sets}/s"), "merge-patch+json", json!({"spec": {"replicas": 2}})).await;
     assert_eq!(scaled.warnings(), warning("spec.template."));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn owners_are_named_once_and_addresses_in_any_spelling() {
+    let Some((c, ns)) = crate::workspace("spelled").await else { return };
+    let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "u-1"});
+    let map = json!({"metadata": {"name": "m", "ownerReferences": [owner, owner]}});
+    let made = c.post(&format!("{ns}/configmaps"), map).await;
+    assert_eq!(made.ok()["metadata"]["ownerReferences"], json!([owner]));
+    let advice = "API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: [u-1]";
+    let want = format!(r#"299 - ".metadata.ownerReferences contains duplicate entries; {advice}""#);
+    assert_eq!(made.warnings(), [want]);
+    let more = json!([{"op": "add", "path": "/metadata/ownerReferences/-", "value": owner}]);
+    let patched = c.patch(&format!("{ns}/configmaps/m"), "json-patch+json", more).await;
+    assert_eq!(patched.ok()["metadata"]["ownerReferences"], json!([owner]));
+    let want = format!(
+        r#"299 - ".metadata.ownerReferences contains duplicate entries after mutating admission happens; {advice}""#
+    );
+    assert_eq!(patched.warnings(), [want]);
+
+    // An address that begins with zeros is the same address, and is given back when its service goes.
+    let service =
+        |name: &str, ip: &str| json!({"metadata": {"name": name}, "spec": {"clusterIP": ip, "ports": [{"port": 80}]}});
+    let services = format!("{ns}/services");
+    let probe = c.post(&services, json!({"metadata": {"name": "probe"}, "spec": {"ports": [{"port": 80}]}})).await.ok();
+    let ip = probe["spec"]["clusterIP"].as_str().expect("an address").to_owned();
+    let (head, last) = ip.rsplit_once('.').expect("octets");
+    let odd = format!("{head}.0{last}");
+    let taken = c.post(&services, service("other", &odd)).await;
+    assert_eq!(taken.code, 422, "{}", taken.text());
+    c.delete(&format!("{services}/probe")).await.ok();
+    let made = c.post(&services, service("odd", &odd)).await;
+    assert_eq!(made.ok()["spec"]["clusterIP"], odd.as_str());
+    assert_eq!(made.warnings().len(), 1, "{:?}", made.warnings());
+    c.delete(&format!("{services}/odd")).await.ok();
+    c.post(&services, service("again", &ip)).await.ok();
+}

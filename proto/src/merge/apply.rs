@@ -6,7 +6,7 @@
 use serde_json::Value;
 
 use super::fieldset::{Element, Fields, Set, path_text};
-pub use super::managed::{Compared, Ownable, keep_timestamps, manager_name, strip};
+pub use super::managed::{Compared, Ownable, complaint, keep_timestamps, manager_name, strip};
 use super::managed::{
     Decoded, Entry, Managed, Owner, describe, entries, gvk, last_applied, sync_last_applied, take, unowned,
 };

@@ -95,16 +95,26 @@ impl Managed {
         {
             return Decoded::Reset;
         }
+        Self::parse(list, stored).map_or(Decoded::Unusable, Decoded::Managed)
+    }
+
+    /// Reads entries one by one; the error is upstream's.
+    fn parse(list: Vec<Value>, stored: bool) -> Result<Self, String> {
         let mut managed = Self::default();
-        for mut entry in list {
+        for (i, mut entry) in list.into_iter().enumerate() {
             let applied = match text(&entry, "operation") {
                 "Apply" => true,
                 "Update" => false,
-                _ => return Decoded::Unusable,
+                _ => return Err("operation must be `Apply` or `Update`".to_owned()),
             };
             let api_version = text(&entry, "apiVersion");
-            if api_version.is_empty() || text(&entry, "fieldsType") != "FieldsV1" {
-                return Decoded::Unusable;
+            if api_version.is_empty() {
+                return Err("apiVersion must not be empty".to_owned());
+            }
+            match text(&entry, "fieldsType") {
+                "FieldsV1" => {}
+                "" => return Err(format!("missing fieldsType in managed fields entry {i}")),
+                other => return Err(format!("invalid fieldsType {} in managed fields entry {i}", quote(other))),
             }
             let owner = Owner {
                 applied,
@@ -117,12 +127,11 @@ impl Managed {
             let set = if stored || fields.is_null() {
                 Fields::stored(fields)
             } else {
-                let Some(set) = Set::parse(&fields) else { return Decoded::Unusable };
-                Fields::from(set)
+                Fields::from(Set::parse(&fields).ok_or_else(|| format!("error decoding versioned set from {fields}"))?)
             };
             managed.put(Entry { owner, set, time });
         }
-        Decoded::Managed(managed)
+        Ok(managed)
     }
 
     pub(super) fn find(&self, owner: &Owner) -> Option<&Entry> {
@@ -209,6 +218,13 @@ impl Managed {
         });
         meta.insert("managedFields".to_owned(), entries.collect());
     }
+}
+
+/// What is wrong with the entries of an object that somebody else has changed.
+#[must_use]
+pub fn complaint(object: &Value) -> Option<String> {
+    let list = entries(object)?.as_array()?.clone();
+    Managed::parse(list, false).err()
 }
 
 /// Removes the entries from an object.

@@ -28,7 +28,7 @@ use crate::negotiate::Media;
 use crate::registry::core::service::Services;
 use crate::registry::meta;
 use crate::registry::strategy::{self, StrategyCx};
-use crate::registry::{Gated, Rows, qualified, working};
+use crate::registry::{Gated, Rows, owners, qualified, working};
 use crate::storage::{self, Store, Stored, Written};
 use crate::validation;
 pub use delete::{DeleteOptions, Deleted};
@@ -198,6 +198,7 @@ impl Engine {
         let strategy = strategy::of(t.row);
         let mut object = self.to_storage(t.row, object);
         self.admit(t, Operation::Create, Some(&mut object), None).await?;
+        owners::dedup(&mut object, owners::When::Admitted, &mut t.warnings);
         meta::set_text(&mut object, "namespace", t.namespace);
         meta::fill(&mut object);
         self.gated.drop_from(storage, &mut object, None);

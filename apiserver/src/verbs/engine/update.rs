@@ -14,7 +14,7 @@ use crate::admission::Operation;
 use crate::crd;
 use crate::registry::core::service::{Allocation, freed};
 use crate::registry::strategy::{self, Strategy};
-use crate::registry::{meta, working};
+use crate::registry::{meta, owners, working};
 use crate::storage::Written;
 use crate::validation;
 
@@ -116,6 +116,7 @@ impl Engine {
             if own { self.changed(t, &old, change).await? } else { change(Some(&self.to_served(t.row, old.clone())))? };
         let mut new = self.to_storage(t.row, new);
         self.admit(t, Operation::Update, Some(&mut new), Some(&old)).await?;
+        owners::dedup(&mut new, owners::When::Admitted, &mut t.warnings);
         check_revision(t, strategy, &new, base.revision())?;
         meta::set_text(&mut new, "namespace", t.namespace);
         meta::set_text(&mut new, "name", t.name);

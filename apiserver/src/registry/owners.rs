@@ -1,0 +1,53 @@
+//! Owners are named once.
+
+use proto::Value;
+
+/// When repeated owners are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// In what the client sent with POST or PUT.
+    Sent,
+    /// In what mutating admission left.
+    Admitted,
+}
+
+/// Drops owner references that repeat an earlier one in all their fields, and says so in upstream's words.
+pub fn dedup(object: &mut Value, when: When, warnings: &mut Vec<String>) {
+    let Some(owners) = object.pointer_mut("/metadata/ownerReferences").and_then(Value::as_array_mut) else { return };
+    let mut repeated = Vec::new();
+    let mut at = 1;
+    while at < owners.len() {
+        if owners[..at].contains(&owners[at]) {
+            let owner = owners.remove(at);
+            repeated.push(owner["uid"].as_str().unwrap_or_default().to_owned());
+        } else {
+            at += 1;
+        }
+    }
+    if repeated.is_empty() {
+        return;
+    }
+    let after = if when == When::Admitted { " after mutating admission happens" } else { "" };
+    let uids = repeated.join(" ");
+    warnings.push(format!(".metadata.ownerReferences contains duplicate entries{after}; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: [{uids}]"));
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn equal_owners_are_named_once() {
+        let owner = |uid: &str, name: &str| json!({"apiVersion": "v1", "kind": "Pod", "uid": uid, "name": name});
+        let (a, b, c) = (owner("1", "a"), owner("2", "b"), owner("1", "c"));
+        let mut object = json!({"metadata": {"ownerReferences": [a, b, a, c, b, a]}});
+        let mut warnings = Vec::new();
+        dedup(&mut object, When::Sent, &mut warnings);
+        assert_eq!(object["metadata"]["ownerReferences"], json!([a, b, c]), "equal uids alone are not enough");
+        assert!(warnings[0].ends_with("contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: [1 2 1]"));
+        dedup(&mut object, When::Admitted, &mut warnings);
+        assert_eq!(warnings.len(), 1, "nothing is left to say");
+    }
+}
