@@ -24,10 +24,12 @@ pub(super) fn service(new: &Value, out: &mut Vec<String>) {
     if has(get(get(new, "metadata"), "annotations"), "service.kubernetes.io/topology-aware-hints") {
         out.push("annotation service.kubernetes.io/topology-aware-hints is deprecated, please use service.kubernetes.io/topology-mode instead".to_owned());
     }
-    if !matches!(text(spec, "clusterIP"), "" | "None") {
-        for (i, address) in texts(spec, "clusterIPs").iter().enumerate() {
-            ip(address, &format!("spec.clusterIPs[{i}]"), out);
-        }
+    let mut own = texts(spec, "clusterIPs");
+    if own.is_empty() {
+        own.push(text(spec, "clusterIP"));
+    }
+    for (i, address) in own.iter().enumerate() {
+        ip(address, &format!("spec.clusterIPs[{i}]"), out);
     }
     if kind == "ClusterIP" && text(spec, "clusterIP") == "None" {
         let ignored = [
