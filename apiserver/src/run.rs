@@ -159,6 +159,9 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     for (etcd, asks) in asks.into_iter().enumerate() {
         tasks.spawn("watch-cache", until(&closed, hub.clone().run(etcd, asks)));
     }
+    if flags.enabled("DetectCacheInconsistency") {
+        tasks.spawn("cache-consistency", until(&closed, hub.clone().check_forever()));
+    }
     let compaction = flags.duration("etcd-compaction-interval");
     if !compaction.is_zero() {
         for store in store.each() {

@@ -315,3 +315,45 @@ async fn pods_are_bound_scaled_evicted_and_deleted() {
     assert_eq!(c.put("/api/v1/namespaces/n/finalize", &finalized).await.code, 200);
     assert_eq!(c.get("/api/v1/namespaces/n").await.code, 404);
 }
+
+/// A cache that has missed something is found out and read anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn caches_that_differ_from_etcd_are_read_anew() {
+    use apiserver::{cache, registry, storage};
+
+    if etcd_is_missing() {
+        return;
+    }
+    let c = Cluster::start().await;
+    let maps = format!("{NS}/configmaps");
+    for name in ["a", "b"] {
+        c.post(&maps, json!({"metadata": {"name": name}})).await.ok();
+    }
+    let servers = vec![format!("http://127.0.0.1:{}", c.etcd_port())];
+    let options = storage::Options { servers, prefix: "/registry".to_owned(), ..storage::Options::default() };
+    let store = storage::Store::connect(&options).await.expect("etcd");
+    let (hub, asks) = cache::Hub::new(store, 1 << 20);
+    let followers: Vec<_> =
+        asks.into_iter().enumerate().map(|(i, asks)| tokio::spawn(hub.clone().run(i, asks))).collect();
+    let row = registry::builtin("", "configmaps").expect("a row");
+    let cacher = hub.cacher(&row);
+    cacher.wait_ready().await;
+    let (all, sequence) = (cacher.len(), cacher.sequence());
+    hub.check().await;
+    assert_eq!(cacher.sequence(), sequence, "what is the same is left alone");
+
+    cacher.delete("default/a", cacher.revision());
+    assert_eq!(cacher.len(), all - 1);
+    hub.check().await;
+    cacher.wait_ready().await;
+    assert_eq!(cacher.len(), all);
+    assert!(cacher.get("default/a").is_some());
+    let metrics = c.get("/metrics").await.text();
+    for status in ["success", "failure"] {
+        let line = format!(
+            r#"apiserver_storage_consistency_checks_total{{group="",resource="configmaps",status="{status}"}} 1"#
+        );
+        assert!(metrics.contains(&line), "{status}");
+    }
+    followers.iter().for_each(tokio::task::JoinHandle::abort);
+}

@@ -49,8 +49,9 @@ enum Phase {
     Ready,
 }
 
-struct Slot {
-    resource: Row,
+/// A cache and how it is filled.
+pub(super) struct Slot {
+    pub(super) resource: Row,
     /// Which etcd it is in.
     etcd: usize,
     /// Changes that came from etcd, and lists that were read.
@@ -58,8 +59,15 @@ struct Slot {
     initialized: AtomicU64,
     /// Values that could not be read.
     unreadable: AtomicU64,
-    cacher: Arc<Cacher>,
+    pub(super) cacher: Arc<Cacher>,
     phase: Mutex<Phase>,
+}
+
+impl Slot {
+    /// Whether etcd holds values that are in no cache.
+    pub(super) fn has_unreadable(&self) -> bool {
+        self.unreadable.load(Ordering::Relaxed) > 0
+    }
 }
 
 /// How one cache is doing.
@@ -82,7 +90,7 @@ pub struct Tally {
 
 /// See the module.
 pub struct Hub {
-    store: Store,
+    pub(super) store: Store,
     /// By full key prefix, with trailing slash. No prefix is the beginning of another.
     slots: RwLock<BTreeMap<String, Arc<Slot>>>,
     /// By the number of the etcd.
@@ -141,6 +149,16 @@ impl Hub {
     pub fn running(&self, resource: &Row) -> Option<Arc<Cacher>> {
         let prefix = self.prefix(resource);
         self.slots.read().get(&prefix).map(|s| s.cacher.clone()).filter(|c| c.is_ready())
+    }
+
+    /// The caches that run, by their key prefixes.
+    pub(super) fn slots(&self) -> Vec<(String, Arc<Slot>)> {
+        self.slots.read().iter().map(|(prefix, slot)| (prefix.clone(), slot.clone())).collect()
+    }
+
+    /// Reads a cache anew: what it holds must not be shown any more.
+    pub(super) fn restart(self: &Arc<Self>, slot: &Arc<Slot>) {
+        self.take(0, slot, Pending::Unknown);
     }
 
     fn prefix(&self, resource: &Row) -> String {
@@ -346,7 +364,7 @@ impl Hub {
     fn reload(self: &Arc<Self>, etcd: usize) {
         self.progress[etcd].set(0);
         let slots: Vec<Arc<Slot>> = self.slots.read().values().filter(|s| s.etcd == etcd).cloned().collect();
-        slots.iter().for_each(|slot| self.take(0, slot, Pending::Unknown));
+        slots.iter().for_each(|slot| self.restart(slot));
     }
 
     /// Makes what happened to a resource after a revision known to its cache, if etcd still knows it. Watches that were
@@ -367,8 +385,7 @@ impl Hub {
             Ok(Ok(events)) => {
                 // The same history serves all caches that know no more than it.
                 let served = |s: &Slot| s.etcd == slot.etcd && s.cacher.is_ready() && s.cacher.floor() <= upto;
-                let slots = self.slots.read().iter().map(|(p, s)| (p.clone(), s.clone())).collect::<Vec<_>>();
-                for (prefix, slot) in slots.into_iter().filter(|(_, s)| served(s)) {
+                for (prefix, slot) in self.slots().into_iter().filter(|(_, s)| served(s)) {
                     let changes = history::changes(store, &events, &prefix, &slot.resource).await;
                     if let Some(changes) = changes {
                         slot.cacher.recall(after, changes);

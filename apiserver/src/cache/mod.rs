@@ -5,6 +5,7 @@
 //! the caller allows.
 
 mod cacher;
+mod consistency;
 mod encoded;
 mod entry;
 mod history;

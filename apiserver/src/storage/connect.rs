@@ -22,7 +22,7 @@ use super::Error;
 const REQUESTS: usize = 1024;
 
 /// Where etcd is and who we are to it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// `https://host:port` of each member.
     pub servers: Vec<String>,

@@ -102,6 +102,15 @@ pub struct Page {
     pub revision: i64,
 }
 
+/// The keys of a slice of a range.
+#[derive(Debug, Default)]
+pub struct Keys {
+    /// Each with the revision of its last write, by key.
+    pub keys: Vec<(String, i64)>,
+    /// True when the range goes on.
+    pub more: bool,
+}
+
 /// Cheap-to-clone connections to etcd: to the main one, and to those that keep some resources.
 ///
 /// A call about a key goes to the etcd that keeps it. What is about an etcd as a whole (its revision, its history) is
@@ -356,6 +365,22 @@ impl Store {
             items.push(self.open(kv).await?);
         }
         Ok(Page { items, more, count, revision })
+    }
+
+    /// The keys in `[start, end of prefix)` and their revisions, at most `limit`, as of `revision`.
+    pub async fn keys(&self, prefix: &str, start: &str, limit: i64, revision: i64) -> Result<Keys, Error> {
+        let options = GetOptions::new()
+            .with_range(range_end(prefix.as_bytes()))
+            .with_limit(limit)
+            .with_revision(revision)
+            .with_keys_only();
+        let mut r = timed(self.kv_of(prefix).get(start, Some(options))).await?;
+        let more = r.more();
+        let keys = r.take_kvs().into_iter().map(|kv| {
+            let revision = kv.mod_revision();
+            (String::from_utf8_lossy(kv.key()).into_owned(), revision)
+        });
+        Ok(Keys { keys: keys.collect(), more })
     }
 
     /// Writes a key that must not exist. `ttl` puts it on a (shared) lease.
