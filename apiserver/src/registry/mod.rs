@@ -16,6 +16,7 @@ mod gated;
 pub mod meta;
 pub mod owners;
 pub mod ownership;
+mod resource_claim;
 mod rows;
 pub mod strategy;
 

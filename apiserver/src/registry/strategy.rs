@@ -8,7 +8,7 @@ use proto::resources::Resource;
 use serde_json::Map;
 use shared::authn::UserInfo;
 
-use super::{apiextensions, apps, batch, certificates, core, discovery};
+use super::{apiextensions, apps, batch, certificates, core, discovery, resource_claim};
 
 /// When `metadata.generation` goes up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +147,15 @@ static ROWS: &[(&str, &str, Strategy)] = &[
     ("", "limitranges", Strategy { prepare_create: Some(core::limit_range::prepare_create), ..CREATES_ON_PUT }),
     ("", "podtemplates", WITH_GENERATION),
     ("", "secrets", Strategy { prepare_update: Some(core::secret::prepare_update), ..PLAIN }),
-    ("", "persistentvolumes", Strategy { prepare_create: Some(core::volume::prepare_create_volume), ..PLAIN }),
+    (
+        "",
+        "persistentvolumes",
+        Strategy {
+            prepare_create: Some(core::volume::prepare_create_volume),
+            prepare_status: Some(core::volume::prepare_volume_status),
+            ..PLAIN
+        },
+    ),
     (
         "",
         "persistentvolumeclaims",
@@ -251,7 +259,11 @@ static ROWS: &[(&str, &str, Strategy)] = &[
     ("scheduling.k8s.io", "priorityclasses", Strategy { generation: Generation::First, ..PLAIN }),
     ("resource.k8s.io", "deviceclasses", WITH_GENERATION),
     ("resource.k8s.io", "resourceslices", WITH_GENERATION),
-    ("resource.k8s.io", "resourceclaims", Strategy { status_restores: METADATA, ..PLAIN }),
+    (
+        "resource.k8s.io",
+        "resourceclaims",
+        Strategy { status_restores: METADATA, prepare_status: Some(resource_claim::prepare_status), ..PLAIN },
+    ),
     ("resource.k8s.io", "devicetaintrules", Strategy { status_restores: METADATA, ..WITH_GENERATION }),
     ("storage.k8s.io", "csidrivers", Strategy { generation: Generation::Changes, ..CONDITIONAL }),
     ("storage.k8s.io", "csinodes", CONDITIONAL),

@@ -50,6 +50,21 @@ fn select_own_labels(pod: &mut Value) {
     spread.into_iter().flatten().for_each(&mut merge);
 }
 
+/// The generation that something is about.
+const OBSERVED: &str = "observedGeneration";
+
+/// Keeps a field that is not said any more.
+fn keep(new: &mut Value, old: &Value, field: &str) {
+    let unsaid = match &new[field] {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        value => value == 0,
+    };
+    if let (true, Some(was)) = (unsaid, old.get(field)) {
+        new[field] = was.clone();
+    }
+}
+
 /// Ephemeral containers have their own subresource.
 pub(in crate::registry) fn prepare_update(new: &mut Value, old: &Value) {
     let ephemeral = old.pointer("/spec/ephemeralContainers").cloned();
@@ -61,16 +76,22 @@ pub(in crate::registry) fn prepare_update(new: &mut Value, old: &Value) {
     }
 }
 
-/// The class stays, and addresses agree.
+/// What old kubelets drop stays: the class, and of which generation the status and its conditions are. Addresses agree.
 pub(in crate::registry) fn prepare_status(new: &mut Value, old: &Value) {
-    if let (Some(status), Some(class)) =
-        (new.get_mut("status").and_then(Value::as_object_mut), old.pointer("/status/qosClass"))
-    {
-        status.insert("qosClass".to_owned(), class.clone());
+    let before = old.get("status").unwrap_or(&Value::Null);
+    if new.get("status").is_none_or(Value::is_null) && before.is_null() {
+        return;
     }
-    if let Some(status) = new.get_mut("status") {
-        addresses::POD.settle(status);
+    let status = &mut new["status"];
+    keep(status, before, "qosClass");
+    keep(status, before, OBSERVED);
+    for condition in status.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
+        let was = before["conditions"].as_array().into_iter().flatten().find(|c| c["type"] == condition["type"]);
+        if let Some(was) = was {
+            keep(condition, was, OBSERVED);
+        }
     }
+    addresses::POD.settle(status);
 }
 
 /// A write of `ephemeralcontainers`: only they change.
@@ -169,6 +190,28 @@ fn amount(v: &Value) -> Option<Quantity> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_old_kubelets_drop_stays() {
+        let old = json!({"status": {"qosClass": "Burstable", "observedGeneration": 3,
+            "conditions": [{"type": "Ready", "status": "True", "observedGeneration": 2}]}});
+        for (sent, stored) in [
+            (Value::Null, json!({"qosClass": "Burstable", "observedGeneration": 3})),
+            (
+                json!({"phase": "Running", "observedGeneration": 0, "conditions": [{"type": "Ready"}, {"type": "Other"}]}),
+                json!({"phase": "Running", "observedGeneration": 3, "qosClass": "Burstable",
+                    "conditions": [{"type": "Ready", "observedGeneration": 2}, {"type": "Other"}]}),
+            ),
+            (
+                json!({"observedGeneration": 4, "qosClass": "x", "conditions": [{"type": "Ready", "observedGeneration": 4}]}),
+                json!({"observedGeneration": 4, "qosClass": "x", "conditions": [{"type": "Ready", "observedGeneration": 4}]}),
+            ),
+        ] {
+            let mut new = json!({"status": sent});
+            prepare_status(&mut new, &old);
+            assert_eq!(new["status"], stored);
+        }
+    }
 
     #[test]
     fn classes() {

@@ -36,6 +36,21 @@ pub(in crate::registry) fn prepare_create_volume(object: &mut Value, _: &mut Str
     object["status"] = json!({"phase": "Pending", "lastPhaseTransitionTime": crate::registry::meta::now()});
 }
 
+/// A volume that changes its phase says when it did, unless whoever writes says something of his own.
+pub(in crate::registry) fn prepare_volume_status(new: &mut Value, old: &Value) {
+    const SINCE: &str = "lastPhaseTransitionTime";
+    let (status, before) = (&new["status"], &old["status"]);
+    let unsaid = status[SINCE].is_null();
+    let since = match status["phase"] == before["phase"] {
+        true if unsaid => before.get(SINCE).cloned(),
+        false if unsaid || status[SINCE] == before[SINCE] => Some(json!(crate::registry::meta::now())),
+        _ => None,
+    };
+    if let (Some(since), Some(status)) = (since, new.get_mut("status").and_then(Value::as_object_mut)) {
+        status.insert(SINCE.to_owned(), since);
+    }
+}
+
 /// Whether the older name may stand for it: what else was sent has always been ignored.
 fn is_known(source: &Value) -> bool {
     let known = [("", "PersistentVolumeClaim"), ("snapshot.storage.k8s.io", "VolumeSnapshot")];
@@ -64,6 +79,28 @@ fn name_twice(spec: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn volumes_say_since_when() {
+        let volume = |phase: &str, since: Option<&str>| match since {
+            Some(since) => json!({"status": {"phase": phase, "lastPhaseTransitionTime": since}}),
+            None => json!({"status": {"phase": phase}}),
+        };
+        let then = "2026-01-01T00:00:00Z";
+        let old = volume("Available", Some(then));
+        for (sent, want) in [
+            (volume("Available", None), Some(then)),
+            (volume("Available", Some("2026-02-02T00:00:00Z")), Some("2026-02-02T00:00:00Z")),
+            (volume("Bound", None), None),
+            (volume("Bound", Some(then)), None),
+            (volume("Bound", Some("2026-02-02T00:00:00Z")), Some("2026-02-02T00:00:00Z")),
+        ] {
+            let mut new = sent.clone();
+            prepare_volume_status(&mut new, &old);
+            let since = new["status"]["lastPhaseTransitionTime"].as_str().expect("a time").to_owned();
+            assert!(want.map_or(*since > *then, |want| want == since), "{sent}: {since}");
+        }
+    }
 
     #[test]
     fn sources_go_by_both_names() {
