@@ -166,6 +166,10 @@ async fn who_resizes_or_debugs_owns_no_more_than_that() {
     let narrow = json!({".": {}, "f:image": {}, "f:name": {}});
     let narrow = json!({"f:spec": {"f:ephemeralContainers": {"k:{\"name\":\"d\"}": narrow}}});
     assert_eq!(owned(&debugged, "other", "ephemeralcontainers"), narrow);
+    let gone = json!({"spec": {"ephemeralContainers": null}});
+    let refused = c.patch(&format!("{pods}/p"), "merge-patch+json", gone).await;
+    let message = refused.json()["message"].as_str().unwrap_or_default().to_owned();
+    assert!(refused.code == 422 && message.contains("pod updates may not change fields other than"), "{message}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

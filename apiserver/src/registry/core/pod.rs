@@ -65,17 +65,6 @@ fn keep(new: &mut Value, old: &Value, field: &str) {
     }
 }
 
-/// Ephemeral containers have their own subresource.
-pub(in crate::registry) fn prepare_update(new: &mut Value, old: &Value) {
-    let ephemeral = old.pointer("/spec/ephemeralContainers").cloned();
-    if let Some(spec) = new.get_mut("spec").and_then(Value::as_object_mut) {
-        match ephemeral {
-            Some(e) => spec.insert("ephemeralContainers".to_owned(), e),
-            None => spec.remove("ephemeralContainers"),
-        };
-    }
-}
-
 /// What old kubelets drop stays: the class, and of which generation the status and its conditions are. Addresses agree.
 pub(in crate::registry) fn prepare_status(new: &mut Value, old: &Value) {
     let before = old.get("status").unwrap_or(&Value::Null);
