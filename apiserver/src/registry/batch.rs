@@ -8,7 +8,7 @@ pub mod job {
 
     use crate::registry::strategy::StrategyCx;
 
-    /// Adds the generated labels and selector unless `manualSelector` is set.
+    /// Adds the labels and the selector that are missing unless `manualSelector` is set. Wrong ones stay and are refused.
     pub(in crate::registry) fn prepare_create(object: &mut Value, _: &mut StrategyCx<'_>) {
         if object.pointer("/spec/manualSelector").and_then(Value::as_bool) == Some(true) {
             return;
@@ -19,7 +19,7 @@ pub mod job {
             return;
         };
         let spec = &mut object["spec"];
-        spec["selector"]["matchLabels"]["batch.kubernetes.io/controller-uid"] = uid.clone();
+        add(&mut spec["selector"]["matchLabels"], "batch.kubernetes.io/controller-uid", uid.clone());
         let labels = [
             ("batch.kubernetes.io/controller-uid", uid.clone()),
             ("batch.kubernetes.io/job-name", name.clone()),
@@ -30,13 +30,19 @@ pub mod job {
             spec["template"]["metadata"] = json!({});
         }
         for (key, value) in labels {
-            spec["template"]["metadata"]["labels"][key] = value;
+            add(&mut spec["template"]["metadata"]["labels"], key, value);
         }
         // A job without labels shows those of its pods.
         let of_pods = spec["template"]["metadata"]["labels"].clone();
         let own = &mut object["metadata"]["labels"];
         if own.as_object().is_none_or(serde_json::Map::is_empty) {
             *own = of_pods;
+        }
+    }
+
+    fn add(map: &mut Value, key: &str, value: Value) {
+        if map.get(key).is_none() {
+            map[key] = value;
         }
     }
 }

@@ -5,6 +5,7 @@ mod policies;
 pub(super) mod status;
 
 use proto::Value;
+use serde_json::Map;
 use shared::status::field::{Error, Path};
 
 use super::meta::immutable;
@@ -25,6 +26,9 @@ const MAX_CRON_NAME: usize = 52;
 /// A job.
 pub(super) fn job(object: &Value, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
+    if !flag(spec, "manualSelector") && has(spec, "selector") {
+        generated(object, out);
+    }
     job_spec(spec, &path, out);
     let selector = get(spec, "selector");
     if selector.is_null() {
@@ -36,6 +40,38 @@ pub(super) fn job(object: &Value, out: &mut Vec<Error>) {
     if !selector.is_null() && !picks(selector, labels) {
         let path = path.child("template").child("metadata").child("labels");
         out.push(Error::invalid(path, labels.clone(), "`selector` does not match template `labels`"));
+    }
+}
+
+/// A job that does not select by itself has the labels and the selector that were made for it, not somebody else's:
+/// those of a job that it is a copy of, say. Labels with a prefix are asked for where there is one: jobs that are older
+/// have none.
+fn generated(job: &Value, out: &mut Vec<Error>) {
+    let (meta, spec) = (get(job, "metadata"), get(job, "spec"));
+    let (uid, name) = (text(meta, "uid"), text(meta, "name"));
+    if uid.is_empty() {
+        out.push(Error::required(Path::of(&["metadata", "uid"]), ""));
+    }
+    let labels = template_labels(get(spec, "template"));
+    let mut expected = vec![("controller-uid", uid), ("job-name", name)];
+    let prefixed = [("batch.kubernetes.io/controller-uid", uid), ("batch.kubernetes.io/job-name", name)];
+    if prefixed.iter().any(|(key, _)| has(labels, key)) {
+        expected.extend(prefixed);
+    }
+    for (key, value) in &expected {
+        let path = Path::of(&["spec", "template", "metadata", "labels"]).key(key);
+        let why = format!("must be '{value}'");
+        if !has(labels, key) {
+            out.push(Error::required(path, &why));
+        } else if text(labels, key) != *value {
+            out.push(Error::invalid(path, labels.clone(), &why));
+        }
+    }
+    let expected: Map<String, Value> = expected.iter().map(|(k, v)| ((*k).to_owned(), Value::from(*v))).collect();
+    let selector = get(spec, "selector");
+    if !picks(selector, &Value::Object(expected)) {
+        let path = Path::of(&["spec", "selector"]);
+        out.push(Error::invalid(path, selector.clone(), "`selector` not auto-generated"));
     }
 }
 

@@ -44,8 +44,10 @@ fn prepared(row: &Resource, namespace: &str, mut body: Value) -> Value {
     }
     // What the job strategy does before validation.
     if row.kind == "Job" && object["spec"].get("selector").is_none_or(Value::is_null) {
+        object["metadata"]["uid"] = "u".into();
+        let name = object["metadata"]["name"].clone();
         object["spec"]["selector"] = json!({"matchLabels": {"controller-uid": "u"}});
-        object["spec"]["template"]["metadata"]["labels"] = json!({"controller-uid": "u"});
+        object["spec"]["template"]["metadata"]["labels"] = json!({"controller-uid": "u", "job-name": name});
     }
     object
 }

@@ -78,6 +78,15 @@ fn job(more: &Value) -> Valid {
 #[test]
 fn jobs() {
     job(&json!({})).create(&[
+        (&[("/spec/template/metadata/labels/job-name", json!("other"))], &[
+            r#"spec.template.metadata.labels[job-name]: Invalid value: {"controller-uid":"u","job-name":"other"}: must be 'x'"#,
+        ]),
+        (&[("/spec/template/metadata/labels/batch.kubernetes.io~1job-name", json!("x"))], &[
+            "spec.template.metadata.labels[batch.kubernetes.io/controller-uid]: Required value: must be 'u'",
+        ]),
+        (&[("/spec/selector/matchLabels/app", json!("a")), ("/spec/template/metadata/labels/app", json!("a"))], &[
+            r#"spec.selector: Invalid value: {"matchLabels":{"app":"a","controller-uid":"u"}}: `selector` not auto-generated"#,
+        ]),
         (&[("/spec/maxFailedIndexes", json!(1))], &[
             "spec.backoffLimitPerIndex: Required value: when maxFailedIndexes is specified",
             "spec.maxFailedIndexes: Invalid value: 1: requires indexed completion mode",
