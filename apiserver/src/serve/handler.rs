@@ -1,46 +1,29 @@
 //! One request: who asks, may they, what is it, and the answer.
 
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Instant;
 
-use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::http::Method;
 use actix_web::{HttpRequest, HttpResponse, web};
-use bytes::{Bytes, BytesMut};
-use futures::StreamExt as _;
-use prometheus::GaugeVec;
+use bytes::Bytes;
 use rustls_pki_types::CertificateDer;
 use shared::authn::UserInfo;
 use shared::authz::Attributes;
-use shared::metrics;
 use shared::status::Status;
 
-use super::aggregated::Aggregated;
 use super::answer::{self, Shape};
-use super::conduct::Conduct;
-use super::constants;
-use super::ending::Ending;
-use super::health::Health;
+use super::body::{decoded, held, read_body};
 use super::info::request_info;
-use super::meters::{Meters, Sending};
 use super::paths;
-use super::turns::taking_turns;
-use crate::access::{Access, Head, Notes, Pass, Permit, Refusal, attributes, is_long_running};
-use crate::aggregate::{Aggregator, Remote, holding};
+use super::server::Server;
+use super::traced::{Kept, written_down};
+use crate::access::{Head, Notes, Pass, Refusal, attributes, is_long_running};
+use crate::aggregate::{Remote, holding};
 use crate::api::RequestInfo;
-use crate::audit::{Audit, Origin, Trail, attempted};
+use crate::audit::{Origin, Trail, attempted};
 use crate::connect::{self, Connect};
-use crate::flowcontrol::{FlowControl, Watching};
-use crate::openapi::Documents;
-use crate::verbs::engine::Engine;
 use crate::verbs::query::Query;
-use crate::verbs::{self, Body, CHUNK, Reply, Request};
-
-/// Largest request body.
-pub const MAX_BODY: usize = 3 << 20;
+use crate::verbs::{self, Body, Request};
 
 /// Where the log's verbosity is changed.
 const VERBOSITY: &str = "/debug/flags/v";
@@ -48,178 +31,6 @@ const VERBOSITY: &str = "/debug/flags/v";
 /// Certificates of a connection's client.
 #[derive(Clone, Default)]
 pub struct Peer(pub Arc<Vec<CertificateDer<'static>>>);
-
-/// What requests are served from.
-pub struct Server {
-    /// The object pipeline.
-    pub engine: Arc<Engine>,
-    /// The access chain; without one everybody is a master (tests).
-    pub access: Option<Arc<Access>>,
-    /// What is written down of requests, when anything is.
-    pub audit: Option<Arc<Audit>>,
-    /// Groups that other servers answer.
-    pub aggregator: Arc<Aggregator>,
-    /// OpenAPI documents.
-    pub documents: Arc<Documents>,
-    /// Aggregated discovery.
-    pub discovery: Aggregated,
-    /// Logs, exec, port-forward, proxies.
-    pub connect: Connect,
-    /// Health checks.
-    pub health: Health,
-    /// What holds for every answer.
-    pub conduct: Conduct,
-    /// `host:port` that discovery names.
-    pub address: String,
-    /// How it goes down.
-    pub ending: Arc<Ending>,
-    meters: Meters,
-    objects: GaugeVec,
-    objects_of: GaugeVec,
-    caches: crate::cache::Meters,
-}
-
-impl Server {
-    /// Puts the parts together.
-    #[allow(clippy::too_many_arguments, reason = "each is a part, of a type of its own")]
-    pub fn new(
-        engine: Arc<Engine>,
-        access: Option<Arc<Access>>,
-        audit: Option<Arc<Audit>>,
-        aggregator: Arc<Aggregator>,
-        connect: Connect,
-        health: Health,
-        conduct: Conduct,
-        ending: Arc<Ending>,
-        address: String,
-    ) -> Self {
-        let objects = metrics::gauge(
-            "apiserver_storage_objects",
-            "[STABLE] Number of stored objects at the time of last check.",
-            &["resource"],
-        );
-        let objects_of = metrics::gauge(
-            "apiserver_resource_objects",
-            "[ALPHA] Number of stored objects at the time of last check split by kind.",
-            &["group", "resource"],
-        );
-        Self {
-            engine,
-            access,
-            audit,
-            aggregator,
-            documents: Arc::default(),
-            discovery: Aggregated::default(),
-            connect,
-            health,
-            conduct,
-            address,
-            ending,
-            meters: Meters::default(),
-            objects,
-            objects_of,
-            caches: crate::cache::Meters::default(),
-        }
-    }
-
-    /// The text of `/metrics`.
-    pub(super) fn metrics(&self) -> String {
-        self.objects.reset();
-        self.objects_of.reset();
-        let counts = if self.conduct.counts { self.engine.hub.counts() } else { Vec::new() };
-        for (resource, count) in counts {
-            #[allow(clippy::cast_precision_loss)]
-            let count = count as f64;
-            let (plural, group) = resource.split_once('.').unwrap_or((&resource, ""));
-            self.objects.with_label_values(&[resource.as_str()]).set(count);
-            self.objects_of.with_label_values(&[group, plural]).set(count);
-        }
-        self.meters.publish();
-        self.caches.publish(&self.engine.hub);
-        self.engine.services.publish(&self.engine);
-        constants::publish();
-        if let Some(flow) = self.flow() {
-            flow.publish();
-        }
-        metrics::gather()
-    }
-
-    /// Flow control, when it is on.
-    pub(super) fn flow(&self) -> Option<&Arc<FlowControl>> {
-        self.access.as_ref().and_then(|a| a.gate().flow())
-    }
-
-    fn count(&self, asked: &Asked<'_>, dry_run: bool, code: u16) {
-        self.meters.count(asked.info, asked.content_type(), dry_run, code, asked.since);
-        self.meters.field_validation(asked.info, asked.query, asked.since);
-    }
-}
-
-async fn read_body(mut payload: web::Payload) -> Result<Bytes, Status> {
-    let mut body = BytesMut::new();
-    while let Some(chunk) = payload.next().await {
-        let chunk = chunk.map_err(|e| Status::bad_request(&e.to_string()))?;
-        if body.len() + chunk.len() > MAX_BODY {
-            return Err(Status::too_large(MAX_BODY));
-        }
-        body.extend_from_slice(&chunk);
-    }
-    Ok(body.freeze())
-}
-
-fn decoded(path: &str) -> String {
-    if !path.contains('%') {
-        return path.to_owned();
-    }
-    let bytes = path.as_bytes();
-    let digit = |i: usize| bytes.get(i).and_then(|b| char::from(*b).to_digit(16)).and_then(|d| u8::try_from(d).ok());
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut i = 0;
-    while i < bytes.len() {
-        if bytes[i] == b'%'
-            && let (Some(h), Some(l)) = (digit(i + 1), digit(i + 2))
-        {
-            out.push(h << 4 | l);
-            i += 3;
-        } else {
-            out.push(bytes[i]);
-            i += 1;
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
-}
-
-/// What is long keeps the request's seat until it has nothing more to send at once, for what it holds meanwhile: a list
-/// to its end, a watch until it waits for changes. It takes turns. A watch counts until it ends.
-fn held(mut reply: Reply, permit: Option<Permit>, watching: Option<Watching>, mut sending: Sending) -> Reply {
-    let mut stream = match reply.body {
-        Body::Full(bytes) if bytes.len() <= CHUNK => {
-            sending.add(bytes.len());
-            return Reply { body: Body::Full(bytes), ..reply };
-        }
-        Body::Full(bytes) => in_chunks(bytes).boxed_local(),
-        Body::Stream(stream) => stream,
-    };
-    let mut kept = Some(permit);
-    let stream = futures::stream::poll_fn(move |cx| {
-        let next = stream.poll_next_unpin(cx);
-        if let Poll::Ready(Some(Ok(bytes))) = &next {
-            sending.add(bytes.len());
-        }
-        if next.is_pending() && watching.is_some() {
-            drop(kept.take());
-        }
-        next
-    });
-    reply.body = Body::Stream(taking_turns(stream.boxed_local()));
-    reply
-}
-
-fn in_chunks(mut bytes: Bytes) -> impl futures::Stream<Item = Result<Bytes, Infallible>> {
-    futures::stream::iter(std::iter::from_fn(move || {
-        (!bytes.is_empty()).then(|| Ok(bytes.split_to(bytes.len().min(CHUNK))))
-    }))
-}
 
 /// The handler of all paths.
 pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web::Data<Server>) -> HttpResponse {
@@ -282,53 +93,11 @@ impl Asked<'_> {
     fn content_type(&self) -> &str {
         self.header("content-type")
     }
-}
 
-/// What is to be written down of a request, also when its client goes away before there is an answer.
-struct Kept(Option<Trail>);
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        if let Some(trail) = self.0.take() {
-            trail.complete_later();
-        }
-    }
-}
-
-/// Writes down how a request ended; for one that goes on, that it began, and how it ends when it does.
-async fn written_down(mut trail: Trail, response: HttpResponse) -> HttpResponse {
-    trail.code_unless_failed(response.status().as_u16());
-    if trail.is_long_running() && response.status().as_u16() < 400 {
-        trail.started().await;
-        return response.map_body(|_, body| BoxBody::new(Traced { body, trail: Some(trail) }));
-    }
-    trail.completed().await;
-    response
-}
-
-/// A body that says when it has ended, or when nobody reads it any more.
-struct Traced {
-    body: BoxBody,
-    trail: Option<Trail>,
-}
-
-impl MessageBody for Traced {
-    type Error = <BoxBody as MessageBody>::Error;
-
-    fn size(&self) -> BodySize {
-        self.body.size()
-    }
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
-        Pin::new(&mut self.body).poll_next(cx)
-    }
-}
-
-impl Drop for Traced {
-    fn drop(&mut self) {
-        if let Some(trail) = self.trail.take() {
-            trail.complete_later();
-        }
+    /// Counts an answer.
+    fn count(&self, server: &Server, dry_run: bool, code: u16) {
+        server.meters.count(self.info, self.content_type(), dry_run, code, self.since);
+        server.meters.field_validation(self.info, self.query, self.since);
     }
 }
 
@@ -360,7 +129,7 @@ async fn enter(
     let user = match access.authenticate(&head).await {
         Ok(user) => user,
         Err(status) => {
-            server.count(asked, false, status.code);
+            asked.count(server, false, status.code);
             if let Some(mut trail) = begin(&UserInfo::default(), &shape.audit_id) {
                 trail.unauthenticated(attempted(req.headers(), req.query_string(), !peer.0.is_empty()));
                 trail.started().await;
@@ -372,7 +141,7 @@ async fn enter(
     if let Some(begun) = trail
         && !begun.received().await
     {
-        server.count(asked, false, 500);
+        asked.count(server, false, 500);
         *trail = None;
         let why = format!("Internal Server Error: {uri:?}: audit backend shutdown\n");
         return Err(answer::text(500, why, shape));
@@ -386,7 +155,7 @@ async fn enter(
     }
     passed.map(Some).map_err(|refusal| match refusal {
         Refusal::Status(status) => {
-            server.count(asked, false, status.code);
+            asked.count(server, false, status.code);
             if let Some(trail) = trail {
                 trail.failed(&status);
             }
@@ -397,7 +166,7 @@ async fn enter(
             answer::throttled(&status, shape)
         }
         Refusal::Failure(why) => {
-            server.count(asked, false, 500);
+            asked.count(server, false, 500);
             answer::text(500, format!("Internal Server Error: {uri:?}: {why}\n"), shape)
         }
     })
@@ -435,7 +204,7 @@ impl Admitted<'_> {
 
     /// Counts and writes down a failure, and says it.
     fn failed(&mut self, status: &Status, dry_run: bool) -> HttpResponse {
-        self.server.count(self.asked, dry_run, status.code);
+        self.asked.count(self.server, dry_run, status.code);
         if let Some(trail) = self.trail {
             trail.failed(status);
         }
@@ -489,7 +258,7 @@ impl Admitted<'_> {
             Ok(response) => response,
             Err((code, why)) => answer::text(code, format!("{why}\n"), self.shape),
         };
-        self.server.count(self.asked, false, response.status().as_u16());
+        self.asked.count(self.server, false, response.status().as_u16());
         match self.pass.take().and_then(|pass| pass.permit) {
             Some(permit) if !is_long_running(self.asked.info) => holding(response, permit),
             _ => response,
@@ -519,7 +288,7 @@ impl Admitted<'_> {
         };
         match response {
             Ok(response) => {
-                server.count(self.asked, false, response.status().as_u16());
+                self.asked.count(server, false, response.status().as_u16());
                 response
             }
             Err(status) => answer::warned(self.failed(&status, false), &noted.take()),
@@ -570,7 +339,7 @@ impl Admitted<'_> {
             Ok(reply) => reply,
             Err(status) => return answer::warned(self.failed(&status, dry_run), &noted.take()),
         };
-        server.count(self.asked, dry_run, reply.code);
+        self.asked.count(server, dry_run, reply.code);
         if let (Some(trail), Body::Full(body)) = (self.trail.as_mut(), &reply.body) {
             trail.response(&reply.content_type, body);
         }

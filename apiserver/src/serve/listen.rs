@@ -14,7 +14,8 @@ use shared::upgrade::{self, Listening};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::server::TlsStream;
 
-use super::handler::{Peer, Server, handle};
+use super::handler::{Peer, handle};
+use super::server::Server;
 
 /// Streams of an HTTP/2 connection unless `--http2-max-streams-per-connection` says otherwise.
 const STREAMS: u32 = 100;

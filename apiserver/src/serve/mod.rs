@@ -4,6 +4,7 @@
 
 mod aggregated;
 mod answer;
+mod body;
 mod conduct;
 mod constants;
 pub mod debug_socket;
@@ -16,8 +17,10 @@ mod logs;
 mod meters;
 mod paths;
 mod profiles;
+mod server;
+mod traced;
 mod turns;
 
 pub use conduct::Conduct;
 pub use ending::Ending;
-pub use handler::Server;
+pub use server::Server;

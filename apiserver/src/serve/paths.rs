@@ -7,8 +7,8 @@ use proto::resources::Row;
 use shared::status::Status;
 
 use super::answer::{self, Shape};
-use super::handler::Server;
 use super::health::Endpoint;
+use super::server::Server;
 use super::{logs, profiles};
 use crate::aggregate::Directory;
 use crate::api::RequestInfo;

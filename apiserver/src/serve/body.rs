@@ -1,0 +1,91 @@
+//! What comes with a request, and how long answers are sent.
+
+use std::convert::Infallible;
+use std::task::Poll;
+
+use actix_web::web;
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt as _;
+use shared::status::Status;
+
+use super::meters::Sending;
+use super::turns::taking_turns;
+use crate::access::Permit;
+use crate::flowcontrol::Watching;
+use crate::verbs::{Body, CHUNK, Reply};
+
+/// Largest request body.
+const MAX_BODY: usize = 3 << 20;
+
+/// Reads a request's body.
+pub(super) async fn read_body(mut payload: web::Payload) -> Result<Bytes, Status> {
+    let mut body = BytesMut::new();
+    while let Some(chunk) = payload.next().await {
+        let chunk = chunk.map_err(|e| Status::bad_request(&e.to_string()))?;
+        if body.len() + chunk.len() > MAX_BODY {
+            return Err(Status::too_large(MAX_BODY));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body.freeze())
+}
+
+/// A path without its percent signs.
+pub(super) fn decoded(path: &str) -> String {
+    if !path.contains('%') {
+        return path.to_owned();
+    }
+    let bytes = path.as_bytes();
+    let digit = |i: usize| bytes.get(i).and_then(|b| char::from(*b).to_digit(16)).and_then(|d| u8::try_from(d).ok());
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut i = 0;
+    while i < bytes.len() {
+        if bytes[i] == b'%'
+            && let (Some(h), Some(l)) = (digit(i + 1), digit(i + 2))
+        {
+            out.push(h << 4 | l);
+            i += 3;
+        } else {
+            out.push(bytes[i]);
+            i += 1;
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// What is long keeps the request's seat until it has nothing more to send at once, for what it holds meanwhile: a list
+/// to its end, a watch until it waits for changes. It takes turns. A watch counts until it ends.
+pub(super) fn held(
+    mut reply: Reply,
+    permit: Option<Permit>,
+    watching: Option<Watching>,
+    mut sending: Sending,
+) -> Reply {
+    let mut stream = match reply.body {
+        Body::Full(bytes) if bytes.len() <= CHUNK => {
+            sending.add(bytes.len());
+            return Reply { body: Body::Full(bytes), ..reply };
+        }
+        Body::Full(bytes) => in_chunks(bytes).boxed_local(),
+        Body::Stream(stream) => stream,
+    };
+    let mut kept = Some(permit);
+    let stream = futures::stream::poll_fn(move |cx| {
+        let next = stream.poll_next_unpin(cx);
+        if let Poll::Ready(Some(Ok(bytes))) = &next {
+            sending.add(bytes.len());
+        }
+        if next.is_pending() && watching.is_some() {
+            drop(kept.take());
+        }
+        next
+    });
+    reply.body = Body::Stream(taking_turns(stream.boxed_local()));
+    reply
+}
+
+fn in_chunks(mut bytes: Bytes) -> impl futures::Stream<Item = Result<Bytes, Infallible>> {
+    futures::stream::iter(std::iter::from_fn(move || {
+        (!bytes.is_empty()).then(|| Ok(bytes.split_to(bytes.len().min(CHUNK))))
+    }))
+}

@@ -1,0 +1,121 @@
+//! What requests are served from, and what `/metrics` says of it.
+
+use std::sync::Arc;
+
+use prometheus::GaugeVec;
+use shared::metrics;
+
+use super::aggregated::Aggregated;
+use super::conduct::Conduct;
+use super::constants;
+use super::ending::Ending;
+use super::health::Health;
+use super::meters::Meters;
+use crate::access::Access;
+use crate::aggregate::Aggregator;
+use crate::audit::Audit;
+use crate::connect::Connect;
+use crate::flowcontrol::FlowControl;
+use crate::openapi::Documents;
+use crate::verbs::engine::Engine;
+
+/// What requests are served from.
+pub struct Server {
+    /// The object pipeline.
+    pub engine: Arc<Engine>,
+    /// The access chain; without one everybody is a master (tests).
+    pub access: Option<Arc<Access>>,
+    /// What is written down of requests, when anything is.
+    pub audit: Option<Arc<Audit>>,
+    /// Groups that other servers answer.
+    pub aggregator: Arc<Aggregator>,
+    /// OpenAPI documents.
+    pub documents: Arc<Documents>,
+    /// Aggregated discovery.
+    pub discovery: Aggregated,
+    /// Logs, exec, port-forward, proxies.
+    pub connect: Connect,
+    /// Health checks.
+    pub health: Health,
+    /// What holds for every answer.
+    pub conduct: Conduct,
+    /// `host:port` that discovery names.
+    pub address: String,
+    /// How it goes down.
+    pub ending: Arc<Ending>,
+    pub(super) meters: Meters,
+    objects: GaugeVec,
+    objects_of: GaugeVec,
+    caches: crate::cache::Meters,
+}
+
+impl Server {
+    /// Puts the parts together.
+    #[allow(clippy::too_many_arguments, reason = "each is a part, of a type of its own")]
+    pub fn new(
+        engine: Arc<Engine>,
+        access: Option<Arc<Access>>,
+        audit: Option<Arc<Audit>>,
+        aggregator: Arc<Aggregator>,
+        connect: Connect,
+        health: Health,
+        conduct: Conduct,
+        ending: Arc<Ending>,
+        address: String,
+    ) -> Self {
+        let objects = metrics::gauge(
+            "apiserver_storage_objects",
+            "[STABLE] Number of stored objects at the time of last check.",
+            &["resource"],
+        );
+        let objects_of = metrics::gauge(
+            "apiserver_resource_objects",
+            "[ALPHA] Number of stored objects at the time of last check split by kind.",
+            &["group", "resource"],
+        );
+        Self {
+            engine,
+            access,
+            audit,
+            aggregator,
+            documents: Arc::default(),
+            discovery: Aggregated::default(),
+            connect,
+            health,
+            conduct,
+            address,
+            ending,
+            meters: Meters::default(),
+            objects,
+            objects_of,
+            caches: crate::cache::Meters::default(),
+        }
+    }
+
+    /// The text of `/metrics`.
+    pub(super) fn metrics(&self) -> String {
+        self.objects.reset();
+        self.objects_of.reset();
+        let counts = if self.conduct.counts { self.engine.hub.counts() } else { Vec::new() };
+        for (resource, count) in counts {
+            #[allow(clippy::cast_precision_loss)]
+            let count = count as f64;
+            let (plural, group) = resource.split_once('.').unwrap_or((&resource, ""));
+            self.objects.with_label_values(&[resource.as_str()]).set(count);
+            self.objects_of.with_label_values(&[group, plural]).set(count);
+        }
+        self.meters.publish();
+        self.caches.publish(&self.engine.hub);
+        self.engine.services.publish(&self.engine);
+        constants::publish();
+        if let Some(flow) = self.flow() {
+            flow.publish();
+        }
+        metrics::gather()
+    }
+
+    /// Flow control, when it is on.
+    pub(super) fn flow(&self) -> Option<&Arc<FlowControl>> {
+        self.access.as_ref().and_then(|a| a.gate().flow())
+    }
+}
