@@ -12,9 +12,6 @@ pub mod get;
 mod in_process;
 mod kin;
 pub mod list;
-mod list_body;
-mod list_meters;
-mod list_token;
 pub mod managers;
 mod outcome;
 pub mod patch;
@@ -47,7 +44,7 @@ use crate::crd;
 use crate::negotiate::{self, Accepted, Media, Sent};
 use engine::{Engine, Target};
 pub use in_process::InProcess;
-pub use list_body::{CHUNK, COMPRESS_FROM};
+pub use list::{CHUNK, COMPRESS_FROM};
 use query::{Query, WriteOptions};
 pub use route::{Route, route};
 

@@ -15,8 +15,8 @@ use flate2::Crc;
 use futures::StreamExt as _;
 use futures::stream::{self, LocalBoxStream};
 
-use super::{Body, Reply};
 use crate::cache::{Entry, Hub, Pack, packs};
+use crate::verbs::{Body, Reply};
 
 /// Bytes of an answer that are made, or given away, at a time.
 pub const CHUNK: usize = 64 << 10;

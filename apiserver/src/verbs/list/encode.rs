@@ -1,0 +1,224 @@
+//! Lists in the forms that clients ask for: put together from encoded objects where there are such, else from trees.
+
+use std::hash::{Hash as _, Hasher as _};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use proto::resources::Row;
+use proto::{Value, json, protobuf, schema};
+use serde_json::{Map, json};
+use shared::status::Status;
+
+use super::body::{self, Item, Parts};
+use super::found::Found;
+use crate::cache::{Entry, Raw};
+use crate::negotiate::{self, Accepted, Format, Shape};
+use crate::storage::codec;
+use crate::verbs::engine::Engine;
+use crate::verbs::table::{self, Include};
+use crate::verbs::{Reply, Request};
+
+const LIST_META: &str = "k8s.io.apimachinery.pkg.apis.meta.v1.ListMeta";
+
+fn meta(found: &Found) -> Value {
+    let mut meta = Map::new();
+    meta.insert("resourceVersion".to_owned(), Value::from(found.revision.to_string()));
+    if let Some((token, remaining)) = &found.rest {
+        meta.insert("continue".to_owned(), Value::from(token.as_str()));
+        if let Some(n) = remaining {
+            meta.insert("remainingItemCount".to_owned(), Value::from(*n));
+        }
+    }
+    Value::Object(meta)
+}
+
+/// Encodes a list.
+pub fn reply(
+    engine: &Arc<Engine>,
+    r: &Request,
+    row: &Row,
+    accepted: &Accepted,
+    include: Include,
+    found: Found,
+) -> Result<Reply, Status> {
+    if let Some(refused) = negotiate::not_of_that_form(accepted.shape, row, &row.list_kind) {
+        return Err(refused);
+    }
+    let parts = match (accepted.shape, accepted.format) {
+        _ if accepted.pretty || row.custom.is_some() && accepted.format != Format::Json => Err(found),
+        (Shape::Object, Format::Json) => Ok(json_parts(engine, row, found)),
+        (Shape::Object, Format::Protobuf) if row.is_storage() && !row.storage_json => protobuf_parts(row, found),
+        (Shape::MetadataList(version), Format::Json) => Ok(metadata_parts(engine, row, version, found)),
+        (Shape::MetadataList(version), Format::Protobuf) if !row.storage_json => {
+            protobuf_metadata_parts(version, found)
+        }
+        (Shape::Table(version), Format::Json) => Ok(table_parts(engine, row, version, include, found)),
+        _ => Err(found),
+    };
+    match parts {
+        Ok(parts) => Ok(body::reply(&engine.hub, accepted.format.content_type(), r.gzip, parts)),
+        Err(found) => by_trees(engine, row, accepted, include, &found),
+    }
+}
+
+/// The tree of an entry in the version of the request's row.
+fn served(engine: &Engine, row: &Row, e: &Entry) -> Option<Value> {
+    codec::value(&row.storage(), &e.raw).ok().map(|tree| engine.to_served(row, tree))
+}
+
+/// The whole list as one tree, for the forms that are rarely asked for.
+fn by_trees(engine: &Engine, row: &Row, accepted: &Accepted, include: Include, found: &Found) -> Result<Reply, Status> {
+    let mut trees: Vec<Value> = found.items.iter().filter_map(|e| served(engine, row, e)).collect();
+    let (schema, tree) = match accepted.shape {
+        Shape::Table(version) => {
+            (negotiate::table_kind("v1"), table::tabulate(row, version, trees.iter(), include, meta(found), true))
+        }
+        Shape::Metadata(version) | Shape::MetadataList(version) => {
+            let items: Vec<Value> = trees.iter().map(|t| negotiate::metadata_of(t, version)).collect();
+            let tree = json!({"kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": meta(found), "items": items});
+            (negotiate::partial_list_kind("v1"), tree)
+        }
+        Shape::Object => {
+            // Elements of a typed list do not say what they are.
+            if row.custom.is_none() {
+                for map in trees.iter_mut().filter_map(Value::as_object_mut) {
+                    map.remove("kind");
+                    map.remove("apiVersion");
+                }
+            }
+            let tree = json!({"kind": row.list_kind, "apiVersion": row.api_version(), "metadata": meta(found), "items": trees});
+            (row.list_schema(), tree)
+        }
+    };
+    let body = negotiate::envelope(accepted.format, accepted.pretty, schema, &tree);
+    Ok(Reply::new(200, accepted.format.content_type(), Bytes::from(body)))
+}
+
+/// The end of a JSON list or table.
+const END: &[u8] = b"]}\n";
+
+/// Ways of writing that depend on nothing but the object; each has a number of its own for a row.
+fn way(row: &Row, format: &str) -> Option<u64> {
+    let mut h = std::hash::DefaultHasher::new();
+    (&*row.group, &*row.version, &*row.plural, format).hash(&mut h);
+    // Of a custom resource the same bytes may read differently once its definition has changed.
+    row.custom.is_none().then(|| h.finish())
+}
+
+fn json_parts(engine: &Arc<Engine>, row: &Row, found: Found) -> Parts {
+    let mut head =
+        format!(r#"{{"kind":"{}","apiVersion":"{}","metadata":"#, row.list_kind, row.api_version()).into_bytes();
+    match schema::message(LIST_META) {
+        Some(s) => json::encode(s, &meta(&found), &mut head),
+        None => json::encode_any(&meta(&found), &mut head),
+    }
+    head.extend_from_slice(br#","items":["#);
+    let fixed = way(row, "json");
+    let (engine, row) = (engine.clone(), row.clone());
+    let item: Item = Box::new(move |e, out| table::json_item(&engine, &row, e, out));
+    Parts { head, items: found.items, item, commas: true, tail: END, fixed }
+}
+
+fn metadata_parts(engine: &Arc<Engine>, row: &Row, version: &'static str, found: Found) -> Parts {
+    let tree = json!({"kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": meta(&found), "items": []});
+    let mut head = negotiate::envelope(Format::Json, false, negotiate::partial_list_kind("v1"), &tree);
+    head.truncate(head.len() - END.len());
+    let fixed = way(row, version);
+    let (engine, row) = (engine.clone(), row.clone());
+    let item: Item = Box::new(move |e, out| table::metadata_item(&engine, &row, version, e, out));
+    Parts { head, items: found.items, item, commas: true, tail: END, fixed }
+}
+
+fn table_parts(engine: &Arc<Engine>, row: &Row, version: &'static str, include: Include, found: Found) -> Parts {
+    let tree = table::tabulate(row, version, std::iter::empty(), include, meta(&found), true);
+    let mut head = negotiate::envelope(Format::Json, false, negotiate::table_kind("v1"), &tree);
+    head.truncate(head.len() - END.len());
+    let (engine, row) = (engine.clone(), row.clone());
+    let item: Item = Box::new(move |e, out| table::row_item(&engine, &row, version, include, e, out));
+    Parts { head, items: found.items, item, commas: true, tail: END, fixed: None }
+}
+
+/// A protobuf list (`metadata = 1`, `items = 2`) in its envelope, given each element's bytes.
+fn enveloped(
+    (api_version, kind): (&str, &str),
+    found: Found,
+    size: impl Fn(&Entry) -> Option<usize>,
+    item: Item,
+    fixed: Option<u64>,
+) -> Result<Parts, Found> {
+    let list_meta = schema::message(LIST_META).map(|s| protobuf::encode(s, &meta(&found))).unwrap_or_default();
+    let mut body = Vec::new();
+    put(&mut body, 0x0a, &list_meta);
+    let Some(sizes) = found.items.iter().map(|e| size(e)).sum::<Option<usize>>() else { return Err(found) };
+    let (mut head, tail) = protobuf::wrap_around(api_version, kind, body.len() + sizes);
+    head.extend_from_slice(&body);
+    Ok(Parts { head, items: found.items, item, commas: false, tail, fixed })
+}
+
+fn protobuf_parts(row: &Row, found: Found) -> Result<Parts, Found> {
+    let size = |e: &Entry| match &e.raw {
+        Raw::Proto(bytes) => Some(put_size(bytes.len())),
+        Raw::Json(_) => None,
+    };
+    let item: Item = Box::new(|e, out| match &e.raw {
+        Raw::Proto(bytes) => {
+            put(out, 0x12, bytes);
+            true
+        }
+        Raw::Json(_) => false,
+    });
+    enveloped((&row.api_version(), &row.list_kind), found, size, item, way(row, "protobuf"))
+}
+
+fn protobuf_metadata_parts(version: &str, found: Found) -> Result<Parts, Found> {
+    fn of(e: &Entry) -> Option<&[u8]> {
+        match &e.raw {
+            Raw::Proto(bytes) => codec::metadata(bytes),
+            Raw::Json(_) => None,
+        }
+    }
+    let size = |e: &Entry| of(e).map(|m| put_size(put_size(m.len())));
+    let item: Item = Box::new(|e, out| {
+        let Some(metadata) = of(e) else { return false };
+        out.push(0x12);
+        put_length(out, put_size(metadata.len()));
+        put(out, 0x0a, metadata);
+        true
+    });
+    enveloped((&format!("meta.k8s.io/{version}"), "PartialObjectMetadataList"), found, size, item, None)
+}
+
+/// Appends a length-delimited field.
+pub(in crate::verbs) fn put(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
+    out.push(tag);
+    put_length(out, bytes.len());
+    out.extend_from_slice(bytes);
+}
+
+fn put_length(out: &mut Vec<u8>, mut n: usize) {
+    while n >= 0x80 {
+        out.push((n & 0x7f) as u8 | 0x80);
+        n >>= 7;
+    }
+    out.push(n as u8);
+}
+
+/// Bytes that [`put`] appends for a content of a length.
+fn put_size(length: usize) -> usize {
+    let bits = usize::BITS - length.leading_zeros();
+    1 + (bits.div_ceil(7).max(1) as usize) + length
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_what_is_put() {
+        for length in [0, 1, 127, 128, 16_383, 16_384, 3_000_000] {
+            let mut out = Vec::new();
+            put(&mut out, 0x12, &vec![0; length]);
+            assert_eq!(out.len(), put_size(length));
+        }
+    }
+}

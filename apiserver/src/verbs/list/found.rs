@@ -1,0 +1,210 @@
+//! The objects that a list is about, from the cache or from etcd.
+
+use std::sync::Arc;
+
+use proto::resources::Row;
+use shared::status::Status;
+
+use super::meters;
+use super::options::{self, Moment, Options};
+use super::token::token;
+use crate::cache::{CacheError, Cacher, Entry, Scope};
+use crate::storage::{self, codec};
+use crate::verbs::engine::{Engine, storage_status};
+use crate::verbs::select::Selection;
+use crate::verbs::{Request, get, namespace_of};
+
+/// What a list found.
+pub struct Found {
+    /// Entries in the storage version.
+    pub items: Vec<Arc<Entry>>,
+    /// Revision they are exact at.
+    pub revision: i64,
+    /// Token and number of what is left.
+    pub rest: Option<(String, Option<i64>)>,
+}
+
+fn expired(error: storage::Error, o: &Options, scope: &str, last_start: &str) -> Status {
+    if !matches!(error, storage::Error::Compacted) {
+        return storage_status(&error);
+    }
+    if !o.continued {
+        return Status::expired("The resourceVersion for the provided list is too old.");
+    }
+    let mut status = Status::expired(
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, \
+         or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an \
+         inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.",
+    );
+    status.metadata.continue_token = token(-1, scope, last_start.trim_end_matches('\0'));
+    status
+}
+
+/// Beside what was found: how many entries were looked at.
+fn from_cache(
+    cacher: &Cacher,
+    row: &Row,
+    scope: &str,
+    o: &Options,
+    selection: &Selection,
+    at_least: i64,
+) -> Result<(Found, usize), CacheError> {
+    if o.limit == 0
+        && !matches!(o.moment, Moment::Exact(_))
+        && let Some(name) = selection.name()
+        && (!row.namespaced || !scope.is_empty())
+    {
+        let there = cacher.get(&format!("{scope}{name}"));
+        let fetched = usize::from(there.is_some());
+        let items: Vec<_> = there.into_iter().filter(|e| selection.matches(e)).collect();
+        return Ok((Found { items, revision: at_least, rest: None }, fetched));
+    }
+    let plain = selection.is_everything();
+    let filter = (!plain).then(|| selection.clone().filter());
+    let term = selection.term();
+    let wanted = Scope { prefix: scope, start: &o.start, limit: o.limit, filter: filter.as_ref(), term: term.as_ref() };
+    let snapshot = match o.moment {
+        Moment::Exact(n) => cacher.list_at(&wanted, n)?,
+        _ => cacher.list(&wanted, at_least),
+    };
+    let rest = match (snapshot.more, snapshot.items.last()) {
+        (true, Some(last)) => Some((token(snapshot.revision, scope, &last.key), plain.then_some(snapshot.remaining))),
+        _ => None,
+    };
+    Ok((Found { items: snapshot.items, revision: snapshot.revision, rest }, snapshot.fetched))
+}
+
+async fn from_etcd(
+    engine: &Arc<Engine>,
+    storage: &Row,
+    scope: &str,
+    o: &Options,
+    selection: &Selection,
+    revision: i64,
+) -> Result<Found, storage::Error> {
+    const PAGE: i64 = 500;
+    let base = format!("{}/", engine.store.key(&storage.etcd_prefix));
+    let prefix = format!("{base}{scope}");
+    let mut start = if o.start.is_empty() { prefix.clone() } else { format!("{base}{}", o.start) };
+    let mut items: Vec<Arc<Entry>> = Vec::new();
+    let (mut fetched, mut evaluated) = (0, 0);
+    loop {
+        let page = engine.store.page(&prefix, &start, PAGE, revision).await?;
+        fetched += page.items.len();
+        let (mut left, more) = (page.count, page.more);
+        for stored in page.items {
+            left -= 1;
+            evaluated += 1;
+            start = format!("{}\0", stored.key);
+            match codec::entry(storage, &stored.key[base.len()..], &stored.value, stored.revision) {
+                Ok(e) if selection.matches(&e) => {
+                    items.push(Arc::new(e));
+                    if o.limit > 0 && items.len() == o.limit && left > 0 {
+                        let rest = token(revision, scope, &stored.key[base.len()..]);
+                        meters::read(storage, fetched, evaluated, items.len());
+                        return Ok(Found {
+                            items,
+                            revision,
+                            rest: Some((rest, selection.is_everything().then_some(left))),
+                        });
+                    }
+                }
+                Ok(_) => {}
+                Err(error) => tracing::error!(%error, key = stored.key, "unreadable object in etcd"),
+            }
+        }
+        if !more {
+            meters::read(storage, fetched, evaluated, items.len());
+            return Ok(Found { items, revision, rest: None });
+        }
+    }
+}
+
+/// What keys of a namespace begin with behind their resource's; nothing for all namespaces.
+pub fn scope(namespace: &str) -> String {
+    if namespace.is_empty() { String::new() } else { format!("{namespace}/") }
+}
+
+async fn find(
+    engine: &Arc<Engine>,
+    row: &Row,
+    namespace: &str,
+    o: &Options,
+    selection: &Selection,
+) -> Result<Found, Status> {
+    let storage = &row.storage();
+    let scope = scope(namespace);
+    let cacher = engine.hub.cacher(storage);
+    get::ready(&cacher).await?;
+    let progress = engine.hub.progress(storage);
+    let at_least = match o.moment {
+        Moment::Now => {
+            let reached = get::catch_up(engine, &cacher, storage).await;
+            cacher.reads(storage).consistent(reached.is_ok());
+            reached.map_err(|e| storage_status(&e))?
+        }
+        Moment::Any => progress.processed(),
+        Moment::NotOlder(n) | Moment::Exact(n) => {
+            get::reach(engine, &cacher, storage, n).await?;
+            progress.processed()
+        }
+    };
+    // What etcd has forgotten is not shown either, although the cache may still know it. It is asked only about what has
+    // changed since.
+    if let Moment::Exact(n) = o.moment {
+        let remembered = match progress.has_forgotten(n) {
+            true => Err(storage::Error::Compacted),
+            false if cacher.unchanged_since(n) => Ok(()),
+            false => progress.remembers(n).await,
+        };
+        remembered.map_err(|e| expired(e, o, &scope, &o.start))?;
+    }
+    match from_cache(&cacher, row, &scope, o, selection, at_least) {
+        Ok((found, fetched)) => {
+            cacher.reads(storage).listed(fetched, found.items.len());
+            Ok(found)
+        }
+        Err(CacheError::TooOld { asked, .. }) => {
+            let found = from_etcd(engine, storage, &scope, o, selection, asked).await;
+            found.map_err(|e| expired(e, o, &scope, &o.start))
+        }
+    }
+}
+
+/// The same in the row's version, judged in it where conversion may change what is selected by.
+async fn find_converted(
+    engine: &Arc<Engine>,
+    row: &Row,
+    namespace: &str,
+    o: Options,
+    selection: &Selection,
+) -> Result<Found, Status> {
+    if !selection.needs_version(row) {
+        let mut found = find(engine, row, namespace, &o, selection).await?;
+        found.items = engine.in_version(row, found.items).await?;
+        return Ok(found);
+    }
+    let limit = o.limit;
+    let mut found = find(engine, row, namespace, &Options { limit: 0, ..o }, &selection.of_any_version()).await?;
+    found.items = engine.in_version(row, found.items).await?;
+    found.items.retain(|e| selection.matches(e));
+    if limit > 0 && found.items.len() > limit {
+        found.items.truncate(limit);
+        let scope = scope(namespace);
+        found.rest = found.items.last().map(|last| (token(found.revision, &scope, &last.key), None));
+    }
+    Ok(found)
+}
+
+/// The objects that a request for a collection is about, in the row's version.
+pub async fn requested(engine: &Arc<Engine>, r: &Request, row: &Row, selection: &Selection) -> Result<Found, Status> {
+    let namespace = namespace_of(&r.info, row);
+    let scope = scope(namespace);
+    find_converted(engine, row, namespace, options::read(&r.query, &scope)?, selection).await
+}
+
+/// All objects of a collection that match, as they are now, in the row's version.
+pub async fn collect(engine: &Arc<Engine>, row: &Row, namespace: &str, selection: &Selection) -> Result<Found, Status> {
+    let now = Options { moment: Moment::Now, limit: 0, start: String::new(), continued: false };
+    find_converted(engine, row, namespace, now, selection).await
+}

@@ -1,0 +1,41 @@
+//! LIST: from the cache when it is as fresh as asked, from etcd when an older revision is.
+//!
+//! Hot path: with JSON or protobuf of the stored version, the answer is a concatenation of encoded objects.
+
+mod body;
+mod encode;
+mod found;
+mod meters;
+mod options;
+mod token;
+
+use std::sync::Arc;
+
+pub use body::{CHUNK, COMPRESS_FROM};
+pub(super) use encode::put;
+pub use encode::reply;
+pub use found::{Found, collect, requested, scope};
+pub use options::{begins_with_state, check};
+use proto::resources::Row;
+use shared::status::Status;
+
+use super::engine::Engine;
+use super::select::Selection;
+use super::table::Include;
+use super::{Reply, Request, accepted};
+use crate::negotiate::Shape;
+
+/// The verb.
+pub async fn list(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
+    let accepted = accepted(r, false)?;
+    let include = Include::read(&r.query);
+    let selection = Selection::read(&r.query, row)?;
+    if !row.is_stored() {
+        options::read(&r.query, "")?;
+        let empty = Found { items: Vec::new(), revision: engine.hub.progress(row).processed(), rest: None };
+        return reply(engine, r, row, &accepted, include.unwrap_or(Include::Metadata), empty);
+    }
+    let found = requested(engine, r, row, &selection).await?;
+    let include = if matches!(accepted.shape, Shape::Table(_)) { include? } else { Include::Metadata };
+    reply(engine, r, row, &accepted, include, found)
+}

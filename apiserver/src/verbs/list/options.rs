@@ -1,0 +1,152 @@
+//! What a list or a watch asks for.
+
+use proto::Value;
+use shared::status::{Status, field};
+
+use super::token::read_token;
+use crate::verbs::get;
+use crate::verbs::query::Query;
+
+/// Which moment a list shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moment {
+    /// Now, agreed with etcd.
+    Now,
+    /// Whatever is known.
+    Any,
+    /// This revision or a newer one.
+    NotOlder(i64),
+    /// Exactly this revision.
+    Exact(i64),
+}
+
+/// Options of a list, checked.
+#[derive(Debug)]
+pub(super) struct Options {
+    pub(super) moment: Moment,
+    pub(super) limit: usize,
+    /// Key below the resource's prefix to start at.
+    pub(super) start: String,
+    pub(super) continued: bool,
+}
+
+fn forbidden(detail: &str) -> field::Error {
+    field::Error::forbidden(field::Path::new("resourceVersionMatch"), detail)
+}
+
+/// A watch that says neither where it begins nor how is taken for one that begins with the state.
+pub fn begins_with_state(query: &Query) -> bool {
+    let text = |k: &str| query.get(k).unwrap_or("");
+    query.maybe_flag("sendInitialEvents").is_none()
+        && text("resourceVersionMatch").is_empty()
+        && matches!(text("resourceVersion"), "" | "0")
+}
+
+/// Checks the options both LIST and WATCH have.
+pub fn check(query: &Query, watch: bool) -> Result<(), Status> {
+    let text = |k: &str| query.get(k).unwrap_or("");
+    let (rv, matching, cont) = (text("resourceVersion"), text("resourceVersionMatch"), text("continue"));
+    let mut errors = Vec::new();
+    let send = query.maybe_flag("sendInitialEvents");
+    if watch {
+        let begins = begins_with_state(query);
+        let (sends, matching) = (send.is_some() || begins, if begins { "NotOlderThan" } else { matching });
+        if sends && matching != "NotOlderThan" {
+            errors.push(forbidden("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"));
+        }
+        if !matching.is_empty() {
+            if !sends {
+                let why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+                errors.push(forbidden(why));
+            }
+            if matching != "NotOlderThan" {
+                let path = field::Path::new("resourceVersionMatch");
+                errors.push(field::Error::not_supported(path, Value::from(matching), &["NotOlderThan"]));
+            }
+            if !cont.is_empty() {
+                errors.push(forbidden("resourceVersionMatch is forbidden when continue is provided"));
+            }
+        }
+    } else {
+        if send.is_some() {
+            errors.push(field::Error::forbidden(
+                field::Path::new("sendInitialEvents"),
+                "sendInitialEvents is forbidden for list",
+            ));
+        }
+        if !matching.is_empty() {
+            if rv.is_empty() {
+                errors.push(forbidden("resourceVersionMatch is forbidden unless resourceVersion is provided"));
+            }
+            if !cont.is_empty() {
+                errors.push(forbidden("resourceVersionMatch is forbidden when continue is provided"));
+            }
+            if !matches!(matching, "Exact" | "NotOlderThan") {
+                let path = field::Path::new("resourceVersionMatch");
+                errors.push(field::Error::not_supported(path, Value::from(matching), &["Exact", "NotOlderThan", ""]));
+            }
+            if matching == "Exact" && rv == "0" {
+                errors.push(forbidden("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""));
+            }
+        }
+    }
+    if errors.is_empty() { Ok(()) } else { Err(Status::invalid("meta.k8s.io", "ListOptions", "", errors)) }
+}
+
+/// Reads what a list asks for; `scope` is what its keys begin with.
+pub(super) fn read(query: &Query, scope: &str) -> Result<Options, Status> {
+    check(query, false)?;
+    let limit = usize::try_from(query.int("limit")?.unwrap_or(0)).unwrap_or(0);
+    query.int("timeoutSeconds")?;
+    let text = |k: &str| query.get(k).unwrap_or("");
+    let rv = get::revision(text("resourceVersion"))
+        .map_err(|e| Status::bad_request(&format!("invalid resource version: {e}")))?;
+    if let Some(token) = query.get("continue").filter(|t| !t.is_empty()) {
+        let (revision, start) = read_token(token, scope)?;
+        if rv.is_some_and(|n| n > 0) {
+            return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
+        }
+        let moment = if revision > 0 { Moment::Exact(revision) } else { Moment::Now };
+        return Ok(Options { moment, limit, start, continued: true });
+    }
+    let moment = match (rv, text("resourceVersionMatch")) {
+        (None, _) => Moment::Now,
+        (Some(0), _) => Moment::Any,
+        (Some(n), "Exact") => Moment::Exact(n),
+        (Some(n), "") if limit > 0 => Moment::Exact(n),
+        (Some(n), _) => Moment::NotOlder(n),
+    };
+    Ok(Options { moment, limit, start: String::new(), continued: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn option_rules() {
+        for (query, ok) in [
+            ("resourceVersionMatch=Exact", false),
+            ("resourceVersionMatch=Foo&resourceVersion=1", false),
+            ("resourceVersionMatch=Exact&resourceVersion=0", false),
+            ("sendInitialEvents=true", false),
+            ("resourceVersionMatch=NotOlderThan&resourceVersion=0&limit=-1", true),
+            ("limit=abc", false),
+            ("resourceVersion=abc", false),
+        ] {
+            assert_eq!(read(&Query::parse(query), "").is_ok(), ok, "{query}");
+        }
+        for (query, causes) in [
+            ("", 0),
+            ("continue=x", 1),
+            ("resourceVersion=5&continue=x", 0),
+            ("resourceVersionMatch=Exact", 2),
+            ("sendInitialEvents=true&resourceVersionMatch=Exact", 2),
+            ("sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=5", 0),
+        ] {
+            let found = check(&Query::parse(query), true).err().and_then(|s| s.details).map_or(0, |d| d.causes.len());
+            assert_eq!(found, causes, "{query}");
+        }
+        assert_eq!(read(&Query::parse("resourceVersion=7&limit=5"), "").map(|o| o.moment).ok(), Some(Moment::Exact(7)));
+    }
+}
