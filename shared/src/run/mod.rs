@@ -86,7 +86,7 @@ where
         eprintln!("Error: {e}");
         return ExitCode::FAILURE;
     }
-    few_arenas();
+    settle_allocator();
     // Fails only when one is installed already, and then there is one.
     let _ = rustls::crypto::ring::default_provider().install_default();
     if let Err(e) = crate::metrics::start(&flags) {
@@ -177,13 +177,18 @@ async fn signals(shutdown: Shutdown) {
     }
 }
 
-/// Two malloc arenas are plenty for a few threads and keep freed memory in few places.
+/// Two malloc arenas are plenty for a few threads and keep freed memory in few places. Large blocks go back to the system
+/// when they are freed: left alone, malloc takes the first of them for a habit and keeps the next ones, with holes between
+/// what stays.
 #[allow(unsafe_code)]
-fn few_arenas() {
+fn settle_allocator() {
+    #[cfg(target_env = "gnu")]
+    const LARGE: libc::c_int = 128 << 10;
     #[cfg(target_env = "gnu")]
     // SAFETY: mallopt only sets a parameter of the allocator and is called before other threads exist.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 2);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
     }
 }
 
