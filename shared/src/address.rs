@@ -149,6 +149,8 @@ fn canonical(network: Ipv6Net) -> IpNet {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -247,6 +249,21 @@ mod tests {
             ("::ffff:1.1.1.1", "must not be an IPv4-mapped IPv6 address"),
         ] {
             assert_eq!(strict_ip(text).err().unwrap_or_default(), want, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_read_has_one_strict_spelling(text in "[0-9a-f:./]{0,20}|(::ffff:)?[0-9]{1,4}([.][0-9]{1,4}){3}(/[0-9]{1,4})?") {
+            if let Some(address) = ip(&text) {
+                prop_assert_eq!(strict_ip(&address.to_string()), Ok(address));
+                prop_assert_eq!(ip_warning(&text).is_none(), strict_ip(&text).is_ok());
+            }
+            if let Some(network) = network(&text) {
+                let masked = network.trunc();
+                prop_assert_eq!(strict_network(&masked.to_string()), Ok(masked));
+                prop_assert_eq!(network_warnings(&text).is_empty(), strict_network(&text).is_ok());
+            }
         }
     }
 }
