@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Endpoints, Node};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use parking_lot::Mutex;
 use shared::client::Transport;
@@ -25,6 +24,8 @@ use super::rest::{Rest, RestError};
 use super::selectors::{BY_LABEL, Selecting, Selectors};
 use super::settings::Settings;
 use super::{discovery, metadata, slim, wire};
+use crate::endpoints::held::Held as Endpoints;
+use crate::endpointslice::slice::Slice;
 
 /// Index of objects by the uid of their controller; objects without one are under [`orphans`].
 pub const BY_CONTROLLER: &str = "controller";
@@ -86,8 +87,8 @@ impl Context {
             nodes.read_protobuf(wire::node);
         });
         factory.prepare(|leases: &Informer<Lease>| leases.read_protobuf(wire::read));
-        factory.prepare(|slices: &Informer<EndpointSlice>| slices.read_protobuf(wire::read));
-        factory.prepare(|endpoints: &Informer<Endpoints>| endpoints.read_protobuf(wire::read));
+        factory.prepare(|slices: &Informer<Slice>| slices.read_protobuf(Slice::read));
+        factory.prepare(|endpoints: &Informer<Endpoints>| endpoints.read_protobuf(Endpoints::read));
         let hub = metadata::Hub::default();
         let inner = Inner {
             main,
@@ -297,14 +298,20 @@ impl Context {
         informer
     }
 
+    /// Endpoints.
+    #[must_use]
+    pub fn endpoints(&self) -> Informer<Endpoints> {
+        self.factory().informer()
+    }
+
     /// Endpoint slices, indexed by service.
     #[must_use]
-    pub fn slices(&self) -> Informer<EndpointSlice> {
-        let informer = self.informer::<EndpointSlice>();
+    pub fn slices(&self) -> Informer<Slice> {
+        let informer = self.factory().informer::<Slice>();
         if self.first("slices") {
-            informer.add_index(crate::endpointslice::BY_SERVICE, |slice: &EndpointSlice| {
-                let service = super::object::label(&slice.metadata, crate::endpointslice::plan::SERVICE_NAME);
-                service.map(|s| format!("{}/{s}", super::object::namespace(&slice.metadata))).into_iter().collect()
+            informer.add_index(crate::endpointslice::BY_SERVICE, |slice: &Slice| {
+                let service = slice.meta().label(crate::endpointslice::plan::SERVICE_NAME);
+                service.map(|s| format!("{}/{s}", slice.meta().namespace())).into_iter().collect()
             });
         }
         informer

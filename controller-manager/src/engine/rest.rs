@@ -8,14 +8,16 @@ use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
+use proto::protobuf;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shared::client::Transport;
 use tokio::sync::Mutex;
 
 use super::action::PatchKind;
 use super::clock;
+use super::packed::Packed;
 
 /// How long a controller's token is asked to last, in seconds.
 const TOKEN_SECONDS: i64 = 3600;
@@ -23,8 +25,12 @@ const TOKEN_SECONDS: i64 = 3600;
 const NAMESPACE: &str = "kube-system";
 
 const JSON: &str = "application/json";
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 /// What was written comes back without most of it.
 const BRIEF: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+/// The same for those who read protobuf.
+const BRIEF_PROTOBUF: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,\
+    application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 /// The same of a collection.
 const BRIEF_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
@@ -195,8 +201,13 @@ impl Rest {
         body: Vec<u8>,
     ) -> Result<Written, RestError> {
         let answer = self.request((method, path, BRIEF, Some(content_type)), body).await?;
-        // Deletions are answered with other things than objects.
-        Ok(serde_json::from_slice::<Answer>(&answer).map(|a| a.metadata).unwrap_or_default())
+        Ok(written(&answer))
+    }
+
+    /// A packed object in its envelope.
+    pub async fn send_packed(&self, method: &str, path: &str, body: Vec<u8>) -> Result<Written, RestError> {
+        let answer = self.request((method, path, BRIEF_PROTOBUF, Some(PROTOBUF)), body).await?;
+        Ok(protobuf::unwrap(&answer).map_or_else(|_| written(&answer), |envelope| packed(envelope.raw)))
     }
 
     async fn request(&self, asked: Asked<'_>, body: Vec<u8>) -> Result<Bytes, RestError> {
@@ -274,11 +285,6 @@ impl Rest {
         self.write("PUT", path, JSON, bytes(body)?).await
     }
 
-    /// A typed object as the body, without a tree in between.
-    pub async fn send<T: Serialize>(&self, method: &str, path: &str, object: &T) -> Result<Written, RestError> {
-        self.write(method, path, JSON, serde_json::to_vec(object).map_err(RestError::other)?).await
-    }
-
     /// POST; the whole answer.
     pub async fn post_whole(&self, path: &str, body: &Value) -> Result<Value, RestError> {
         read(&self.request(("POST", path, JSON, Some(JSON)), bytes(body)?).await?)
@@ -327,6 +333,17 @@ async fn once(
         request = request.header(http::header::AUTHORIZATION, format!("Bearer {token}"));
     }
     Ok(transport.request(request.body(body).map_err(RestError::other)?).await?)
+}
+
+/// What an answer says. Deletions are answered with other things than objects.
+fn written(answer: &[u8]) -> Written {
+    serde_json::from_slice::<Answer>(answer).map(|a| a.metadata).unwrap_or_default()
+}
+
+fn packed(raw: &[u8]) -> Written {
+    let Ok(object) = Packed::read(raw) else { return Written::default() };
+    let meta = object.meta();
+    Written { name: meta.name().to_owned(), uid: meta.uid().to_owned(), generation: meta.generation() }
 }
 
 fn bytes(body: &Value) -> Result<Vec<u8>, RestError> {

@@ -24,19 +24,21 @@ pub(crate) fn tag(number: u32, wire_type: u8, out: &mut Vec<u8>) {
     varint(u64::from(number) << 3 | u64::from(wire_type), out);
 }
 
-pub(crate) fn bytes(number: u32, value: &[u8], out: &mut Vec<u8>) {
+/// Writes a text, bytes or a message.
+pub fn bytes(number: u32, value: &[u8], out: &mut Vec<u8>) {
     tag(number, LENGTH, out);
     varint(value.len() as u64, out);
     out.extend_from_slice(value);
 }
 
-pub(crate) fn number(field: u32, value: i64, out: &mut Vec<u8>) {
+/// Writes a whole number or a boolean.
+pub fn number(field: u32, value: i64, out: &mut Vec<u8>) {
     tag(field, VARINT, out);
     varint(value.cast_unsigned(), out);
 }
 
 /// Writes a length-delimited field whose content `write` appends.
-pub(crate) fn nested(number: u32, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+pub fn nested(number: u32, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     tag(number, LENGTH, out);
     let at = out.len();
     out.push(0);
