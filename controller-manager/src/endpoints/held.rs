@@ -11,7 +11,6 @@ use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
 use shared::informer::Cached;
 
-use crate::engine::action::join;
 use crate::engine::packed::{Meta, NewMeta, Packed};
 use crate::engine::pod::Labels;
 
@@ -82,7 +81,8 @@ impl Held {
     /// Its path on the server.
     #[must_use]
     pub fn path(&self) -> String {
-        join(&Self::collection_path(Some(self.meta().namespace())), self.meta().name())
+        let meta = self.meta();
+        ["/api/v1/namespaces/", meta.namespace(), "/endpoints/", meta.name()].concat()
     }
 
     /// What is sent to write it.

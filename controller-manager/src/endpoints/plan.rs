@@ -10,7 +10,7 @@ use proto::protobuf::{write_bytes, write_nested, write_number};
 use super::held::{Held, SUBSETS};
 use crate::engine::packed::NewMeta;
 use crate::engine::pod::{Labels, Pod};
-use crate::engine::services::{self, HEADLESS, Port, TRIGGER, ports_of, sorted};
+use crate::engine::services::{self, HEADLESS, Port, PortSet, PortSets, TRIGGER};
 use crate::engine::{object, pods};
 
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
@@ -52,8 +52,9 @@ pub enum Change {
 #[must_use]
 pub fn plan(s: &Snapshot) -> Option<Change> {
     let spec = services::selecting(&s.service)?;
-    let addresses = addresses(s, spec);
-    let mut subsets = pack(&addresses);
+    let mut sets = PortSets::new(spec);
+    let addresses = addresses(s, spec, &mut sets);
+    let mut subsets = pack(&addresses, &sets);
     let cut = truncate(&mut subsets);
     let written = written(&s.service, &subsets);
     let labels = labels(s, spec);
@@ -81,11 +82,11 @@ struct Served<'a> {
     ip: &'a str,
     pod: &'a Pod,
     ready: bool,
-    /// In order.
-    ports: Vec<Port<'a>>,
+    /// Which set of ports it serves.
+    set: usize,
 }
 
-fn addresses<'a>(s: &'a Snapshot, spec: &'a ServiceSpec) -> Vec<Served<'a>> {
+fn addresses<'a>(s: &'a Snapshot, spec: &'a ServiceSpec, sets: &mut PortSets<'a>) -> Vec<Served<'a>> {
     let tolerate_unready = spec.publish_not_ready_addresses == Some(true);
     let v6 = spec.ip_families.as_ref().and_then(|f| f.first()).is_some_and(|f| f == "IPv6");
     let portless = spec.ports.as_deref().unwrap_or_default().is_empty() && services::headless(spec);
@@ -95,9 +96,9 @@ fn addresses<'a>(s: &'a Snapshot, spec: &'a ServiceSpec) -> Vec<Served<'a>> {
         .filter(|p| services::belongs(p, tolerate_unready))
         .filter_map(|pod| {
             let ip = services::pod_ips(pod).find(|ip| ip.contains(':') == v6)?;
-            let ports = sorted(&ports_of(pod, spec));
+            let set = sets.of(pod);
             let ready = tolerate_unready || pods::ready(pod);
-            (portless || !ports.is_empty()).then_some(Served { ip, pod, ready, ports })
+            (portless || !sets.all[set].key.is_empty()).then_some(Served { ip, pod, ready, set })
         })
         .collect();
     found.sort_by(|a, b| (a.ip, object::uid(&a.pod.metadata)).cmp(&(b.ip, object::uid(&b.pod.metadata))));
@@ -105,7 +106,6 @@ fn addresses<'a>(s: &'a Snapshot, spec: &'a ServiceSpec) -> Vec<Served<'a>> {
 }
 
 /// The addresses that serve one set of ports.
-#[derive(Default)]
 struct Subset<'a> {
     ports: &'a [Port<'a>],
     ready: Vec<&'a Served<'a>>,
@@ -113,14 +113,16 @@ struct Subset<'a> {
 }
 
 /// Group addresses that serve the same set of ports, in a stable order.
-fn pack<'a>(addresses: &'a [Served<'a>]) -> Vec<Subset<'a>> {
-    let mut by_ports: BTreeMap<&[Port<'_>], Subset<'a>> = BTreeMap::new();
+fn pack<'a>(addresses: &'a [Served<'a>], sets: &'a PortSets<'a>) -> Vec<Subset<'a>> {
+    let empty = |set: &'a PortSet<'a>| Subset { ports: &set.key, ready: Vec::new(), unready: Vec::new() };
+    let mut subsets: Vec<Subset<'a>> = sets.all.iter().map(empty).collect();
     for served in addresses {
-        let subset = by_ports.entry(&served.ports).or_default();
-        subset.ports = &served.ports;
+        let subset = &mut subsets[served.set];
         if served.ready { subset.ready.push(served) } else { subset.unready.push(served) }
     }
-    by_ports.into_values().collect()
+    subsets.retain(|subset| !(subset.ready.is_empty() && subset.unready.is_empty()));
+    subsets.sort_by(|a, b| a.ports.cmp(b.ports));
+    subsets
 }
 
 fn truncate(subsets: &mut [Subset<'_>]) -> bool {
@@ -139,7 +141,10 @@ fn truncate(subsets: &mut [Subset<'_>]) -> bool {
 
 /// The subsets as the server writes them: texts that are no pointers in Go are there also when they are empty.
 fn written(service: &Service, subsets: &[Subset<'_>]) -> Vec<u8> {
-    let mut all = Vec::new();
+    /// Most addresses take less.
+    const EACH: usize = 160;
+    let addresses: usize = subsets.iter().map(|subset| subset.ready.len() + subset.unready.len()).sum();
+    let mut all = Vec::with_capacity(addresses * EACH);
     for subset in subsets {
         write_nested(SUBSETS, &mut all, |out| {
             for (number, list) in [(1, &subset.ready), (2, &subset.unready)] {

@@ -21,8 +21,8 @@ pub struct Hints<'a> {
 #[derive(Clone, Debug)]
 pub struct Draft<'a> {
     pod: &'a Pod,
-    /// Those of one family.
-    pub addresses: Vec<&'a str>,
+    /// Of which family its addresses are.
+    v6: bool,
     /// May be used.
     pub ready: bool,
     serving: bool,
@@ -37,27 +37,32 @@ impl<'a> Draft<'a> {
     /// What is said of a pod of a service; nothing where it has no address of the family.
     #[must_use]
     pub fn of(s: &'a Snapshot, spec: &ServiceSpec, pod: &'a Pod, node: Option<&'a Node>, family: &str) -> Option<Self> {
-        let ips = services::pod_ips(pod).filter(|ip| ip.contains(':') == (family == "IPv6"));
         let serving = pods::ready(pod);
         let publish = spec.publish_not_ready_addresses == Some(true);
         let ready = publish || (serving && !object::deleting(&pod.metadata));
         let zone = node.and_then(|n| object::label(&n.metadata, ZONE));
         let hints = hints(spec, ready, zone, pods::node(pod));
         let hostname = services::hostname(pod, &s.service);
-        let draft = Self { pod, addresses: ips.collect(), ready, serving, hostname, zone, hints };
-        (!draft.addresses.is_empty()).then_some(draft)
+        let draft = Self { pod, v6: family == "IPv6", ready, serving, hostname, zone, hints };
+        let has_any = draft.addresses().next().is_some();
+        has_any.then_some(draft)
+    }
+
+    /// Its addresses.
+    pub fn addresses(&self) -> impl Iterator<Item = &'a str> {
+        let v6 = self.v6;
+        services::pod_ips(self.pod).filter(move |ip| ip.contains(':') == v6)
     }
 
     /// A ready one.
     #[cfg(test)]
-    pub fn ready(pod: &'a Pod, address: &'a str, zone: &'a str) -> Self {
-        let (addresses, zone) = (vec![address], Some(zone));
-        Self { pod, addresses, ready: true, serving: true, hostname: None, zone, hints: None }
+    pub fn ready(pod: &'a Pod, zone: &'a str) -> Self {
+        Self { pod, v6: false, ready: true, serving: true, hostname: None, zone: Some(zone), hints: None }
     }
 
     /// Writes it.
     pub fn write(&self, out: &mut Vec<u8>) {
-        for ip in &self.addresses {
+        for ip in self.addresses() {
             write_bytes(1, ip.as_bytes(), out);
         }
         let terminating = object::deleting(&self.pod.metadata);

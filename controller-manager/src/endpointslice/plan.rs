@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
-use std::ptr;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Service, ServiceSpec};
@@ -15,8 +14,8 @@ use super::topology::{self, Zones};
 use super::write::Write;
 use crate::engine::action::Action;
 use crate::engine::packed::NewMeta;
-use crate::engine::pod::{Labels, Pod, Template};
-use crate::engine::services::{self, HEADLESS, Port, TRIGGER, ports_of, sorted};
+use crate::engine::pod::{Labels, Pod};
+use crate::engine::services::{self, HEADLESS, Port, PortSet, PortSets, TRIGGER, sorted};
 use crate::engine::{object, pods};
 
 /// Who manages a slice.
@@ -99,38 +98,28 @@ fn reconcile_family(s: &Snapshot, spec: &ServiceSpec, family: &str) -> Vec<Write
 
 /// The endpoints of one set of ports.
 struct Group<'a> {
-    /// The set in order.
-    key: Ports<'a>,
-    /// As the service has it.
-    ports: Ports<'a>,
+    set: PortSet<'a>,
     endpoints: Vec<Draft<'a>>,
 }
 
 /// The endpoints of a family, in the order of their sets of ports.
 fn groups<'a>(s: &'a Snapshot, spec: &'a ServiceSpec, family: &str) -> Vec<Group<'a>> {
     let publish = spec.publish_not_ready_addresses == Some(true);
-    let mut groups: Vec<Group<'a>> = Vec::new();
-    let mut known: BTreeMap<Ports<'a>, usize> = BTreeMap::new();
-    // Replicas serve the same ports.
-    let mut last: Option<(*const Template, usize)> = None;
+    let mut sets = PortSets::new(spec);
+    let mut endpoints: Vec<Vec<Draft<'a>>> = Vec::new();
     for pod in s.pods.iter().filter(|p| services::belongs(p, true)) {
         let node = s.nodes.get(pods::node(pod));
         if node.is_none() && !publish {
             continue;
         }
         let Some(draft) = Draft::of(s, spec, pod, node.map(AsRef::as_ref), family) else { continue };
-        let template = pod.spec.as_ref().map_or(ptr::null(), |s| ptr::from_ref(&*s.template));
-        let at = last.filter(|(seen, _)| *seen == template).map(|(_, at)| at).unwrap_or_else(|| {
-            let ports = ports_of(pod, spec);
-            *known.entry(sorted(&ports)).or_insert_with_key(|key| {
-                groups.push(Group { key: key.clone(), ports, endpoints: Vec::new() });
-                groups.len() - 1
-            })
-        });
-        last = Some((template, at));
-        groups[at].endpoints.push(draft);
+        let at = sets.of(pod);
+        endpoints.resize_with(sets.all.len(), Vec::new);
+        endpoints[at].push(draft);
     }
-    groups.sort_by(|a, b| a.key.cmp(&b.key));
+    let mut groups: Vec<Group<'a>> =
+        sets.all.into_iter().zip(endpoints).map(|(set, endpoints)| Group { set, endpoints }).collect();
+    groups.sort_by(|a, b| a.set.key.cmp(&b.set.key));
     groups
 }
 
@@ -184,7 +173,7 @@ impl<'a> Wanted<'a> {
             write_port(port, &mut written);
             written
         };
-        Self { key: &group.key, ports: group.ports.iter().map(port).collect(), endpoints, ends }
+        Self { key: &group.set.key, ports: group.set.ports.iter().map(port).collect(), endpoints, ends }
     }
 
     fn len(&self) -> usize {
@@ -283,21 +272,15 @@ struct Touched<'a> {
 
 fn reconcile_ports<'a>(frame: &Frame<'a>, group: &'a Wanted<'_>, there: &[&'a Arc<Slice>], out: &mut Changes<'a>) {
     let max = frame.s.max_per_slice;
-    let mut missing: HashMap<Id<'_>, usize> = (0..group.len()).map(|i| (Id(group.endpoint(i)), i)).collect();
+    let mut missing = Missing::of(group);
     let mut unchanged: Vec<&'a Arc<Slice>> = Vec::new();
     let mut touched: Vec<Touched<'a>> = Vec::new();
     for &slice in there {
-        let all = slice.endpoints().count();
-        let stay: Vec<usize> = slice.endpoints().filter_map(|e| missing.remove(&Id(e))).collect();
-        let endpoints: Vec<&[u8]> = stay.into_iter().map(|at| group.endpoint(at)).collect();
-        let same = slice.meta().has_labels(&frame.labels)
-            && endpoints.len() == all
-            && endpoints.iter().copied().eq(slice.endpoints());
+        let endpoints: Vec<&[u8]> = slice.endpoints().filter_map(|e| missing.take(e)).collect();
+        let same = slice.meta().has_labels(&frame.labels) && endpoints.iter().copied().eq(slice.endpoints());
         if same { unchanged.push(slice) } else { touched.push(Touched { slice, endpoints }) }
     }
-    let mut rest: Vec<usize> = missing.into_values().collect();
-    rest.sort_unstable();
-    let mut rest: Vec<&[u8]> = rest.into_iter().map(|at| group.endpoint(at)).collect();
+    let mut rest = missing.left();
     // New endpoints go where a write is due anyway, fullest first.
     touched.sort_by_key(|x| std::cmp::Reverse(x.endpoints.len()));
     for Touched { endpoints, .. } in &mut touched {
@@ -332,14 +315,55 @@ fn reconcile_ports<'a>(frame: &Frame<'a>, group: &'a Wanted<'_>, there: &[&'a Ar
     }
 }
 
+/// Endpoints that no slice was found for yet.
+struct Missing<'a> {
+    group: &'a Wanted<'a>,
+    taken: Vec<bool>,
+    /// Behind the one that was taken last: slices hold their endpoints mostly in the order of the pods.
+    next: usize,
+    /// Where they are, once one was not the next.
+    by_id: Option<HashMap<Id<'a>, usize>>,
+}
+
+impl<'a> Missing<'a> {
+    fn of(group: &'a Wanted<'a>) -> Self {
+        Self { group, taken: vec![false; group.len()], next: 0, by_id: None }
+    }
+
+    /// The endpoint that one in a slice is to become.
+    fn take(&mut self, is: &[u8]) -> Option<&'a [u8]> {
+        let at = if self.is_next(is) { self.next } else { *self.by_id().get(&Id(is))? };
+        if std::mem::replace(&mut self.taken[at], true) {
+            return None;
+        }
+        self.next = at + 1;
+        Some(self.group.endpoint(at))
+    }
+
+    fn is_next(&self, is: &[u8]) -> bool {
+        let free = self.taken.get(self.next) == Some(&false);
+        let next = || self.group.endpoint(self.next);
+        free && (next() == is || Id(next()) == Id(is))
+    }
+
+    fn by_id(&mut self) -> &HashMap<Id<'a>, usize> {
+        let group = self.group;
+        self.by_id.get_or_insert_with(|| (0..group.len()).map(|at| (Id(group.endpoint(at)), at)).collect())
+    }
+
+    fn left(self) -> Vec<&'a [u8]> {
+        (0..self.group.len()).filter(|at| !self.taken[*at]).map(|at| self.group.endpoint(at)).collect()
+    }
+}
+
 /// What an endpoint, as it is written, is recognised by: the pod, and its addresses.
 #[derive(Clone, Copy)]
 struct Id<'a>(&'a [u8]);
 
 impl PartialEq for Id<'_> {
     fn eq(&self, other: &Self) -> bool {
-        slice::target_uid(self.0) == slice::target_uid(other.0)
-            && slice::addresses(self.0).eq(slice::addresses(other.0))
+        slice::addresses(self.0).eq(slice::addresses(other.0))
+            && slice::target_uid(self.0) == slice::target_uid(other.0)
     }
 }
 

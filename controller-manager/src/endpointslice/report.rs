@@ -3,7 +3,7 @@
 //!
 //! In: the slices of a service before a sync and the writes that follow. Out: numbers. Nothing here is decided upon.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::slice::{self, Slice};
@@ -60,34 +60,48 @@ pub fn read(before: &[Arc<Slice>], writes: &[Write], max: usize) -> Sync {
     if changed == 0 {
         return Sync { totals: totals(&old, max), ..Sync::default() };
     }
-    let mut new: HashMap<&str, &Slice> = old.iter().map(|s| (s.meta().name(), *s)).collect();
-    let mut created = Vec::new();
+    let mut after = Vec::with_capacity(old.len() + changed);
+    let (mut before, mut new) = (Vec::new(), Vec::new());
+    let replaced = writes.iter().filter_map(|write| match write {
+        Write::Update(slice) => Some(slice.meta().name()),
+        Write::Delete(slice) => Some(slice.meta().name()),
+        Write::Create(_) | Write::Tell(_) => None,
+    });
+    let replaced: HashSet<&str> = replaced.collect();
+    for slice in old {
+        if replaced.contains(slice.meta().name()) { before.push(slice) } else { after.push(slice) }
+    }
     for write in writes {
-        match write {
-            Write::Create(slice) => created.push(slice),
-            Write::Update(slice) => drop(new.insert(slice.meta().name(), slice)),
-            Write::Delete(slice) => drop(new.remove(slice.meta().name())),
-            Write::Tell(_) => {}
+        if let Write::Create(slice) | Write::Update(slice) = write {
+            new.push(slice);
+            after.push(slice);
         }
     }
-    let new: Vec<&Slice> = new.into_values().chain(created).collect();
-    let (was, is) = (by_address(&old), by_address(&new));
-    let missing = |a: &Addresses<'_>, b: &Addresses<'_>| a.keys().filter(|address| !b.contains_key(*address)).count();
-    Sync {
-        added: missing(&is, &was),
-        updated: is.iter().filter(|(address, e)| was.get(*address).is_some_and(|old| old != *e)).count(),
-        removed: missing(&was, &is),
-        changed,
-        totals: totals(&new, max),
-    }
+    let (was, is) = (by_address(&before), by_address(&new));
+    Sync { changed, totals: totals(&after, max), ..compare(&was, &is) }
 }
 
-/// Endpoints as they are written, by their first address.
-type Addresses<'a> = HashMap<&'a [u8], &'a [u8]>;
-
-fn by_address<'a>(slices: &[&'a Slice]) -> Addresses<'a> {
+/// Endpoints as they are written, in the order of their first addresses.
+fn by_address<'a>(slices: &[&'a Slice]) -> Vec<(&'a [u8], &'a [u8])> {
     let endpoints = slices.iter().flat_map(|s| s.endpoints());
-    endpoints.filter_map(|e| Some((slice::addresses(e).next()?, e))).collect()
+    let mut all: Vec<_> = endpoints.filter_map(|e| Some((slice::addresses(e).next()?, e))).collect();
+    all.sort_unstable();
+    all.dedup_by_key(|(address, _)| *address);
+    all
+}
+
+fn compare(was: &[(&[u8], &[u8])], is: &[(&[u8], &[u8])]) -> Sync {
+    let mut sync = Sync { removed: was.len(), ..Sync::default() };
+    for (address, endpoint) in is {
+        match was.binary_search_by_key(address, |(address, _)| address) {
+            Ok(at) => {
+                sync.removed -= 1;
+                sync.updated += usize::from(was[at].1 != *endpoint);
+            }
+            Err(_) => sync.added += 1,
+        }
+    }
+    sync
 }
 
 fn totals(slices: &[&Slice], max: usize) -> Totals {

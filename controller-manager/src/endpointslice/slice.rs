@@ -12,7 +12,6 @@ use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
 use shared::informer::Cached;
 
-use crate::engine::action::join;
 use crate::engine::packed::{self, Meta, NewMeta, Packed};
 use crate::engine::pod::Labels;
 use crate::engine::services::Port;
@@ -119,7 +118,8 @@ impl Slice {
     /// Its path on the server.
     #[must_use]
     pub fn path(&self) -> String {
-        join(&Self::collection_path(Some(self.meta().namespace())), self.meta().name())
+        let meta = self.meta();
+        ["/apis/discovery.k8s.io/v1/namespaces/", meta.namespace(), "/endpointslices/", meta.name()].concat()
     }
 
     /// What is sent to write it.

@@ -81,7 +81,7 @@ pub fn allocate<'a>(zones: &'a Zones, endpoints: &mut [&mut Draft<'a>]) -> Resul
         e.hints = None;
     }
     let mut ready: Vec<&mut &mut Draft<'a>> = endpoints.iter_mut().filter(|e| e.ready).collect();
-    ready.sort_by(|a, b| a.addresses.cmp(&b.addresses));
+    ready.sort_by(|a, b| a.addresses().cmp(b.addresses()));
     let shares = match zones {
         Zones::Shares(shares) => shares,
         Zones::Unknown => {
@@ -156,10 +156,9 @@ mod tests {
     }
 
     fn hints(zones: &Zones, of: &[&str]) -> Result<Vec<String>, String> {
-        let pod = Pod::default();
-        let addresses: Vec<String> = (0..of.len()).map(|i| format!("10.0.0.{i:02}")).collect();
-        let mut all: Vec<Draft<'_>> =
-            of.iter().zip(&addresses).map(|(zone, address)| Draft::ready(&pod, address, zone)).collect();
+        let pod = |i: usize| json!({"status": {"podIP": format!("10.0.0.{i:02}")}});
+        let pods: Vec<Pod> = (0..of.len()).map(|i| serde_json::from_value(pod(i)).expect("pod")).collect();
+        let mut all: Vec<Draft<'_>> = of.iter().zip(&pods).map(|(zone, pod)| Draft::ready(pod, zone)).collect();
         allocate(zones, &mut all.iter_mut().collect::<Vec<_>>())?;
         Ok(all.iter().filter_map(|e| e.hints?.zone.map(str::to_owned)).collect())
     }

@@ -4,9 +4,10 @@
 //! `e2e/examples/controllers`). The API server writes every object in one way, field by field, so what says the same is
 //! the same bytes; whoever makes such objects here must write them in that way. Managed fields are left out.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use proto::protobuf::{self, Error, Wire, fields, write_bytes, write_nested, write_number};
+use proto::protobuf::{self, Error, Wire, fields, write_bytes, write_length, write_nested, write_number};
 use proto::schema::Message;
 use serde_json::Value;
 
@@ -65,13 +66,20 @@ impl Packed {
 
     /// From what `meta` and `rest` write.
     pub fn made(meta: impl FnOnce(&mut Vec<u8>), rest: impl FnOnce(&mut Vec<u8>)) -> Self {
-        /// Enough for most.
-        const SIZE: usize = 4096;
-        let mut bytes = Vec::with_capacity(SIZE);
-        meta(&mut bytes);
-        let end = bytes.len();
-        rest(&mut bytes);
-        Self { bytes: bytes.into(), rest: end }
+        // One buffer for all that are made, of which each takes as much as it is.
+        thread_local! {
+            static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+        }
+        /// A buffer that grew larger than this is not kept.
+        const KEPT: usize = 64 << 10;
+        let mut buffer = BUFFER.take();
+        meta(&mut buffer);
+        let end = buffer.len();
+        rest(&mut buffer);
+        let made = Self { bytes: buffer.as_slice().into(), rest: end };
+        buffer.clear();
+        BUFFER.set(if buffer.capacity() > KEPT { Vec::new() } else { buffer });
+        made
     }
 
     /// Its metadata.
@@ -94,7 +102,14 @@ impl Packed {
     /// The object in an envelope, to be sent.
     #[must_use]
     pub fn envelope(&self, api_version: &str, kind: &str) -> Vec<u8> {
-        protobuf::wrap(api_version, kind, &self.raw())
+        let mut head = Vec::new();
+        write_length(METADATA, self.rest, &mut head);
+        let (mut body, tail) = protobuf::wrap_around(api_version, kind, head.len() + self.bytes.len());
+        body.reserve_exact(head.len() + self.bytes.len() + tail.len());
+        for part in [&head, &*self.bytes, tail] {
+            body.extend_from_slice(part);
+        }
+        body
     }
 
     /// The object as a tree.
@@ -106,11 +121,9 @@ impl Packed {
     }
 
     fn raw(&self) -> Vec<u8> {
-        /// Tag and length of the metadata.
-        const HEAD: usize = 8;
-        let mut raw = Vec::with_capacity(self.bytes.len() + HEAD);
-        write_bytes(METADATA, self.meta().0, &mut raw);
-        raw.extend_from_slice(self.rest());
+        let mut raw = Vec::new();
+        write_length(METADATA, self.rest, &mut raw);
+        raw.extend_from_slice(&self.bytes);
         raw
     }
 }
@@ -238,8 +251,13 @@ impl<'a> Meta<'a> {
     /// Whether it says of owners, finalizers and deletion of the same object what `other` says.
     #[must_use]
     pub fn tied_as(self, other: Meta<'_>) -> bool {
-        const TIES: [u32; 4] = [UID, DELETED, OWNERS, FINALIZERS];
-        TIES.iter().all(|number| values(self.0, *number).eq(values(other.0, *number)))
+        fn ties(meta: Meta<'_>) -> impl Iterator<Item = (u32, &[u8])> {
+            fields(meta.0).map_while(Result::ok).filter_map(|field| match field {
+                (number @ (UID | DELETED | OWNERS | FINALIZERS), Wire::Bytes(value)) => Some((number, value)),
+                _ => None,
+            })
+        }
+        ties(self).eq(ties(other))
     }
 
     /// Writes it with other labels and annotations.
@@ -327,6 +345,7 @@ mod tests {
         let object = Packed::of_json(schema(), &managed).expect("an object");
         assert_eq!(object, Packed::of_json(schema(), &full()).expect("an object"));
         assert_eq!(object.raw(), protobuf::encode(schema(), &full()), "byte for byte as the server writes it");
+        assert_eq!(object.envelope("v1", "Endpoints"), protobuf::encode_envelope(schema(), &full()));
         let meta = object.meta();
         assert_eq!((meta.name(), meta.namespace(), meta.uid(), meta.version()), ("n", "ns", "u", "7"));
         assert_eq!((meta.generation(), meta.deleting(), meta.label("a"), meta.label("b")), (2, false, Some("b"), None));

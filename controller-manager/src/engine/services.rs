@@ -1,6 +1,6 @@
 //! Readings of services and their pods shared by the endpoints and endpointslice controllers.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use shared::informer::{Event, Informer, Store};
 use shared::workqueue::Queue;
 
 use super::object::Metadata as _;
-use super::pod::{Container, Labels, Pod};
+use super::pod::{Container, Labels, Pod, Template};
 use super::selectors::{self, Selecting as _, Selectors};
 use super::{object, pods};
 
@@ -77,8 +77,7 @@ pub struct Port<'a> {
 }
 
 /// The ports of a service that a pod serves, as the service has them in order.
-#[must_use]
-pub fn ports_of<'a>(pod: &Pod, spec: &'a ServiceSpec) -> Vec<Port<'a>> {
+fn ports_of<'a>(pod: &Pod, spec: &'a ServiceSpec) -> Vec<Port<'a>> {
     let ports = spec.ports.iter().flatten().filter_map(|p| {
         Some(Port {
             name: p.name.as_deref().unwrap_or_default(),
@@ -97,6 +96,49 @@ pub fn sorted<'a>(ports: &[Port<'a>]) -> Vec<Port<'a>> {
     sorted.sort_unstable();
     sorted.dedup();
     sorted
+}
+
+/// A set of ports.
+#[derive(Debug)]
+pub struct PortSet<'a> {
+    /// In an order of their own.
+    pub key: Vec<Port<'a>>,
+    /// As the service has them.
+    pub ports: Vec<Port<'a>>,
+}
+
+/// The sets of ports that the pods of a service serve. Most serve the same, and replicas always do.
+#[derive(Debug)]
+pub struct PortSets<'a> {
+    spec: &'a ServiceSpec,
+    /// All that were found.
+    pub all: Vec<PortSet<'a>>,
+    known: BTreeMap<Vec<Port<'a>>, usize>,
+    /// The template of the last pod, and its set.
+    last: Option<(*const Template, usize)>,
+}
+
+impl<'a> PortSets<'a> {
+    /// None yet.
+    #[must_use]
+    pub fn new(spec: &'a ServiceSpec) -> Self {
+        Self { spec, all: Vec::new(), known: BTreeMap::new(), last: None }
+    }
+
+    /// Which of the sets a pod serves.
+    pub fn of(&mut self, pod: &Pod) -> usize {
+        let template = pod.spec.as_ref().map_or(ptr::null(), |s| ptr::from_ref(&*s.template));
+        if let Some((_, at)) = self.last.filter(|(last, _)| *last == template) {
+            return at;
+        }
+        let ports = ports_of(pod, self.spec);
+        let at = *self.known.entry(sorted(&ports)).or_insert_with_key(|key| {
+            self.all.push(PortSet { key: key.clone(), ports });
+            self.all.len() - 1
+        });
+        self.last = Some((template, at));
+        at
+    }
 }
 
 fn protocol(p: Option<&str>) -> &str {

@@ -18,7 +18,7 @@ pub use encode::encode;
 pub use transcode::to_json;
 pub use wire::{Wire, fields, sign_parts};
 /// To write messages whose fields somebody knows by number.
-pub use wire::{bytes as write_bytes, nested as write_nested, number as write_number};
+pub use wire::{bytes as write_bytes, length as write_length, nested as write_nested, number as write_number};
 
 /// First bytes of an enveloped object.
 pub const MAGIC: [u8; 4] = *b"k8s\0";

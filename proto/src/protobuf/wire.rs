@@ -26,9 +26,14 @@ pub(crate) fn tag(number: u32, wire_type: u8, out: &mut Vec<u8>) {
 
 /// Writes a text, bytes or a message.
 pub fn bytes(number: u32, value: &[u8], out: &mut Vec<u8>) {
-    tag(number, LENGTH, out);
-    varint(value.len() as u64, out);
+    length(number, value.len(), out);
     out.extend_from_slice(value);
+}
+
+/// Writes what stands in front of a text, bytes or a message of a length.
+pub fn length(number: u32, length: usize, out: &mut Vec<u8>) {
+    tag(number, LENGTH, out);
+    varint(length as u64, out);
 }
 
 /// Writes a whole number or a boolean.
@@ -48,9 +53,16 @@ pub fn nested(number: u32, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) 
         out[at] = len as u8;
         return;
     }
-    let mut prefix = Vec::with_capacity(5);
-    varint(len as u64, &mut prefix);
-    out.splice(at..=at, prefix);
+    // The content moves up for the other bytes of its length.
+    let more = (len.ilog2() / 7) as usize;
+    out.resize(out.len() + more, 0);
+    out.copy_within(at + 1..at + 1 + len, at + 1 + more);
+    let mut left = len;
+    for byte in &mut out[at..at + more] {
+        *byte = (left & 0x7f) as u8 | 0x80;
+        left >>= 7;
+    }
+    out[at + more] = left as u8;
 }
 
 /// One value as found on the wire.
