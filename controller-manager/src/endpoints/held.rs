@@ -1,7 +1,6 @@
 //! Endpoints as caches hold them and the plan makes them: packed, since in a large cluster they change as often as slices.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use k8s_openapi::api::core::v1::Endpoints;
@@ -11,8 +10,7 @@ use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
 use shared::informer::Cached;
 
-use crate::engine::packed::{Meta, NewMeta, Packed};
-use crate::engine::pod::Labels;
+use crate::engine::packed::{Meta, NewMeta, Packed, Texts};
 
 /// The version they are read and written in.
 const API_VERSION: &str = "v1";
@@ -52,7 +50,7 @@ impl Held {
 
     /// The same with other labels, annotations and subsets.
     #[must_use]
-    pub fn with(&self, labels: &Labels, annotations: &BTreeMap<&str, &str>, subsets: &[u8]) -> Self {
+    pub fn with(&self, labels: &Texts<'_>, annotations: &Texts<'_>, subsets: &[u8]) -> Self {
         let meta = |out: &mut Vec<u8>| self.meta().write_with(labels, annotations, out);
         Self(Packed::made(meta, |out| out.extend_from_slice(subsets)))
     }

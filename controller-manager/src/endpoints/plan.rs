@@ -1,6 +1,5 @@
 //! The Endpoints object of a service: the addresses of its pods, grouped by the ports they serve.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Service, ServiceSpec};
@@ -8,9 +7,9 @@ use k8s_openapi::jiff::Timestamp;
 use proto::protobuf::{write_bytes, write_nested, write_number};
 
 use super::held::{Held, SUBSETS};
-use crate::engine::packed::NewMeta;
-use crate::engine::pod::{Labels, Pod};
-use crate::engine::services::{self, HEADLESS, Port, PortSet, PortSets, TRIGGER};
+use crate::engine::packed::{NewMeta, Texts};
+use crate::engine::pod::Pod;
+use crate::engine::services::{self, Port, PortSet, PortSets, TRIGGER};
 use crate::engine::{object, pods};
 
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
@@ -65,7 +64,7 @@ pub fn plan(s: &Snapshot) -> Option<Change> {
             generate: false,
             namespace: object::namespace(&s.service.metadata),
             labels: &labels,
-            annotations: annotations(BTreeMap::new(), trigger.as_deref(), cut),
+            annotations: annotations(Texts::new(), trigger.as_deref(), cut),
             owner: None,
         };
         return Some(Change::Create(Held::new(&meta, &written)));
@@ -175,21 +174,13 @@ fn write_port(port: &Port<'_>, out: &mut Vec<u8>) {
     }
 }
 
-fn labels(s: &Snapshot, spec: &ServiceSpec) -> Labels {
-    let mut labels = s.service.metadata.labels.clone().unwrap_or_default();
-    labels.remove(HEADLESS);
-    if services::headless(spec) {
-        labels.insert(HEADLESS.into(), String::new());
-    }
-    labels.insert(MANAGED_BY.into(), CONTROLLER.into());
+fn labels<'a>(s: &'a Snapshot, spec: &ServiceSpec) -> Texts<'a> {
+    let mut labels = services::labels(&s.service, spec);
+    labels.insert(MANAGED_BY, CONTROLLER);
     labels
 }
 
-fn annotations<'a>(
-    mut all: BTreeMap<&'a str, &'a str>,
-    trigger: Option<&'a str>,
-    cut: bool,
-) -> BTreeMap<&'a str, &'a str> {
+fn annotations<'a>(mut all: Texts<'a>, trigger: Option<&'a str>, cut: bool) -> Texts<'a> {
     for (key, value) in [(TRIGGER, trigger), (OVER_CAPACITY, cut.then_some(TRUNCATED))] {
         match value {
             Some(value) => all.insert(key, value),
@@ -199,7 +190,7 @@ fn annotations<'a>(
     all
 }
 
-fn same(current: &Held, subsets: &[u8], labels: &Labels, cut: bool) -> bool {
+fn same(current: &Held, subsets: &[u8], labels: &Texts<'_>, cut: bool) -> bool {
     current.subsets() == subsets
         && current.meta().has_labels(labels)
         && current.meta().annotation(OVER_CAPACITY) == cut.then_some(TRUNCATED)

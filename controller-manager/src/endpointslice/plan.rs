@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
+use std::iter;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Service, ServiceSpec};
@@ -13,9 +14,9 @@ use super::slice::{self, Content, Slice};
 use super::topology::{self, Zones};
 use super::write::Write;
 use crate::engine::action::Action;
-use crate::engine::packed::NewMeta;
-use crate::engine::pod::{Labels, Pod};
-use crate::engine::services::{self, HEADLESS, Port, PortSet, PortSets, TRIGGER, sorted};
+use crate::engine::packed::{NewMeta, Texts};
+use crate::engine::pod::Pod;
+use crate::engine::services::{self, Port, PortSet, PortSets, TRIGGER, sorted};
 use crate::engine::{object, pods};
 
 /// Who manages a slice.
@@ -114,7 +115,10 @@ fn groups<'a>(s: &'a Snapshot, spec: &'a ServiceSpec, family: &str) -> Vec<Group
         }
         let Some(draft) = Draft::of(s, spec, pod, node.map(AsRef::as_ref), family) else { continue };
         let at = sets.of(pod);
-        endpoints.resize_with(sets.all.len(), Vec::new);
+        if at == endpoints.len() {
+            // The first set is most often the only one.
+            endpoints.push(Vec::with_capacity(if at == 0 { s.pods.len() } else { 0 }));
+        }
         endpoints[at].push(draft);
     }
     let mut groups: Vec<Group<'a>> =
@@ -194,7 +198,7 @@ impl<'a> Wanted<'a> {
 struct Frame<'a> {
     s: &'a Snapshot,
     family: &'a str,
-    labels: Labels,
+    labels: Texts<'a>,
 }
 
 impl<'a> Frame<'a> {
@@ -327,7 +331,7 @@ struct Missing<'a> {
 
 impl<'a> Missing<'a> {
     fn of(group: &'a Wanted<'a>) -> Self {
-        Self { group, taken: vec![false; group.len()], next: 0, by_id: None }
+        Self { group, taken: iter::repeat_n(false, group.len()).collect(), next: 0, by_id: None }
     }
 
     /// The endpoint that one in a slice is to become.
@@ -376,14 +380,10 @@ impl Hash for Id<'_> {
     }
 }
 
-fn labels(s: &Snapshot, spec: &ServiceSpec) -> Labels {
-    let mut labels = s.service.metadata.labels.clone().unwrap_or_default();
-    labels.remove(HEADLESS);
-    if services::headless(spec) {
-        labels.insert(HEADLESS.into(), String::new());
-    }
-    labels.insert(SERVICE_NAME.into(), object::name(&s.service.metadata).to_owned());
-    labels.insert(MANAGED_BY.into(), CONTROLLER.into());
+fn labels<'a>(s: &'a Snapshot, spec: &ServiceSpec) -> Texts<'a> {
+    let mut labels = services::labels(&s.service, spec);
+    labels.insert(SERVICE_NAME, object::name(&s.service.metadata));
+    labels.insert(MANAGED_BY, CONTROLLER);
     labels
 }
 

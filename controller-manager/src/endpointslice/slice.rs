@@ -1,7 +1,6 @@
 //! EndpointSlices as caches hold them and plans make them: packed, since in a large cluster they are most of what changes.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -12,8 +11,7 @@ use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
 use shared::informer::Cached;
 
-use crate::engine::packed::{self, Meta, NewMeta, Packed};
-use crate::engine::pod::Labels;
+use crate::engine::packed::{self, Meta, NewMeta, Packed, Texts};
 use crate::engine::services::Port;
 
 /// The version they are read and written in.
@@ -82,7 +80,7 @@ impl Slice {
 
     /// The same with other labels, annotations and content.
     #[must_use]
-    pub fn with(&self, labels: &Labels, annotations: &BTreeMap<&str, &str>, content: &Content<'_>) -> Self {
+    pub fn with(&self, labels: &Texts<'_>, annotations: &Texts<'_>, content: &Content<'_>) -> Self {
         let meta = |out: &mut Vec<u8>| self.meta().write_with(labels, annotations, out);
         Self(Packed::made(meta, |out| content.write(out)))
     }

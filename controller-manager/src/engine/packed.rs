@@ -7,11 +7,13 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use proto::protobuf::{self, Error, Wire, fields, write_bytes, write_length, write_nested, write_number};
+pub use proto::protobuf::values;
+use proto::protobuf::{self, Error, Wire, fields, known_fields, write_bytes, write_length, write_nested, write_number};
 use proto::schema::Message;
 use serde_json::Value;
 
-use super::pod::Labels;
+/// Labels or annotations.
+pub type Texts<'a> = BTreeMap<&'a str, &'a str>;
 
 const METADATA: u32 = 1;
 const NAME: u32 = 1;
@@ -142,14 +144,6 @@ fn copy(message: &[u8], wanted: impl Fn(u32) -> bool, out: &mut Vec<u8>) -> Resu
     Ok(())
 }
 
-/// The values of a field with a length; of a broken message those before it is broken.
-pub fn values(message: &[u8], wanted: u32) -> impl Iterator<Item = &[u8]> {
-    fields(message).map_while(Result::ok).filter_map(move |field| match field {
-        (number, Wire::Bytes(value)) if number == wanted => Some(value),
-        _ => None,
-    })
-}
-
 /// The text of a field; empty without it.
 #[must_use]
 pub fn text(message: &[u8], wanted: u32) -> &str {
@@ -159,7 +153,7 @@ pub fn text(message: &[u8], wanted: u32) -> &str {
 /// The number of a field; zero without it.
 #[must_use]
 pub fn number(message: &[u8], wanted: u32) -> i64 {
-    let found = fields(message).map_while(Result::ok).find_map(|field| match field {
+    let found = known_fields(message).find_map(|field| match field {
         (number, Wire::Varint(value)) if number == wanted => Some(value.cast_signed()),
         _ => None,
     });
@@ -221,20 +215,20 @@ impl<'a> Meta<'a> {
 
     /// All labels.
     #[must_use]
-    pub fn labels(self) -> Labels {
-        self.entries(LABELS).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+    pub fn labels(self) -> Texts<'a> {
+        self.entries(LABELS).collect()
     }
 
     /// All annotations.
     #[must_use]
-    pub fn annotations(self) -> BTreeMap<&'a str, &'a str> {
+    pub fn annotations(self) -> Texts<'a> {
         self.entries(ANNOTATIONS).collect()
     }
 
     /// Whether these are all its labels.
     #[must_use]
-    pub fn has_labels(self, labels: &Labels) -> bool {
-        let same = |(key, value): (&str, &str)| labels.get(key).is_some_and(|wanted| wanted == value);
+    pub fn has_labels(self, labels: &Texts<'_>) -> bool {
+        let same = |(key, value): (&str, &str)| labels.get(key).is_some_and(|wanted| *wanted == value);
         self.entries(LABELS).count() == labels.len() && self.entries(LABELS).all(same)
     }
 
@@ -252,7 +246,7 @@ impl<'a> Meta<'a> {
     #[must_use]
     pub fn tied_as(self, other: Meta<'_>) -> bool {
         fn ties(meta: Meta<'_>) -> impl Iterator<Item = (u32, &[u8])> {
-            fields(meta.0).map_while(Result::ok).filter_map(|field| match field {
+            known_fields(meta.0).filter_map(|field| match field {
                 (number @ (UID | DELETED | OWNERS | FINALIZERS), Wire::Bytes(value)) => Some((number, value)),
                 _ => None,
             })
@@ -261,11 +255,11 @@ impl<'a> Meta<'a> {
     }
 
     /// Writes it with other labels and annotations.
-    pub fn write_with(self, labels: &Labels, annotations: &BTreeMap<&str, &str>, out: &mut Vec<u8>) {
+    pub fn write_with(self, labels: &Texts<'_>, annotations: &Texts<'_>, out: &mut Vec<u8>) {
         // It was read whole before.
         let _ = copy(self.0, |number| number < LABELS, out);
-        write_map(LABELS, labels.iter().map(|(k, v)| (k.as_str(), v.as_str())), out);
-        write_map(ANNOTATIONS, annotations.iter().map(|(k, v)| (*k, *v)), out);
+        write_map(LABELS, labels, out);
+        write_map(ANNOTATIONS, annotations, out);
         let _ = copy(self.0, |number| number > ANNOTATIONS, out);
     }
 }
@@ -280,9 +274,9 @@ pub struct NewMeta<'a> {
     /// Its namespace.
     pub namespace: &'a str,
     /// Its labels.
-    pub labels: &'a Labels,
+    pub labels: &'a Texts<'a>,
     /// Its annotations.
-    pub annotations: BTreeMap<&'a str, &'a str>,
+    pub annotations: Texts<'a>,
     /// Its controller as apiVersion, kind, name and uid.
     pub owner: Option<[&'a str; 4]>,
 }
@@ -292,8 +286,8 @@ impl NewMeta<'_> {
     pub fn write(&self, out: &mut Vec<u8>) {
         write_bytes(if self.generate { GENERATE_NAME } else { NAME }, self.name.as_bytes(), out);
         write_bytes(NAMESPACE, self.namespace.as_bytes(), out);
-        write_map(LABELS, self.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())), out);
-        write_map(ANNOTATIONS, self.annotations.iter().map(|(k, v)| (*k, *v)), out);
+        write_map(LABELS, self.labels, out);
+        write_map(ANNOTATIONS, &self.annotations, out);
         let Some([api_version, kind, name, uid]) = self.owner else { return };
         write_nested(OWNERS, out, |out| {
             for (number, text) in [(1, kind), (3, name), (4, uid), (5, api_version)] {
@@ -306,8 +300,8 @@ impl NewMeta<'_> {
     }
 }
 
-fn write_map<'a>(number: u32, entries: impl Iterator<Item = (&'a str, &'a str)>, out: &mut Vec<u8>) {
-    for (key, value) in entries {
+fn write_map(number: u32, map: &Texts<'_>, out: &mut Vec<u8>) {
+    for (key, value) in map {
         write_nested(number, out, |out| {
             write_bytes(1, key.as_bytes(), out);
             write_bytes(2, value.as_bytes(), out);
@@ -334,10 +328,6 @@ mod tests {
             "subsets": [{"addresses": [{"ip": "10.0.0.1"}], "ports": [{"port": 80}]}]})
     }
 
-    fn labels(all: &[(&str, &str)]) -> Labels {
-        all.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
-    }
-
     #[test]
     fn an_object_is_what_json_says_without_managed_fields() {
         let mut managed = full();
@@ -350,7 +340,7 @@ mod tests {
         assert_eq!((meta.name(), meta.namespace(), meta.uid(), meta.version()), ("n", "ns", "u", "7"));
         assert_eq!((meta.generation(), meta.deleting(), meta.label("a"), meta.label("b")), (2, false, Some("b"), None));
         assert_eq!((meta.annotation("x"), meta.annotations().len()), (Some("y"), 1));
-        assert!(meta.has_labels(&labels(&[("a", "b"), ("c", "")])) && !meta.has_labels(&labels(&[("a", "b")])));
+        assert!(meta.has_labels(&Texts::from([("a", "b"), ("c", "")])) && !meta.has_labels(&Texts::from([("a", "b")])));
         assert!(Packed::read(&[0x0a, 0xff]).is_err());
     }
 
@@ -360,8 +350,8 @@ mod tests {
         wanted["metadata"]["labels"] = json!({"z": "1"});
         wanted["metadata"]["annotations"] = json!({"t": "now", "x": "y"});
         let old = Packed::of_json(schema(), &full()).expect("an object");
-        let annotations = BTreeMap::from([("x", "y"), ("t", "now")]);
-        let meta = |out: &mut Vec<u8>| old.meta().write_with(&labels(&[("z", "1")]), &annotations, out);
+        let annotations = Texts::from([("x", "y"), ("t", "now")]);
+        let meta = |out: &mut Vec<u8>| old.meta().write_with(&Texts::from([("z", "1")]), &annotations, out);
         let new = Packed::made(meta, |out| out.extend_from_slice(old.rest()));
         assert_eq!(new, Packed::of_json(schema(), &wanted).expect("an object"));
         assert!(new.meta().tied_as(old.meta()));
@@ -371,13 +361,13 @@ mod tests {
 
     #[test]
     fn new_metadata_is_complete() {
-        let labels = labels(&[("a", "b")]);
+        let labels = Texts::from([("a", "b")]);
         let mut meta = NewMeta {
             name: "web-",
             generate: true,
             namespace: "ns",
             labels: &labels,
-            annotations: BTreeMap::from([("x", "y")]),
+            annotations: Texts::from([("x", "y")]),
             owner: Some(["v1", "Service", "web", "u"]),
         };
         let tree = |meta: &NewMeta<'_>| {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use http::HeaderValue;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -197,7 +198,7 @@ impl Rest {
         &self,
         method: &str,
         path: &str,
-        content_type: &str,
+        content_type: &'static str,
         body: Vec<u8>,
     ) -> Result<Written, RestError> {
         let answer = self.request((method, path, BRIEF, Some(content_type)), body).await?;
@@ -266,7 +267,7 @@ impl Rest {
     }
 
     /// GET with an explicit Accept header.
-    pub async fn get_as<T: DeserializeOwned>(&self, path: &str, accept: &str) -> Result<T, RestError> {
+    pub async fn get_as<T: DeserializeOwned>(&self, path: &str, accept: &'static str) -> Result<T, RestError> {
         read(&self.request(("GET", path, accept, None), Vec::new()).await?)
     }
 
@@ -317,7 +318,7 @@ impl Rest {
 }
 
 /// Method, path, Accept and Content-Type.
-type Asked<'a> = (&'a str, &'a str, &'a str, Option<&'a str>);
+type Asked<'a> = (&'a str, &'a str, &'static str, Option<&'static str>);
 
 async fn once(
     transport: &Transport,
@@ -325,9 +326,10 @@ async fn once(
     (method, path, accept, content_type): Asked<'_>,
     body: Vec<u8>,
 ) -> Result<Bytes, RestError> {
+    let accept = HeaderValue::from_static(accept);
     let mut request = http::Request::builder().method(method).uri(path).header(http::header::ACCEPT, accept);
     if let Some(content_type) = content_type {
-        request = request.header(http::header::CONTENT_TYPE, content_type);
+        request = request.header(http::header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     }
     if let Some(token) = token {
         request = request.header(http::header::AUTHORIZATION, format!("Bearer {token}"));

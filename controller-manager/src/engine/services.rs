@@ -13,6 +13,7 @@ use shared::informer::{Event, Informer, Store};
 use shared::workqueue::Queue;
 
 use super::object::Metadata as _;
+use super::packed::Texts;
 use super::pod::{Container, Labels, Pod, Template};
 use super::selectors::{self, Selecting as _, Selectors};
 use super::{object, pods};
@@ -35,6 +36,18 @@ pub fn selecting(service: &Service) -> Option<&ServiceSpec> {
 #[must_use]
 pub fn headless(spec: &ServiceSpec) -> bool {
     spec.cluster_ip.as_deref() == Some("None")
+}
+
+/// The labels of a service as its endpoints have them.
+#[must_use]
+pub fn labels<'a>(service: &'a Service, spec: &ServiceSpec) -> Texts<'a> {
+    let own = service.metadata.labels.iter().flatten();
+    let mut labels: Texts<'a> = own.map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    labels.remove(HEADLESS);
+    if headless(spec) {
+        labels.insert(HEADLESS, "");
+    }
+    labels
 }
 
 /// The port number a pod serves a service port on; None if it does not.

@@ -173,6 +173,53 @@ pub fn fields(data: &[u8]) -> impl Iterator<Item = Result<(u32, Wire<'_>), Error
     })
 }
 
+/// [`fields`] for those who have read the message before, and so know that it is one.
+pub fn known_fields(message: &[u8]) -> KnownFields<'_> {
+    KnownFields(Reader::new(message))
+}
+
+/// See [`known_fields`]. A type of its own, so that the loop is made here, where it is made fast.
+#[derive(Clone, Debug)]
+pub struct KnownFields<'a>(Reader<'a>);
+
+impl<'a> Iterator for KnownFields<'a> {
+    type Item = (u32, Wire<'a>);
+
+    fn next(&mut self) -> Option<(u32, Wire<'a>)> {
+        if let Ok(next) = self.0.next() {
+            return next;
+        }
+        self.0.data = &[];
+        None
+    }
+}
+
+/// The texts, bytes or messages that are one field of a message that was read before.
+pub fn values(message: &[u8], wanted: u32) -> Values<'_> {
+    Values { fields: known_fields(message), wanted }
+}
+
+/// See [`values`].
+#[derive(Clone, Debug)]
+pub struct Values<'a> {
+    fields: KnownFields<'a>,
+    wanted: u32,
+}
+
+impl<'a> Iterator for Values<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        loop {
+            match self.fields.next()? {
+                (number, Wire::Bytes(value)) if number == self.wanted => return Some(value),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
 pub(crate) struct Reader<'a> {
     data: &'a [u8],
 }
