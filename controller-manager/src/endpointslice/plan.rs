@@ -93,7 +93,7 @@ fn reconcile_family(s: &Snapshot, spec: &ServiceSpec, family: &str) -> Vec<Write
     // Slices for ports nobody serves any more.
     out.delete.extend(by_ports.into_values().flatten());
     let mut writes = out.finish(&frame);
-    writes.extend(told.map(Write::Tell));
+    writes.extend(told.map(|event| Write::Tell(Box::new(event))));
     writes
 }
 

@@ -23,7 +23,7 @@ pub enum Write {
     /// A slice that goes.
     Delete(Arc<Slice>),
     /// Something to say.
-    Tell(Action),
+    Tell(Box<Action>),
 }
 
 impl Write {
@@ -65,7 +65,7 @@ pub async fn carry_out(executor: &Executor, tracker: &Tracker, key: &Key, writes
                 executor.one(Action::Delete { path: slice.path(), options }).await?;
                 tracker.deleted(key, slice.meta().uid());
             }
-            Write::Tell(event) => executor.one(event).await?,
+            Write::Tell(event) => executor.one(*event).await?,
         }
     }
     Ok(())

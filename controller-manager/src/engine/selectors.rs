@@ -110,14 +110,15 @@ impl Selecting for PodDisruptionBudget {
 }
 
 type Pair = (Box<str>, Box<str>);
+type Names = HashSet<Box<str>>;
 
 /// The selectors of one namespace, by name.
 #[derive(Default)]
 struct Space {
     /// By key and value.
-    by_pair: HashMap<Box<str>, HashMap<Box<str>, HashSet<Box<str>>>>,
+    by_pair: HashMap<Box<str>, HashMap<Box<str>, Names>>,
     /// Those that require no pair.
-    open: HashSet<Box<str>>,
+    open: Names,
     /// Under which pair each is filed.
     filed: HashMap<Box<str>, Pair>,
 }
@@ -148,7 +149,7 @@ impl Space {
         self.filed.insert(name.into(), pair);
     }
 
-    fn under(&self, key: &str, value: &str) -> Option<&HashSet<Box<str>>> {
+    fn under(&self, key: &str, value: &str) -> Option<&Names> {
         self.by_pair.get(key)?.get(value)
     }
 
