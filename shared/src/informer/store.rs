@@ -146,6 +146,11 @@ impl<K: Cached> Store<K> {
         self.0.read().slots.held().map(|(_, object)| Arc::clone(object)).collect()
     }
 
+    /// The objects that `wanted` picks, in no order. Others are looked at and not touched.
+    pub fn select(&self, wanted: impl Fn(&K) -> bool) -> Vec<Arc<K>> {
+        self.0.read().slots.held().filter(|(_, object)| wanted(object)).map(|(_, object)| Arc::clone(object)).collect()
+    }
+
     /// The objects of one namespace, in no order.
     pub fn list_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
         self.0.read().in_namespace(namespace).cloned().collect()
