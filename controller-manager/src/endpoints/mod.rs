@@ -69,7 +69,9 @@ impl EndpointsController {
             self.triggers.lock().forget(key);
             // Only what this controller made goes with the service.
             if let Some(current) = current.filter(|c| plan::ours(c)) {
-                self.executor.one(Action::Delete { path: current.path(), options: json!({}) }).await?;
+                let delete = Action::Delete { path: current.path(), options: json!({}) };
+                // Rare, and larger than all the rest of this.
+                Box::pin(self.executor.one(delete)).await?;
             }
             return Ok(None);
         };

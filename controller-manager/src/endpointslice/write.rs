@@ -51,6 +51,7 @@ pub fn count(metric: &str, writes: &[Write]) {
 /// # Errors
 /// The first write that the server did not take.
 pub async fn carry_out(executor: &Executor, tracker: &Tracker, key: &Key, writes: Vec<Write>) -> Result<(), RestError> {
+    // What is rare is in boxes: it is larger than the rest.
     for write in writes {
         match write {
             Write::Create(slice) => {
@@ -62,10 +63,10 @@ pub async fn carry_out(executor: &Executor, tracker: &Tracker, key: &Key, writes
             }
             Write::Delete(slice) => {
                 let options = json!({"preconditions": {"uid": slice.meta().uid()}});
-                executor.one(Action::Delete { path: slice.path(), options }).await?;
+                Box::pin(executor.one(Action::Delete { path: slice.path(), options })).await?;
                 tracker.deleted(key, slice.meta().uid());
             }
-            Write::Tell(event) => executor.one(*event).await?,
+            Write::Tell(event) => Box::pin(executor.one(*event)).await?,
         }
     }
     Ok(())

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::HeaderValue;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -211,10 +212,20 @@ impl Rest {
         Ok(protobuf::unwrap(&answer).map_or_else(|_| written(&answer), |envelope| packed(envelope.raw)))
     }
 
-    async fn request(&self, asked: Asked<'_>, body: Vec<u8>) -> Result<Bytes, RestError> {
-        let Some((transport, bearer)) = &self.anonymous else {
-            return once(&self.main, None, asked, body).await;
-        };
+    fn request<'a>(&'a self, asked: Asked<'a>, body: Vec<u8>) -> Answered<'a> {
+        match &self.anonymous {
+            None => once(&self.main, None, asked, body),
+            Some((transport, bearer)) => Box::pin(self.as_account(transport, bearer, asked, body)),
+        }
+    }
+
+    async fn as_account(
+        &self,
+        transport: &Transport,
+        bearer: &Bearer,
+        asked: Asked<'_>,
+        body: Vec<u8>,
+    ) -> Result<Bytes, RestError> {
         let token = self.token(bearer).await?;
         match once(transport, Some(&token), asked, body.clone()).await {
             Err(e) if e.unauthorized() => {
@@ -235,26 +246,34 @@ impl Rest {
         {
             return Ok(token.clone());
         }
+        // Rare, and large: not a part of every request.
+        let (token, renew) = Box::pin(self.fetch_token(bearer.account)).await?;
+        *slot = Some((token.clone(), renew));
+        Ok(token)
+    }
+
+    /// A token, and when it should be renewed.
+    async fn fetch_token(&self, account: &str) -> Result<(String, Instant), RestError> {
         let api: Api<ServiceAccount> = Api::namespaced(self.main.client(), NAMESPACE);
         let wish = TokenRequest {
             spec: TokenRequestSpec { expiration_seconds: Some(TOKEN_SECONDS), ..TokenRequestSpec::default() },
             ..TokenRequest::default()
         };
-        let made = match api.create_token_request(bearer.account, &kube::api::PostParams::default(), &wish).await {
+        let made = match api.create_token_request(account, &kube::api::PostParams::default(), &wish).await {
             Err(kube::Error::Api(s)) if s.code == 404 => {
-                let account = ServiceAccount {
+                let made = ServiceAccount {
                     metadata: ObjectMeta {
-                        name: Some(bearer.account.to_owned()),
+                        name: Some(account.to_owned()),
                         namespace: Some(NAMESPACE.to_owned()),
                         ..ObjectMeta::default()
                     },
                     ..ServiceAccount::default()
                 };
-                match api.create(&kube::api::PostParams::default(), &account).await {
+                match api.create(&kube::api::PostParams::default(), &made).await {
                     Err(kube::Error::Api(s)) if s.reason == "AlreadyExists" => {}
                     other => drop(other?),
                 }
-                api.create_token_request(bearer.account, &kube::api::PostParams::default(), &wish).await?
+                api.create_token_request(account, &kube::api::PostParams::default(), &wish).await?
             }
             other => other?,
         };
@@ -262,8 +281,7 @@ impl Rest {
         let lifetime =
             made.spec.expiration_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(TOKEN_SECONDS.unsigned_abs());
         let renew = clock::instant() + Duration::from_secs(lifetime * 4 / 5);
-        *slot = Some((token.clone(), renew));
-        Ok(token)
+        Ok((token, renew))
     }
 
     /// GET with an explicit Accept header.
@@ -320,12 +338,19 @@ impl Rest {
 /// Method, path, Accept and Content-Type.
 type Asked<'a> = (&'a str, &'a str, &'static str, Option<&'static str>);
 
-async fn once(
-    transport: &Transport,
+/// What comes of a request. In a box: controllers hold such futures many times over, and most are not in use.
+type Answered<'a> = BoxFuture<'a, Result<Bytes, RestError>>;
+
+fn once<'a>(transport: &'a Transport, token: Option<&str>, asked: Asked<'_>, body: Vec<u8>) -> Answered<'a> {
+    let request = request(token, asked, body);
+    Box::pin(async move { Ok(transport.request(request?).await?) })
+}
+
+fn request(
     token: Option<&str>,
     (method, path, accept, content_type): Asked<'_>,
     body: Vec<u8>,
-) -> Result<Bytes, RestError> {
+) -> Result<http::Request<Vec<u8>>, RestError> {
     let accept = HeaderValue::from_static(accept);
     let mut request = http::Request::builder().method(method).uri(path).header(http::header::ACCEPT, accept);
     if let Some(content_type) = content_type {
@@ -334,7 +359,7 @@ async fn once(
     if let Some(token) = token {
         request = request.header(http::header::AUTHORIZATION, format!("Bearer {token}"));
     }
-    Ok(transport.request(request.body(body).map_err(RestError::other)?).await?)
+    request.body(body).map_err(RestError::other)
 }
 
 /// What an answer says. Deletions are answered with other things than objects.
