@@ -1,19 +1,20 @@
 //! Endpoints objects of services, for clients that do not know slices.
 
+pub mod held;
 pub mod plan;
 
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use k8s_openapi::api::core::v1::{Endpoints, Service};
-use kube::Resource as _;
+use k8s_openapi::api::core::v1::Service;
 use parking_lot::Mutex;
 use serde_json::json;
-use shared::informer::{Event, Store};
+use shared::informer::{Cached as _, Event, Store};
 use shared::workqueue::Queue;
 
+use self::held::Held;
 use self::plan::{Change, Snapshot};
-use crate::engine::action::{Action, object_path};
+use crate::engine::action::Action;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::object::{self, Key};
@@ -28,14 +29,14 @@ struct EndpointsController {
     executor: Executor,
     services: Store<Service>,
     pods: Store<Pod>,
-    endpoints: Store<Endpoints>,
+    endpoints: Store<Held>,
     triggers: Mutex<Triggers>,
 }
 
 /// Wire the endpoints controller.
 pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     Box::pin(async move {
-        let (services, pods, endpoints) = (cx.informer::<Service>(), cx.pods(), cx.informer::<Endpoints>());
+        let (services, pods, endpoints) = (cx.informer::<Service>(), cx.pods(), cx.endpoints());
         let queue: Queue<Key> = Queue::new("endpoint");
         let this = Arc::new(EndpointsController {
             executor: cx.executor("endpoint-controller", "endpoint-controller"),
@@ -47,10 +48,11 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         owned::watch(&services, &queue);
         services::watch_pods(&pods, cx.selectors(), queue.clone(), cx.settings().endpoints_batch);
         let wake = queue.clone();
-        endpoints.add_handler(move |event: &Event<Endpoints>| {
+        endpoints.add_handler(move |event: &Event<Held>| {
             // Somebody deleted it, or it was left over from before: have a look.
             if !matches!(event, Event::Updated { .. }) {
-                wake.add(Key::of(&event.object().metadata));
+                let meta = event.object().meta();
+                wake.add(Key::new(meta.namespace(), meta.name()));
             }
         });
         worker::run(cx, "endpoints", cx.settings().workers.endpoint, &queue, &this, |s, key| async move {
@@ -67,7 +69,9 @@ impl EndpointsController {
             self.triggers.lock().forget(key);
             // Only what this controller made goes with the service.
             if let Some(current) = current.filter(|c| plan::ours(c)) {
-                self.executor.one(Action::delete_with::<Endpoints>(&current.metadata, json!({}))).await?;
+                let delete = Action::Delete { path: current.path(), options: json!({}) };
+                // Rare, and larger than all the rest of this.
+                Box::pin(self.executor.one(delete)).await?;
             }
             return Ok(None);
         };
@@ -98,10 +102,10 @@ impl EndpointsController {
         let rest = &self.executor.rest;
         match change {
             Change::Create(new) => {
-                let path = Endpoints::url_path(&(), new.metadata.namespace.as_deref());
-                rest.send("POST", &path, new).await.map(drop)
+                let path = Held::collection_path(Some(new.meta().namespace()));
+                rest.send_packed("POST", &path, new.body()).await.map(drop)
             }
-            Change::Update(new) => rest.send("PUT", &object_path::<Endpoints>(&new.metadata), new).await.map(drop),
+            Change::Update(new) => rest.send_packed("PUT", &new.path(), new.body()).await.map(drop),
         }
     }
 }

@@ -1,14 +1,15 @@
 //! The Endpoints object of a service: the addresses of its pods, grouped by the ports they serve.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Service, ServiceSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::api::core::v1::{Service, ServiceSpec};
 use k8s_openapi::jiff::Timestamp;
+use proto::protobuf::{write_bytes, write_nested, write_number};
 
+use super::held::{Held, SUBSETS};
+use crate::engine::packed::{NewMeta, Texts};
 use crate::engine::pod::Pod;
-use crate::engine::services::{self, HEADLESS, Port, TRIGGER, ports_of, sorted};
+use crate::engine::services::{self, Port, PortSet, PortSets, TRIGGER};
 use crate::engine::{object, pods};
 
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
@@ -26,45 +27,53 @@ pub struct Snapshot {
     /// The pods it selects.
     pub pods: Vec<Arc<Pod>>,
     /// What is stored.
-    pub current: Option<Arc<Endpoints>>,
+    pub current: Option<Arc<Held>>,
     /// What caused the change.
     pub trigger: Option<Timestamp>,
 }
 
 /// Whether this controller made the object.
 #[must_use]
-pub fn ours(endpoints: &Endpoints) -> bool {
-    object::label(&endpoints.metadata, MANAGED_BY) == Some(CONTROLLER)
+pub fn ours(endpoints: &Held) -> bool {
+    endpoints.meta().label(MANAGED_BY) == Some(CONTROLLER)
 }
 
 /// What is to be written.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The object was not there.
-    Create(Endpoints),
+    Create(Held),
     /// The object as it is to be, in the version it was seen in.
-    Update(Endpoints),
+    Update(Held),
 }
 
 /// Create or update the Endpoints object, if it is not as it should be.
 #[must_use]
 pub fn plan(s: &Snapshot) -> Option<Change> {
     let spec = services::selecting(&s.service)?;
-    let mut subsets = pack(s, addresses(s, spec));
+    let mut sets = PortSets::new(spec);
+    let addresses = addresses(s, spec, &mut sets);
+    let mut subsets = pack(&addresses, &sets);
     let cut = truncate(&mut subsets);
+    let written = written(&s.service, &subsets);
     let labels = labels(s, spec);
-    match s.current.as_deref() {
-        None => {
-            let metadata = ObjectMeta {
-                name: s.service.metadata.name.clone(),
-                namespace: s.service.metadata.namespace.clone(),
-                ..ObjectMeta::default()
-            };
-            Some(Change::Create(assemble(s, metadata, labels, subsets, cut)))
-        }
-        Some(current) if same(current, &subsets, &labels, cut) => None,
-        Some(current) => Some(Change::Update(assemble(s, current.metadata.clone(), labels, subsets, cut))),
+    let trigger = s.trigger.map(services::trigger_text);
+    let Some(current) = s.current.as_deref() else {
+        let meta = NewMeta {
+            name: object::name(&s.service.metadata),
+            generate: false,
+            namespace: object::namespace(&s.service.metadata),
+            labels: &labels,
+            annotations: annotations(Texts::new(), trigger.as_deref(), cut),
+            owner: None,
+        };
+        return Some(Change::Create(Held::new(&meta, &written)));
+    };
+    if same(current, &written, &labels, cut) {
+        return None;
     }
+    let annotations = annotations(current.meta().annotations(), trigger.as_deref(), cut);
+    Some(Change::Update(current.with(&labels, &annotations, &written)))
 }
 
 /// A pod behind the service.
@@ -72,11 +81,11 @@ struct Served<'a> {
     ip: &'a str,
     pod: &'a Pod,
     ready: bool,
-    /// In order.
-    ports: Vec<Port<'a>>,
+    /// Which set of ports it serves.
+    set: usize,
 }
 
-fn addresses<'a>(s: &'a Snapshot, spec: &'a ServiceSpec) -> Vec<Served<'a>> {
+fn addresses<'a>(s: &'a Snapshot, spec: &'a ServiceSpec, sets: &mut PortSets<'a>) -> Vec<Served<'a>> {
     let tolerate_unready = spec.publish_not_ready_addresses == Some(true);
     let v6 = spec.ip_families.as_ref().and_then(|f| f.first()).is_some_and(|f| f == "IPv6");
     let portless = spec.ports.as_deref().unwrap_or_default().is_empty() && services::headless(spec);
@@ -85,105 +94,106 @@ fn addresses<'a>(s: &'a Snapshot, spec: &'a ServiceSpec) -> Vec<Served<'a>> {
         .iter()
         .filter(|p| services::belongs(p, tolerate_unready))
         .filter_map(|pod| {
-            let ip = services::pod_ips(pod).into_iter().find(|ip| ip.contains(':') == v6)?;
-            let ports = sorted(&ports_of(pod, spec));
+            let ip = services::pod_ips(pod).find(|ip| ip.contains(':') == v6)?;
+            let set = sets.of(pod);
             let ready = tolerate_unready || pods::ready(pod);
-            (portless || !ports.is_empty()).then_some(Served { ip, pod, ready, ports })
+            (portless || !sets.all[set].key.is_empty()).then_some(Served { ip, pod, ready, set })
         })
         .collect();
     found.sort_by(|a, b| (a.ip, object::uid(&a.pod.metadata)).cmp(&(b.ip, object::uid(&b.pod.metadata))));
     found
 }
 
-/// Group addresses that serve the same set of ports, in a stable order.
-fn pack(s: &Snapshot, addresses: Vec<Served<'_>>) -> Vec<EndpointSubset> {
-    let mut by_ports: BTreeMap<Vec<Port<'_>>, EndpointSubset> = BTreeMap::new();
-    for Served { ip, pod, ready, ports } in addresses {
-        let subset = by_ports.entry(ports).or_default();
-        let list = if ready { &mut subset.addresses } else { &mut subset.not_ready_addresses };
-        list.get_or_insert_default().push(EndpointAddress {
-            ip: ip.to_owned(),
-            hostname: services::hostname(pod, &s.service).map(str::to_owned),
-            node_name: Some(pods::node(pod)).filter(|n| !n.is_empty()).map(str::to_owned),
-            target_ref: Some(services::pod_reference(pod)),
-        });
-    }
-    let written = |port: &Port<'_>| EndpointPort {
-        name: Some(port.name).filter(|n| !n.is_empty()).map(str::to_owned),
-        port: port.number,
-        protocol: Some(port.protocol.to_owned()),
-        app_protocol: Some(port.app_protocol).filter(|p| !p.is_empty()).map(str::to_owned),
-    };
-    by_ports
-        .into_iter()
-        .map(|(ports, subset)| EndpointSubset {
-            ports: Some(ports.iter().map(written).collect::<Vec<_>>()).filter(|p| !p.is_empty()),
-            ..subset
-        })
-        .collect()
+/// The addresses that serve one set of ports.
+struct Subset<'a> {
+    ports: &'a [Port<'a>],
+    ready: Vec<&'a Served<'a>>,
+    unready: Vec<&'a Served<'a>>,
 }
 
-fn truncate(subsets: &mut [EndpointSubset]) -> bool {
+/// Group addresses that serve the same set of ports, in a stable order.
+fn pack<'a>(addresses: &'a [Served<'a>], sets: &'a PortSets<'a>) -> Vec<Subset<'a>> {
+    let empty = |set: &'a PortSet<'a>| Subset { ports: &set.key, ready: Vec::new(), unready: Vec::new() };
+    let mut subsets: Vec<Subset<'a>> = sets.all.iter().map(empty).collect();
+    for served in addresses {
+        let subset = &mut subsets[served.set];
+        if served.ready { subset.ready.push(served) } else { subset.unready.push(served) }
+    }
+    subsets.retain(|subset| !(subset.ready.is_empty() && subset.unready.is_empty()));
+    subsets.sort_by(|a, b| a.ports.cmp(b.ports));
+    subsets
+}
+
+fn truncate(subsets: &mut [Subset<'_>]) -> bool {
     let mut room = CAPACITY;
     let mut cut = false;
-    let ready = |s: &mut EndpointSubset| s.addresses.take();
-    let unready = |s: &mut EndpointSubset| s.not_ready_addresses.take();
+    let mut shorten = |list: &mut Vec<&Served<'_>>| {
+        cut |= list.len() > room;
+        list.truncate(room);
+        room -= list.len();
+    };
     // Ready addresses first; unready ones only get the room that is left.
-    for subset in subsets.iter_mut() {
-        if let Some(mut list) = ready(subset) {
-            cut |= list.len() > room;
-            list.truncate(room);
-            room -= list.len();
-            subset.addresses = Some(list).filter(|l| !l.is_empty());
-        }
-    }
-    for subset in subsets.iter_mut() {
-        if let Some(mut list) = unready(subset) {
-            cut |= list.len() > room;
-            list.truncate(room);
-            room -= list.len();
-            subset.not_ready_addresses = Some(list).filter(|l| !l.is_empty());
-        }
-    }
+    subsets.iter_mut().for_each(|subset| shorten(&mut subset.ready));
+    subsets.iter_mut().for_each(|subset| shorten(&mut subset.unready));
     cut
 }
 
-fn labels(s: &Snapshot, spec: &ServiceSpec) -> BTreeMap<String, String> {
-    let mut labels = s.service.metadata.labels.clone().unwrap_or_default();
-    labels.remove(HEADLESS);
-    if services::headless(spec) {
-        labels.insert(HEADLESS.into(), String::new());
+/// The subsets as the server writes them: texts that are no pointers in Go are there also when they are empty.
+fn written(service: &Service, subsets: &[Subset<'_>]) -> Vec<u8> {
+    /// Most addresses take less.
+    const EACH: usize = 160;
+    let addresses: usize = subsets.iter().map(|subset| subset.ready.len() + subset.unready.len()).sum();
+    let mut all = Vec::with_capacity(addresses * EACH);
+    for subset in subsets {
+        write_nested(SUBSETS, &mut all, |out| {
+            for (number, list) in [(1, &subset.ready), (2, &subset.unready)] {
+                list.iter().for_each(|served| write_nested(number, out, |out| write_address(service, served, out)));
+            }
+            subset.ports.iter().for_each(|port| write_nested(3, out, |out| write_port(port, out)));
+        });
     }
-    labels.insert(MANAGED_BY.into(), CONTROLLER.into());
+    all
+}
+
+fn write_address(service: &Service, served: &Served<'_>, out: &mut Vec<u8>) {
+    write_bytes(1, served.ip.as_bytes(), out);
+    write_nested(2, out, |out| services::write_pod_reference(served.pod, out));
+    write_bytes(3, services::hostname(served.pod, service).unwrap_or_default().as_bytes(), out);
+    let node = pods::node(served.pod);
+    if !node.is_empty() {
+        write_bytes(4, node.as_bytes(), out);
+    }
+}
+
+fn write_port(port: &Port<'_>, out: &mut Vec<u8>) {
+    write_bytes(1, port.name.as_bytes(), out);
+    write_number(2, port.number.into(), out);
+    write_bytes(3, port.protocol.as_bytes(), out);
+    if !port.app_protocol.is_empty() {
+        write_bytes(4, port.app_protocol.as_bytes(), out);
+    }
+}
+
+fn labels<'a>(s: &'a Snapshot, spec: &ServiceSpec) -> Texts<'a> {
+    let mut labels = services::labels(&s.service, spec);
+    labels.insert(MANAGED_BY, CONTROLLER);
     labels
 }
 
-fn assemble(
-    s: &Snapshot,
-    mut metadata: ObjectMeta,
-    labels: BTreeMap<String, String>,
-    subsets: Vec<EndpointSubset>,
-    cut: bool,
-) -> Endpoints {
-    let mut annotations = metadata.annotations.take().unwrap_or_default();
-    match s.trigger {
-        Some(at) => annotations.insert(TRIGGER.into(), services::trigger_text(at)),
-        None => annotations.remove(TRIGGER),
-    };
-    if cut {
-        annotations.insert(OVER_CAPACITY.into(), TRUNCATED.into());
-    } else {
-        annotations.remove(OVER_CAPACITY);
+fn annotations<'a>(mut all: Texts<'a>, trigger: Option<&'a str>, cut: bool) -> Texts<'a> {
+    for (key, value) in [(TRIGGER, trigger), (OVER_CAPACITY, cut.then_some(TRUNCATED))] {
+        match value {
+            Some(value) => all.insert(key, value),
+            None => all.remove(key),
+        };
     }
-    metadata.labels = Some(labels);
-    metadata.annotations = Some(annotations).filter(|a| !a.is_empty());
-    Endpoints { metadata, subsets: Some(subsets).filter(|s| !s.is_empty()) }
+    all
 }
 
-fn same(current: &Endpoints, subsets: &[EndpointSubset], labels: &BTreeMap<String, String>, cut: bool) -> bool {
-    current.subsets.as_deref().unwrap_or_default() == subsets
-        && current.metadata.labels.as_ref() == Some(labels)
-        && object::annotation(&current.metadata, OVER_CAPACITY) == cut.then_some(TRUNCATED)
+fn same(current: &Held, subsets: &[u8], labels: &Texts<'_>, cut: bool) -> bool {
+    current.subsets() == subsets
+        && current.meta().has_labels(labels)
+        && current.meta().annotation(OVER_CAPACITY) == cut.then_some(TRUNCATED)
 }
 
 #[cfg(test)]
@@ -215,7 +225,11 @@ mod tests {
             trigger: None,
         };
         match plan(&s) {
-            Some(Change::Create(made)) => serde_json::to_value(made).expect("json")["subsets"].clone(),
+            Some(Change::Create(made)) => {
+                let again = Held::of_json(&serde_json::to_value(made.typed().expect("typed")).expect("json"));
+                assert_eq!(again.expect("an object").subsets(), made.subsets(), "as the server writes it");
+                serde_json::to_value(made.typed().expect("typed")).expect("json")["subsets"].clone()
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -258,9 +272,9 @@ mod tests {
         let pods: Vec<Arc<Pod>> = vec![Arc::new(serde_json::from_value(pod("a", "10.1.0.1", true)).expect("pod"))];
         let mut s = Snapshot { service, pods, current: None, trigger: Some(Timestamp::UNIX_EPOCH) };
         let Some(Change::Create(made)) = plan(&s) else { panic!("no creation") };
-        let body = serde_json::to_value(&made).expect("json");
-        assert_eq!(body["metadata"]["annotations"][TRIGGER], "1970-01-01T00:00:00Z");
-        assert_eq!(body["metadata"]["labels"], json!({"l": "1", MANAGED_BY: CONTROLLER}));
+        let body = made.typed().expect("typed").metadata;
+        assert_eq!(body.annotations.expect("annotations")[TRIGGER], "1970-01-01T00:00:00Z");
+        assert_eq!(json!(body.labels), json!({"l": "1", MANAGED_BY: CONTROLLER}));
         s.current = Some(Arc::new(made));
         s.trigger = None;
         assert_eq!(plan(&s), None);

@@ -1,7 +1,9 @@
 //! EndpointSlices of services with a selector.
 
+pub mod draft;
 pub mod plan;
 pub mod report;
+pub mod slice;
 pub mod topology;
 pub mod tracker;
 pub mod write;
@@ -12,13 +14,13 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Node, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
 use parking_lot::Mutex;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::{CONTROLLER, MANAGED_BY, SERVICE_NAME, Snapshot};
 use self::report::{Distributions, Names, Report};
+use self::slice::Slice;
 use self::topology::Zones;
 use self::tracker::Tracker;
 use crate::engine::context::Context;
@@ -54,7 +56,7 @@ struct Slices {
     selectors: Arc<Selectors<Service>>,
     pods: Store<Pod>,
     nodes: Store<Node>,
-    slices: Store<EndpointSlice>,
+    slices: Store<Slice>,
     tracker: Tracker,
     triggers: Mutex<Triggers>,
     report: Mutex<Report>,
@@ -88,15 +90,15 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         owned::watch(&services, &queue);
         services::watch_pods(&pods, cx.selectors(), queue.clone(), cx.settings().endpointslice_batch);
         let (wake, watcher) = (queue.clone(), Arc::clone(&this));
-        slices.add_handler(move |event: &Event<EndpointSlice>| {
+        slices.add_handler(move |event: &Event<Slice>| {
             let slice = event.object();
-            if object::label(&slice.metadata, MANAGED_BY) != Some(CONTROLLER) {
+            if slice.meta().label(MANAGED_BY) != Some(CONTROLLER) {
                 return;
             }
-            if let Some(name) = object::label(&slice.metadata, SERVICE_NAME) {
-                let key = Key::new(object::namespace(&slice.metadata), name);
+            if let Some(name) = slice.meta().label(SERVICE_NAME) {
+                let key = Key::new(slice.meta().namespace(), name);
                 match event {
-                    Event::Deleted(s) => watcher.tracker.gone(&key, object::uid(&s.metadata)),
+                    Event::Deleted(s) => watcher.tracker.gone(&key, s.meta().uid()),
                     _ if !watcher.tracker.news(&key, slice) => return,
                     _ => {}
                 }
@@ -164,8 +166,8 @@ impl Slices {
             return Ok(None);
         }
         let mut slices = self.slices.by_index(BY_SERVICE, &key.to_string());
-        slices.retain(|s| object::label(&s.metadata, MANAGED_BY) == Some(CONTROLLER));
-        slices.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        slices.retain(|s| s.meta().label(MANAGED_BY) == Some(CONTROLLER));
+        slices.sort_by(|a, b| a.meta().name().cmp(b.meta().name()));
         if self.tracker.stale(key, &slices) {
             return Ok(Some(STALE_RETRY));
         }

@@ -2,20 +2,21 @@
 //! with as few writes as possible.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{Hash, Hasher};
+use std::iter;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Service, ServiceSpec};
-use k8s_openapi::api::discovery::v1::{
-    Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone,
-};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 
+use super::draft::{Draft, write_port};
+use super::slice::{self, Content, Slice};
 use super::topology::{self, Zones};
 use super::write::Write;
 use crate::engine::action::Action;
+use crate::engine::packed::{NewMeta, Texts};
 use crate::engine::pod::Pod;
-use crate::engine::services::{self, HEADLESS, Port, TRIGGER, ports_of, sorted};
+use crate::engine::services::{self, Port, PortSet, PortSets, TRIGGER, sorted};
 use crate::engine::{object, pods};
 
 /// Who manages a slice.
@@ -37,7 +38,7 @@ pub struct Snapshot {
     /// The nodes those pods are on, by name.
     pub nodes: HashMap<String, Arc<Node>>,
     /// The slices this controller made for it.
-    pub slices: Vec<Arc<EndpointSlice>>,
+    pub slices: Vec<Arc<Slice>>,
     /// The most endpoints in a slice.
     pub max_per_slice: usize,
     /// What caused the change.
@@ -48,9 +49,6 @@ pub struct Snapshot {
 
 type Ports<'a> = Vec<Port<'a>>;
 
-/// The endpoints of each set of ports, which is in order; with the set as the service has it.
-type Groups<'a> = BTreeMap<Ports<'a>, (Ports<'a>, Vec<Endpoint>)>;
-
 /// The writes that bring the slices in line.
 #[must_use]
 pub fn plan(s: &Snapshot) -> Vec<Write> {
@@ -59,7 +57,7 @@ pub fn plan(s: &Snapshot) -> Vec<Write> {
         return Vec::new();
     }
     let families = address_types(spec);
-    let stray = s.slices.iter().filter(|x| !families.contains(&x.address_type.as_str()));
+    let stray = s.slices.iter().filter(|x| !families.contains(&x.address_type()));
     let mut writes: Vec<Write> = stray.map(|slice| Write::Delete(Arc::clone(slice))).collect();
     for family in families {
         writes.extend(reconcile_family(s, spec, family));
@@ -78,58 +76,70 @@ fn address_types(spec: &ServiceSpec) -> Vec<&'static str> {
 }
 
 fn reconcile_family(s: &Snapshot, spec: &ServiceSpec, family: &str) -> Vec<Write> {
-    let mut desired = Groups::new();
-    for pod in s.pods.iter().filter(|p| services::belongs(p, true)) {
-        let publish = spec.publish_not_ready_addresses == Some(true);
-        let node_name = pods::node(pod);
-        let node = s.nodes.get(node_name);
-        if node.is_none() && !publish {
-            continue;
-        }
-        let ips: Vec<String> = services::pod_ips(pod)
-            .into_iter()
-            .filter(|ip| ip.contains(':') == (family == "IPv6"))
-            .map(str::to_owned)
-            .collect();
-        if ips.is_empty() {
-            continue;
-        }
-        let endpoint = endpoint(s, spec, pod, node.map(AsRef::as_ref), ips);
-        let ports = ports_of(pod, spec);
-        match desired.get_mut(&sorted(&ports)) {
-            Some((_, endpoints)) => endpoints.push(endpoint),
-            None => drop(desired.insert(sorted(&ports), (ports, vec![endpoint]))),
-        }
+    let mut groups = groups(s, spec, family);
+    let told = zone_hints(s, family, &mut groups);
+    let frame = Frame { s, family, labels: labels(s, spec) };
+    let mut by_ports: BTreeMap<Ports<'_>, Vec<&Arc<Slice>>> = BTreeMap::new();
+    for slice in s.slices.iter().filter(|x| x.address_type() == family && !x.meta().deleting()) {
+        let ports: Ports<'_> = slice.ports().map(slice::port).collect();
+        by_ports.entry(sorted(&ports)).or_default().push(slice);
     }
-    let told = zone_hints(s, family, &mut desired);
-    let labels = labels(s, spec);
+    let wanted: Vec<Wanted<'_>> = groups.iter().map(Wanted::of).collect();
     let mut out = Changes::default();
-    let mut by_ports: BTreeMap<Ports<'_>, Vec<&Arc<EndpointSlice>>> = BTreeMap::new();
-    for slice in s.slices.iter().filter(|x| x.address_type == family && !object::deleting(&x.metadata)) {
-        by_ports.entry(sorted(&ports_in(slice))).or_default().push(slice);
-    }
-    for (key, (ports, endpoints)) in desired {
-        let there = by_ports.remove(&key).unwrap_or_default();
-        let group = Group { family, labels: &labels, ports: &ports };
-        reconcile_ports(s, &group, endpoints, &there, &mut out);
+    for group in &wanted {
+        let there = by_ports.remove(group.key).unwrap_or_default();
+        reconcile_ports(&frame, group, &there, &mut out);
     }
     // Slices for ports nobody serves any more.
-    out.delete.extend(by_ports.into_values().flatten().cloned());
-    let mut writes = out.finish(s, family, &labels);
-    writes.extend(told.map(Write::Tell));
+    out.delete.extend(by_ports.into_values().flatten());
+    let mut writes = out.finish(&frame);
+    writes.extend(told.map(|event| Write::Tell(Box::new(event))));
     writes
 }
 
+/// The endpoints of one set of ports.
+struct Group<'a> {
+    set: PortSet<'a>,
+    endpoints: Vec<Draft<'a>>,
+}
+
+/// The endpoints of a family, in the order of their sets of ports.
+fn groups<'a>(s: &'a Snapshot, spec: &'a ServiceSpec, family: &str) -> Vec<Group<'a>> {
+    let publish = spec.publish_not_ready_addresses == Some(true);
+    let mut sets = PortSets::new(spec);
+    let mut endpoints: Vec<Vec<Draft<'a>>> = Vec::new();
+    for pod in s.pods.iter().filter(|p| services::belongs(p, true)) {
+        let node = s.nodes.get(pods::node(pod));
+        if node.is_none() && !publish {
+            continue;
+        }
+        let Some(draft) = Draft::of(s, spec, pod, node.map(AsRef::as_ref), family) else { continue };
+        let at = sets.of(pod);
+        if at == endpoints.len() {
+            // The first set is most often the only one.
+            endpoints.push(Vec::with_capacity(if at == 0 { s.pods.len() } else { 0 }));
+        }
+        endpoints[at].push(draft);
+    }
+    let mut groups: Vec<Group<'a>> =
+        sets.all.into_iter().zip(endpoints).map(|(set, endpoints)| Group { set, endpoints }).collect();
+    groups.sort_by(|a, b| a.set.key.cmp(&b.set.key));
+    groups
+}
+
 /// Hints by topology for all endpoints of a family, and the event that tells of them.
-fn zone_hints(s: &Snapshot, family: &str, desired: &mut Groups<'_>) -> Option<Action> {
-    let had = s.slices.iter().any(|x| x.address_type == family && x.endpoints.iter().any(|e| e.hints.is_some()));
+fn zone_hints<'a>(s: &'a Snapshot, family: &str, groups: &mut [Group<'a>]) -> Option<Action> {
+    let had = s.slices.iter().any(|x| x.address_type() == family && x.has_hints());
+    if s.zones.is_none() && !had {
+        return None;
+    }
     let about = object::reference::<Service>(&s.service.metadata);
     let Some(zones) = s.zones.as_ref() else {
         let closer = s.service.spec.as_ref().is_some_and(|x| x.traffic_distribution.is_some());
         let text = format!("Topology Aware Hints has been disabled, addressType: {family}");
-        return (had && !closer).then(|| Action::normal(&about, "TopologyAwareHintsDisabled", text));
+        return (!closer).then(|| Action::normal(&about, "TopologyAwareHintsDisabled", text));
     };
-    let mut all: Vec<&mut Endpoint> = desired.values_mut().flat_map(|(_, list)| list.iter_mut()).collect();
+    let mut all: Vec<&mut Draft<'a>> = groups.iter_mut().flat_map(|group| group.endpoints.iter_mut()).collect();
     match topology::allocate(zones, &mut all) {
         Ok(()) if had => None,
         Ok(()) => {
@@ -142,234 +152,239 @@ fn zone_hints(s: &Snapshot, family: &str, desired: &mut Groups<'_>) -> Option<Ac
     }
 }
 
-/// What the slices of one set of ports have in common.
-struct Group<'a> {
+/// What one set of ports is to hold, as it is written.
+struct Wanted<'a> {
+    key: &'a [Port<'a>],
+    ports: Vec<Vec<u8>>,
+    /// One behind the other.
+    endpoints: Vec<u8>,
+    /// Where each ends.
+    ends: Vec<usize>,
+}
+
+impl<'a> Wanted<'a> {
+    fn of(group: &'a Group<'_>) -> Self {
+        /// Most endpoints are shorter.
+        const EACH: usize = 192;
+        let mut endpoints = Vec::with_capacity(group.endpoints.len() * EACH);
+        let mut ends = Vec::with_capacity(group.endpoints.len());
+        for draft in &group.endpoints {
+            draft.write(&mut endpoints);
+            ends.push(endpoints.len());
+        }
+        let port = |port: &Port<'_>| {
+            let mut written = Vec::new();
+            write_port(port, &mut written);
+            written
+        };
+        Self { key: &group.set.key, ports: group.set.ports.iter().map(port).collect(), endpoints, ends }
+    }
+
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn endpoint(&self, at: usize) -> &[u8] {
+        let start = if at == 0 { 0 } else { self.ends[at - 1] };
+        &self.endpoints[start..self.ends[at]]
+    }
+
+    fn ports(&self) -> Vec<&[u8]> {
+        self.ports.iter().map(Vec::as_slice).collect()
+    }
+}
+
+/// What the slices of a family have in common.
+struct Frame<'a> {
+    s: &'a Snapshot,
     family: &'a str,
-    labels: &'a BTreeMap<String, String>,
-    ports: &'a [Port<'a>],
+    labels: Texts<'a>,
+}
+
+impl<'a> Frame<'a> {
+    fn created(&self, content: &Content<'_>) -> Slice {
+        let service = &self.s.service.metadata;
+        let (prefix, trigger) = (pods::name_prefix(object::name(service)), self.trigger());
+        let meta = NewMeta {
+            name: &prefix,
+            generate: true,
+            namespace: object::namespace(service),
+            labels: &self.labels,
+            annotations: trigger.iter().map(|at| (TRIGGER, at.as_str())).collect(),
+            owner: Some(["v1", "Service", object::name(service), object::uid(service)]),
+        };
+        Slice::new(&meta, content)
+    }
+
+    fn updated(&self, slice: &Slice, content: &Content<'_>) -> Slice {
+        let (mut annotations, trigger) = (slice.meta().annotations(), self.trigger());
+        match &trigger {
+            Some(at) => annotations.insert(TRIGGER, at),
+            None => annotations.remove(TRIGGER),
+        };
+        slice.with(&self.labels, &annotations, content)
+    }
+
+    fn trigger(&self) -> Option<String> {
+        self.s.trigger.map(services::trigger_text)
+    }
+
+    fn content<'b>(&self, endpoints: Vec<&'b [u8]>, ports: Vec<&'b [u8]>) -> Content<'b>
+    where
+        'a: 'b,
+    {
+        Content { family: self.family, endpoints, ports }
+    }
 }
 
 #[derive(Default)]
-struct Changes {
-    create: Vec<EndpointSlice>,
-    update: Vec<EndpointSlice>,
-    delete: Vec<Arc<EndpointSlice>>,
+struct Changes<'a> {
+    create: Vec<Content<'a>>,
+    update: Vec<(&'a Arc<Slice>, Content<'a>)>,
+    delete: Vec<&'a Arc<Slice>>,
     kept: usize,
 }
 
-impl Changes {
+impl<'a> Changes<'a> {
     /// Turn deletions and creations of the same shape into updates, keep a placeholder where nothing is left.
-    fn finish(mut self, s: &Snapshot, family: &str, labels: &BTreeMap<String, String>) -> Vec<Write> {
+    fn finish(mut self, frame: &Frame<'a>) -> Vec<Write> {
         if self.create.is_empty() && self.update.is_empty() && self.kept == 0 {
-            let placeholder = |d: &Arc<EndpointSlice>| {
-                d.endpoints.is_empty()
-                    && d.ports.as_ref().is_none_or(Vec::is_empty)
-                    && d.metadata.labels.as_ref() == Some(labels)
+            let placeholder = |d: &&Arc<Slice>| {
+                d.endpoints().next().is_none() && d.ports().next().is_none() && d.meta().has_labels(&frame.labels)
             };
             match self.delete.iter().position(placeholder) {
                 Some(i) => drop(self.delete.remove(i)),
-                None => self.create.push(new_slice(s, &Group { family, labels, ports: &[] }, Vec::new())),
+                None => self.create.push(frame.content(Vec::new(), Vec::new())),
             }
         }
         while !self.create.is_empty() && !self.delete.is_empty() {
             let (fresh, old) = (self.create.remove(0), self.delete.remove(0));
-            self.update.push(EndpointSlice { ports: fresh.ports, ..changed(&old, fresh.endpoints) });
+            self.update.push((old, fresh));
         }
-        let mut writes: Vec<Write> = self.create.into_iter().map(Write::Create).collect();
-        for mut slice in self.update {
-            slice.metadata.labels = Some(labels.clone());
-            set_trigger(&mut slice.metadata, s.trigger);
-            writes.push(Write::Update(slice));
-        }
-        writes.extend(self.delete.into_iter().map(Write::Delete));
-        writes
-    }
-}
-
-/// A slice with other endpoints.
-fn changed(slice: &EndpointSlice, endpoints: Vec<Endpoint>) -> EndpointSlice {
-    EndpointSlice {
-        metadata: slice.metadata.clone(),
-        address_type: slice.address_type.clone(),
-        endpoints,
-        ports: slice.ports.clone(),
+        let created = self.create.iter().map(|content| Write::Create(frame.created(content)));
+        let updated = self.update.iter().map(|(slice, content)| Write::Update(frame.updated(slice, content)));
+        let deleted = self.delete.iter().map(|slice| Write::Delete(Arc::clone(slice)));
+        created.chain(updated).chain(deleted).collect()
     }
 }
 
 /// A slice that is written in any case, with the endpoints that stay in it.
 struct Touched<'a> {
-    slice: &'a Arc<EndpointSlice>,
-    endpoints: Vec<Endpoint>,
+    slice: &'a Arc<Slice>,
+    endpoints: Vec<&'a [u8]>,
 }
 
-fn reconcile_ports(
-    s: &Snapshot,
-    group: &Group<'_>,
-    endpoints: Vec<Endpoint>,
-    there: &[&Arc<EndpointSlice>],
-    out: &mut Changes,
-) {
-    // By position: endpoints are moved once it is known where they go, and most stay where they are.
-    let mut missing: HashMap<Id<'_>, usize> = endpoints.iter().enumerate().map(|(i, e)| (Id::of(e), i)).collect();
-    let mut unchanged: Vec<&Arc<EndpointSlice>> = Vec::new();
-    let mut differing: Vec<(&Arc<EndpointSlice>, Vec<usize>)> = Vec::new();
+fn reconcile_ports<'a>(frame: &Frame<'a>, group: &'a Wanted<'_>, there: &[&'a Arc<Slice>], out: &mut Changes<'a>) {
+    let max = frame.s.max_per_slice;
+    let mut missing = Missing::of(group);
+    let mut unchanged: Vec<&'a Arc<Slice>> = Vec::new();
+    let mut touched: Vec<Touched<'a>> = Vec::new();
     for &slice in there {
-        let stay: Vec<usize> = slice.endpoints.iter().filter_map(|e| missing.remove(&Id::of(e))).collect();
-        let same = slice.metadata.labels.as_ref() == Some(group.labels)
-            && stay.len() == slice.endpoints.len()
-            && stay.iter().zip(&slice.endpoints).all(|(wanted, e)| endpoints[*wanted] == *e);
-        if same { unchanged.push(slice) } else { differing.push((slice, stay)) }
+        let endpoints: Vec<&[u8]> = slice.endpoints().filter_map(|e| missing.take(e)).collect();
+        let same = slice.meta().has_labels(&frame.labels) && endpoints.iter().copied().eq(slice.endpoints());
+        if same { unchanged.push(slice) } else { touched.push(Touched { slice, endpoints }) }
     }
-    let mut rest: Vec<usize> = missing.into_values().collect();
-    rest.sort_unstable();
-    let mut wanted: Vec<Option<Endpoint>> = endpoints.into_iter().map(Some).collect();
-    let mut take =
-        |which: Vec<usize>| -> Vec<Endpoint> { which.into_iter().filter_map(|i| wanted[i].take()).collect() };
-    let mut touched: Vec<Touched<'_>> =
-        differing.into_iter().map(|(slice, stay)| Touched { slice, endpoints: take(stay) }).collect();
-    let mut rest = take(rest);
+    let mut rest = missing.left();
     // New endpoints go where a write is due anyway, fullest first.
     touched.sort_by_key(|x| std::cmp::Reverse(x.endpoints.len()));
     for Touched { endpoints, .. } in &mut touched {
-        let room = s.max_per_slice.saturating_sub(endpoints.len()).min(rest.len());
+        let room = max.saturating_sub(endpoints.len()).min(rest.len());
         endpoints.extend(rest.drain(..room));
     }
     // Then into one untouched slice that can take them all, else into new ones.
     while !rest.is_empty() {
         let fits = unchanged
             .iter()
+            .map(|x| x.endpoints().count())
             .enumerate()
-            .filter(|(_, x)| x.endpoints.len() + rest.len() <= s.max_per_slice)
-            .max_by_key(|(_, x)| x.endpoints.len())
+            .filter(|(_, count)| count + rest.len() <= max)
+            .max_by_key(|(_, count)| *count)
             .map(|(i, _)| i);
         if let Some(i) = fits {
             let slice = unchanged.remove(i);
-            let endpoints = slice.endpoints.iter().cloned().chain(rest.drain(..)).collect();
+            let endpoints = slice.endpoints().chain(rest.drain(..)).collect();
             touched.push(Touched { slice, endpoints });
         } else {
-            let chunk: Vec<Endpoint> = rest.drain(..rest.len().min(s.max_per_slice)).collect();
-            out.create.push(new_slice(s, group, chunk));
+            let chunk = rest.drain(..rest.len().min(max)).collect();
+            out.create.push(frame.content(chunk, group.ports()));
         }
     }
     out.kept += unchanged.len();
     for Touched { slice, endpoints } in touched {
         if endpoints.is_empty() {
-            out.delete.push(Arc::clone(slice));
+            out.delete.push(slice);
         } else {
-            out.update.push(changed(slice, endpoints));
+            out.update.push((slice, frame.content(endpoints, slice.ports().collect())));
         }
     }
 }
 
-/// What an endpoint is recognised by: the pod, and its addresses.
-#[derive(PartialEq, Eq, Hash)]
-struct Id<'a> {
-    uid: &'a str,
-    addresses: &'a [String],
+/// Endpoints that no slice was found for yet.
+struct Missing<'a> {
+    group: &'a Wanted<'a>,
+    taken: Vec<bool>,
+    /// Behind the one that was taken last: slices hold their endpoints mostly in the order of the pods.
+    next: usize,
+    /// Where they are, once one was not the next.
+    by_id: Option<HashMap<Id<'a>, usize>>,
 }
 
-impl<'a> Id<'a> {
-    fn of(e: &'a Endpoint) -> Self {
-        let uid = e.target_ref.as_ref().and_then(|r| r.uid.as_deref()).unwrap_or_default();
-        Self { uid, addresses: &e.addresses }
+impl<'a> Missing<'a> {
+    fn of(group: &'a Wanted<'a>) -> Self {
+        Self { group, taken: iter::repeat_n(false, group.len()).collect(), next: 0, by_id: None }
+    }
+
+    /// The endpoint that one in a slice is to become.
+    fn take(&mut self, is: &[u8]) -> Option<&'a [u8]> {
+        let at = if self.is_next(is) { self.next } else { *self.by_id().get(&Id(is))? };
+        if std::mem::replace(&mut self.taken[at], true) {
+            return None;
+        }
+        self.next = at + 1;
+        Some(self.group.endpoint(at))
+    }
+
+    fn is_next(&self, is: &[u8]) -> bool {
+        let free = self.taken.get(self.next) == Some(&false);
+        let next = || self.group.endpoint(self.next);
+        free && (next() == is || Id(next()) == Id(is))
+    }
+
+    fn by_id(&mut self) -> &HashMap<Id<'a>, usize> {
+        let group = self.group;
+        self.by_id.get_or_insert_with(|| (0..group.len()).map(|at| (Id(group.endpoint(at)), at)).collect())
+    }
+
+    fn left(self) -> Vec<&'a [u8]> {
+        (0..self.group.len()).filter(|at| !self.taken[*at]).map(|at| self.group.endpoint(at)).collect()
     }
 }
 
-fn new_slice(s: &Snapshot, group: &Group<'_>, endpoints: Vec<Endpoint>) -> EndpointSlice {
-    let service = &s.service.metadata;
-    let mut metadata = ObjectMeta {
-        generate_name: Some(pods::name_prefix(object::name(service))),
-        namespace: service.namespace.clone(),
-        labels: Some(group.labels.clone()),
-        owner_references: Some(vec![object::controller_ref::<Service>(service)]),
-        ..ObjectMeta::default()
-    };
-    set_trigger(&mut metadata, s.trigger);
-    let ports: Vec<EndpointPort> = group.ports.iter().map(written).collect();
-    EndpointSlice {
-        metadata,
-        address_type: group.family.to_owned(),
-        endpoints,
-        ports: Some(ports).filter(|p| !p.is_empty()),
+/// What an endpoint, as it is written, is recognised by: the pod, and its addresses.
+#[derive(Clone, Copy)]
+struct Id<'a>(&'a [u8]);
+
+impl PartialEq for Id<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        slice::addresses(self.0).eq(slice::addresses(other.0))
+            && slice::target_uid(self.0) == slice::target_uid(other.0)
     }
 }
 
-fn set_trigger(meta: &mut ObjectMeta, at: Option<Timestamp>) {
-    let mut annotations = meta.annotations.take().unwrap_or_default();
-    match at {
-        Some(at) => annotations.insert(TRIGGER.into(), services::trigger_text(at)),
-        None => annotations.remove(TRIGGER),
-    };
-    meta.annotations = Some(annotations).filter(|a| !a.is_empty());
+impl Eq for Id<'_> {}
+
+impl Hash for Id<'_> {
+    /// Few pods have more addresses of a family than one.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        slice::addresses(self.0).next().hash(state);
+    }
 }
 
-fn labels(s: &Snapshot, spec: &ServiceSpec) -> BTreeMap<String, String> {
-    let mut labels = s.service.metadata.labels.clone().unwrap_or_default();
-    labels.remove(HEADLESS);
-    if services::headless(spec) {
-        labels.insert(HEADLESS.into(), String::new());
-    }
-    labels.insert(SERVICE_NAME.into(), object::name(&s.service.metadata).to_owned());
-    labels.insert(MANAGED_BY.into(), CONTROLLER.into());
+fn labels<'a>(s: &'a Snapshot, spec: &ServiceSpec) -> Texts<'a> {
+    let mut labels = services::labels(&s.service, spec);
+    labels.insert(SERVICE_NAME, object::name(&s.service.metadata));
+    labels.insert(MANAGED_BY, CONTROLLER);
     labels
-}
-
-/// A slice always names its ports, if only with the empty name.
-fn written(port: &Port<'_>) -> EndpointPort {
-    EndpointPort {
-        name: Some(port.name.to_owned()),
-        port: Some(port.number),
-        protocol: Some(port.protocol.to_owned()),
-        app_protocol: Some(port.app_protocol).filter(|p| !p.is_empty()).map(str::to_owned),
-    }
-}
-
-fn ports_in(slice: &EndpointSlice) -> Ports<'_> {
-    let ports = slice.ports.iter().flatten().map(|p| Port {
-        name: p.name.as_deref().unwrap_or_default(),
-        number: p.port.unwrap_or(0),
-        protocol: p.protocol.as_deref().unwrap_or_default(),
-        app_protocol: p.app_protocol.as_deref().unwrap_or_default(),
-    });
-    ports.collect()
-}
-
-fn endpoint(s: &Snapshot, spec: &ServiceSpec, pod: &Pod, node: Option<&Node>, addresses: Vec<String>) -> Endpoint {
-    let serving = pods::ready(pod);
-    let terminating = object::deleting(&pod.metadata);
-    let publish = spec.publish_not_ready_addresses == Some(true);
-    let ready = publish || (serving && !terminating);
-    let zone = node.and_then(|n| object::label(&n.metadata, ZONE)).map(str::to_owned);
-    let node_name = Some(pods::node(pod).to_owned()).filter(|n| !n.is_empty());
-    let hints = hints(spec, ready, zone.as_deref(), node_name.as_deref());
-    Endpoint {
-        addresses,
-        conditions: Some(EndpointConditions {
-            ready: Some(ready),
-            serving: Some(serving),
-            terminating: Some(terminating),
-        }),
-        hostname: services::hostname(pod, &s.service).map(str::to_owned),
-        target_ref: Some(services::pod_reference(pod)),
-        node_name,
-        zone,
-        hints,
-        ..Endpoint::default()
-    }
-}
-
-/// Where a ready endpoint should be used from, when the service asks to keep traffic close.
-fn hints(spec: &ServiceSpec, ready: bool, zone: Option<&str>, node: Option<&str>) -> Option<EndpointHints> {
-    // The annotation for hints by topology, if there is one, comes before this field.
-    let wish = spec.traffic_distribution.as_deref()?;
-    if !ready {
-        return None;
-    }
-    let zones = zone.map(|z| vec![ForZone { name: z.to_owned() }]);
-    let nodes = node.filter(|_| wish == "PreferSameNode").map(|n| vec![ForNode { name: n.to_owned() }]);
-    matches!(wish, "PreferClose" | "PreferSameZone" | "PreferSameNode")
-        .then_some(EndpointHints { for_zones: zones, for_nodes: nodes })
-        .filter(|h| h.for_zones.is_some() || h.for_nodes.is_some())
 }
 
 #[cfg(test)]

@@ -32,19 +32,25 @@ fn apply(s: &mut Snapshot) -> Vec<String> {
     let mut log = Vec::new();
     for write in plan(s) {
         match write {
-            Write::Create(mut slice) => {
-                slice.metadata.name = Some(format!("web-{}", s.slices.len()));
-                log.push(format!("create {}", slice.endpoints.len()));
-                s.slices.push(Arc::new(slice));
+            Write::Create(slice) => {
+                let mut tree = slice.tree();
+                tree["metadata"]["name"] = json!(format!("web-{}", s.slices.len()));
+                log.push(format!("create {}", slice.endpoints().count()));
+                s.slices.push(Arc::new(Slice::of_json(&tree).expect("slice")));
             }
             Write::Update(slice) => {
-                log.push(format!("update {}", slice.endpoints.len()));
-                let at = s.slices.iter().position(|x| x.metadata.name == slice.metadata.name).expect("there");
+                log.push(format!("update {}", slice.endpoints().count()));
+                let again = Slice::of_json(&slice.tree()).expect("slice");
+                assert!(
+                    again.endpoints().eq(slice.endpoints()) && again.ports().eq(slice.ports()),
+                    "as the server writes it"
+                );
+                let at = s.slices.iter().position(|x| x.meta().name() == slice.meta().name()).expect("there");
                 s.slices[at] = Arc::new(slice);
             }
             Write::Delete(slice) => {
                 log.push("delete".into());
-                s.slices.retain(|x| x.metadata.name != slice.metadata.name);
+                s.slices.retain(|x| x.meta().name() != slice.meta().name());
             }
             other => panic!("{other:?}"),
         }
@@ -57,7 +63,7 @@ fn apply(s: &mut Snapshot) -> Vec<String> {
 fn life_of_a_service() {
     let mut s = world(vec![], 2);
     assert_eq!(apply(&mut s), ["create 0"], "a placeholder");
-    let empty = serde_json::to_value(&*s.slices[0]).expect("json");
+    let empty = s.slices[0].tree();
     assert_eq!(empty["metadata"]["labels"], json!({MANAGED_BY: CONTROLLER, SERVICE_NAME: "web"}));
     assert_eq!(empty["metadata"]["generateName"], "web-");
     s.pods = vec![pod(1, true, false)];
@@ -78,7 +84,7 @@ fn life_of_a_service() {
 fn endpoint_fields_and_conditions() {
     let mut s = world(vec![pod(1, true, false), pod(2, false, false), pod(3, true, true)], 100);
     apply(&mut s);
-    let v = serde_json::to_value(&*s.slices[0]).expect("json");
+    let v = s.slices[0].tree();
     let conditions: Vec<Value> =
         v["endpoints"].as_array().expect("list").iter().map(|e| e["conditions"].clone()).collect();
     assert_eq!(
@@ -102,6 +108,6 @@ fn traffic_distribution_gives_hints() {
     service.spec.as_mut().expect("spec").traffic_distribution = Some("PreferSameNode".into());
     s.service = Arc::new(service);
     apply(&mut s);
-    let v = serde_json::to_value(&*s.slices[0]).expect("json");
+    let v = s.slices[0].tree();
     assert_eq!(v["endpoints"][0]["hints"], json!({"forNodes": [{"name": "n1"}], "forZones": [{"name": "z1"}]}));
 }

@@ -3,14 +3,13 @@
 //!
 //! In: the slices of a service before a sync and the writes that follow. Out: numbers. Nothing here is decided upon.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
-
+use super::slice::{self, Slice};
 use super::write::Write;
 use crate::engine::metrics::{self, float};
-use crate::engine::object::{self, Key};
+use crate::engine::object::Key;
 
 /// What a controller's families are called.
 #[derive(Debug)]
@@ -55,55 +54,71 @@ pub struct Sync {
 
 /// Read a sync from what was and what is to be written.
 #[must_use]
-pub fn read(before: &[Arc<EndpointSlice>], writes: &[Write], max: usize) -> Sync {
+pub fn read(before: &[Arc<Slice>], writes: &[Write], max: usize) -> Sync {
     let changed = writes.iter().filter(|w| w.changes()).count();
-    let old: Vec<&EndpointSlice> = before.iter().map(AsRef::as_ref).collect();
+    let old: Vec<&Slice> = before.iter().map(AsRef::as_ref).collect();
     if changed == 0 {
         return Sync { totals: totals(&old, max), ..Sync::default() };
     }
-    let mut new: HashMap<&str, &EndpointSlice> = old.iter().map(|s| (object::name(&s.metadata), *s)).collect();
-    let mut created = Vec::new();
+    let mut after = Vec::with_capacity(old.len() + changed);
+    let (mut before, mut new) = (Vec::new(), Vec::new());
+    let replaced = writes.iter().filter_map(|write| match write {
+        Write::Update(slice) => Some(slice.meta().name()),
+        Write::Delete(slice) => Some(slice.meta().name()),
+        Write::Create(_) | Write::Tell(_) => None,
+    });
+    let replaced: HashSet<&str> = replaced.collect();
+    for slice in old {
+        if replaced.contains(slice.meta().name()) { before.push(slice) } else { after.push(slice) }
+    }
     for write in writes {
-        match write {
-            Write::Create(slice) => created.push(slice),
-            Write::Update(slice) => drop(new.insert(object::name(&slice.metadata), slice)),
-            Write::Delete(slice) => drop(new.remove(object::name(&slice.metadata))),
-            Write::Tell(_) => {}
+        if let Write::Create(slice) | Write::Update(slice) = write {
+            new.push(slice);
+            after.push(slice);
         }
     }
-    let new: Vec<&EndpointSlice> = new.into_values().chain(created).collect();
-    let (was, is) = (by_address(&old), by_address(&new));
-    let missing = |a: &HashMap<&str, &Endpoint>, b: &HashMap<&str, &Endpoint>| {
-        a.keys().filter(|address| !b.contains_key(*address)).count()
-    };
-    Sync {
-        added: missing(&is, &was),
-        updated: is.iter().filter(|(address, e)| was.get(*address).is_some_and(|old| old != *e)).count(),
-        removed: missing(&was, &is),
-        changed,
-        totals: totals(&new, max),
+    let (was, is) = (by_address(&before), by_address(&new));
+    Sync { changed, totals: totals(&after, max), ..compare(&was, &is) }
+}
+
+/// Endpoints as they are written, in the order of their first addresses.
+fn by_address<'a>(slices: &[&'a Slice]) -> Vec<(&'a [u8], &'a [u8])> {
+    let endpoints = slices.iter().flat_map(|s| s.endpoints());
+    let mut all: Vec<_> = endpoints.filter_map(|e| Some((slice::addresses(e).next()?, e))).collect();
+    all.sort_unstable();
+    all.dedup_by_key(|(address, _)| *address);
+    all
+}
+
+fn compare(was: &[(&[u8], &[u8])], is: &[(&[u8], &[u8])]) -> Sync {
+    let mut sync = Sync { removed: was.len(), ..Sync::default() };
+    for (address, endpoint) in is {
+        match was.binary_search_by_key(address, |(address, _)| address) {
+            Ok(at) => {
+                sync.removed -= 1;
+                sync.updated += usize::from(was[at].1 != *endpoint);
+            }
+            Err(_) => sync.added += 1,
+        }
     }
+    sync
 }
 
-fn by_address<'a>(slices: &[&'a EndpointSlice]) -> HashMap<&'a str, &'a Endpoint> {
-    let endpoints = slices.iter().flat_map(|s| &s.endpoints);
-    endpoints.filter_map(|e| Some((e.addresses.first()?.as_str(), e))).collect()
-}
-
-fn totals(slices: &[&EndpointSlice], max: usize) -> Totals {
+fn totals(slices: &[&Slice], max: usize) -> Totals {
     // Slices of the same family and ports could be one.
-    let mut groups: Vec<(&str, Option<&[EndpointPort]>, usize)> = Vec::new();
+    let mut groups: Vec<(&Slice, usize)> = Vec::new();
     for slice in slices {
-        let (family, ports, count) = (slice.address_type.as_str(), slice.ports.as_deref(), slice.endpoints.len());
-        match groups.iter_mut().find(|g| g.0 == family && g.1 == ports) {
-            Some(group) => group.2 += count,
-            None => groups.push((family, ports, count)),
+        let alike = |a: &Slice| a.address_type() == slice.address_type() && a.ports().eq(slice.ports());
+        let count = slice.endpoints().count();
+        match groups.iter_mut().find(|(first, _)| alike(first)) {
+            Some(group) => group.1 += count,
+            None => groups.push((slice, count)),
         }
     }
     Totals {
-        endpoints: groups.iter().map(|g| g.2).sum(),
+        endpoints: groups.iter().map(|g| g.1).sum(),
         slices: slices.len(),
-        packed: groups.iter().map(|g| g.2.div_ceil(max.max(1)).max(1)).sum(),
+        packed: groups.iter().map(|g| g.1.div_ceil(max.max(1)).max(1)).sum(),
     }
 }
 
@@ -188,10 +203,10 @@ mod tests {
     use crate::endpointslice::NAMES;
     use serde_json::{Value, json};
 
-    fn slice(name: &str, endpoints: &Value) -> EndpointSlice {
+    fn slice(name: &str, endpoints: &Value) -> Slice {
         let object =
             json!({"metadata": {"name": name, "namespace": "ns"}, "addressType": "IPv4", "endpoints": endpoints});
-        serde_json::from_value(object).expect("slice")
+        Slice::of_json(&object).expect("slice")
     }
 
     #[test]

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Service};
-use k8s_openapi::api::discovery::v1::{Endpoint, EndpointHints, ForZone};
 use proto::quantity::Quantity;
 
+use super::draft::{Draft, Hints};
 use super::plan::ZONE;
 use crate::engine::{nodes, object};
 
@@ -76,13 +76,12 @@ fn milli(q: &Quantity) -> Option<f64> {
 }
 
 /// Give every ready endpoint the zone it serves; or say why there are no hints.
-pub fn allocate(zones: &Zones, endpoints: &mut [&mut Endpoint]) -> Result<(), String> {
+pub fn allocate<'a>(zones: &'a Zones, endpoints: &mut [&mut Draft<'a>]) -> Result<(), String> {
     for e in endpoints.iter_mut() {
         e.hints = None;
     }
-    let mut ready: Vec<&mut &mut Endpoint> =
-        endpoints.iter_mut().filter(|e| e.conditions.as_ref().and_then(|c| c.ready) == Some(true)).collect();
-    ready.sort_by(|a, b| a.addresses.cmp(&b.addresses));
+    let mut ready: Vec<&mut &mut Draft<'a>> = endpoints.iter_mut().filter(|e| e.ready).collect();
+    ready.sort_by(|a, b| a.addresses().cmp(b.addresses()));
     let shares = match zones {
         Zones::Shares(shares) => shares,
         Zones::Unknown => {
@@ -103,39 +102,39 @@ pub fn allocate(zones: &Zones, endpoints: &mut [&mut Endpoint]) -> Result<(), St
         reason = "small counts"
     )]
     let minimum = |share: f64| (share * ready.len() as f64 / (1.0 + OVERLOAD)).ceil() as usize;
-    let needs: BTreeMap<&str, usize> = shares.iter().map(|(z, s)| (z.as_str(), minimum(*s))).collect();
+    let needs: BTreeMap<&'a str, usize> = shares.iter().map(|(z, s)| (z.as_str(), minimum(*s))).collect();
     if needs.values().sum::<usize>() > ready.len() {
         return Err(format!(
             "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold {counts}"
         ));
     }
-    let mut serves: Vec<String> = Vec::with_capacity(ready.len());
+    let mut serves: Vec<&'a str> = Vec::with_capacity(ready.len());
     for e in &ready {
-        let Some(zone) = e.zone.clone().filter(|z| !z.is_empty()) else {
+        let Some(zone) = e.zone.filter(|z| !z.is_empty()) else {
             return Err("One or more endpoints do not have a zone specified".into());
         };
         serves.push(zone);
     }
     balance(&mut serves, &needs);
     for (e, zone) in ready.into_iter().zip(serves) {
-        e.hints = Some(EndpointHints { for_zones: Some(vec![ForZone { name: zone }]), for_nodes: None });
+        e.hints = Some(Hints { zone: Some(zone), node: None });
     }
     Ok(())
 }
 
 /// Move endpoints from the zones with the most to spare to those that lack some.
-fn balance(serves: &mut [String], needs: &BTreeMap<&str, usize>) {
-    let count = |serves: &[String], zone: &str| serves.iter().filter(|z| *z == zone).count();
+fn balance<'a>(serves: &mut [&'a str], needs: &BTreeMap<&'a str, usize>) {
+    let count = |serves: &[&str], zone: &str| serves.iter().filter(|z| **z == zone).count();
     for (poor, need) in needs {
         while count(serves, poor) < *need {
             let spare = |i: &usize| {
-                let zone = serves[*i].as_str();
+                let zone = serves[*i];
                 count(serves, zone).saturating_sub(needs.get(zone).copied().unwrap_or(0))
             };
             let giver =
-                (0..serves.len()).filter(|i| serves[*i] != **poor && spare(i) > 0).max_by_key(|i| (spare(i), *i));
+                (0..serves.len()).filter(|i| serves[*i] != *poor && spare(i) > 0).max_by_key(|i| (spare(i), *i));
             let Some(giver) = giver else { return };
-            serves[giver] = (*poor).to_owned();
+            serves[giver] = poor;
         }
     }
 }
@@ -143,6 +142,7 @@ fn balance(serves: &mut [String], needs: &BTreeMap<&str, usize>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::pod::Pod;
     use serde_json::json;
 
     fn node(zone: &str, cpu: &str, ready: &str) -> Arc<Node> {
@@ -156,18 +156,11 @@ mod tests {
     }
 
     fn hints(zones: &Zones, of: &[&str]) -> Result<Vec<String>, String> {
-        let mut all: Vec<Endpoint> = of
-            .iter()
-            .enumerate()
-            .map(|(i, zone)| {
-                serde_json::from_value(
-                    json!({"addresses": [format!("10.0.0.{i:02}")], "zone": zone, "conditions": {"ready": true}}),
-                )
-                .expect("endpoint")
-            })
-            .collect();
+        let pod = |i: usize| json!({"status": {"podIP": format!("10.0.0.{i:02}")}});
+        let pods: Vec<Pod> = (0..of.len()).map(|i| serde_json::from_value(pod(i)).expect("pod")).collect();
+        let mut all: Vec<Draft<'_>> = of.iter().zip(&pods).map(|(zone, pod)| Draft::ready(pod, zone)).collect();
         allocate(zones, &mut all.iter_mut().collect::<Vec<_>>())?;
-        Ok(all.iter().filter_map(|e| Some(e.hints.as_ref()?.for_zones.as_ref()?[0].name.clone())).collect())
+        Ok(all.iter().filter_map(|e| e.hints?.zone.map(str::to_owned)).collect())
     }
 
     #[test]

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::discovery::v1::EndpointSlice;
 use parking_lot::Mutex;
 
-use crate::engine::object::{self, Key};
+use super::slice::Slice;
+use crate::engine::object::Key;
 use crate::engine::rest::Written as Answer;
 
 /// What was written for one owner.
@@ -51,22 +51,22 @@ impl Tracker {
     /// Whether a slice that the watch shows calls for a look: not when it is what was written here, unless a look was put
     /// off for it.
     #[must_use]
-    pub fn news(&self, key: &Key, slice: &EndpointSlice) -> bool {
+    pub fn news(&self, key: &Key, slice: &Slice) -> bool {
         let mut all = self.written.lock();
         let Some(written) = all.get_mut(key) else { return true };
-        let own = (slice.metadata.generation.unwrap_or(0), false);
-        written.slices.get(object::uid(&slice.metadata)) != Some(&own) || std::mem::take(&mut written.awaited)
+        let own = (slice.meta().generation(), false);
+        written.slices.get(slice.meta().uid()) != Some(&own) || std::mem::take(&mut written.awaited)
     }
 
     /// Whether the cache lags behind what was written.
     #[must_use]
-    pub fn stale(&self, key: &Key, cached: &[Arc<EndpointSlice>]) -> bool {
+    pub fn stale(&self, key: &Key, cached: &[Arc<Slice>]) -> bool {
         let mut all = self.written.lock();
         let Some(written) = all.get_mut(key) else { return false };
-        let find = |uid: &str| cached.iter().find(|s| object::uid(&s.metadata) == uid);
+        let find = |uid: &str| cached.iter().find(|s| s.meta().uid() == uid);
         written.awaited = written.slices.iter().any(|(uid, (generation, deleted))| match find(uid) {
             None => !deleted,
-            Some(s) => *deleted || s.metadata.generation.unwrap_or(0) < *generation,
+            Some(s) => *deleted || s.meta().generation() < *generation,
         });
         written.awaited
     }
@@ -80,13 +80,10 @@ mod tests {
     #[test]
     fn waits_for_the_cache() {
         let (t, key) = (Tracker::default(), Key::new("ns", "svc"));
-        let slice = |generation: i64| -> Arc<EndpointSlice> {
-            Arc::new(
-                serde_json::from_value(
-                    json!({"metadata": {"uid": "u", "generation": generation}, "addressType": "IPv4", "endpoints": []}),
-                )
-                .expect("slice"),
-            )
+        let slice = |generation: i64| -> Arc<Slice> {
+            let object =
+                json!({"metadata": {"uid": "u", "generation": generation}, "addressType": "IPv4", "endpoints": []});
+            Arc::new(Slice::of_json(&object).expect("slice"))
         };
         assert!(!t.stale(&key, &[]));
         t.wrote(&key, Answer { uid: "u".into(), generation: 2, ..Answer::default() });

@@ -2,27 +2,28 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::Resource as _;
+use serde_json::json;
+use shared::informer::Cached as _;
 
+use super::slice::Slice;
 use super::tracker::Tracker;
-use crate::engine::action::{Action, object_path};
+use crate::engine::action::Action;
 use crate::engine::executor::Executor;
 use crate::engine::metrics;
-use crate::engine::object::{self, Key};
+use crate::engine::object::Key;
 use crate::engine::rest::RestError;
 
 /// One step of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Write {
     /// A slice that was not there.
-    Create(EndpointSlice),
+    Create(Slice),
     /// A slice as it is to be, in the version it was seen in.
-    Update(EndpointSlice),
+    Update(Slice),
     /// A slice that goes.
-    Delete(Arc<EndpointSlice>),
+    Delete(Arc<Slice>),
     /// Something to say.
-    Tell(Action),
+    Tell(Box<Action>),
 }
 
 impl Write {
@@ -50,21 +51,22 @@ pub fn count(metric: &str, writes: &[Write]) {
 /// # Errors
 /// The first write that the server did not take.
 pub async fn carry_out(executor: &Executor, tracker: &Tracker, key: &Key, writes: Vec<Write>) -> Result<(), RestError> {
+    // What is rare is in boxes: it is larger than the rest.
     for write in writes {
         match write {
             Write::Create(slice) => {
-                let path = EndpointSlice::url_path(&(), slice.metadata.namespace.as_deref());
-                tracker.wrote(key, executor.rest.send("POST", &path, &slice).await?);
+                let path = Slice::collection_path(Some(slice.meta().namespace()));
+                tracker.wrote(key, executor.rest.send_packed("POST", &path, slice.body()).await?);
             }
             Write::Update(slice) => {
-                let path = object_path::<EndpointSlice>(&slice.metadata);
-                tracker.wrote(key, executor.rest.send("PUT", &path, &slice).await?);
+                tracker.wrote(key, executor.rest.send_packed("PUT", &slice.path(), slice.body()).await?);
             }
             Write::Delete(slice) => {
-                executor.one(Action::delete::<EndpointSlice>(&slice.metadata)).await?;
-                tracker.deleted(key, object::uid(&slice.metadata));
+                let options = json!({"preconditions": {"uid": slice.meta().uid()}});
+                Box::pin(executor.one(Action::Delete { path: slice.path(), options })).await?;
+                tracker.deleted(key, slice.meta().uid());
             }
-            Write::Tell(event) => executor.one(event).await?,
+            Write::Tell(event) => Box::pin(executor.one(*event)).await?,
         }
     }
     Ok(())

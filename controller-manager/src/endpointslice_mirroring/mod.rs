@@ -7,21 +7,22 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Endpoints, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
 use parking_lot::Mutex;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::CONTROLLER;
+use crate::endpoints::held::Held;
 use crate::endpointslice::plan::{MANAGED_BY, SERVICE_NAME};
 use crate::endpointslice::report::{self, Names, Report};
+use crate::endpointslice::slice::Slice;
 use crate::endpointslice::tracker::Tracker;
 use crate::endpointslice::{BY_SERVICE, write};
 use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::metrics;
-use crate::engine::object::{self, Key};
+use crate::engine::object::Key;
 use crate::engine::owned;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
@@ -40,9 +41,9 @@ const NAMES: Names = Names {
 
 struct Mirror {
     executor: Executor,
-    endpoints: Store<Endpoints>,
+    endpoints: Store<Held>,
     services: Store<Service>,
-    slices: Store<EndpointSlice>,
+    slices: Store<Slice>,
     tracker: Tracker,
     report: Mutex<Report>,
     limit: usize,
@@ -51,7 +52,7 @@ struct Mirror {
 /// Wire endpoint slice mirroring.
 pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     Box::pin(async move {
-        let (endpoints, services, slices) = (cx.informer::<Endpoints>(), cx.informer::<Service>(), cx.slices());
+        let (endpoints, services, slices) = (cx.endpoints(), cx.informer::<Service>(), cx.slices());
         let queue: Queue<Key> = Queue::new("endpoint_slice_mirroring");
         let this = Arc::new(Mirror {
             executor: cx.executor("endpointslicemirroring-controller", "endpoint-slice-mirroring-controller"),
@@ -63,26 +64,26 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             limit: cx.settings().mirroring_max_endpoints,
         });
         let (wake, batch, known) = (queue.clone(), cx.settings().mirroring_batch, services.store());
-        endpoints.add_handler(move |event: &Event<Endpoints>| {
-            let meta = &event.object().metadata;
+        endpoints.add_handler(move |event: &Event<Held>| {
+            let meta = event.object().meta();
             // Most are another controller's. Should their service lose its selector, that wakes them.
-            let service = known.get(object::namespace(meta), object::name(meta));
+            let service = known.get(meta.namespace(), meta.name());
             if service.is_some_and(|s| plan::selects(&s)) {
                 return;
             }
-            let key = Key::of(meta);
+            let key = Key::new(meta.namespace(), meta.name());
             if batch.is_zero() { wake.add(key) } else { wake.add_after(key, batch) }
         });
         owned::watch(&services, &queue);
         let (wake, watcher) = (queue.clone(), Arc::clone(&this));
-        slices.add_handler(move |event: &Event<EndpointSlice>| {
-            let meta = &event.object().metadata;
-            if object::label(meta, MANAGED_BY) == Some(CONTROLLER)
-                && let Some(name) = object::label(meta, SERVICE_NAME)
+        slices.add_handler(move |event: &Event<Slice>| {
+            let meta = event.object().meta();
+            if meta.label(MANAGED_BY) == Some(CONTROLLER)
+                && let Some(name) = meta.label(SERVICE_NAME)
             {
-                let key = Key::new(object::namespace(meta), name);
+                let key = Key::new(meta.namespace(), name);
                 match event {
-                    Event::Deleted(_) => watcher.tracker.gone(&key, object::uid(meta)),
+                    Event::Deleted(_) => watcher.tracker.gone(&key, meta.uid()),
                     _ if !watcher.tracker.news(&key, event.object()) => return,
                     _ => {}
                 }
@@ -102,12 +103,21 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 }
 
 impl Mirror {
+    /// The endpoints of a service that are to be mirrored.
+    fn by_hand(&self, key: &Key, service: &Service) -> Option<Endpoints> {
+        if plan::selects(service) {
+            return None;
+        }
+        let endpoints = self.endpoints.get(&key.namespace, &key.name)?;
+        endpoints.typed().ok().filter(|e| plan::wanted(e, service))
+    }
+
     async fn sync(&self, key: &Key) -> Synced {
         let service = self.services.get(&key.namespace, &key.name);
-        let endpoints = self.endpoints.get(&key.namespace, &key.name).filter(|e| plan::wanted(e, service.as_deref()));
+        let endpoints = service.as_deref().and_then(|service| self.by_hand(key, service));
         let mut slices = self.slices.by_index(BY_SERVICE, &key.to_string());
-        slices.retain(|s| object::label(&s.metadata, MANAGED_BY) == Some(CONTROLLER) && !object::deleting(&s.metadata));
-        slices.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        slices.retain(|s| s.meta().label(MANAGED_BY) == Some(CONTROLLER) && !s.meta().deleting());
+        slices.sort_by(|a, b| a.meta().name().cmp(b.meta().name()));
         if endpoints.is_none() && slices.is_empty() {
             self.tracker.forget(key);
             self.report.lock().forget(key);
@@ -116,14 +126,14 @@ impl Mirror {
         if self.tracker.stale(key, &slices) {
             return Ok(Some(STALE_RETRY));
         }
-        let (writes, began) = (plan::plan(endpoints.as_deref(), &slices, self.limit), clock::instant());
+        let (writes, began) = (plan::plan(endpoints.as_ref(), &slices, self.limit), clock::instant());
         write::count("endpoint_slice_mirroring_controller_changes", &writes);
         let sync = report::read(&slices, &writes, self.limit);
         let written = write::carry_out(&self.executor, &self.tracker, key, writes).await;
         if written.is_ok() {
             self.report.lock().synced(key, &sync);
             metrics::observe(UPDATED, &[], metrics::float(sync.updated));
-            let skipped = endpoints.as_deref().map_or(0, |e| plan::skipped(e, self.limit));
+            let skipped = endpoints.as_ref().map_or(0, |e| plan::skipped(e, self.limit));
             metrics::observe(SKIPPED, &[], metrics::float(skipped));
         }
         let took = clock::instant().saturating_duration_since(began);

@@ -8,7 +8,9 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::endpointslice::plan::{MANAGED_BY, SERVICE_NAME};
+use crate::endpointslice::slice::{Content, Slice};
 use crate::endpointslice::write::Write;
+use crate::engine::action::body;
 use crate::engine::services::TRIGGER;
 use crate::engine::{object, pods};
 
@@ -27,25 +29,23 @@ pub fn selects(service: &Service) -> bool {
 
 /// Whether this Endpoints object is to be mirrored, given its service.
 #[must_use]
-pub fn wanted(endpoints: &Endpoints, service: Option<&Service>) -> bool {
+pub fn wanted(endpoints: &Endpoints, service: &Service) -> bool {
     let skip = object::label(&endpoints.metadata, SKIP) == Some("true");
     let election = object::annotation(&endpoints.metadata, LEADER).is_some();
-    let by_hand = service.is_some_and(|s| !selects(s));
-    !skip && !election && by_hand && !object::deleting(&endpoints.metadata)
+    !skip && !election && !selects(service) && !object::deleting(&endpoints.metadata)
 }
 
 /// The writes that make the slices mirror the object; with None they all go.
 #[must_use]
-pub fn plan(endpoints: Option<&Endpoints>, slices: &[Arc<EndpointSlice>], limit: usize) -> Vec<Write> {
+pub fn plan(endpoints: Option<&Endpoints>, slices: &[Arc<Slice>], limit: usize) -> Vec<Write> {
     let Some(endpoints) = endpoints else {
         return slices.iter().map(|s| Write::Delete(Arc::clone(s))).collect();
     };
-    let mut desired: Vec<EndpointSlice> = Vec::new();
-    for subset in endpoints.subsets.iter().flatten() {
-        desired.extend(mirror(endpoints, subset, limit));
-    }
+    let mirrored = endpoints.subsets.iter().flatten().flat_map(|subset| mirror(endpoints, subset, limit));
+    // What is made here can be read.
+    let desired = mirrored.filter_map(|slice| Slice::of_json(&body(&slice)).ok());
     let mut writes = Vec::new();
-    let mut left: Vec<&Arc<EndpointSlice>> = slices.iter().collect();
+    let mut left: Vec<&Arc<Slice>> = slices.iter().collect();
     let mut missing = Vec::new();
     for slice in desired {
         // Equal ones stay, then those for the same ports and family are changed.
@@ -55,22 +55,22 @@ pub fn plan(endpoints: Option<&Endpoints>, slices: &[Arc<EndpointSlice>], limit:
         }
     }
     for slice in missing {
-        let fits = left.iter().position(|s| s.address_type == slice.address_type);
+        let fits = left.iter().position(|s| s.address_type() == slice.address_type());
         writes.push(match fits {
-            Some(i) => {
-                let old = left.remove(i);
-                let mut copy = EndpointSlice::clone(old);
-                copy.endpoints = slice.endpoints;
-                copy.ports = slice.ports;
-                copy.metadata.labels = slice.metadata.labels;
-                copy.metadata.annotations = slice.metadata.annotations;
-                Write::Update(copy)
-            }
+            Some(i) => Write::Update(left.remove(i).with(
+                &slice.meta().labels(),
+                &slice.meta().annotations(),
+                &content(&slice),
+            )),
             None => Write::Create(slice),
         });
     }
     writes.extend(left.into_iter().map(|s| Write::Delete(Arc::clone(s))));
     writes
+}
+
+fn content(slice: &Slice) -> Content<'_> {
+    Content { family: slice.address_type(), endpoints: slice.endpoints().collect(), ports: slice.ports().collect() }
 }
 
 /// How many addresses of an object are not mirrored, as there are too many in a subset.
@@ -80,12 +80,10 @@ pub fn skipped(endpoints: &Endpoints, limit: usize) -> usize {
     endpoints.subsets.iter().flatten().map(|s| count(s).saturating_sub(limit)).sum()
 }
 
-fn same(a: &EndpointSlice, b: &EndpointSlice) -> bool {
-    a.address_type == b.address_type
-        && a.endpoints == b.endpoints
-        && a.ports == b.ports
-        && a.metadata.labels == b.metadata.labels
-        && a.metadata.annotations == b.metadata.annotations
+fn same(a: &Slice, b: &Slice) -> bool {
+    content(a) == content(b)
+        && a.meta().has_labels(&b.meta().labels())
+        && a.meta().annotations() == b.meta().annotations()
 }
 
 fn mirror(endpoints: &Endpoints, subset: &EndpointSubset, limit: usize) -> Vec<EndpointSlice> {
@@ -160,7 +158,7 @@ mod tests {
         let e = endpoints(
             json!([{"addresses": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}], "notReadyAddresses": [{"ip": "10.0.0.2"}], "ports": [{"port": 3306}]}]),
         );
-        let made: Vec<Arc<EndpointSlice>> = plan(Some(&e), &[], 1000)
+        let made: Vec<Arc<Slice>> = plan(Some(&e), &[], 1000)
             .into_iter()
             .map(|a| match a {
                 Write::Create(slice) => Arc::new(slice),
@@ -168,7 +166,7 @@ mod tests {
             })
             .collect();
         assert_eq!(
-            made.iter().map(|s| (s.address_type.as_str(), s.endpoints.len())).collect::<Vec<_>>(),
+            made.iter().map(|s| (s.address_type(), s.endpoints().count())).collect::<Vec<_>>(),
             [("IPv4", 2), ("IPv6", 1)]
         );
         assert!(plan(Some(&e), &made, 1000).is_empty());
@@ -184,11 +182,10 @@ mod tests {
             serde_json::from_value(json!({"spec": {"selector": selector}})).expect("service")
         };
         let e = endpoints(json!([]));
-        assert!(wanted(&e, Some(&service(Value::Null))));
-        assert!(!wanted(&e, Some(&service(json!({"a": "b"})))));
-        assert!(!wanted(&e, None));
+        assert!(wanted(&e, &service(Value::Null)));
+        assert!(!wanted(&e, &service(json!({"a": "b"}))));
         let mut skipped = e;
         skipped.metadata.labels.get_or_insert_default().insert(SKIP.into(), "true".into());
-        assert!(!wanted(&skipped, Some(&service(Value::Null))));
+        assert!(!wanted(&skipped, &service(Value::Null)));
     }
 }

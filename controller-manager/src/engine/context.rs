@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Endpoints, Node};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use parking_lot::Mutex;
 use shared::client::Transport;
@@ -25,6 +24,8 @@ use super::rest::{Rest, RestError};
 use super::selectors::{BY_LABEL, Selecting, Selectors};
 use super::settings::Settings;
 use super::{discovery, metadata, slim, wire};
+use crate::endpoints::held::Held as Endpoints;
+use crate::endpointslice::slice::Slice;
 
 /// Index of objects by the uid of their controller; objects without one are under [`orphans`].
 pub const BY_CONTROLLER: &str = "controller";
@@ -86,8 +87,8 @@ impl Context {
             nodes.read_protobuf(wire::node);
         });
         factory.prepare(|leases: &Informer<Lease>| leases.read_protobuf(wire::read));
-        factory.prepare(|slices: &Informer<EndpointSlice>| slices.read_protobuf(wire::read));
-        factory.prepare(|endpoints: &Informer<Endpoints>| endpoints.read_protobuf(wire::read));
+        factory.prepare(|slices: &Informer<Slice>| slices.read_protobuf(Slice::read));
+        factory.prepare(|endpoints: &Informer<Endpoints>| endpoints.read_protobuf(Endpoints::read));
         let hub = metadata::Hub::default();
         let inner = Inner {
             main,
@@ -256,7 +257,11 @@ impl Context {
         let informer = self.factory().informer::<K>();
         let tag = std::any::type_name::<(K,)>();
         if self.first(tag) {
-            informer.add_index(BY_CONTROLLER, |object: &K| {
+            fn uid<K: Held>(object: &K) -> Option<&str> {
+                super::object::controller_of(object.metadata()).map(|r| r.uid.as_str())
+            }
+            let unmoved = |old: &K, new: &K| uid(old) == uid(new);
+            informer.add_index_unless(BY_CONTROLLER, unmoved, |object: &K| {
                 let meta = object.metadata();
                 vec![match super::object::controller_of(meta) {
                     Some(r) => r.uid.clone(),
@@ -288,8 +293,9 @@ impl Context {
             informer.set_transform(super::pod::slim);
             let reader = Mutex::new(PodReader::default());
             informer.read_protobuf(move |raw| reader.lock().read(raw));
-            informer.add_index(BY_LABEL, |pod: &Pod| super::selectors::entries(&pod.metadata));
-            informer.add_index(BY_NODE, |pod: &Pod| {
+            informer.add_index_unless(BY_LABEL, same_labels, |pod: &Pod| super::selectors::entries(&pod.metadata));
+            let unmoved = |old: &Pod, new: &Pod| super::pods::node(old) == super::pods::node(new);
+            informer.add_index_unless(BY_NODE, unmoved, |pod: &Pod| {
                 let node = super::pods::node(pod);
                 if node.is_empty() { Vec::new() } else { vec![node.to_owned()] }
             });
@@ -297,16 +303,33 @@ impl Context {
         informer
     }
 
+    /// Endpoints.
+    #[must_use]
+    pub fn endpoints(&self) -> Informer<Endpoints> {
+        self.factory().informer()
+    }
+
     /// Endpoint slices, indexed by service.
     #[must_use]
-    pub fn slices(&self) -> Informer<EndpointSlice> {
-        let informer = self.informer::<EndpointSlice>();
+    pub fn slices(&self) -> Informer<Slice> {
+        let informer = self.factory().informer::<Slice>();
         if self.first("slices") {
-            informer.add_index(crate::endpointslice::BY_SERVICE, |slice: &EndpointSlice| {
-                let service = super::object::label(&slice.metadata, crate::endpointslice::plan::SERVICE_NAME);
-                service.map(|s| format!("{}/{s}", super::object::namespace(&slice.metadata))).into_iter().collect()
+            fn service(slice: &Slice) -> Option<&str> {
+                slice.meta().label(crate::endpointslice::plan::SERVICE_NAME)
+            }
+            let unmoved = |old: &Slice, new: &Slice| service(old) == service(new);
+            informer.add_index_unless(crate::endpointslice::BY_SERVICE, unmoved, |slice: &Slice| {
+                service(slice).map(|s| format!("{}/{s}", slice.meta().namespace())).into_iter().collect()
             });
         }
         informer
+    }
+}
+
+/// Both versions of a pod hold their labels in common, as long as those do not change.
+fn same_labels(old: &Pod, new: &Pod) -> bool {
+    match (&old.metadata.labels, &new.metadata.labels) {
+        (Some(old), Some(new)) => old.is(new),
+        _ => false,
     }
 }

@@ -9,11 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::Resource as _;
 use parking_lot::{Mutex, RwLock};
 use proto::protobuf::{Error, Wire, fields};
 use serde::Deserialize;
-use shared::informer::{Event, Follower, Formats, Informer, Raw, Text, follow};
+use shared::informer::{Cached, Event, Follower, Formats, Informer, Raw, Text, follow};
 use shared::run::Shutdown;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -21,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::context::Context;
 use super::discovery::{Catalogue, Served, discover};
 use super::object::{Held, Metadata};
+use super::packed;
 use super::wire::{self, Wired, text, wired};
 use crate::garbage_collector::graph::Owner;
 
@@ -199,10 +199,32 @@ impl Hub {
 
     /// Take the metadata of this kind from an informer.
     pub fn feed<K: Held>(&self, informer: &Informer<K>) {
-        let (group, version) = (K::Api::group(&()).into_owned(), K::Api::version(&()).into_owned());
+        self.feed_with::<K, K::Api>(informer, |object| Meta::of(object.metadata()), touched);
+    }
+
+    /// The same of a kind that is held packed; `meta` finds its metadata.
+    pub fn feed_packed<K: Cached, A>(&self, informer: &Informer<K>, meta: fn(&K) -> packed::Meta<'_>)
+    where
+        A: kube::Resource<DynamicType = ()>,
+    {
+        let read = move |object: &K| wire::read(meta(object).bytes()).unwrap_or_default();
+        self.feed_with::<K, A>(informer, read, move |old, new| {
+            let (old, new) = (meta(old), meta(new));
+            new.tied_as(old).then(|| Change::Touched { uid: new.uid(), version: new.version() })
+        });
+    }
+
+    /// `read` reads an object, and `touched` says what there is to say of a change that needs no reading.
+    fn feed_with<K: Cached, A: kube::Resource<DynamicType = ()>>(
+        &self,
+        informer: &Informer<K>,
+        read: impl Fn(&K) -> Meta + Send + Sync + 'static,
+        touched: impl for<'a> Fn(&K, &'a K) -> Option<Change<'a>> + Send + Sync + 'static,
+    ) {
+        let (group, version) = (A::group(&()).into_owned(), A::version(&()).into_owned());
         let served = Served {
-            plural: K::Api::plural(&()).into_owned(),
-            kind: K::Api::kind(&()).into_owned(),
+            plural: A::plural(&()).into_owned(),
+            kind: A::kind(&()).into_owned(),
             namespaced: K::collection_path(Some("n")).contains("/namespaces/"),
             verbs: Vec::new(),
             group,
@@ -212,12 +234,9 @@ impl Hub {
         let hub = self.clone();
         informer.add_handler(move |event: &Event<K>| {
             let change = match event {
-                Event::Updated { old, new } if same(old.metadata(), new.metadata()) => Change::Touched {
-                    uid: new.metadata().uid().unwrap_or_default(),
-                    version: new.metadata().resource_version().unwrap_or_default(),
-                },
-                Event::Deleted(o) => Change::Deleted(Meta::of(o.metadata())),
-                other => Change::Applied(Meta::of(other.object().metadata())),
+                Event::Updated { old, new } => touched(old, new).unwrap_or_else(|| Change::Applied(read(new))),
+                Event::Added(object) => Change::Applied(read(object)),
+                Event::Deleted(object) => Change::Deleted(read(object)),
             };
             hub.tell(&served, &change);
         });
@@ -380,12 +399,17 @@ impl Follower for Watched {
     }
 }
 
-/// Whether a change left alone all that anybody wants to know of an object: heartbeats and progress do.
-fn same<M: Metadata>(old: &M, new: &M) -> bool {
-    old.uid() == new.uid()
+/// A change that left alone all that anybody wants to know of an object: heartbeats and progress do.
+fn touched<'a, K: Held>(old: &K, new: &'a K) -> Option<Change<'a>> {
+    let (old, new) = (old.metadata(), new.metadata());
+    let same = old.uid() == new.uid()
         && old.owners() == new.owners()
         && old.finalizers() == new.finalizers()
-        && old.deleted() == new.deleted()
+        && old.deleted() == new.deleted();
+    same.then(|| Change::Touched {
+        uid: new.uid().unwrap_or_default(),
+        version: new.resource_version().unwrap_or_default(),
+    })
 }
 
 /// Resources that can be listed, watched and deleted; events are not worth watching.

@@ -20,6 +20,7 @@ pub mod metrics;
 pub mod nodes;
 pub mod object;
 pub mod owned;
+pub mod packed;
 pub mod pod;
 pub mod pod_reader;
 pub mod pods;

@@ -4,18 +4,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::HeaderValue;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
+use proto::protobuf;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shared::client::Transport;
 use tokio::sync::Mutex;
 
 use super::action::PatchKind;
 use super::clock;
+use super::packed::Packed;
 
 /// How long a controller's token is asked to last, in seconds.
 const TOKEN_SECONDS: i64 = 3600;
@@ -23,8 +27,12 @@ const TOKEN_SECONDS: i64 = 3600;
 const NAMESPACE: &str = "kube-system";
 
 const JSON: &str = "application/json";
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 /// What was written comes back without most of it.
 const BRIEF: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+/// The same for those who read protobuf.
+const BRIEF_PROTOBUF: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,\
+    application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 /// The same of a collection.
 const BRIEF_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
@@ -191,18 +199,33 @@ impl Rest {
         &self,
         method: &str,
         path: &str,
-        content_type: &str,
+        content_type: &'static str,
         body: Vec<u8>,
     ) -> Result<Written, RestError> {
         let answer = self.request((method, path, BRIEF, Some(content_type)), body).await?;
-        // Deletions are answered with other things than objects.
-        Ok(serde_json::from_slice::<Answer>(&answer).map(|a| a.metadata).unwrap_or_default())
+        Ok(written(&answer))
     }
 
-    async fn request(&self, asked: Asked<'_>, body: Vec<u8>) -> Result<Bytes, RestError> {
-        let Some((transport, bearer)) = &self.anonymous else {
-            return once(&self.main, None, asked, body).await;
-        };
+    /// A packed object in its envelope.
+    pub async fn send_packed(&self, method: &str, path: &str, body: Vec<u8>) -> Result<Written, RestError> {
+        let answer = self.request((method, path, BRIEF_PROTOBUF, Some(PROTOBUF)), body).await?;
+        Ok(protobuf::unwrap(&answer).map_or_else(|_| written(&answer), |envelope| packed(envelope.raw)))
+    }
+
+    fn request<'a>(&'a self, asked: Asked<'a>, body: Vec<u8>) -> Answered<'a> {
+        match &self.anonymous {
+            None => once(&self.main, None, asked, body),
+            Some((transport, bearer)) => Box::pin(self.as_account(transport, bearer, asked, body)),
+        }
+    }
+
+    async fn as_account(
+        &self,
+        transport: &Transport,
+        bearer: &Bearer,
+        asked: Asked<'_>,
+        body: Vec<u8>,
+    ) -> Result<Bytes, RestError> {
         let token = self.token(bearer).await?;
         match once(transport, Some(&token), asked, body.clone()).await {
             Err(e) if e.unauthorized() => {
@@ -223,26 +246,34 @@ impl Rest {
         {
             return Ok(token.clone());
         }
+        // Rare, and large: not a part of every request.
+        let (token, renew) = Box::pin(self.fetch_token(bearer.account)).await?;
+        *slot = Some((token.clone(), renew));
+        Ok(token)
+    }
+
+    /// A token, and when it should be renewed.
+    async fn fetch_token(&self, account: &str) -> Result<(String, Instant), RestError> {
         let api: Api<ServiceAccount> = Api::namespaced(self.main.client(), NAMESPACE);
         let wish = TokenRequest {
             spec: TokenRequestSpec { expiration_seconds: Some(TOKEN_SECONDS), ..TokenRequestSpec::default() },
             ..TokenRequest::default()
         };
-        let made = match api.create_token_request(bearer.account, &kube::api::PostParams::default(), &wish).await {
+        let made = match api.create_token_request(account, &kube::api::PostParams::default(), &wish).await {
             Err(kube::Error::Api(s)) if s.code == 404 => {
-                let account = ServiceAccount {
+                let made = ServiceAccount {
                     metadata: ObjectMeta {
-                        name: Some(bearer.account.to_owned()),
+                        name: Some(account.to_owned()),
                         namespace: Some(NAMESPACE.to_owned()),
                         ..ObjectMeta::default()
                     },
                     ..ServiceAccount::default()
                 };
-                match api.create(&kube::api::PostParams::default(), &account).await {
+                match api.create(&kube::api::PostParams::default(), &made).await {
                     Err(kube::Error::Api(s)) if s.reason == "AlreadyExists" => {}
                     other => drop(other?),
                 }
-                api.create_token_request(bearer.account, &kube::api::PostParams::default(), &wish).await?
+                api.create_token_request(account, &kube::api::PostParams::default(), &wish).await?
             }
             other => other?,
         };
@@ -250,12 +281,11 @@ impl Rest {
         let lifetime =
             made.spec.expiration_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(TOKEN_SECONDS.unsigned_abs());
         let renew = clock::instant() + Duration::from_secs(lifetime * 4 / 5);
-        *slot = Some((token.clone(), renew));
-        Ok(token)
+        Ok((token, renew))
     }
 
     /// GET with an explicit Accept header.
-    pub async fn get_as<T: DeserializeOwned>(&self, path: &str, accept: &str) -> Result<T, RestError> {
+    pub async fn get_as<T: DeserializeOwned>(&self, path: &str, accept: &'static str) -> Result<T, RestError> {
         read(&self.request(("GET", path, accept, None), Vec::new()).await?)
     }
 
@@ -272,11 +302,6 @@ impl Rest {
     /// PUT.
     pub async fn put(&self, path: &str, body: &Value) -> Result<Written, RestError> {
         self.write("PUT", path, JSON, bytes(body)?).await
-    }
-
-    /// A typed object as the body, without a tree in between.
-    pub async fn send<T: Serialize>(&self, method: &str, path: &str, object: &T) -> Result<Written, RestError> {
-        self.write(method, path, JSON, serde_json::to_vec(object).map_err(RestError::other)?).await
     }
 
     /// POST; the whole answer.
@@ -311,22 +336,41 @@ impl Rest {
 }
 
 /// Method, path, Accept and Content-Type.
-type Asked<'a> = (&'a str, &'a str, &'a str, Option<&'a str>);
+type Asked<'a> = (&'a str, &'a str, &'static str, Option<&'static str>);
 
-async fn once(
-    transport: &Transport,
+/// What comes of a request. In a box: controllers hold such futures many times over, and most are not in use.
+type Answered<'a> = BoxFuture<'a, Result<Bytes, RestError>>;
+
+fn once<'a>(transport: &'a Transport, token: Option<&str>, asked: Asked<'_>, body: Vec<u8>) -> Answered<'a> {
+    let request = request(token, asked, body);
+    Box::pin(async move { Ok(transport.request(request?).await?) })
+}
+
+fn request(
     token: Option<&str>,
     (method, path, accept, content_type): Asked<'_>,
     body: Vec<u8>,
-) -> Result<Bytes, RestError> {
+) -> Result<http::Request<Vec<u8>>, RestError> {
+    let accept = HeaderValue::from_static(accept);
     let mut request = http::Request::builder().method(method).uri(path).header(http::header::ACCEPT, accept);
     if let Some(content_type) = content_type {
-        request = request.header(http::header::CONTENT_TYPE, content_type);
+        request = request.header(http::header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     }
     if let Some(token) = token {
         request = request.header(http::header::AUTHORIZATION, format!("Bearer {token}"));
     }
-    Ok(transport.request(request.body(body).map_err(RestError::other)?).await?)
+    request.body(body).map_err(RestError::other)
+}
+
+/// What an answer says. Deletions are answered with other things than objects.
+fn written(answer: &[u8]) -> Written {
+    serde_json::from_slice::<Answer>(answer).map(|a| a.metadata).unwrap_or_default()
+}
+
+fn packed(raw: &[u8]) -> Written {
+    let Ok(object) = Packed::read(raw) else { return Written::default() };
+    let meta = object.meta();
+    Written { name: meta.name().to_owned(), uid: meta.uid().to_owned(), generation: meta.generation() }
 }
 
 fn bytes(body: &Value) -> Result<Vec<u8>, RestError> {

@@ -110,13 +110,15 @@ impl Selecting for PodDisruptionBudget {
 }
 
 type Pair = (Box<str>, Box<str>);
+type Names = HashSet<Box<str>>;
 
 /// The selectors of one namespace, by name.
 #[derive(Default)]
 struct Space {
-    by_pair: HashMap<Pair, HashSet<Box<str>>>,
+    /// By key and value.
+    by_pair: HashMap<Box<str>, HashMap<Box<str>, Names>>,
     /// Those that require no pair.
-    open: HashSet<Box<str>>,
+    open: Names,
     /// Under which pair each is filed.
     filed: HashMap<Box<str>, Pair>,
 }
@@ -124,28 +126,35 @@ struct Space {
 impl Space {
     fn remove(&mut self, name: &str) {
         self.open.remove(name);
-        let Some(pair) = self.filed.remove(name) else { return };
-        if let Some(names) = self.by_pair.get_mut(&pair) {
-            names.remove(name);
-            if names.is_empty() {
-                self.by_pair.remove(&pair);
-            }
+        let Some((key, value)) = self.filed.remove(name) else { return };
+        let Some(values) = self.by_pair.get_mut(&key) else { return };
+        let Some(names) = values.get_mut(&value) else { return };
+        names.remove(name);
+        if names.is_empty() {
+            values.remove(&value);
+        }
+        if values.is_empty() {
+            self.by_pair.remove(&key);
         }
     }
 
     fn insert(&mut self, name: &str, required: &Labels) {
-        let pairs = required.iter().map(|(k, v)| (Box::from(k.as_str()), Box::from(v.as_str())));
-        let Some(pair) = pairs.min_by_key(|pair: &Pair| self.by_pair.get(pair).map_or(0, HashSet::len)) else {
+        let Some((key, value)) = required.iter().min_by_key(|(k, v)| self.under(k, v).map_or(0, HashSet::len)) else {
             self.open.insert(name.into());
             return;
         };
-        self.by_pair.entry(pair.clone()).or_default().insert(name.into());
+        let pair: Pair = (key.as_str().into(), value.as_str().into());
+        let values = self.by_pair.entry(pair.0.clone()).or_default();
+        values.entry(pair.1.clone()).or_default().insert(name.into());
         self.filed.insert(name.into(), pair);
     }
 
+    fn under(&self, key: &str, value: &str) -> Option<&Names> {
+        self.by_pair.get(key)?.get(value)
+    }
+
     fn names<'a>(&'a self, labels: &'a Labels) -> impl Iterator<Item = &'a str> {
-        let filed =
-            labels.iter().filter_map(|(k, v)| self.by_pair.get(&(Box::from(k.as_str()), Box::from(v.as_str()))));
+        let filed = labels.iter().filter_map(|(k, v)| self.under(k, v));
         self.open.iter().chain(filed.flatten()).map(|name| &**name)
     }
 }

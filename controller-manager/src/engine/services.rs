@@ -1,17 +1,20 @@
 //! Readings of services and their pods shared by the endpoints and endpointslice controllers.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ObjectReference, Service, ServicePort, ServiceSpec};
+use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use k8s_openapi::jiff::Timestamp;
+use proto::protobuf::write_bytes;
 use shared::informer::{Event, Informer, Store};
 use shared::workqueue::Queue;
 
 use super::object::Metadata as _;
-use super::pod::{Container, Pod};
+use super::packed::Texts;
+use super::pod::{Container, Labels, Pod, Template};
 use super::selectors::{self, Selecting as _, Selectors};
 use super::{object, pods};
 
@@ -33,6 +36,18 @@ pub fn selecting(service: &Service) -> Option<&ServiceSpec> {
 #[must_use]
 pub fn headless(spec: &ServiceSpec) -> bool {
     spec.cluster_ip.as_deref() == Some("None")
+}
+
+/// The labels of a service as its endpoints have them.
+#[must_use]
+pub fn labels<'a>(service: &'a Service, spec: &ServiceSpec) -> Texts<'a> {
+    let own = service.metadata.labels.iter().flatten();
+    let mut labels: Texts<'a> = own.map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    labels.remove(HEADLESS);
+    if headless(spec) {
+        labels.insert(HEADLESS, "");
+    }
+    labels
 }
 
 /// The port number a pod serves a service port on; None if it does not.
@@ -75,8 +90,7 @@ pub struct Port<'a> {
 }
 
 /// The ports of a service that a pod serves, as the service has them in order.
-#[must_use]
-pub fn ports_of<'a>(pod: &Pod, spec: &'a ServiceSpec) -> Vec<Port<'a>> {
+fn ports_of<'a>(pod: &Pod, spec: &'a ServiceSpec) -> Vec<Port<'a>> {
     let ports = spec.ports.iter().flatten().filter_map(|p| {
         Some(Port {
             name: p.name.as_deref().unwrap_or_default(),
@@ -97,26 +111,66 @@ pub fn sorted<'a>(ports: &[Port<'a>]) -> Vec<Port<'a>> {
     sorted
 }
 
+/// A set of ports.
+#[derive(Debug)]
+pub struct PortSet<'a> {
+    /// In an order of their own.
+    pub key: Vec<Port<'a>>,
+    /// As the service has them.
+    pub ports: Vec<Port<'a>>,
+}
+
+/// The sets of ports that the pods of a service serve. Most serve the same, and replicas always do.
+#[derive(Debug)]
+pub struct PortSets<'a> {
+    spec: &'a ServiceSpec,
+    /// All that were found.
+    pub all: Vec<PortSet<'a>>,
+    known: BTreeMap<Vec<Port<'a>>, usize>,
+    /// The template of the last pod, and its set.
+    last: Option<(*const Template, usize)>,
+}
+
+impl<'a> PortSets<'a> {
+    /// None yet.
+    #[must_use]
+    pub fn new(spec: &'a ServiceSpec) -> Self {
+        Self { spec, all: Vec::new(), known: BTreeMap::new(), last: None }
+    }
+
+    /// Which of the sets a pod serves.
+    pub fn of(&mut self, pod: &Pod) -> usize {
+        let template = pod.spec.as_ref().map_or(ptr::null(), |s| ptr::from_ref(&*s.template));
+        if let Some((_, at)) = self.last.filter(|(last, _)| *last == template) {
+            return at;
+        }
+        let ports = ports_of(pod, self.spec);
+        let at = *self.known.entry(sorted(&ports)).or_insert_with_key(|key| {
+            self.all.push(PortSet { key: key.clone(), ports });
+            self.all.len() - 1
+        });
+        self.last = Some((template, at));
+        at
+    }
+}
+
 fn protocol(p: Option<&str>) -> &str {
     p.filter(|p| !p.is_empty()).unwrap_or("TCP")
 }
 
 /// All addresses of a pod.
-#[must_use]
-pub fn pod_ips(pod: &Pod) -> Vec<&str> {
-    let Some(status) = pod.status.as_ref() else { return Vec::new() };
-    let listed: Vec<&str> = status.pod_ips.iter().flatten().map(|p| &*p.ip).filter(|ip| !ip.is_empty()).collect();
-    if listed.is_empty() {
-        status.pod_ip.iter().map(AsRef::as_ref).filter(|ip| !ip.is_empty()).collect()
-    } else {
-        listed
-    }
+pub fn pod_ips(pod: &Pod) -> impl Iterator<Item = &str> + Clone {
+    let status = pod.status.as_ref();
+    let listed = status.and_then(|s| s.pod_ips.as_deref()).unwrap_or_default().iter().map(|p| &*p.ip);
+    let listed = listed.filter(|ip| !ip.is_empty());
+    let alone = status.and_then(|s| s.pod_ip.as_deref()).filter(|ip| !ip.is_empty() && listed.clone().next().is_none());
+    listed.chain(alone)
 }
 
 /// Whether a pod belongs behind a service at all.
 #[must_use]
 pub fn belongs(pod: &Pod, with_terminating: bool) -> bool {
-    !pods::finished(pod) && !pod_ips(pod).is_empty() && (with_terminating || !object::deleting(&pod.metadata))
+    !pods::finished(pod) && pod_ips(pod).next().is_some() && (with_terminating || !object::deleting(&pod.metadata))
 }
 
 /// The hostname published for the pod under this service.
@@ -127,15 +181,13 @@ pub fn hostname<'a>(pod: &'a Pod, service: &Service) -> Option<&'a str> {
     (spec.subdomain.as_deref() == service.metadata.name.as_deref()).then_some(host)
 }
 
-/// A reference to the pod behind an address.
-#[must_use]
-pub fn pod_reference(pod: &Pod) -> ObjectReference {
-    ObjectReference {
-        kind: Some("Pod".into()),
-        namespace: pod.metadata.namespace.as_deref().map(str::to_owned),
-        name: pod.metadata.name.as_deref().map(str::to_owned),
-        uid: pod.metadata.uid.as_deref().map(str::to_owned),
-        ..ObjectReference::default()
+/// Writes a reference to the pod behind an address. As in everything the server writes, texts that are no pointers in Go
+/// are there also when they are empty.
+pub fn write_pod_reference(pod: &Pod, out: &mut Vec<u8>) {
+    let meta = &pod.metadata;
+    let (namespace, name, uid) = (object::namespace(meta), object::name(meta), object::uid(meta));
+    for (number, text) in (1..).zip(["Pod", namespace, name, uid, "", "", ""]) {
+        write_bytes(number, text.as_bytes(), out);
     }
 }
 
@@ -144,7 +196,16 @@ pub fn pod_reference(pod: &Pod) -> ObjectReference {
 pub fn behind(pods: &Store<Pod>, service: &Service) -> Vec<Arc<Pod>> {
     let Some(selector) = service.required() else { return Vec::new() };
     let mut found = selectors::candidates(pods, object::namespace(&service.metadata), selector);
-    found.retain(|p| object::matches_map(Some(selector), p.metadata.labels.as_deref()));
+    // Replicas have their labels in common, so that the first speaks for the others.
+    let mut last: Option<(*const Labels, bool)> = None;
+    found.retain(|p| {
+        let labels = p.metadata.labels.as_deref();
+        let at = labels.map_or(ptr::null(), ptr::from_ref);
+        let known = last.filter(|(seen, _)| *seen == at).map(|(_, matches)| matches);
+        let matches = known.unwrap_or_else(|| object::matches_map(Some(selector), labels));
+        last = Some((at, matches));
+        matches
+    });
     pods::sort_by_name(&mut found);
     found
 }
@@ -167,25 +228,23 @@ pub fn watch_pods(pods: &Informer<Pod>, services: Arc<Selectors<Service>>, queue
             if relabelled {
                 wake(old);
             }
-            if relabelled || endpoint_view(old) != endpoint_view(new) {
+            if relabelled || !shown_alike(old, new) {
                 wake(new);
             }
         }
     });
 }
 
-/// What endpoints show of a pod.
-fn endpoint_view(pod: &Pod) -> (bool, bool, bool, &str, Vec<&str>, Option<&str>, Option<&str>) {
-    let spec = pod.spec.as_ref();
-    (
-        pods::ready(pod),
-        object::deleting(&pod.metadata),
-        pods::finished(pod),
-        pods::node(pod),
-        pod_ips(pod),
-        spec.and_then(|s| s.hostname.as_deref()),
-        spec.and_then(|s| s.subdomain.as_deref()),
-    )
+/// Whether endpoints show the same of both versions of a pod.
+fn shown_alike(old: &Pod, new: &Pod) -> bool {
+    fn view(pod: &Pod) -> (bool, bool, bool, &str, Option<&str>, Option<&str>) {
+        let spec = pod.spec.as_ref();
+        let hostname = spec.and_then(|s| s.hostname.as_deref());
+        let subdomain = spec.and_then(|s| s.subdomain.as_deref());
+        let deleting = object::deleting(&pod.metadata);
+        (pods::ready(pod), deleting, pods::finished(pod), pods::node(pod), hostname, subdomain)
+    }
+    view(old) == view(new) && pod_ips(old).eq(pod_ips(new))
 }
 
 /// Remembers what triggered earlier syncs, to date the next change by its oldest new cause.
@@ -218,13 +277,13 @@ impl Triggers {
         };
         let now =
             Seen { service: object::created(&service.metadata), pods: behind.iter().filter_map(changed).collect() };
-        let before = self.seen.get(key);
+        let mut before = self.seen.get_mut(key);
         let is_new = |at: Timestamp, known: Option<Timestamp>| known.is_none_or(|known| at > known);
-        let of_pods = now.pods.iter().filter(|(name, at)| is_new(*at, before.and_then(|b| b.pod(name))));
-        let of_service = Some(now.service).filter(|at| is_new(*at, before.map(|b| b.service)));
+        let of_pods = now.pods.iter().filter(|(name, at)| is_new(*at, before.as_ref().and_then(|b| b.pod(name))));
+        let of_service = Some(now.service).filter(|at| is_new(*at, before.as_ref().map(|b| b.service)));
         let oldest = of_pods.map(|(_, at)| *at).chain(of_service).filter(|at| *at != Timestamp::UNIX_EPOCH).min();
-        match self.seen.get_mut(key) {
-            Some(seen) => *seen = now,
+        match &mut before {
+            Some(seen) => **seen = now,
             None => drop(self.seen.insert(key.clone(), now)),
         }
         oldest

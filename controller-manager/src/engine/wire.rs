@@ -2,19 +2,13 @@
 //!
 //! A type names its fields and their numbers ([`wired!`](crate::engine::wire::wired)); what it does not name is skipped
 //! unread. As in JSON, texts that Go leaves empty are absent. For kinds that are very many or change very often: nodes,
-//! leases and endpoints here, pods in [`super::pod_reader`].
+//! leases here, pods in [`super::pod_reader`]; endpoints are not even read ([`super::packed`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::api::core::v1::{
-    AttachedVolume, EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Node, NodeAddress, NodeCondition,
-    NodeSpec, NodeStatus, ObjectReference, Taint,
-};
-use k8s_openapi::api::discovery::v1::{
-    Endpoint, EndpointConditions, EndpointHints, EndpointPort as SlicePort, EndpointSlice, ForNode, ForZone,
-};
+use k8s_openapi::api::core::v1::{AttachedVolume, Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference, Time};
 use k8s_openapi::jiff::Timestamp;
@@ -196,7 +190,7 @@ impl Wired for Quantity {
     }
 }
 
-optional!(bool, i32, i64, NodeSpec, NodeStatus, LeaseSpec, EndpointConditions);
+optional!(bool, i32, i64, NodeSpec, NodeStatus, LeaseSpec);
 
 wired!(OwnerReference { 1 => kind, 3 => name, 4 => uid, 5 => api_version, 6 => controller, 7 => block_owner_deletion });
 impl Wired for ObjectMeta {
@@ -250,42 +244,6 @@ wired!(AttachedVolume { 1 => name, 2 => device_path });
 
 wired!(Lease { 1 => metadata, 2 => spec });
 wired!(LeaseSpec { 1 => holder_identity, 2 => lease_duration_seconds, 4 => renew_time });
-
-// Written back whole, so nothing may be missing.
-wired!(EndpointSlice { 1 => metadata, 2 => endpoints, 3 => ports, 4 => address_type });
-wired!(Endpoint {
-    1 => addresses,
-    2 => conditions,
-    3 => hostname as pointer,
-    4 => target_ref as pointer,
-    5 => deprecated_topology,
-    6 => node_name as pointer,
-    7 => zone as pointer,
-    8 => hints as pointer,
-});
-wired!(EndpointConditions { 1 => ready, 2 => serving, 3 => terminating });
-wired!(EndpointHints { 1 => for_zones, 2 => for_nodes });
-wired!(ForZone { 1 => name });
-wired!(ForNode { 1 => name });
-wired!(SlicePort { 1 => name as pointer, 2 => protocol as pointer, 3 => port, 4 => app_protocol as pointer });
-wired!(Endpoints { 1 => metadata, 2 => subsets });
-wired!(EndpointSubset { 1 => addresses, 2 => not_ready_addresses, 3 => ports });
-wired!(EndpointAddress {
-    1 => ip,
-    2 => target_ref as pointer,
-    3 => hostname,
-    4 => node_name as pointer,
-});
-wired!(EndpointPort { 1 => name, 2 => port, 3 => protocol, 4 => app_protocol as pointer });
-wired!(ObjectReference {
-    1 => kind,
-    2 => namespace,
-    3 => name,
-    4 => uid,
-    5 => api_version,
-    6 => resource_version,
-    7 => field_path,
-});
 
 /// A node as caches hold it.
 ///
@@ -343,23 +301,5 @@ mod tests {
             "renewTime": "2026-01-02T03:04:05.123456Z"}});
         let want: Lease = serde_json::from_value(object.clone()).expect("lease");
         assert_eq!(read::<Lease>(&bytes("coordination.k8s.io/v1", "Lease", &object)), Ok(want));
-    }
-
-    #[test]
-    fn endpoints_are_what_json_says() {
-        let target = json!({"kind": "Pod", "namespace": "ns", "name": "p", "uid": "u"});
-        let slice = json!({"metadata": metadata(), "addressType": "IPv4",
-            "ports": [{"name": "", "port": 80, "protocol": "TCP"}, {"name": "x", "port": 81, "protocol": "UDP", "appProtocol": "h2c"}],
-            "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": true, "serving": true, "terminating": false},
-                    "hostname": "h", "targetRef": target, "nodeName": "n", "zone": "z", "deprecatedTopology": {"a": "b"},
-                    "hints": {"forZones": [{"name": "z"}], "forNodes": [{"name": "n"}]}},
-                {"addresses": ["10.0.0.2", "10.0.0.3"], "conditions": {}}]});
-        let want: EndpointSlice = serde_json::from_value(slice.clone()).expect("slice");
-        assert_eq!(read(&bytes("discovery.k8s.io/v1", "EndpointSlice", &slice)), Ok(want));
-        let old = json!({"metadata": metadata(), "subsets": [{"addresses": [{"ip": "10.0.0.1", "hostname": "h", "nodeName": "n", "targetRef": target}],
-            "notReadyAddresses": [{"ip": "10.0.0.2"}],
-            "ports": [{"port": 80, "protocol": "TCP"}, {"name": "x", "port": 81, "protocol": "UDP", "appProtocol": "h2c"}]}]});
-        let want: Endpoints = serde_json::from_value(old.clone()).expect("endpoints");
-        assert_eq!(read(&bytes("v1", "Endpoints", &old)), Ok(want));
     }
 }

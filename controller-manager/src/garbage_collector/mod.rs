@@ -24,6 +24,8 @@ use shared::workqueue::Queue;
 
 use self::graph::{Graph, Identity, Owner, Seen, Uid, Work};
 use self::plan::{OwnerState, Step, Subject};
+use crate::endpoints::held::Held;
+use crate::endpointslice::slice::Slice;
 use crate::engine::action::PatchKind;
 use crate::engine::context::Context;
 use crate::engine::discovery::Served;
@@ -97,8 +99,6 @@ fn feed_from_caches(cx: &Context) {
         CronJob,
         ReplicationController,
         Service,
-        Endpoints,
-        EndpointSlice,
         Node,
         Lease,
         Namespace,
@@ -108,6 +108,8 @@ fn feed_from_caches(cx: &Context) {
         PodDisruptionBudget,
         ResourceQuota
     );
+    cx.hub().feed_packed::<Held, Endpoints>(&cx.endpoints(), Held::meta);
+    cx.hub().feed_packed::<Slice, EndpointSlice>(&cx.slices(), Slice::meta);
 }
 
 /// A text that very many nodes have.

@@ -55,7 +55,7 @@ impl Collector {
     async fn round(&self) {
         let nodes: HashMap<String, Arc<Node>> =
             self.nodes.list().into_iter().map(|n| (object::name(&n.metadata).to_owned(), n)).collect();
-        let pods = self.pods.list();
+        let pods = self.pods.select(|pod| plan::may_go(pod, &nodes));
         let gone = self.gone(&pods, &nodes).await;
         let snapshot = Snapshot { pods, nodes, gone, threshold: self.threshold };
         let mut skip: Option<String> = None;

@@ -19,7 +19,7 @@ pub const QUARANTINE: Duration = Duration::from_secs(40);
 /// What the decision rests on.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// Every pod.
+    /// Every pod that [`may_go`].
     pub pods: Vec<Arc<Pod>>,
     /// Every node by name.
     pub nodes: HashMap<String, Arc<Node>>,
@@ -27,6 +27,13 @@ pub struct Snapshot {
     pub gone: HashSet<String>,
     /// How many finished pods may lie around; none or negative means any number.
     pub threshold: i32,
+}
+
+/// Whether there may be a reason to remove a pod; there is none for almost all of them.
+#[must_use]
+pub fn may_go(pod: &Pod, nodes: &HashMap<String, Arc<Node>>) -> bool {
+    let node = pods::node(pod);
+    pods::finished(pod) || object::deleting(&pod.metadata) || !(node.is_empty() || nodes.contains_key(node))
 }
 
 /// The deletions due now.
@@ -147,6 +154,10 @@ mod tests {
                 "delete stuck"
             ]
         );
+        let mut nodes = s.nodes.clone();
+        nodes.insert("n".to_owned(), Arc::default());
+        let left: Vec<&str> = s.pods.iter().filter(|p| !may_go(p, &nodes)).map(|p| object::name(&p.metadata)).collect();
+        assert_eq!(left, ["fine"]);
         assert!(!log(&Snapshot { threshold: 0, ..s }).contains(&"delete done-1".to_owned()), "0 turns it off");
     }
 }

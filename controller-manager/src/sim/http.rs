@@ -210,7 +210,10 @@ impl Server {
         let content_type = header(&request, "content-type");
         let as_one = header(&request, "accept").contains("as=PartialObjectMetadata;");
         let body = request.into_body().collect().await.map_err(std::io::Error::other)?.to_bytes();
-        let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        let body = match proto::protobuf::decode_envelope(&body) {
+            Ok(object) => object,
+            Err(_) => serde_json::from_slice(&body).unwrap_or(Value::Null),
+        };
         let about_events = target.row.plural == "events";
         let fate = if about_events {
             Fate::Done

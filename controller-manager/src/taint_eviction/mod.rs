@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Toleration};
 use parking_lot::Mutex;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
@@ -50,7 +50,9 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         pods.add_handler(move |event: &Event<Pod>| {
             let relevant = match event {
                 Event::Updated { old, new } => {
-                    let view = |p: &Pod| p.spec.as_ref().map(|s| (s.node_name.clone(), s.tolerations.clone()));
+                    fn view(pod: &Pod) -> Option<(Option<&str>, Option<&Vec<Toleration>>)> {
+                        pod.spec.as_ref().map(|s| (s.node_name.as_deref(), s.tolerations.as_ref()))
+                    }
                     view(old) != view(new)
                 }
                 _ => true,

@@ -24,19 +24,26 @@ pub(crate) fn tag(number: u32, wire_type: u8, out: &mut Vec<u8>) {
     varint(u64::from(number) << 3 | u64::from(wire_type), out);
 }
 
-pub(crate) fn bytes(number: u32, value: &[u8], out: &mut Vec<u8>) {
-    tag(number, LENGTH, out);
-    varint(value.len() as u64, out);
+/// Writes a text, bytes or a message.
+pub fn bytes(number: u32, value: &[u8], out: &mut Vec<u8>) {
+    length(number, value.len(), out);
     out.extend_from_slice(value);
 }
 
-pub(crate) fn number(field: u32, value: i64, out: &mut Vec<u8>) {
+/// Writes what stands in front of a text, bytes or a message of a length.
+pub fn length(number: u32, length: usize, out: &mut Vec<u8>) {
+    tag(number, LENGTH, out);
+    varint(length as u64, out);
+}
+
+/// Writes a whole number or a boolean.
+pub fn number(field: u32, value: i64, out: &mut Vec<u8>) {
     tag(field, VARINT, out);
     varint(value.cast_unsigned(), out);
 }
 
 /// Writes a length-delimited field whose content `write` appends.
-pub(crate) fn nested(number: u32, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+pub fn nested(number: u32, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     tag(number, LENGTH, out);
     let at = out.len();
     out.push(0);
@@ -46,9 +53,16 @@ pub(crate) fn nested(number: u32, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec
         out[at] = len as u8;
         return;
     }
-    let mut prefix = Vec::with_capacity(5);
-    varint(len as u64, &mut prefix);
-    out.splice(at..=at, prefix);
+    // The content moves up for the other bytes of its length.
+    let more = (len.ilog2() / 7) as usize;
+    out.resize(out.len() + more, 0);
+    out.copy_within(at + 1..at + 1 + len, at + 1 + more);
+    let mut left = len;
+    for byte in &mut out[at..at + more] {
+        *byte = (left & 0x7f) as u8 | 0x80;
+        left >>= 7;
+    }
+    out[at + more] = left as u8;
 }
 
 /// One value as found on the wire.
@@ -159,6 +173,53 @@ pub fn fields(data: &[u8]) -> impl Iterator<Item = Result<(u32, Wire<'_>), Error
     })
 }
 
+/// [`fields`] for those who have read the message before, and so know that it is one.
+pub fn known_fields(message: &[u8]) -> KnownFields<'_> {
+    KnownFields(Reader::new(message))
+}
+
+/// See [`known_fields`]. A type of its own, so that the loop is made here, where it is made fast.
+#[derive(Clone, Debug)]
+pub struct KnownFields<'a>(Reader<'a>);
+
+impl<'a> Iterator for KnownFields<'a> {
+    type Item = (u32, Wire<'a>);
+
+    fn next(&mut self) -> Option<(u32, Wire<'a>)> {
+        if let Ok(next) = self.0.next() {
+            return next;
+        }
+        self.0.data = &[];
+        None
+    }
+}
+
+/// The texts, bytes or messages that are one field of a message that was read before.
+pub fn values(message: &[u8], wanted: u32) -> Values<'_> {
+    Values { fields: known_fields(message), wanted }
+}
+
+/// See [`values`].
+#[derive(Clone, Debug)]
+pub struct Values<'a> {
+    fields: KnownFields<'a>,
+    wanted: u32,
+}
+
+impl<'a> Iterator for Values<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        loop {
+            match self.fields.next()? {
+                (number, Wire::Bytes(value)) if number == self.wanted => return Some(value),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
 pub(crate) struct Reader<'a> {
     data: &'a [u8],
 }

@@ -14,8 +14,9 @@ use kube::client::{Body, ConfigExt as _};
 use kube::{Client, Config};
 use parking_lot::Mutex;
 use rustls::sign::CertifiedKey;
-use tower::{Service, ServiceBuilder, service_fn};
+use tower::{Service, ServiceBuilder, ServiceExt as _, service_fn};
 
+use super::gathered::Gathered;
 use super::measured::Measures;
 use super::{Throttle, Transport, credentials};
 use crate::cert::ReloadingKey;
@@ -106,7 +107,7 @@ where
         Some(Ok(name)) => https.with_server_name_resolver(FixedServerNameResolver::new(name)),
         _ => https,
     };
-    let https = https.enable_all_versions().wrap_connector(connector);
+    let https = https.enable_all_versions().wrap_connector(connector).map_response(Gathered::over);
     let open = move || -> Http<_, Body> {
         Http::builder(TokioExecutor::new())
             .timer(TokioTimer::new())

@@ -4,6 +4,7 @@
 mod connection;
 mod credentials;
 mod dial;
+mod gathered;
 mod kubeconfig;
 mod measured;
 mod plugin;

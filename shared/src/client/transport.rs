@@ -8,6 +8,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use kube::Client;
 use kube::client::Body;
 use kube::core::Status;
+use proto::protobuf;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt as _};
 
@@ -55,7 +56,11 @@ impl Transport {
 
 /// What a failure says. Proxies answer with other things than a status.
 fn refusal(code: u16, body: &[u8]) -> Status {
-    serde_json::from_slice(body).unwrap_or_else(|_| {
+    let said = match protobuf::decode_envelope(body) {
+        Ok(tree) => serde_json::from_value(tree),
+        Err(_) => serde_json::from_slice(body),
+    };
+    said.unwrap_or_else(|_| {
         Status::failure(String::from_utf8_lossy(body).trim(), "Failed to parse error data").with_code(code)
     })
 }
@@ -64,32 +69,40 @@ fn refusal(code: u16, body: &[u8]) -> Status {
 mod tests {
     use std::convert::Infallible;
 
+    use serde_json::json;
     use tower::service_fn;
 
     use super::*;
 
     #[tokio::test]
     async fn answers_and_refusals() {
+        let said = json!({"metadata": {}, "status": "Failure", "code": 404, "reason": "NotFound", "message": "gone"});
+        let schema = proto::schema::kind_of("v1", "Status").expect("a known kind");
+        let said = Bytes::from(protobuf::encode_envelope(schema, &said));
         let transport = Transport::new(
-            service_fn(async |request: Request<Body>| {
+            service_fn(move |request: Request<Body>| {
                 let (code, text) = match request.uri().path() {
-                    "/good" => (200, "fine"),
+                    "/good" => (200, Bytes::from("fine")),
                     "/no" => {
-                        (409, r#"{"kind":"Status","status":"Failure","code":409,"reason":"Conflict","message":"m"}"#)
+                        let text =
+                            r#"{"kind":"Status","status":"Failure","code":409,"reason":"Conflict","message":"m"}"#;
+                        (409, text.into())
                     }
-                    _ => (502, " bad gateway\n"),
+                    "/packed" => (404, said.clone()),
+                    _ => (502, " bad gateway\n".into()),
                 };
-                Ok::<_, Infallible>(
-                    Response::builder().status(code).body(Body::from(text.as_bytes().to_vec())).expect("an answer"),
-                )
+                let answer = Response::builder().status(code).body(Body::from(text.to_vec())).expect("an answer");
+                std::future::ready(Ok::<_, Infallible>(answer))
             }),
             "default",
         );
         let ask = async |path: &str| transport.request(Request::get(path).body(Vec::new()).expect("a request")).await;
         assert_eq!(ask("/good").await.expect("an answer"), "fine");
-        for (path, code, reason, message) in
-            [("/no", 409, "Conflict", "m"), ("/proxy", 502, "Failed to parse error data", "bad gateway")]
-        {
+        for (path, code, reason, message) in [
+            ("/no", 409, "Conflict", "m"),
+            ("/packed", 404, "NotFound", "gone"),
+            ("/proxy", 502, "Failed to parse error data", "bad gateway"),
+        ] {
             let Err(kube::Error::Api(status)) = ask(path).await else { panic!("{path}") };
             assert_eq!((status.code, &*status.reason, &*status.message), (code, reason, message));
         }

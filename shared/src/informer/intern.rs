@@ -164,6 +164,11 @@ impl<T> Interned<T> {
         Self(value)
     }
 
+    /// Whether both are the same without a look at the values.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The value, to be held elsewhere.
     pub fn arc(&self) -> &Arc<T> {
         &self.0

@@ -168,7 +168,18 @@ impl<K: Cached> Informer<K> {
 
     /// Adds an index; `keys` gives the values an object is found under.
     pub fn add_index(&self, name: &'static str, keys: impl Fn(&K) -> Vec<String> + Send + Sync + 'static) {
-        self.0.store.add_index(name, Box::new(keys));
+        self.add_index_unless(name, |_, _| false, keys);
+    }
+
+    /// The same for kinds that change often: `unmoved` sees without making the values that they are the same for both
+    /// versions of an object. It may say no wherever that takes long.
+    pub fn add_index_unless(
+        &self,
+        name: &'static str,
+        unmoved: impl Fn(&K, &K) -> bool + Send + Sync + 'static,
+        keys: impl Fn(&K) -> Vec<String> + Send + Sync + 'static,
+    ) {
+        self.0.store.add_index(name, Box::new(keys), Box::new(unmoved));
     }
 
     /// Drops what nobody reads before an object is stored. Managed fields are dropped always. Of several

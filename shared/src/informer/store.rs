@@ -1,7 +1,10 @@
 //! The objects of one kind by namespace and name, with indexes. One writer (the reflector), many cheap readers.
+//!
+//! An object has a slot from its first version to its last. Names and indexes hold slots, so a change of an object is the
+//! change of its slot, and an index has to do with it only when the object is to be found elsewhere.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -9,29 +12,60 @@ use parking_lot::RwLock;
 use super::{Cached, Event};
 
 pub(super) type IndexKeys<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
-type Namespace<K> = HashMap<Box<str>, Arc<K>>;
+/// Whether an object is found where it was; false when that is not known without making the keys.
+pub(super) type Unmoved<K> = Box<dyn Fn(&K, &K) -> bool + Send + Sync>;
+type Namespace = HashMap<Box<str>, Slot>;
 /// Namespace and name.
 pub(super) type Key = (String, String);
+type Slot = u32;
+
+struct Slots<K> {
+    all: Vec<Option<Arc<K>>>,
+    free: Vec<Slot>,
+}
+
+impl<K> Slots<K> {
+    fn get(&self, slot: Slot) -> Option<&Arc<K>> {
+        self.all.get(slot as usize)?.as_ref()
+    }
+
+    fn add(&mut self, object: Arc<K>) -> Slot {
+        if let Some(slot) = self.free.pop() {
+            self.all[slot as usize] = Some(object);
+            return slot;
+        }
+        self.all.push(Some(object));
+        Slot::try_from(self.all.len() - 1).expect("so many objects do not fit in memory")
+    }
+
+    fn replace(&mut self, slot: Slot, object: Arc<K>) -> Option<Arc<K>> {
+        self.all.get_mut(slot as usize)?.replace(object)
+    }
+
+    fn remove(&mut self, slot: Slot) -> Option<Arc<K>> {
+        let object = self.all.get_mut(slot as usize)?.take()?;
+        self.free.push(slot);
+        Some(object)
+    }
+
+    fn held(&self) -> impl Iterator<Item = (Slot, &Arc<K>)> {
+        (0..).zip(&self.all).filter_map(|(slot, object)| Some((slot, object.as_ref()?)))
+    }
+}
 
 struct Index<K> {
     keys: IndexKeys<K>,
-    entries: HashMap<Box<str>, Bucket<K>>,
+    unmoved: Unmoved<K>,
+    entries: HashMap<Box<str>, Bucket>,
 }
 
 /// The objects under one value. Very many values have one object only.
-enum Bucket<K> {
-    One(Arc<K>),
-    Many(HashMap<Address, Arc<K>>),
+enum Bucket {
+    One(Slot),
+    Many(HashSet<Slot>),
 }
 
-/// Where an object is in memory: tells apart what is in the store at one moment, in a fraction of a key's size.
-type Address = usize;
-
-fn address<K>(object: &Arc<K>) -> Address {
-    Arc::as_ptr(object).addr()
-}
-
-impl<K> Bucket<K> {
+impl Bucket {
     fn len(&self) -> usize {
         match self {
             Self::One(_) => 1,
@@ -39,39 +73,26 @@ impl<K> Bucket<K> {
         }
     }
 
-    fn list(&self) -> Vec<Arc<K>> {
+    fn list<K>(&self, slots: &Slots<K>) -> Vec<Arc<K>> {
         match self {
-            Self::One(object) => vec![Arc::clone(object)],
-            Self::Many(all) => all.values().cloned().collect(),
+            Self::One(slot) => slots.get(*slot).cloned().into_iter().collect(),
+            Self::Many(all) => all.iter().filter_map(|slot| slots.get(*slot)).cloned().collect(),
         }
     }
 
-    fn insert(&mut self, object: &Arc<K>) {
+    fn insert(&mut self, slot: Slot) {
         match self {
-            Self::One(first) => {
-                let all = [&*first, object].map(|o| (address(o), Arc::clone(o)));
-                *self = Self::Many(HashMap::from(all));
-            }
-            Self::Many(all) => drop(all.insert(address(object), Arc::clone(object))),
-        }
-    }
-
-    fn replace(&mut self, old: &Arc<K>, new: &Arc<K>) {
-        match self {
-            Self::One(only) => *only = Arc::clone(new),
-            Self::Many(all) => {
-                all.remove(&address(old));
-                all.insert(address(new), Arc::clone(new));
-            }
+            Self::One(first) => *self = Self::Many(HashSet::from([*first, slot])),
+            Self::Many(all) => drop(all.insert(slot)),
         }
     }
 
     /// True when nothing is left.
-    fn remove(&mut self, object: &Arc<K>) -> bool {
+    fn remove(&mut self, slot: Slot) -> bool {
         match self {
-            Self::One(only) => Arc::ptr_eq(only, object),
+            Self::One(only) => *only == slot,
             Self::Many(all) => {
-                all.remove(&address(object));
+                all.remove(&slot);
                 all.is_empty()
             }
         }
@@ -79,9 +100,16 @@ impl<K> Bucket<K> {
 }
 
 struct State<K> {
-    objects: HashMap<Box<str>, Namespace<K>>,
+    objects: HashMap<Box<str>, Namespace>,
+    slots: Slots<K>,
     indexes: HashMap<&'static str, Index<K>>,
     resource_version: String,
+}
+
+impl<K> State<K> {
+    fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<K>> {
+        self.objects.get(namespace).into_iter().flat_map(HashMap::values).filter_map(|slot| self.slots.get(*slot))
+    }
 }
 
 /// A cloneable handle on the objects.
@@ -95,7 +123,8 @@ impl<K> Clone for Store<K> {
 
 impl<K> Default for Store<K> {
     fn default() -> Self {
-        let state = State { objects: HashMap::new(), indexes: HashMap::new(), resource_version: String::new() };
+        let slots = Slots { all: Vec::new(), free: Vec::new() };
+        let state = State { objects: HashMap::new(), slots, indexes: HashMap::new(), resource_version: String::new() };
         Self(Arc::new(RwLock::new(state)))
     }
 }
@@ -108,24 +137,30 @@ pub(super) fn key<K: Cached>(object: &K) -> Key {
 impl<K: Cached> Store<K> {
     /// One object; the namespace is empty at cluster scope.
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
-        self.0.read().objects.get(namespace)?.get(name).cloned()
+        let state = self.0.read();
+        state.slots.get(*state.objects.get(namespace)?.get(name)?).cloned()
     }
 
     /// Every object, in no order.
     pub fn list(&self) -> Vec<Arc<K>> {
-        self.0.read().objects.values().flat_map(HashMap::values).cloned().collect()
+        self.0.read().slots.held().map(|(_, object)| Arc::clone(object)).collect()
+    }
+
+    /// The objects that `wanted` picks, in no order. Others are looked at and not touched.
+    pub fn select(&self, wanted: impl Fn(&K) -> bool) -> Vec<Arc<K>> {
+        self.0.read().slots.held().filter(|(_, object)| wanted(object)).map(|(_, object)| Arc::clone(object)).collect()
     }
 
     /// The objects of one namespace, in no order.
     pub fn list_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
-        self.0.read().objects.get(namespace).map(|found| found.values().cloned().collect()).unwrap_or_default()
+        self.0.read().in_namespace(namespace).cloned().collect()
     }
 
     /// The objects that `index` files under `value`; empty when there is no such index.
     pub fn by_index(&self, index: &str, value: &str) -> Vec<Arc<K>> {
         let state = self.0.read();
         let found = state.indexes.get(index).and_then(|index| index.entries.get(value));
-        found.map(Bucket::list).unwrap_or_default()
+        found.map(|bucket| bucket.list(&state.slots)).unwrap_or_default()
     }
 
     /// The objects under whichever of `values` fewest are filed under: those that are under all values are among them.
@@ -134,7 +169,7 @@ impl<K: Cached> Store<K> {
         let Some(index) = state.indexes.get(index) else { return Vec::new() };
         let buckets = values.iter().map(|value| index.entries.get(value.as_str()));
         let rarest = buckets.min_by_key(|bucket| bucket.map_or(0, Bucket::len)).flatten();
-        rarest.map(Bucket::list).unwrap_or_default()
+        rarest.map(|bucket| bucket.list(&state.slots)).unwrap_or_default()
     }
 
     /// Number of objects.
@@ -156,11 +191,11 @@ impl<K: Cached> Store<K> {
         self.0.write().resource_version = version;
     }
 
-    pub(super) fn add_index(&self, name: &'static str, keys: IndexKeys<K>) {
+    pub(super) fn add_index(&self, name: &'static str, keys: IndexKeys<K>, unmoved: Unmoved<K>) {
         let mut state = self.0.write();
-        let mut index = Index { keys, entries: HashMap::new() };
-        for object in state.objects.values().flat_map(HashMap::values) {
-            index.insert(object);
+        let mut index = Index { keys, unmoved, entries: HashMap::new() };
+        for (slot, object) in state.slots.held() {
+            index.insert(slot, object);
         }
         state.indexes.insert(name, index);
     }
@@ -170,36 +205,37 @@ impl<K: Cached> Store<K> {
         let new = Arc::new(object);
         let (namespace, name) = new.cache_key();
         let mut state = self.0.write();
-        let state = &mut *state;
-        if !state.objects.contains_key(namespace) {
-            state.objects.insert(namespace.into(), Namespace::new());
+        let State { objects, slots, indexes, .. } = &mut *state;
+        if !objects.contains_key(namespace) {
+            objects.insert(namespace.into(), Namespace::new());
         }
-        let space = state.objects.get_mut(namespace)?;
-        let Some(held) = space.get_mut(name) else {
-            space.insert(name.into(), Arc::clone(&new));
-            state.indexes.values_mut().for_each(|index| index.insert(&new));
+        let space = objects.get_mut(namespace)?;
+        let Some(slot) = space.get(name).copied() else {
+            let slot = slots.add(Arc::clone(&new));
+            space.insert(name.into(), slot);
+            indexes.values_mut().for_each(|index| index.insert(slot, &new));
             return Some(Event::Added(new));
         };
-        if held.cache_version().is_some() && held.cache_version() == new.cache_version() {
+        let version = slots.get(slot)?.cache_version();
+        if version.is_some() && version == new.cache_version() {
             return None;
         }
-        let old = std::mem::replace(held, Arc::clone(&new));
-        state.indexes.values_mut().for_each(|index| index.replace(&old, &new));
+        let old = slots.replace(slot, Arc::clone(&new))?;
+        indexes.values_mut().for_each(|index| index.replace(slot, &old, &new));
         Some(Event::Updated { old, new })
     }
 
     /// Removes; `last` is the final state the server told, if any.
     pub(super) fn remove(&self, (namespace, name): &Key, last: Option<K>) -> Option<Event<K>> {
         let mut state = self.0.write();
-        let state = &mut *state;
-        let space = state.objects.get_mut(namespace.as_str())?;
-        let old = space.remove(name.as_str())?;
+        let State { objects, slots, indexes, .. } = &mut *state;
+        let space = objects.get_mut(namespace.as_str())?;
+        let slot = space.remove(name.as_str())?;
         if space.is_empty() {
-            state.objects.remove(namespace.as_str());
+            objects.remove(namespace.as_str());
         }
-        for index in state.indexes.values_mut() {
-            index.remove(&old);
-        }
+        let old = slots.remove(slot)?;
+        indexes.values_mut().for_each(|index| index.remove(slot, &old));
         Some(Event::Deleted(last.map_or(old, Arc::new)))
     }
 
@@ -211,34 +247,28 @@ impl<K: Cached> Store<K> {
 }
 
 impl<K: Cached> Index<K> {
-    fn insert(&mut self, object: &Arc<K>) {
+    fn insert(&mut self, slot: Slot, object: &K) {
         for value in (self.keys)(object) {
             match self.entries.entry(value.into_boxed_str()) {
-                Entry::Vacant(free) => drop(free.insert(Bucket::One(Arc::clone(object)))),
-                Entry::Occupied(mut taken) => taken.get_mut().insert(object),
+                Entry::Vacant(free) => drop(free.insert(Bucket::One(slot))),
+                Entry::Occupied(mut taken) => taken.get_mut().insert(slot),
             }
         }
     }
 
-    fn remove(&mut self, object: &Arc<K>) {
+    fn remove(&mut self, slot: Slot, object: &K) {
         for value in (self.keys)(object) {
-            if self.entries.get_mut(value.as_str()).is_some_and(|bucket| bucket.remove(object)) {
+            if self.entries.get_mut(value.as_str()).is_some_and(|bucket| bucket.remove(slot)) {
                 self.entries.remove(value.as_str());
             }
         }
     }
 
     /// Most changes leave an object where it is filed.
-    fn replace(&mut self, old: &Arc<K>, new: &Arc<K>) {
-        let (was, is) = ((self.keys)(old), (self.keys)(new));
-        if was != is {
-            self.remove(old);
-            return self.insert(new);
-        }
-        for value in is {
-            if let Some(bucket) = self.entries.get_mut(value.as_str()) {
-                bucket.replace(old, new);
-            }
+    fn replace(&mut self, slot: Slot, old: &K, new: &K) {
+        if !(self.unmoved)(old, new) && (self.keys)(old) != (self.keys)(new) {
+            self.remove(slot, old);
+            self.insert(slot, new);
         }
     }
 }

@@ -1,0 +1,386 @@
+//! Objects as they came, in protobuf: read where somebody looks, compared as bytes, and sent as they are.
+//!
+//! HOT: for kinds of which there are very many, that change often and are written back whole (held by
+//! `e2e/examples/controllers`). The API server writes every object in one way, field by field, so what says the same is
+//! the same bytes; whoever makes such objects here must write them in that way. Managed fields are left out.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+pub use proto::protobuf::values;
+use proto::protobuf::{self, Error, Wire, fields, known_fields, write_bytes, write_length, write_nested, write_number};
+use proto::schema::Message;
+use serde_json::Value;
+
+/// Labels or annotations.
+pub type Texts<'a> = BTreeMap<&'a str, &'a str>;
+
+const METADATA: u32 = 1;
+const NAME: u32 = 1;
+const GENERATE_NAME: u32 = 2;
+const NAMESPACE: u32 = 3;
+const UID: u32 = 5;
+const VERSION: u32 = 6;
+const GENERATION: u32 = 7;
+const DELETED: u32 = 9;
+const LABELS: u32 = 11;
+const ANNOTATIONS: u32 = 12;
+const OWNERS: u32 = 13;
+const FINALIZERS: u32 = 14;
+const MANAGED: u32 = 17;
+
+/// An object: its metadata, and behind that its other fields.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packed {
+    bytes: Box<[u8]>,
+    /// Where the metadata ends.
+    rest: usize,
+}
+
+impl Packed {
+    /// From what the server sent, without its envelope.
+    ///
+    /// # Errors
+    /// Bytes of another shape.
+    pub fn read(raw: &[u8]) -> Result<Self, String> {
+        Self::strip(raw).map_err(|error| error.to_string())
+    }
+
+    /// From its JSON.
+    ///
+    /// # Errors
+    /// As [`Packed::read`].
+    pub fn of_json(schema: &Message, object: &Value) -> Result<Self, String> {
+        Self::read(&protobuf::encode(schema, object))
+    }
+
+    fn strip(raw: &[u8]) -> Result<Self, Error> {
+        let mut bytes = Vec::with_capacity(raw.len());
+        for field in fields(raw) {
+            if let (METADATA, value) = field? {
+                copy(value.bytes("metadata")?, |number| number != MANAGED, &mut bytes)?;
+            }
+        }
+        let rest = bytes.len();
+        copy(raw, |number| number != METADATA, &mut bytes)?;
+        Ok(Self { bytes: bytes.into_boxed_slice(), rest })
+    }
+
+    /// From what `meta` and `rest` write.
+    pub fn made(meta: impl FnOnce(&mut Vec<u8>), rest: impl FnOnce(&mut Vec<u8>)) -> Self {
+        // One buffer for all that are made, of which each takes as much as it is.
+        thread_local! {
+            static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+        }
+        /// A buffer that grew larger than this is not kept.
+        const KEPT: usize = 64 << 10;
+        let mut buffer = BUFFER.take();
+        meta(&mut buffer);
+        let end = buffer.len();
+        rest(&mut buffer);
+        let made = Self { bytes: buffer.as_slice().into(), rest: end };
+        buffer.clear();
+        BUFFER.set(if buffer.capacity() > KEPT { Vec::new() } else { buffer });
+        made
+    }
+
+    /// Its metadata.
+    #[must_use]
+    pub fn meta(&self) -> Meta<'_> {
+        Meta(&self.bytes[..self.rest])
+    }
+
+    /// The fields besides its metadata.
+    #[must_use]
+    pub fn rest(&self) -> &[u8] {
+        &self.bytes[self.rest..]
+    }
+
+    /// The values of one of those fields.
+    pub fn all(&self, number: u32) -> impl Iterator<Item = &[u8]> {
+        values(self.rest(), number)
+    }
+
+    /// The object in an envelope, to be sent.
+    #[must_use]
+    pub fn envelope(&self, api_version: &str, kind: &str) -> Vec<u8> {
+        let mut head = Vec::new();
+        write_length(METADATA, self.rest, &mut head);
+        let (mut body, tail) = protobuf::wrap_around(api_version, kind, head.len() + self.bytes.len());
+        body.reserve_exact(head.len() + self.bytes.len() + tail.len());
+        for part in [&head, &*self.bytes, tail] {
+            body.extend_from_slice(part);
+        }
+        body
+    }
+
+    /// The object as a tree.
+    ///
+    /// # Errors
+    /// Bytes of another shape.
+    pub fn tree(&self, schema: &Message) -> Result<Value, String> {
+        protobuf::decode(schema, &self.raw()).map_err(|error| error.to_string())
+    }
+
+    fn raw(&self) -> Vec<u8> {
+        let mut raw = Vec::new();
+        write_length(METADATA, self.rest, &mut raw);
+        raw.extend_from_slice(&self.bytes);
+        raw
+    }
+}
+
+/// Copies the fields of a message that are wanted.
+fn copy(message: &[u8], wanted: impl Fn(u32) -> bool, out: &mut Vec<u8>) -> Result<(), Error> {
+    for field in fields(message) {
+        let (number, value) = field?;
+        match value {
+            _ if !wanted(number) => {}
+            Wire::Bytes(bytes) => write_bytes(number, bytes, out),
+            // No kind that is held so has doubles.
+            value => write_number(number, value.int("field")?, out),
+        }
+    }
+    Ok(())
+}
+
+/// The text of a field; empty without it.
+#[must_use]
+pub fn text(message: &[u8], wanted: u32) -> &str {
+    values(message, wanted).next().and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
+}
+
+/// The number of a field; zero without it.
+#[must_use]
+pub fn number(message: &[u8], wanted: u32) -> i64 {
+    let found = known_fields(message).find_map(|field| match field {
+        (number, Wire::Varint(value)) if number == wanted => Some(value.cast_signed()),
+        _ => None,
+    });
+    found.unwrap_or_default()
+}
+
+/// The metadata of a packed object.
+#[derive(Clone, Copy, Debug)]
+pub struct Meta<'a>(&'a [u8]);
+
+impl<'a> Meta<'a> {
+    /// Name, or empty.
+    #[must_use]
+    pub fn name(self) -> &'a str {
+        text(self.0, NAME)
+    }
+
+    /// Namespace, or empty.
+    #[must_use]
+    pub fn namespace(self) -> &'a str {
+        text(self.0, NAMESPACE)
+    }
+
+    /// Unique id, or empty.
+    #[must_use]
+    pub fn uid(self) -> &'a str {
+        text(self.0, UID)
+    }
+
+    /// Version, or empty.
+    #[must_use]
+    pub fn version(self) -> &'a str {
+        text(self.0, VERSION)
+    }
+
+    /// Generation, or zero.
+    #[must_use]
+    pub fn generation(self) -> i64 {
+        number(self.0, GENERATION)
+    }
+
+    /// Whether deletion has been asked for.
+    #[must_use]
+    pub fn deleting(self) -> bool {
+        values(self.0, DELETED).next().is_some()
+    }
+
+    /// A label's value.
+    #[must_use]
+    pub fn label(self, key: &str) -> Option<&'a str> {
+        self.entries(LABELS).find(|(k, _)| *k == key).map(|(_, value)| value)
+    }
+
+    /// An annotation's value.
+    #[must_use]
+    pub fn annotation(self, key: &str) -> Option<&'a str> {
+        self.entries(ANNOTATIONS).find(|(k, _)| *k == key).map(|(_, value)| value)
+    }
+
+    /// All labels.
+    #[must_use]
+    pub fn labels(self) -> Texts<'a> {
+        self.entries(LABELS).collect()
+    }
+
+    /// All annotations.
+    #[must_use]
+    pub fn annotations(self) -> Texts<'a> {
+        self.entries(ANNOTATIONS).collect()
+    }
+
+    /// Whether these are all its labels.
+    #[must_use]
+    pub fn has_labels(self, labels: &Texts<'_>) -> bool {
+        let same = |(key, value): (&str, &str)| labels.get(key).is_some_and(|wanted| *wanted == value);
+        self.entries(LABELS).count() == labels.len() && self.entries(LABELS).all(same)
+    }
+
+    fn entries(self, number: u32) -> impl Iterator<Item = (&'a str, &'a str)> {
+        values(self.0, number).map(|entry| (text(entry, 1), text(entry, 2)))
+    }
+
+    /// As bytes.
+    #[must_use]
+    pub fn bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// Whether it says of owners, finalizers and deletion of the same object what `other` says.
+    #[must_use]
+    pub fn tied_as(self, other: Meta<'_>) -> bool {
+        fn ties(meta: Meta<'_>) -> impl Iterator<Item = (u32, &[u8])> {
+            known_fields(meta.0).filter_map(|field| match field {
+                (number @ (UID | DELETED | OWNERS | FINALIZERS), Wire::Bytes(value)) => Some((number, value)),
+                _ => None,
+            })
+        }
+        ties(self).eq(ties(other))
+    }
+
+    /// Writes it with other labels and annotations.
+    pub fn write_with(self, labels: &Texts<'_>, annotations: &Texts<'_>, out: &mut Vec<u8>) {
+        // It was read whole before.
+        let _ = copy(self.0, |number| number < LABELS, out);
+        write_map(LABELS, labels, out);
+        write_map(ANNOTATIONS, annotations, out);
+        let _ = copy(self.0, |number| number > ANNOTATIONS, out);
+    }
+}
+
+/// The metadata of an object that is to be.
+#[derive(Debug)]
+pub struct NewMeta<'a> {
+    /// Its name, or the beginning of it with `generate`.
+    pub name: &'a str,
+    /// Whether the server completes the name.
+    pub generate: bool,
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its labels.
+    pub labels: &'a Texts<'a>,
+    /// Its annotations.
+    pub annotations: Texts<'a>,
+    /// Its controller as apiVersion, kind, name and uid.
+    pub owner: Option<[&'a str; 4]>,
+}
+
+impl NewMeta<'_> {
+    /// Writes it.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        write_bytes(if self.generate { GENERATE_NAME } else { NAME }, self.name.as_bytes(), out);
+        write_bytes(NAMESPACE, self.namespace.as_bytes(), out);
+        write_map(LABELS, self.labels, out);
+        write_map(ANNOTATIONS, &self.annotations, out);
+        let Some([api_version, kind, name, uid]) = self.owner else { return };
+        write_nested(OWNERS, out, |out| {
+            for (number, text) in [(1, kind), (3, name), (4, uid), (5, api_version)] {
+                write_bytes(number, text.as_bytes(), out);
+            }
+            for controller_and_blocking in [6, 7] {
+                write_number(controller_and_blocking, 1, out);
+            }
+        });
+    }
+}
+
+fn write_map(number: u32, map: &Texts<'_>, out: &mut Vec<u8>) {
+    for (key, value) in map {
+        write_nested(number, out, |out| {
+            write_bytes(1, key.as_bytes(), out);
+            write_bytes(2, value.as_bytes(), out);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::schema;
+    use serde_json::json;
+
+    use super::*;
+
+    fn schema() -> &'static Message {
+        schema::kind_of("v1", "Endpoints").expect("a known kind")
+    }
+
+    fn full() -> Value {
+        json!({"metadata": {"name": "n", "namespace": "ns", "uid": "u", "resourceVersion": "7", "generation": 2,
+                "generateName": "n-", "creationTimestamp": "2026-01-02T03:04:05Z", "finalizers": ["f"],
+                "labels": {"a": "b", "c": ""}, "annotations": {"x": "y"},
+                "ownerReferences": [{"apiVersion": "v1", "kind": "X", "name": "x", "uid": "o", "controller": true}]},
+            "subsets": [{"addresses": [{"ip": "10.0.0.1"}], "ports": [{"port": 80}]}]})
+    }
+
+    #[test]
+    fn an_object_is_what_json_says_without_managed_fields() {
+        let mut managed = full();
+        managed["metadata"]["managedFields"] = json!([{"manager": "m", "operation": "Update"}]);
+        let object = Packed::of_json(schema(), &managed).expect("an object");
+        assert_eq!(object, Packed::of_json(schema(), &full()).expect("an object"));
+        assert_eq!(object.raw(), protobuf::encode(schema(), &full()), "byte for byte as the server writes it");
+        assert_eq!(object.envelope("v1", "Endpoints"), protobuf::encode_envelope(schema(), &full()));
+        let meta = object.meta();
+        assert_eq!((meta.name(), meta.namespace(), meta.uid(), meta.version()), ("n", "ns", "u", "7"));
+        assert_eq!((meta.generation(), meta.deleting(), meta.label("a"), meta.label("b")), (2, false, Some("b"), None));
+        assert_eq!((meta.annotation("x"), meta.annotations().len()), (Some("y"), 1));
+        assert!(meta.has_labels(&Texts::from([("a", "b"), ("c", "")])) && !meta.has_labels(&Texts::from([("a", "b")])));
+        assert!(Packed::read(&[0x0a, 0xff]).is_err());
+    }
+
+    #[test]
+    fn labels_and_annotations_change_and_nothing_else() {
+        let mut wanted = full();
+        wanted["metadata"]["labels"] = json!({"z": "1"});
+        wanted["metadata"]["annotations"] = json!({"t": "now", "x": "y"});
+        let old = Packed::of_json(schema(), &full()).expect("an object");
+        let annotations = Texts::from([("x", "y"), ("t", "now")]);
+        let meta = |out: &mut Vec<u8>| old.meta().write_with(&Texts::from([("z", "1")]), &annotations, out);
+        let new = Packed::made(meta, |out| out.extend_from_slice(old.rest()));
+        assert_eq!(new, Packed::of_json(schema(), &wanted).expect("an object"));
+        assert!(new.meta().tied_as(old.meta()));
+        wanted["metadata"]["finalizers"] = json!(["f", "g"]);
+        assert!(!Packed::of_json(schema(), &wanted).expect("an object").meta().tied_as(old.meta()));
+    }
+
+    #[test]
+    fn new_metadata_is_complete() {
+        let labels = Texts::from([("a", "b")]);
+        let mut meta = NewMeta {
+            name: "web-",
+            generate: true,
+            namespace: "ns",
+            labels: &labels,
+            annotations: Texts::from([("x", "y")]),
+            owner: Some(["v1", "Service", "web", "u"]),
+        };
+        let tree = |meta: &NewMeta<'_>| {
+            Packed::made(|out| meta.write(out), |_| {}).tree(schema()).expect("a tree")["metadata"].clone()
+        };
+        let owner = json!({"apiVersion": "v1", "kind": "Service", "name": "web", "uid": "u", "controller": true,
+            "blockOwnerDeletion": true});
+        let made = tree(&meta);
+        assert_eq!((&made["generateName"], &made["name"]), (&json!("web-"), &Value::Null));
+        assert_eq!((&made["labels"], &made["annotations"]), (&json!({"a": "b"}), &json!({"x": "y"})));
+        assert_eq!((&made["namespace"], &made["ownerReferences"]), (&json!("ns"), &json!([owner])));
+        (meta.generate, meta.owner) = (false, None);
+        let made = tree(&meta);
+        assert_eq!((&made["name"], &made["ownerReferences"]), (&json!("web-"), &Value::Null));
+    }
+}

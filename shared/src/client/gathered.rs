@@ -1,0 +1,207 @@
+//! One write for what several requests have to say at a time.
+//!
+//! h2 hands over frame by frame and wants each to leave at once: a record and a system call every time. Here frames are
+//! held until their connection looks for something to read, for which it is woken: when all who had something to say have
+//! said it. HTTP/2 always reads; connections without it are left alone.
+//!
+//! HOT: every request passes here.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::client::legacy::connect::{Connected, Connection};
+
+/// Bytes that are held at most.
+const MOST: usize = 64 << 10;
+/// A buffer that grew larger is not kept.
+const KEPT: usize = 16 << 10;
+
+/// A connection; see the module.
+pub(super) struct Gathered<T> {
+    io: T,
+    gathers: bool,
+    held: Vec<u8>,
+    /// How much of it has left.
+    sent: usize,
+}
+
+impl<T: Connection> Gathered<T> {
+    /// Over a connection that is open.
+    pub(super) fn over(io: T) -> Self {
+        let gathers = io.connected().is_negotiated_h2();
+        Self { io, gathers, held: Vec::new(), sent: 0 }
+    }
+}
+
+impl<T: Write + Unpin> Gathered<T> {
+    /// Takes in bytes; waits where too many are held already.
+    fn hold(&mut self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        if self.held.len() >= MOST {
+            ready!(self.send(cx))?;
+        }
+        let before = self.held.len();
+        for part in parts {
+            self.held.extend_from_slice(part);
+        }
+        Poll::Ready(Ok(self.held.len() - before))
+    }
+
+    /// Lets go what is held.
+    fn send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.sent < self.held.len() {
+            match ready!(Pin::new(&mut self.io).poll_write(cx, &self.held[self.sent..]))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                sent => self.sent += sent,
+            }
+        }
+        self.held.clear();
+        self.held.shrink_to(KEPT);
+        self.sent = 0;
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+}
+
+impl<T: Read + Write + Unpin> Read for Gathered<T> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        // What cannot leave now leaves when there is room, for which this task is woken too.
+        if !self.held.is_empty()
+            && let Poll::Ready(Err(error)) = self.send(cx)
+        {
+            return Poll::Ready(Err(error));
+        }
+        Pin::new(&mut self.io).poll_read(cx, into)
+    }
+}
+
+impl<T: Write + Unpin> Write for Gathered<T> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, part: &[u8]) -> Poll<io::Result<usize>> {
+        if self.gathers { self.hold(cx, &[IoSlice::new(part)]) } else { Pin::new(&mut self.io).poll_write(cx, part) }
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if self.gathers { self.hold(cx, parts) } else { Pin::new(&mut self.io).poll_write_vectored(cx, parts) }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.gathers || self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.gathers {
+            if !self.held.is_empty() {
+                cx.waker().wake_by_ref();
+            }
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.send(cx))?;
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+impl<T: Connection> Connection for Gathered<T> {
+    fn connected(&self) -> Connected {
+        self.io.connected()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    /// Remembers each write; takes only as much as there is room for.
+    #[derive(Default)]
+    struct Wire {
+        h2: bool,
+        room: usize,
+        writes: Vec<Vec<u8>>,
+    }
+
+    impl Connection for Wire {
+        fn connected(&self) -> Connected {
+            if self.h2 { Connected::new().negotiated_h2() } else { Connected::new() }
+        }
+    }
+
+    impl Read for Wire {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    impl Write for Wire {
+        fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, part: &[u8]) -> Poll<io::Result<usize>> {
+            let taken = part.len().min(self.room);
+            if taken == 0 {
+                return Poll::Pending;
+            }
+            self.room -= taken;
+            self.writes.push(part[..taken].to_vec());
+            Poll::Ready(Ok(taken))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    fn say(io: &mut Gathered<Wire>, text: &str) -> Poll<io::Result<usize>> {
+        let cx = &mut Context::from_waker(Waker::noop());
+        let said = Pin::new(&mut *io).poll_write(cx, text.as_bytes());
+        assert!(Pin::new(io).poll_flush(cx).is_ready());
+        said
+    }
+
+    fn look(io: &mut Gathered<Wire>) {
+        let mut buffer = [0; 8];
+        let mut buffer = hyper::rt::ReadBuf::new(&mut buffer);
+        assert!(Pin::new(io).poll_read(&mut Context::from_waker(Waker::noop()), buffer.unfilled()).is_pending());
+    }
+
+    #[test]
+    fn what_is_said_at_one_time_leaves_at_once() {
+        let mut io = Gathered::over(Wire { h2: true, room: 5, ..Wire::default() });
+        assert!(say(&mut io, "one ").is_ready() && say(&mut io, "two").is_ready());
+        assert!(io.io.writes.is_empty());
+        look(&mut io);
+        assert_eq!(io.io.writes, [b"one t"]);
+        io.io.room = 100;
+        look(&mut io);
+        assert_eq!(io.io.writes[1..], [b"wo"], "the rest follows when there is room");
+        assert!(say(&mut io, "bye").is_ready());
+        assert!(Pin::new(&mut io).poll_shutdown(&mut Context::from_waker(Waker::noop())).is_ready());
+        assert_eq!(io.io.writes[2..], [b"bye"]);
+    }
+
+    #[test]
+    fn too_much_waits_for_room() {
+        let mut io = Gathered::over(Wire { h2: true, ..Wire::default() });
+        assert!(say(&mut io, &"x".repeat(MOST)).is_ready());
+        assert!(say(&mut io, "more").is_pending());
+        io.io.room = MOST;
+        assert!(say(&mut io, "more").is_ready());
+        assert_eq!((io.io.writes.len(), io.held.as_slice()), (1, b"more".as_slice()));
+    }
+
+    #[test]
+    fn other_protocols_are_left_alone() {
+        let mut io = Gathered::over(Wire { room: 100, ..Wire::default() });
+        assert!(say(&mut io, "one ").is_ready() && say(&mut io, "two").is_ready());
+        assert_eq!(io.io.writes, [b"one ".as_slice(), b"two"]);
+    }
+}
