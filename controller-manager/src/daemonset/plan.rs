@@ -18,6 +18,13 @@ use crate::engine::{history, nodes, object, pods};
 const BURST: usize = 250;
 const GENERATION: &str = "deprecated.daemonset.template.generation";
 
+const POD_GENERATION: &str = "pod-template-generation";
+
+/// The number of the template.
+fn generation(ds: &DaemonSet) -> Option<&str> {
+    object::annotation(&ds.metadata, GENERATION).filter(|g| g.parse::<i64>().is_ok())
+}
+
 /// What the decision rests on.
 #[derive(Debug)]
 pub struct Snapshot {
@@ -194,8 +201,10 @@ impl<'a> Placement<'a> {
         Self { s, hash, now, min_ready, by_node, wants }
     }
 
+    /// Whether the pod is of the current template, by its hash or by the number that the server gave the template.
     fn current(&self, pod: &Pod) -> bool {
-        object::label(&pod.metadata, history::HASH_LABEL) == Some(self.hash)
+        let same_hash = object::label(&pod.metadata, history::HASH_LABEL) == Some(self.hash);
+        same_hash || generation(&self.s.set).is_some_and(|g| object::label(&pod.metadata, POD_GENERATION) == Some(g))
     }
 
     fn available(&self, pod: &Pod) -> bool {
@@ -359,8 +368,8 @@ impl<'a> Placement<'a> {
         let mut pod = pods::from_template(&template, object::namespace(&ds.metadata), &owner);
         let labels = pod.metadata.labels.get_or_insert_default();
         labels.insert(history::HASH_LABEL.into(), self.hash.to_owned());
-        if let Some(generation) = object::annotation(&ds.metadata, GENERATION).filter(|g| g.parse::<i64>().is_ok()) {
-            labels.insert("pod-template-generation".into(), generation.to_owned());
+        if let Some(generation) = generation(ds) {
+            labels.insert(POD_GENERATION.into(), generation.to_owned());
         }
         if let Some(spec) = pod.spec.as_mut() {
             spec.tolerations = Some(tolerations(spec));

@@ -25,9 +25,13 @@ fn set(image: &str, strategy: Value) -> Arc<DaemonSet> {
 }
 
 fn pod(name: &str, node: &str, hash: &str, ready: bool, phase: &str) -> Arc<Pod> {
+    labelled(name, node, json!({history::HASH_LABEL: hash}), ready, phase)
+}
+
+fn labelled(name: &str, node: &str, labels: Value, ready: bool, phase: &str) -> Arc<Pod> {
     Arc::new(
         serde_json::from_value(json!({
-            "metadata": {"name": name, "namespace": "ns", "uid": name, "labels": {history::HASH_LABEL: hash}},
+            "metadata": {"name": name, "namespace": "ns", "uid": name, "labels": labels},
             "spec": {"containers": [], "nodeName": node},
             "status": {"phase": phase, "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" },
                 "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
@@ -124,6 +128,7 @@ fn rolling_update() {
         |u: Value, s: Value| json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": u, "maxSurge": s}});
     let old = |n: &str, ready| pod(&format!("old-{n}"), n, "old", ready, "Running");
     let new = |n: &str, ready| pod(&format!("new-{n}"), n, &hash, ready, "Running");
+    let numbered = |number: &str| labelled("x", "n1", json!({POD_GENERATION: number}), true, "Running");
     let stopping = |p: Arc<Pod>| {
         let mut p = Pod::clone(&p);
         p.metadata.deletion_timestamp = Some(object::seconds(now()));
@@ -162,6 +167,16 @@ fn rolling_update() {
                 vec![old("n1", true), new("n1", true), old("n2", true), new("n3", true)],
             ),
             vec!["delete old-n1"],
+        ),
+        (
+            "a pod of the same template number is not outdated",
+            world(rolling(json!(1), json!(0)), vec![numbered("1"), new("n2", true), new("n3", true)]),
+            vec![],
+        ),
+        (
+            "one of an earlier number is",
+            world(rolling(json!(1), json!(0)), vec![numbered("0"), new("n2", true), new("n3", true)]),
+            vec!["delete x"],
         ),
         (
             "surge does not wait for those that are stopping",
