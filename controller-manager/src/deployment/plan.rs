@@ -62,7 +62,7 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
     }
     rollout.note_pause(paused);
     if let Some(revision) = rollback::wanted(d).filter(|_| !paused) {
-        rollout.find(true);
+        rollout.find(false);
         return rollout.roll_back(revision);
     }
     if paused || rollout.scaling() {
@@ -403,7 +403,7 @@ impl<'a> Rollout<'a> {
         }
     }
 
-    /// Writes of changed sets, then the deployment as it was.
+    /// Writes of changed sets, then the deployment with an earlier template.
     fn roll_back(self, revision: i64) -> Vec<Action> {
         let mut actions = self.changed_sets();
         actions.extend(rollback::plan(&self.d, &self.sets, revision, &self.about));
