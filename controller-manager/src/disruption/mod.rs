@@ -63,6 +63,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let wake = queue.clone();
         budgets.add_handler(move |event: &Event<PodDisruptionBudget>| wake.add(Key::of(&event.object().metadata)));
         let (wake, all, look) = (queue.clone(), cx.selectors::<PodDisruptionBudget>(), stale.clone());
+        let events = this.executor.events.clone();
         pods.add_handler(move |event: &Event<Pod>| {
             let pod = event.object();
             let before = match event {
@@ -70,8 +71,13 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 _ => None,
             };
             for pod in before.into_iter().chain([pod]) {
-                let found = all.candidates(object::namespace(&pod.metadata), pod.metadata.labels.as_deref());
-                found.iter().filter(|b| plan::selects(b, pod)).for_each(|b| wake.add(Key::of(&b.metadata)));
+                let mut found = all.candidates(object::namespace(&pod.metadata), pod.metadata.labels.as_deref());
+                found.retain(|b| plan::selects(b, pod));
+                found.iter().for_each(|b| wake.add(Key::of(&b.metadata)));
+                if let Some(text) = plan::several(pod, &found) {
+                    let about = object::reference::<Pod>(&pod.metadata);
+                    events.say(&about, true, "MultiplePodDisruptionBudgets", text);
+                }
             }
             if marked(pod) && !matches!(event, Event::Deleted(_)) {
                 look.add_after(Key::of(&pod.metadata), STALE);

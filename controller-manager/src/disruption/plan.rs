@@ -59,6 +59,14 @@ pub fn selects(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
     selector.is_some_and(|s| object::matches_selector(s, pod.metadata.labels.as_deref()))
 }
 
+/// What to say of a pod that several budgets are about: it can be evicted by none of them.
+#[must_use]
+pub fn several(pod: &Pod, budgets: &[Arc<PodDisruptionBudget>]) -> Option<String> {
+    let first = budgets.iter().map(|b| object::name(&b.metadata)).min().filter(|_| budgets.len() > 1)?;
+    let (space, name) = (object::namespace(&pod.metadata), object::name(&pod.metadata));
+    Some(format!("Pod {space:?}/{name:?} matches multiple PodDisruptionBudgets.  Chose {first:?} arbitrarily."))
+}
+
 /// Decide.
 #[must_use]
 pub fn plan(s: &Snapshot, now: Timestamp) -> Decision {
@@ -239,6 +247,17 @@ mod tests {
         }
         let got = decide(json!({"minAvailable": 1}), empty, vec![], None);
         assert_eq!(got.3, 0, "no pods, no disruptions");
+    }
+
+    #[test]
+    fn several_budgets_of_one_pod() {
+        let budget = |name: &str| -> Arc<PodDisruptionBudget> {
+            Arc::new(serde_json::from_value(json!({"metadata": {"name": name}})).expect("budget"))
+        };
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns"}})).expect("pod");
+        assert_eq!(several(&pod, &[budget("a")]), None);
+        let told = several(&pod, &[budget("b"), budget("a")]).expect("text");
+        assert_eq!(told, r#"Pod "ns"/"p" matches multiple PodDisruptionBudgets.  Chose "a" arbitrarily."#);
     }
 
     #[test]
