@@ -8,12 +8,13 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use jiff::tz::TimeZone;
 use k8s_openapi::api::batch::v1::{CronJob, Job};
+use kube::Resource as _;
 use shared::informer::Store;
 use shared::types::from_tree;
 use shared::workqueue::Queue;
 
 use self::plan::Snapshot;
-use crate::engine::action::Action;
+use crate::engine::action::{Action, join};
 use crate::engine::clock;
 use crate::engine::context::{BY_CONTROLLER, Context};
 use crate::engine::executor::Executor;
@@ -53,6 +54,7 @@ impl CronJobs {
     async fn sync(&self, key: &Key) -> Synced {
         let Some(cron) = self.crons.get(&key.namespace, &key.name) else { return Ok(None) };
         let mut jobs = self.jobs.by_index(BY_CONTROLLER, object::uid(&cron.metadata));
+        jobs.extend(self.unseen(&cron, &jobs).await?);
         jobs.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         let snapshot = Snapshot { cron, jobs, local: TimeZone::system() };
         let decision = plan::plan(&snapshot, clock::now());
@@ -98,6 +100,20 @@ impl CronJobs {
             self.executor.one(Action::update_status(&copy)).await?;
         }
         Ok(decision.again)
+    }
+
+    /// Active jobs that the cache does not show: one that was just started is not missing.
+    async fn unseen(&self, cron: &CronJob, jobs: &[Arc<Job>]) -> Result<Vec<Arc<Job>>, RestError> {
+        let mut found = Vec::new();
+        for name in plan::unknown(cron, jobs) {
+            let path = join(&Job::url_path(&(), cron.metadata.namespace.as_deref()), name);
+            match self.executor.rest.get(&path).await {
+                Ok(live) => found.push(Arc::new(from_tree(&live).map_err(RestError::other)?)),
+                Err(e) if e.not_found() => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(found)
     }
 
     async fn create(&self, job: &Job) -> Result<Job, RestError> {

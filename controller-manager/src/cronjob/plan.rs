@@ -68,6 +68,13 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Decision {
     d
 }
 
+/// Jobs of the list of active ones that are not among those known.
+pub fn unknown<'a>(cron: &'a CronJob, jobs: &'a [Arc<Job>]) -> impl Iterator<Item = &'a str> {
+    let active = cron.status.iter().flat_map(|s| s.active.iter().flatten());
+    let known = |uid: &Option<String>| jobs.iter().any(|j| j.metadata.uid == *uid);
+    active.filter(move |r| !known(&r.uid)).filter_map(|r| r.name.as_deref())
+}
+
 /// When the job was due.
 fn scheduled(job: &Job) -> Option<Timestamp> {
     object::annotation(&job.metadata, SCHEDULED)?.parse().ok()
@@ -122,14 +129,14 @@ fn clean_up(s: &Snapshot, spec: &CronJobSpec, about: &ObjectReference, d: &mut D
         });
         let excess = done.len().saturating_sub(limit);
         for job in &done[..excess] {
-            d.actions.extend(delete(job, about, ": "));
+            d.actions.extend(delete(job, about));
         }
     }
 }
 
-fn delete(job: &Job, about: &ObjectReference, separator: &str) -> [Action; 2] {
+fn delete(job: &Job, about: &ObjectReference) -> [Action; 2] {
     let options = json!({"propagationPolicy": "Background", "preconditions": {"uid": job.metadata.uid}});
-    let text = format!("Deleted job{separator}{}", object::name(&job.metadata));
+    let text = format!("Deleted job {}", object::name(&job.metadata));
     [Action::delete_with::<Job>(&job.metadata, options), Action::normal(about, "SuccessfulDelete", text)]
 }
 
@@ -138,8 +145,8 @@ fn start(s: &Snapshot, spec: &CronJobSpec, about: &ObjectReference, now: Timesta
         None => s.local.clone(),
         Some(name) => match TimeZone::get(name) {
             Ok(zone) => zone,
-            Err(e) => {
-                let text = format!("invalid timeZone: {name:?}: {e}");
+            Err(_) => {
+                let text = format!("invalid timeZone: {name:?}: unknown time zone {name}");
                 d.actions.push(Action::warning(about, "UnknownTimeZone", text));
                 return;
             }
@@ -157,17 +164,15 @@ fn start(s: &Snapshot, spec: &CronJobSpec, about: &ObjectReference, now: Timesta
         schedule.next(now, &zone).map(|next| Duration::try_from(next.duration_since(now)).unwrap_or_default() + SLACK);
     let (due, missed) = most_recent(&s.cron, spec, &schedule, &zone, now);
     if missed > TOO_MANY {
-        let text = format!(
-            "too many missed start times: {missed}. Set or decrease .spec.startingDeadlineSeconds or check clock skew"
-        );
-        d.actions.push(Action::warning(about, "TooManyMissedTimes", text));
+        let text = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
+        d.actions.push(Action::warning(about, "TooManyMissedTimes", text.into()));
     }
     let Some(due) = due else { return };
     let too_late = spec.starting_deadline_seconds.is_some_and(|s| due.as_second() + s < now.as_second());
     if too_late {
         let text = format!(
             "Missed scheduled time to start a job: {}",
-            due.to_zoned(zone).strftime("%a, %d %b %Y %H:%M:%S %z")
+            due.to_zoned(TimeZone::UTC).strftime("%a, %d %b %Y %H:%M:%S %z")
         );
         d.actions.push(Action::warning(about, "MissSchedule", text));
         return;
@@ -187,7 +192,7 @@ fn start(s: &Snapshot, spec: &CronJobSpec, about: &ObjectReference, now: Timesta
         Some("Replace") => {
             for r in &active {
                 if let Some(job) = s.jobs.iter().find(|j| r.uid.as_deref() == Some(object::uid(&j.metadata))) {
-                    d.actions.extend(delete(job, about, " "));
+                    d.actions.extend(delete(job, about));
                 }
             }
             d.status.active = None;
@@ -401,6 +406,27 @@ mod tests {
             json!({"lastScheduleTime": "2026-01-01T00:30:00Z", "lastSuccessfulTime": "2026-01-01T00:20:00Z"})
         );
         assert_eq!(d.again, Some(Duration::from_millis(9 * 60_000 + 100)));
+    }
+
+    #[test]
+    fn active_jobs_that_are_not_known() {
+        let c = cron(json!({}), json!({"active": [{"name": "a", "uid": "a"}, {"name": "b", "uid": "b"}]}));
+        let jobs = [job("a", "", "2026-01-01T00:10:00Z")];
+        assert_eq!(unknown(&c, &jobs).collect::<Vec<_>>(), ["b"]);
+    }
+
+    #[test]
+    fn what_is_said_of_bad_zones_and_missed_times() {
+        let told = |d: &Decision| match d.actions.as_slice() {
+            [Action::Event { message, .. }] => message.clone(),
+            other => panic!("{other:?}"),
+        };
+        let d = decide(cron(json!({"timeZone": "No/Where"}), json!({})), vec![], "2026-01-01T00:35:00Z");
+        assert_eq!(told(&d), "invalid timeZone: \"No/Where\": unknown time zone No/Where");
+        let many = cron(json!({"schedule": "* * * * *"}), json!({}));
+        let d = decide(many, vec![], "2026-01-01T02:00:00Z");
+        let want = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
+        assert_eq!(told(&d), want);
     }
 
     #[test]

@@ -18,6 +18,13 @@ use crate::engine::{history, nodes, object, pods};
 const BURST: usize = 250;
 const GENERATION: &str = "deprecated.daemonset.template.generation";
 
+const POD_GENERATION: &str = "pod-template-generation";
+
+/// The number of the template.
+fn generation(ds: &DaemonSet) -> Option<&str> {
+    object::annotation(&ds.metadata, GENERATION).filter(|g| g.parse::<i64>().is_ok())
+}
+
 /// What the decision rests on.
 #[derive(Debug)]
 pub struct Snapshot {
@@ -152,12 +159,19 @@ impl Todo {
     }
 }
 
+/// The pods of one node, by template.
+struct Versions<'a> {
+    node: &'a str,
+    new: Option<&'a Arc<Pod>>,
+    old: Option<&'a Arc<Pod>>,
+}
+
 struct Placement<'a> {
     s: &'a Snapshot,
     hash: &'a str,
     now: Timestamp,
     min_ready: i32,
-    /// Pods by node, oldest first.
+    /// Pods by node, oldest first, but for those that are over and done with.
     by_node: BTreeMap<&'a str, Vec<&'a Arc<Pod>>>,
     /// (start, stay) by node.
     wants: HashMap<&'a str, (bool, bool)>,
@@ -167,7 +181,9 @@ impl<'a> Placement<'a> {
     fn new(s: &'a Snapshot, hash: &'a str, now: Timestamp) -> Self {
         let mut by_node: BTreeMap<&str, Vec<&Arc<Pod>>> = BTreeMap::new();
         for pod in &s.pods {
-            if let Some(node) = target_node(pod) {
+            // What ended and is on its way out only waits for its finalizers: a new pod need not.
+            let gone = pods::finished(pod) && object::deleting(&pod.metadata);
+            if let Some(node) = target_node(pod).filter(|_| !gone) {
                 by_node.entry(node).or_default().push(pod);
             }
         }
@@ -185,8 +201,10 @@ impl<'a> Placement<'a> {
         Self { s, hash, now, min_ready, by_node, wants }
     }
 
+    /// Whether the pod is of the current template, by its hash or by the number that the server gave the template.
     fn current(&self, pod: &Pod) -> bool {
-        object::label(&pod.metadata, history::HASH_LABEL) == Some(self.hash)
+        let same_hash = object::label(&pod.metadata, history::HASH_LABEL) == Some(self.hash);
+        same_hash || generation(&self.s.set).is_some_and(|g| object::label(&pod.metadata, POD_GENERATION) == Some(g))
     }
 
     fn available(&self, pod: &Pod) -> bool {
@@ -239,7 +257,10 @@ impl<'a> Placement<'a> {
                     _ => running.push(*pod),
                 }
             }
-            if surging {
+            if surging && start && running.is_empty() {
+                // The next one need not wait until the last is gone.
+                todo.create_on.push(name.to_owned());
+            } else if surging {
                 let (new, old): (Vec<&Arc<Pod>>, Vec<&Arc<Pod>>) =
                     running.iter().copied().partition(|p| self.current(p));
                 todo.delete.extend(new.iter().skip(1).chain(old.iter().skip(1)).map(|p| Arc::clone(p)));
@@ -264,42 +285,61 @@ impl<'a> Placement<'a> {
 
     /// Replace outdated pods within the limits.
     fn update(&self) -> Todo {
-        let mut todo = Todo::default();
         let (max_surge, max_unavailable) = self.limits();
-        let (mut busy, mut at_once, mut candidates) = (0, Vec::new(), Vec::new());
-        for node in &self.s.nodes {
+        if max_surge > 0 { self.surge(max_surge) } else { self.replace(max_unavailable) }
+    }
+
+    /// The nodes with pods that are not on their way out, the updated of those pods and the outdated.
+    fn versions(&self) -> impl Iterator<Item = Versions<'a>> {
+        self.s.nodes.iter().filter_map(|node| {
             let name = object::name(&node.metadata);
-            if !self.wants.get(name).is_some_and(|w| w.0) {
-                continue;
-            }
-            let live = self.by_node.get(name).into_iter().flatten().filter(|p| !object::deleting(&p.metadata));
+            let live = self.by_node.get(name)?.iter().filter(|p| !object::deleting(&p.metadata));
             let (new, old): (Vec<&Arc<Pod>>, Vec<&Arc<Pod>>) = live.copied().partition(|p| self.current(p));
-            match (new.first(), old.first()) {
-                (None, None) => busy += i32::from(max_surge == 0),
-                (Some(new), None) => busy += i32::from(max_surge == 0 && !self.available(new)),
-                (Some(new), Some(old)) => {
-                    if self.available(new) {
-                        todo.delete.push(Arc::clone(old));
-                    } else {
-                        busy += 1;
-                    }
+            Some(Versions { node: name, new: new.first().copied(), old: old.first().copied() })
+        })
+    }
+
+    /// Delete outdated pods; those that are missing then are made in the next round.
+    fn replace(&self, max_unavailable: i32) -> Todo {
+        let (mut down, mut at_once, mut candidates) = (0, Vec::new(), Vec::new());
+        for on in self.versions() {
+            match (on.new, on.old) {
+                (Some(new), None) => down += i32::from(!self.available(new)),
+                (None, Some(old)) if self.available(old) => candidates.push(Arc::clone(old)),
+                (None, Some(old)) => {
+                    down += 1;
+                    at_once.push(Arc::clone(old));
                 }
-                (None, Some(old)) if !self.available(old) => {
-                    busy += i32::from(max_surge == 0);
-                    at_once.push((name, *old));
-                }
-                (None, Some(old)) => candidates.push((name, *old)),
+                (None, None) | (Some(_), Some(_)) => down += 1,
             }
         }
-        let room = if max_surge > 0 { max_surge - busy } else { max_unavailable - busy };
-        let room = usize::try_from(room).unwrap_or(0);
-        for (name, old) in at_once.into_iter().chain(candidates.into_iter().take(room)) {
-            if max_surge > 0 {
-                todo.create_on.push(name.to_owned());
-            } else {
-                todo.delete.push(Arc::clone(old));
+        let room = usize::try_from(max_unavailable - down).unwrap_or(0);
+        at_once.extend(candidates.into_iter().take(room));
+        Todo { delete: at_once, ..Todo::default() }
+    }
+
+    /// Make new pods beside the outdated ones, which go when the new ones are available.
+    fn surge(&self, max_surge: i32) -> Todo {
+        let mut todo = Todo::default();
+        let (mut extra, mut up, mut candidates, mut leaving) = (0, 0, Vec::new(), Vec::new());
+        for on in self.versions() {
+            up += usize::from(on.old.or(on.new).is_some_and(|p| self.available(p)));
+            let Some(old) = on.old else { continue };
+            let wanted = self.wants.get(on.node).is_some_and(|w| w.0);
+            match on.new {
+                Some(new) if self.available(new) => todo.delete.push(Arc::clone(old)),
+                Some(_) => extra += 1,
+                None if self.available(old) && wanted => candidates.push(on.node.to_owned()),
+                None if self.available(old) => leaving.push(Arc::clone(old)),
+                None if wanted => todo.create_on.push(on.node.to_owned()),
+                None => todo.delete.push(Arc::clone(old)),
             }
         }
+        // Where no pod belongs any more one stays until another node has taken over.
+        let spare = up.saturating_sub(self.wants.values().filter(|w| w.0).count());
+        todo.delete.extend(leaving.into_iter().take(spare));
+        let room = usize::try_from(max_surge - extra).unwrap_or(0);
+        todo.create_on.extend(candidates.into_iter().take(room));
         todo
     }
 
@@ -328,8 +368,8 @@ impl<'a> Placement<'a> {
         let mut pod = pods::from_template(&template, object::namespace(&ds.metadata), &owner);
         let labels = pod.metadata.labels.get_or_insert_default();
         labels.insert(history::HASH_LABEL.into(), self.hash.to_owned());
-        if let Some(generation) = object::annotation(&ds.metadata, GENERATION).filter(|g| g.parse::<i64>().is_ok()) {
-            labels.insert("pod-template-generation".into(), generation.to_owned());
+        if let Some(generation) = generation(ds) {
+            labels.insert(POD_GENERATION.into(), generation.to_owned());
         }
         if let Some(spec) = pod.spec.as_mut() {
             spec.tolerations = Some(tolerations(spec));
@@ -362,15 +402,19 @@ impl<'a> Placement<'a> {
                 continue;
             }
             scheduled += 1;
-            let best = there.iter().find(|p| pods::active(p)).unwrap_or(&there[0]);
-            ready += i32::from(pods::ready(best));
-            available += i32::from(self.available(best));
-            updated += i32::from(there.iter().any(|p| self.current(p)));
+            // The oldest speaks for the node: while it is there the update is not done.
+            let oldest = there[0];
+            ready += i32::from(pods::ready(oldest));
+            available += i32::from(self.available(oldest));
+            updated += i32::from(self.current(oldest));
         }
         let old = self.s.set.status.as_ref();
         let some = |n: i32| (n != 0).then_some(n);
+        // A generation is only observed by a round that could act on it.
+        let observed =
+            if self.s.settled { self.s.set.metadata.generation } else { old.and_then(|s| s.observed_generation) };
         DaemonSetStatus {
-            observed_generation: self.s.set.metadata.generation,
+            observed_generation: observed,
             desired_number_scheduled: desired,
             current_number_scheduled: scheduled,
             number_misscheduled: mis,

@@ -25,9 +25,13 @@ fn set(image: &str, strategy: Value) -> Arc<DaemonSet> {
 }
 
 fn pod(name: &str, node: &str, hash: &str, ready: bool, phase: &str) -> Arc<Pod> {
+    labelled(name, node, json!({history::HASH_LABEL: hash}), ready, phase)
+}
+
+fn labelled(name: &str, node: &str, labels: Value, ready: bool, phase: &str) -> Arc<Pod> {
     Arc::new(
         serde_json::from_value(json!({
-            "metadata": {"name": name, "namespace": "ns", "uid": name, "labels": {history::HASH_LABEL: hash}},
+            "metadata": {"name": name, "namespace": "ns", "uid": name, "labels": labels},
             "spec": {"containers": [], "nodeName": node},
             "status": {"phase": phase, "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" },
                 "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
@@ -124,6 +128,12 @@ fn rolling_update() {
         |u: Value, s: Value| json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": u, "maxSurge": s}});
     let old = |n: &str, ready| pod(&format!("old-{n}"), n, "old", ready, "Running");
     let new = |n: &str, ready| pod(&format!("new-{n}"), n, &hash, ready, "Running");
+    let numbered = |number: &str| labelled("x", "n1", json!({POD_GENERATION: number}), true, "Running");
+    let stopping = |p: Arc<Pod>| {
+        let mut p = Pod::clone(&p);
+        p.metadata.deletion_timestamp = Some(object::seconds(now()));
+        Arc::new(p)
+    };
     let cases: Vec<(&str, Snapshot, Vec<&str>)> = vec![
         (
             "one at a time",
@@ -159,10 +169,67 @@ fn rolling_update() {
             vec!["delete old-n1"],
         ),
         (
+            "a pod of the same template number is not outdated",
+            world(rolling(json!(1), json!(0)), vec![numbered("1"), new("n2", true), new("n3", true)]),
+            vec![],
+        ),
+        (
+            "one of an earlier number is",
+            world(rolling(json!(1), json!(0)), vec![numbered("0"), new("n2", true), new("n3", true)]),
+            vec!["delete x"],
+        ),
+        (
+            "surge does not wait for those that are stopping",
+            world(rolling(json!(0), json!(1)), vec![stopping(old("n1", true)), new("n2", true), new("n3", true)]),
+            vec!["create on n1"],
+        ),
+        (
+            "without surge they are waited for",
+            world(rolling(json!(1), json!(0)), vec![stopping(old("n1", true)), old("n2", true), old("n3", true)]),
+            vec![],
+        ),
+        (
+            "but not those that ended",
+            world(
+                rolling(json!(1), json!(0)),
+                vec![stopping(pod("x", "n1", "old", false, "Failed")), new("n2", true), new("n3", true)],
+            ),
+            vec!["create on n1"],
+        ),
+        (
             "on delete only by hand",
             world(json!({"type": "OnDelete"}), vec![old("n1", true), old("n2", true), old("n3", true)]),
             vec![],
         ),
+    ];
+    for (name, s, want) in cases {
+        assert_eq!(shape(&s), want, "{name}");
+    }
+}
+
+#[test]
+fn nodes_that_are_no_longer_wanted() {
+    let taint = json!({"taints": [{"key": "gpu", "effect": "NoSchedule"}]});
+    let hash = current_hash(&set("v2", json!({})));
+    let world = |unavailable: i32, surge: i32, pods: Vec<Arc<Pod>>| Snapshot {
+        set: set(
+            "v2",
+            json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": unavailable, "maxSurge": surge}}),
+        ),
+        nodes: vec![node("left", taint.clone()), node("right", json!({}))],
+        pods,
+        revisions: vec![],
+        settled: true,
+        held: HashSet::new(),
+    };
+    let old = |ready| pod("old", "left", "old", ready, "Running");
+    let new = |ready| pod("new", "right", &hash, ready, "Running");
+    let cases: Vec<(&str, Snapshot, Vec<&str>)> = vec![
+        ("an outdated pod leaves", world(1, 0, vec![old(true), new(true)]), vec!["delete old"]),
+        ("within the limit", world(1, 0, vec![old(true), new(false)]), vec![]),
+        ("with surge when another took over", world(0, 1, vec![old(true), new(true)]), vec!["delete old"]),
+        ("not before", world(0, 1, vec![old(true), new(false)]), vec![]),
+        ("unless it is of no use", world(0, 1, vec![old(false), new(false)]), vec!["delete old"]),
     ];
     for (name, s, want) in cases {
         assert_eq!(shape(&s), want, "{name}");
@@ -187,6 +254,7 @@ fn status_counts_nodes() {
     assert_eq!(
         status.expect("status"),
         json!({"currentNumberScheduled": 1, "desiredNumberScheduled": 2, "numberAvailable": 1, "numberMisscheduled": 1, "numberReady": 1,
-            "numberUnavailable": 1, "observedGeneration": 1, "updatedNumberScheduled": 1})
+            "numberUnavailable": 1, "updatedNumberScheduled": 1}),
+        "the generation is not observed while earlier writes are not seen"
     );
 }

@@ -10,17 +10,13 @@ pub const REVISION: &str = "deployment.kubernetes.io/revision";
 const HISTORY: &str = "deployment.kubernetes.io/revision-history";
 const DESIRED: &str = "deployment.kubernetes.io/desired-replicas";
 const MAX: &str = "deployment.kubernetes.io/max-replicas";
+/// Asks for the template of an earlier revision.
+pub const ROLLBACK_TO: &str = "deprecated.deployment.rollback.to";
 const HISTORY_LIMIT: usize = 2000;
 
 /// Annotations that stay with the object they are on.
-const NOT_COPIED: [&str; 6] = [
-    "kubectl.kubernetes.io/last-applied-configuration",
-    REVISION,
-    HISTORY,
-    DESIRED,
-    MAX,
-    "deprecated.deployment.rollback.to",
-];
+pub const NOT_COPIED: [&str; 6] =
+    ["kubectl.kubernetes.io/last-applied-configuration", REVISION, HISTORY, DESIRED, MAX, ROLLBACK_TO];
 
 /// A set's revision; 0 if it has none.
 #[must_use]

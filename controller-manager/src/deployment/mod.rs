@@ -2,6 +2,7 @@
 
 pub mod annotations;
 pub mod plan;
+pub mod rollback;
 pub mod status;
 pub mod strategy;
 

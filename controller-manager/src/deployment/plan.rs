@@ -11,11 +11,11 @@ use k8s_openapi::api::core::v1::{ObjectReference, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
 
-use super::annotations;
 use super::status::{self, PROGRESSING, TIMED_OUT, condition, new_condition, set_condition};
 use super::strategy::{
     available, is_rolling, max_surge, max_unavailable, new_set_size, proportion, replicas, size, status_replicas,
 };
+use super::{annotations, rollback};
 use crate::engine::action::Action;
 use crate::engine::pod::Pod;
 use crate::engine::{hash, object};
@@ -61,10 +61,14 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
         return rollout.finish(false);
     }
     rollout.note_pause(paused);
+    if let Some(revision) = rollback::wanted(d).filter(|_| !paused) {
+        rollout.find(false);
+        return rollout.roll_back(revision);
+    }
     if paused || rollout.scaling() {
         rollout.find(false);
         rollout.scale();
-        if paused {
+        if paused && rollback::wanted(d).is_none() {
             rollout.clean_up();
         }
         return rollout.finish(false);
@@ -89,7 +93,8 @@ struct Rollout<'a> {
     now: Timestamp,
     /// Creations, deletions and events, in order.
     actions: Vec<Action>,
-    created: bool,
+    /// The new set, when this round makes it.
+    created: Option<ReplicaSet>,
 }
 
 impl<'a> Rollout<'a> {
@@ -104,7 +109,7 @@ impl<'a> Rollout<'a> {
         let new = sets.iter().position(|r| {
             r.spec.as_ref().and_then(|s| s.template.as_ref()).zip(template).is_some_and(|(a, b)| same_template(a, b))
         });
-        Self { snapshot, d, sets, new, about, now, actions: Vec::new(), created: false }
+        Self { snapshot, d, sets, new, about, now, actions: Vec::new(), created: None }
     }
 
     fn old(&self) -> impl Iterator<Item = usize> + use<> {
@@ -178,7 +183,7 @@ impl<'a> Rollout<'a> {
                 let c = new_condition(PROGRESSING, "True", "NewReplicaSetCreated", message, self.now);
                 set_condition(self.d.status.get_or_insert_default(), c);
             }
-            self.created = true;
+            self.created = Some(set);
         }
     }
 
@@ -398,19 +403,28 @@ impl<'a> Rollout<'a> {
         }
     }
 
+    /// Writes of changed sets, then the deployment with an earlier template.
+    fn roll_back(self, revision: i64) -> Vec<Action> {
+        let mut actions = self.changed_sets();
+        actions.extend(rollback::plan(&self.d, &self.sets, revision, &self.about));
+        actions
+    }
+
+    fn changed_sets(&self) -> Vec<Action> {
+        let before = |set: &ReplicaSet| self.snapshot.sets.iter().find(|r| r.metadata.uid == set.metadata.uid);
+        let changed = self.sets.iter().filter(|set| before(set).is_some_and(|b| **b != **set));
+        changed.map(Action::update).collect()
+    }
+
     /// Writes of changed sets, then what was queued, then the status.
-    fn finish(self, judge_progress: bool) -> Vec<Action> {
-        let mut actions = Vec::new();
-        for set in &self.sets {
-            let before = self.snapshot.sets.iter().find(|r| r.metadata.uid == set.metadata.uid);
-            if before.is_some_and(|b| **b != *set) {
-                actions.push(Action::update(set));
-            }
-        }
+    fn finish(mut self, judge_progress: bool) -> Vec<Action> {
+        let mut actions = self.changed_sets();
+        let judge_progress_now = judge_progress && self.created.is_none();
+        self.sets.extend(self.created.take());
         let new = self.new.map(|i| &self.sets[i]);
         let before = &self.snapshot.deployment;
         let mut d = self.d.clone();
-        let status = if judge_progress && !self.created {
+        let status = if judge_progress_now {
             // Progress is judged against what is stored, conditions start from what this round noted.
             status::rollout(&self.d, &self.sets, new, self.now)
         } else {

@@ -229,3 +229,32 @@ fn an_empty_selector_is_refused() {
     let w = World::new(1, "v1").with("/spec/selector", json!({}));
     assert_eq!(w.events(), ["This deployment is selecting all pods. A non-empty selector is required."]);
 }
+
+#[test]
+fn what_could_not_be_made_is_unavailable_too() {
+    let mut w = World::new(3, "v2").set("v1", 0, 0, 3).set("v2", 3, 0, 3);
+    w.sets[1]["status"]["replicas"] = json!(0);
+    let failure =
+        |why: &str| json!([{"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": why}]);
+    w.sets[0]["status"]["conditions"] = failure("old");
+    w.sets[1]["status"]["conditions"] = failure("new");
+    let status = w.status();
+    assert_eq!((&status["replicas"], &status["unavailableReplicas"]), (&Value::Null, &json!(3)));
+    let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+    let told = conditions.iter().find(|c| c["type"] == "ReplicaFailure").expect("condition");
+    assert_eq!(told["message"], "new");
+
+    let first = World::new(2, "v1").status();
+    assert_eq!(first["unavailableReplicas"], 2, "the set that is just made");
+}
+
+#[test]
+fn a_rollback_comes_before_the_rollout() {
+    let w = World::new(2, "v2")
+        .set("v1", 0, 0, 2)
+        .set("v2", 1, 1, 2)
+        .with("/metadata/annotations", json!({annotations::ROLLBACK_TO: "1"}));
+    assert_eq!(w.events(), ["Rolled back deployment \"web\" to revision 1"]);
+    let paused = w.with("/spec/paused", json!(true));
+    assert_eq!(paused.events(), ["Scaled up replica set web-v2 from 1 to 2"], "not while paused");
+}

@@ -4,7 +4,7 @@ use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentStat
 use k8s_openapi::jiff::Timestamp;
 use std::time::Duration;
 
-use super::strategy::{available, max_unavailable, replicas, status_replicas};
+use super::strategy::{available, max_unavailable, replicas, size, status_replicas};
 use crate::engine::object;
 
 /// The condition that tells whether the rollout advances.
@@ -72,6 +72,7 @@ fn some(n: i32) -> Option<i32> {
 pub fn calculate(d: &Deployment, all: &[ReplicaSet], new: Option<&ReplicaSet>, now: Timestamp) -> DeploymentStatus {
     let old = d.status.clone().unwrap_or_default();
     let total: i32 = all.iter().map(status_replicas).sum();
+    let asked: i32 = all.iter().map(size).sum();
     let ready: i32 = all.iter().filter_map(|r| r.status.as_ref()?.ready_replicas).sum();
     let up: i32 = all.iter().map(available).sum();
     let terminating = all
@@ -84,7 +85,8 @@ pub fn calculate(d: &Deployment, all: &[ReplicaSet], new: Option<&ReplicaSet>, n
         updated_replicas: some(new.map_or(0, status_replicas)),
         ready_replicas: some(ready),
         available_replicas: some(up),
-        unavailable_replicas: some((total - up).max(0)),
+        // Those that could not even be made are missed as well.
+        unavailable_replicas: some((asked - up).max(0)),
         terminating_replicas: terminating,
         collision_count: old.collision_count,
         conditions: old.conditions,
@@ -177,8 +179,10 @@ pub fn rollout(d: &Deployment, all: &[ReplicaSet], new: Option<&ReplicaSet>, now
             set_condition(&mut status, new_condition(PROGRESSING, "False", TIMED_OUT, message, now));
         }
     }
-    let failure = all
-        .iter()
+    // The new set's failure says more than those of the old.
+    let failure = new
+        .into_iter()
+        .chain(all)
         .filter_map(|r| r.status.as_ref()?.conditions.as_ref())
         .flatten()
         .find(|c| c.type_ == "ReplicaFailure");

@@ -10,6 +10,7 @@ use futures::future::BoxFuture;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::ReplicationController;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 use shared::informer::{Event, Store};
@@ -29,6 +30,7 @@ use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::selectors::{self, Selecting as _};
 use crate::engine::worker::{self, Synced};
+use crate::horizontal_pod_autoscaler::selector_text;
 
 /// A pod marked for disruption that is still there after this long was not disrupted.
 const STALE: Duration = Duration::from_mins(2);
@@ -61,6 +63,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let wake = queue.clone();
         budgets.add_handler(move |event: &Event<PodDisruptionBudget>| wake.add(Key::of(&event.object().metadata)));
         let (wake, all, look) = (queue.clone(), cx.selectors::<PodDisruptionBudget>(), stale.clone());
+        let events = this.executor.events.clone();
         pods.add_handler(move |event: &Event<Pod>| {
             let pod = event.object();
             let before = match event {
@@ -68,8 +71,13 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 _ => None,
             };
             for pod in before.into_iter().chain([pod]) {
-                let found = all.candidates(object::namespace(&pod.metadata), pod.metadata.labels.as_deref());
-                found.iter().filter(|b| plan::selects(b, pod)).for_each(|b| wake.add(Key::of(&b.metadata)));
+                let mut found = all.candidates(object::namespace(&pod.metadata), pod.metadata.labels.as_deref());
+                found.retain(|b| plan::selects(b, pod));
+                found.iter().for_each(|b| wake.add(Key::of(&b.metadata)));
+                if let Some(text) = plan::several(pod, &found) {
+                    let about = object::reference::<Pod>(&pod.metadata);
+                    events.say(&about, true, "MultiplePodDisruptionBudgets", text);
+                }
             }
             if marked(pod) && !matches!(event, Event::Deleted(_)) {
                 look.add_after(Key::of(&pod.metadata), STALE);
@@ -105,6 +113,17 @@ impl Budgets {
             let text = format!("Failed to calculate the number of expected pods: {why}");
             self.executor.events.say(&about, true, "CalculateExpectedPodCountFailed", text);
         }
+        if decision.unmanaged {
+            let selector = selector_text(budget.spec.as_ref().and_then(|s| s.selector.as_ref()));
+            let text = format!(
+                "Pods selected by this PodDisruptionBudget (selector: {selector}) were found to be unmanaged. As a result, the status of the PDB cannot be calculated correctly, which may result in undefined behavior. To account for these pods please set \".spec.minAvailable\" field of the PDB to an integer value."
+            );
+            self.executor.events.say(&about, true, "UnmanagedPods", text);
+        }
+        for pod in &decision.not_deleted {
+            let text = format!("Pod was expected by PDB {key} to be deleted but it wasn't");
+            self.executor.events.say(&object::reference::<Pod>(&pod.metadata), true, "NotDeleted", text);
+        }
         if let Some(status) = decision.status {
             let mut copy = PodDisruptionBudget::clone(&budget);
             copy.status = Some(status);
@@ -119,47 +138,65 @@ impl Budgets {
     async fn scales(&self, found: &[Arc<Pod>]) -> Result<HashMap<String, Scale>, String> {
         let mut out = HashMap::new();
         let mut catalogue: Option<Catalogue> = None;
-        for pod in found.iter().filter(|p| !pods::finished(p)) {
-            let namespace = object::namespace(&pod.metadata);
+        for pod in found {
             let Some(owner) = object::controller_of(&pod.metadata) else { continue };
-            let scale = if let Some(set) = owned::resolve(&self.sets, namespace, owner) {
-                let deployment =
-                    object::controller_of(&set.metadata).and_then(|r| owned::resolve(&self.deployments, namespace, r));
-                Some(match deployment {
-                    Some(d) => scale_of(object::uid(&d.metadata), d.spec.as_ref().and_then(|s| s.replicas)),
-                    None => scale_of(object::uid(&set.metadata), set.spec.as_ref().and_then(|s| s.replicas)),
-                })
-            } else if let Some(rc) = owned::resolve(&self.controllers, namespace, owner) {
-                Some(scale_of(object::uid(&rc.metadata), rc.spec.as_ref().and_then(|s| s.replicas)))
-            } else if let Some(ss) = owned::resolve(&self.stateful, namespace, owner) {
-                Some(scale_of(object::uid(&ss.metadata), ss.spec.as_ref().and_then(|s| s.replicas)))
-            } else {
-                if catalogue.is_none() {
-                    catalogue = Some(discover(&self.executor.rest).await.map_err(|e| e.to_string())?);
-                }
-                let served = catalogue.as_ref().and_then(|c| c.kind(&owner.api_version, &owner.kind));
-                match served {
-                    Some(served) => {
-                        let path = format!("{}/{}/scale", served.path(Some(namespace)), owner.name);
-                        match self.executor.rest.get(&path).await {
-                            Ok(v) => {
-                                v["spec"]["replicas"].as_i64().map(|n| scale_of(&owner.uid, i32::try_from(n).ok()))
-                            }
-                            Err(e) if e.not_found() => {
-                                let gr = served.group_resource();
-                                return Err(format!("{gr} does not implement the scale subresource"));
-                            }
-                            Err(e) => return Err(e.to_string()),
-                        }
-                    }
-                    None => None,
-                }
-            };
-            if let Some(scale) = scale {
-                out.insert(object::uid(&pod.metadata).to_owned(), scale);
+            if out.contains_key(&owner.uid) {
+                continue;
             }
+            let namespace = object::namespace(&pod.metadata);
+            let mut scale = self.known_scale(namespace, owner);
+            if scale.is_none() {
+                let known = match catalogue.take() {
+                    Some(known) => known,
+                    None => discover(&self.executor.rest).await.map_err(|e| e.to_string())?,
+                };
+                scale = self.served_scale(catalogue.insert(known), namespace, owner).await?;
+            }
+            let name = object::name(&pod.metadata);
+            let scale = scale.ok_or_else(|| format!("found no controllers for pod {name:?}"))?;
+            out.insert(owner.uid.clone(), scale);
         }
         Ok(out)
+    }
+
+    /// The scale of a controller that is watched anyway.
+    fn known_scale(&self, namespace: &str, owner: &OwnerReference) -> Option<Scale> {
+        if let Some(set) = owned::resolve(&self.sets, namespace, owner) {
+            let deployment =
+                object::controller_of(&set.metadata).and_then(|r| owned::resolve(&self.deployments, namespace, r));
+            return Some(match deployment {
+                Some(d) => scale_of(object::uid(&d.metadata), d.spec.as_ref().and_then(|s| s.replicas)),
+                None => scale_of(object::uid(&set.metadata), set.spec.as_ref().and_then(|s| s.replicas)),
+            });
+        }
+        if let Some(rc) = owned::resolve(&self.controllers, namespace, owner) {
+            return Some(scale_of(object::uid(&rc.metadata), rc.spec.as_ref().and_then(|s| s.replicas)));
+        }
+        let set = owned::resolve(&self.stateful, namespace, owner)?;
+        Some(scale_of(object::uid(&set.metadata), set.spec.as_ref().and_then(|s| s.replicas)))
+    }
+
+    /// The scale of any other controller; none if it is not there any more.
+    async fn served_scale(
+        &self,
+        catalogue: &Catalogue,
+        namespace: &str,
+        owner: &OwnerReference,
+    ) -> Result<Option<Scale>, String> {
+        let Some(served) = catalogue.kind(&owner.api_version, &owner.kind) else {
+            return Err(format!("no matches for kind {:?} in version {:?}", owner.kind, owner.api_version));
+        };
+        let (rest, path) = (&self.executor.rest, format!("{}/{}", served.path(Some(namespace)), owner.name));
+        match rest.get(&format!("{path}/scale")).await {
+            Ok(v) if v["metadata"]["uid"] != owner.uid.as_str() => Ok(None),
+            Ok(v) => Ok(v["spec"]["replicas"].as_i64().map(|n| scale_of(&owner.uid, i32::try_from(n).ok()))),
+            Err(e) if !e.not_found() => Err(e.to_string()),
+            Err(_) => match rest.get(&path).await {
+                Ok(_) => Err(format!("{} does not implement the scale subresource", served.group_resource())),
+                Err(e) if e.not_found() => Ok(None),
+                Err(e) => Err(e.to_string()),
+            },
+        }
     }
 
     async fn clear_mark(&self, key: &Key) -> Synced {
@@ -172,7 +209,8 @@ impl Budgets {
             return Ok(Some(STALE - age));
         }
         let patch = json!({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [
-            {"type": "DisruptionTarget", "status": "False", "lastTransitionTime": object::seconds(clock::now())}]}});
+            {"type": "DisruptionTarget", "status": "False", "lastTransitionTime": object::seconds(clock::now()),
+                "observedGeneration": pod.metadata.generation, "reason": null, "message": null}]}});
         self.executor.one(Action::patch_status::<Pod>(&pod.metadata, PatchKind::Strategic, patch)).await.map(|()| None)
     }
 }

@@ -33,7 +33,7 @@ pub struct Snapshot {
     pub budget: Arc<PodDisruptionBudget>,
     /// The pods it selects.
     pub pods: Vec<Arc<Pod>>,
-    /// The controllers of those pods, by pod uid; `Err` says why one has no known scale.
+    /// The controllers of those pods, by uid; `Err` says why one has no known scale.
     pub scales: Result<HashMap<String, Scale>, String>,
 }
 
@@ -46,6 +46,10 @@ pub struct Decision {
     pub again: Option<Duration>,
     /// Why nothing could be computed.
     pub failure: Option<String>,
+    /// Whether pods without a controller make the numbers wrong.
+    pub unmanaged: bool,
+    /// Pods whose eviction was granted but that are still there.
+    pub not_deleted: Vec<Arc<Pod>>,
 }
 
 /// Whether the budget is about a pod.
@@ -55,13 +59,20 @@ pub fn selects(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
     selector.is_some_and(|s| object::matches_selector(s, pod.metadata.labels.as_deref()))
 }
 
+/// What to say of a pod that several budgets are about: it can be evicted by none of them.
+#[must_use]
+pub fn several(pod: &Pod, budgets: &[Arc<PodDisruptionBudget>]) -> Option<String> {
+    let first = budgets.iter().map(|b| object::name(&b.metadata)).min().filter(|_| budgets.len() > 1)?;
+    let (space, name) = (object::namespace(&pod.metadata), object::name(&pod.metadata));
+    Some(format!("Pod {space:?}/{name:?} matches multiple PodDisruptionBudgets.  Chose {first:?} arbitrarily."))
+}
+
 /// Decide.
 #[must_use]
 pub fn plan(s: &Snapshot, now: Timestamp) -> Decision {
     let Some(spec) = s.budget.spec.as_ref() else { return Decision::default() };
     let old = s.budget.status.clone().unwrap_or_default();
-    let counted: Vec<&Arc<Pod>> = s.pods.iter().filter(|p| !pods::finished(p)).collect();
-    let total = i32::try_from(counted.len()).unwrap_or(i32::MAX);
+    let total = i32::try_from(s.pods.len()).unwrap_or(i32::MAX);
     let by_scale = || -> Result<i32, String> {
         let scales = s.scales.as_ref().map_err(Clone::clone)?;
         let distinct: BTreeMap<&str, i32> = scales.values().map(|x| (x.uid.as_str(), x.replicas)).collect();
@@ -77,8 +88,12 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Decision {
         Ok(found) => found,
         Err(why) => return failed(s, old, why, now),
     };
-    let (disrupted, again) = disrupted(&old, &counted, now);
-    let healthy = counted
+    let by_number = spec.max_unavailable.is_none() && !matches!(spec.min_available, Some(IntOrString::String(_)));
+    let unmanaged = !by_number && s.pods.iter().any(|p| object::controller_of(&p.metadata).is_none());
+    let (disrupted, not_deleted) = disrupted(&old, &s.pods, now);
+    let again = disrupted.values().map(|at| GRANTED_FOR.saturating_sub(age(at, now))).min();
+    let healthy = s
+        .pods
         .iter()
         .filter(|p| {
             !object::deleting(&p.metadata) && !disrupted.contains_key(object::name(&p.metadata)) && pods::ready(p)
@@ -101,40 +116,44 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Decision {
         observed_generation: generation,
         conditions: Some(with(old.conditions.clone().unwrap_or_default(), condition)),
     };
-    Decision { status: Some(status).filter(|n| s.budget.status.as_ref() != Some(n)), again, failure: None }
+    let status = Some(status).filter(|n| s.budget.status.as_ref() != Some(n));
+    Decision { status, again, failure: None, unmanaged, not_deleted }
 }
 
-/// When the scale is not known nothing may be taken down.
+/// When the scale is not known nothing may be taken down, and the generation is not dealt with.
 fn failed(s: &Snapshot, old: PodDisruptionBudgetStatus, why: String, now: Timestamp) -> Decision {
-    let generation = s.budget.metadata.generation;
-    let condition = fresh("False", "SyncFailed", &why, generation, now);
+    let condition = fresh("False", "SyncFailed", &why, old.observed_generation, now);
     let status = PodDisruptionBudgetStatus {
         disruptions_allowed: 0,
-        observed_generation: generation,
         conditions: Some(with(old.conditions.clone().unwrap_or_default(), condition)),
         ..old
     };
-    Decision { status: Some(status).filter(|n| s.budget.status.as_ref() != Some(n)), again: None, failure: Some(why) }
+    let status = Some(status).filter(|n| s.budget.status.as_ref() != Some(n));
+    Decision { status, failure: Some(why), ..Decision::default() }
 }
 
-/// Evictions granted and not seen yet, and when the first of them expires.
+fn age(at: &Time, now: Timestamp) -> Duration {
+    Duration::try_from(now.duration_since(at.0)).unwrap_or_default()
+}
+
+/// Evictions granted and not seen yet, and the pods whose eviction should have been seen by now.
 fn disrupted(
     old: &PodDisruptionBudgetStatus,
-    counted: &[&Arc<Pod>],
+    pods: &[Arc<Pod>],
     now: Timestamp,
-) -> (BTreeMap<String, Time>, Option<Duration>) {
-    let mut keep = BTreeMap::new();
-    let mut again: Option<Duration> = None;
-    for (name, at) in old.disrupted_pods.iter().flatten() {
-        let there = counted.iter().any(|p| object::name(&p.metadata) == name && !object::deleting(&p.metadata));
-        let age = Duration::try_from(now.duration_since(at.0)).unwrap_or_default();
-        if there && age < GRANTED_FOR {
-            keep.insert(name.clone(), at.clone());
-            let left = GRANTED_FOR - age;
-            again = Some(again.map_or(left, |a| a.min(left)));
+) -> (BTreeMap<String, Time>, Vec<Arc<Pod>>) {
+    let (mut keep, mut late) = (BTreeMap::new(), Vec::new());
+    let granted = old.disrupted_pods.as_ref();
+    for pod in pods.iter().filter(|p| !object::deleting(&p.metadata)) {
+        let name = object::name(&pod.metadata);
+        let Some(at) = granted.and_then(|g| g.get(name)) else { continue };
+        if age(at, now) < GRANTED_FOR {
+            keep.insert(name.to_owned(), at.clone());
+        } else {
+            late.push(Arc::clone(pod));
         }
     }
-    (keep, again)
+    (keep, late)
 }
 
 fn fresh(status: &str, reason: &str, message: &str, generation: Option<i64>, now: Timestamp) -> Condition {
@@ -215,10 +234,30 @@ mod tests {
             assert_eq!((got.0, got.1, got.2, got.3), want, "{name}");
         }
         let got = decide(json!({"maxUnavailable": 1}), empty.clone(), three(), None);
-        assert_eq!(got.4.status.expect("status").conditions.expect("conditions")[0].reason, "SyncFailed");
+        let status = got.4.status.expect("status");
+        assert_eq!(status.observed_generation, None, "not dealt with");
+        assert_eq!(status.conditions.expect("conditions")[0].reason, "SyncFailed");
         assert!(got.4.failure.is_some());
+        for (spec, unmanaged) in [
+            (json!({"minAvailable": 1}), false),
+            (json!({"minAvailable": "50%"}), true),
+            (json!({"maxUnavailable": 1}), true),
+        ] {
+            assert_eq!(decide(spec.clone(), empty.clone(), three(), Some(3)).4.unmanaged, unmanaged, "{spec}");
+        }
         let got = decide(json!({"minAvailable": 1}), empty, vec![], None);
         assert_eq!(got.3, 0, "no pods, no disruptions");
+    }
+
+    #[test]
+    fn several_budgets_of_one_pod() {
+        let budget = |name: &str| -> Arc<PodDisruptionBudget> {
+            Arc::new(serde_json::from_value(json!({"metadata": {"name": name}})).expect("budget"))
+        };
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns"}})).expect("pod");
+        assert_eq!(several(&pod, &[budget("a")]), None);
+        let told = several(&pod, &[budget("b"), budget("a")]).expect("text");
+        assert_eq!(told, r#"Pod "ns"/"p" matches multiple PodDisruptionBudgets.  Chose "a" arbitrarily."#);
     }
 
     #[test]
@@ -227,7 +266,12 @@ mod tests {
             "disruptedPods": {"a": "2026-01-01T00:09:00Z", "b": "2026-01-01T00:07:00Z", "gone": "2026-01-01T00:09:59Z"}});
         let got = decide(json!({"minAvailable": 0}), status, vec![pod("a", true), pod("b", true)], None);
         assert_eq!(got.1, 1);
-        assert_eq!(got.4.status.expect("status").disrupted_pods.expect("pods").into_keys().collect::<Vec<_>>(), ["a"]);
+        assert_eq!(
+            got.4.status.clone().expect("status").disrupted_pods.expect("pods").into_keys().collect::<Vec<_>>(),
+            ["a"]
+        );
         assert_eq!(got.4.again, Some(Duration::from_mins(1)));
+        let late: Vec<_> = got.4.not_deleted.iter().map(|p| object::name(&p.metadata)).collect();
+        assert_eq!(late, ["b"], "what is gone is not late");
     }
 }

@@ -286,7 +286,7 @@ fn resource_value(p: &Proposal) -> MetricValueStatus {
 }
 
 /// A selector as upstream's messages show it.
-fn selector_text(selector: Option<&LabelSelector>) -> String {
+pub(crate) fn selector_text(selector: Option<&LabelSelector>) -> String {
     let Some(selector) = selector else { return "nil".to_owned() };
     let labels: String = selector.match_labels.iter().flatten().map(|(k, v)| format!("{k}: {v},")).collect();
     let expressions: String = selector

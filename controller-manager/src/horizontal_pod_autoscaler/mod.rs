@@ -21,6 +21,8 @@ use proto::selector::label::Selector;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
+pub(crate) use self::metric::selector_text;
+
 use self::behavior::History;
 use self::plan::{Decision, Measured, Scale, Snapshot};
 use self::source::measure;

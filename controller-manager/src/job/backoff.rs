@@ -49,14 +49,26 @@ pub fn wait(failures: u32, last: Timestamp, now: Timestamp) -> Duration {
     whole.saturating_sub(now.duration_since(last).try_into().unwrap_or_default())
 }
 
-/// When the pod ended: its last container's end, or when it was deleted, or now-ish.
+/// When the pod ended: its last container's end, or when it ceased to be ready, or when it was told to stop.
 #[must_use]
 pub fn ended(pod: &Pod) -> Timestamp {
+    let unready = pods::condition(pod, "Ready").filter(|c| c.status == "False");
+    let unready = unready.and_then(|c| c.last_transition_time.as_ref()).map(|t| t.0);
+    containers_ended(pod).or(unready).or_else(|| told_to_stop(pod)).unwrap_or_else(|| object::created(&pod.metadata))
+}
+
+/// When the last container ended, if all of them have.
+fn containers_ended(pod: &Pod) -> Option<Timestamp> {
     let statuses = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
-    let last = statuses.filter_map(|c| c.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref().map(|t| t.0)).max();
-    let ready = pods::condition(pod, "Ready").and_then(|c| c.last_transition_time.as_ref()).map(|t| t.0);
-    let deleted = pod.metadata.deletion_timestamp.as_ref().map(|t| t.0);
-    last.or(ready).or(deleted).unwrap_or_else(|| object::created(&pod.metadata))
+    let ends = statuses.map(|c| Some(c.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref()?.0));
+    ends.collect::<Option<Vec<Timestamp>>>()?.into_iter().max()
+}
+
+/// The deletion timestamp says when the grace period ends, not when it began.
+fn told_to_stop(pod: &Pod) -> Option<Timestamp> {
+    let by = pod.metadata.deletion_timestamp.as_ref()?.0;
+    let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or(0);
+    Timestamp::from_second(by.as_second() - grace).ok()
 }
 
 #[cfg(test)]
@@ -82,5 +94,30 @@ mod tests {
         let many = (0..20).fold(two, |r, _| r.with([&pod("Failed", "2026-01-01T00:01:00Z")]));
         assert_eq!(many.remaining(t("01:00")), LONGEST);
         assert_eq!(many.with([&pod("Succeeded", "2026-01-01T00:02:00Z")]), Record::default());
+    }
+
+    #[test]
+    fn the_end_of_a_pod() {
+        let done = |at: &str| {
+            json!({"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"terminated": {"exitCode": 1, "finishedAt": at}}})
+        };
+        let mut running = done("2026-01-01T00:00:09Z");
+        running["state"] = json!({"running": {}});
+        let ready =
+            |status: &str| json!([{"type": "Ready", "status": status, "lastTransitionTime": "2026-01-01T00:00:05Z"}]);
+        let (early, late) = (done("2026-01-01T00:00:01Z"), done("2026-01-01T00:00:02Z"));
+        for (name, containers, conditions, want) in [
+            ("the last container", json!([early, late]), ready("False"), 2),
+            ("one still runs", json!([early, running]), ready("False"), 5),
+            ("told to stop half a minute before its time is up", json!([running]), ready("True"), 30),
+        ] {
+            let pod: Pod = serde_json::from_value(json!({
+                "metadata": {"deletionTimestamp": "2026-01-01T00:01:00Z", "deletionGracePeriodSeconds": 30},
+                "status": {"containerStatuses": containers, "conditions": conditions}}))
+            .expect("pod");
+            let start: Timestamp = "2026-01-01T00:00:00Z".parse().expect("time");
+            assert_eq!(ended(&pod).as_second() - start.as_second(), want, "{name}");
+        }
     }
 }

@@ -36,6 +36,8 @@ impl Round<'_> {
         }
         if !surplus.is_empty() || suspended {
             let left = running - count(surplus.len());
+            // The job itself has no more use for them: that is not a failure.
+            self.let_go_uncounted(&surplus);
             self.stop(surplus);
             return left;
         }

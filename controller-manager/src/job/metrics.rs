@@ -32,17 +32,20 @@ pub(super) fn synced(job: &Job, did: Did, ok: bool, started: Instant) {
     observe("job_controller_job_sync_duration_seconds", &labels, took);
 }
 
-/// Pods were made, or not.
-pub(super) fn created(job: &Job, made: usize, failed: usize) {
+/// Pods were made, or not, in a round that ends with this status.
+pub(super) fn created(job: &Job, status: Option<&JobStatus>, made: usize, not_made: usize) {
     let replaces = job.spec.as_ref().and_then(|s| s.pod_replacement_policy.as_deref());
-    let terminating = job.status.as_ref().and_then(|s| s.terminating).unwrap_or(0) > 0;
+    let status = status.or(job.status.as_ref());
+    let terminating = status.and_then(|s| s.terminating).unwrap_or(0) > 0;
+    let waiting = status.and_then(|s| s.uncounted_terminated_pods.as_ref()?.failed.as_ref());
+    let failed = status.and_then(|s| s.failed).unwrap_or(0) > 0 || waiting.is_some_and(|w| !w.is_empty());
     let reason = match replaces {
-        Some("Failed") => "recreate_failed",
-        _ if terminating => "recreate_terminating_or_failed",
+        Some("Failed") if failed => "recreate_failed",
+        _ if failed || terminating => "recreate_terminating_or_failed",
         _ => "new",
     };
     add("job_controller_job_pods_creation_total", &[reason, "succeeded"], made);
-    add("job_controller_job_pods_creation_total", &[reason, "failed"], failed);
+    add("job_controller_job_pods_creation_total", &[reason, "failed"], not_made);
 }
 
 /// Failed pods were counted, or not, as the job's policy has it.

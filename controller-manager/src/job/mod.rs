@@ -183,7 +183,8 @@ impl Jobs {
         }
         let wanted = rest.iter().filter(|a| matches!(a, Action::CreatePod { .. })).count();
         let outcome = self.executor.run(key, Some(&self.expectations), rest).await;
-        metrics::created(job, wanted.saturating_sub(outcome.uncreated), outcome.uncreated);
+        let made = wanted.saturating_sub(outcome.uncreated);
+        metrics::created(job, decision.status.as_ref(), made, outcome.uncreated);
         if let Some(mut status) = decision.status {
             if outcome.uncreated > 0 {
                 status.active = status.active.map(|n| n - plan::count(outcome.uncreated)).filter(|n| *n > 0);

@@ -158,7 +158,8 @@ impl<'a> Round<'a> {
         }
     }
 
-    fn tracked(&self, pod: &Pod) -> bool {
+    /// Whether the pod is still to be counted or let go.
+    pub(super) fn tracked(&self, pod: &Pod) -> bool {
         tracked(pod) && !self.s.released.contains(object::uid(&pod.metadata))
     }
 
@@ -188,6 +189,16 @@ impl<'a> Round<'a> {
         condition(Some(&self.status), "FailureTarget") || condition(Some(&self.status), "SuccessCriteriaMet")
     }
 
+    fn succeeds(&self) -> bool {
+        condition(Some(&self.status), "SuccessCriteriaMet")
+    }
+
+    /// Take the finalizer off pods whose end counts neither as a success nor as a failure.
+    pub(super) fn let_go_uncounted(&mut self, pods: &[&Arc<Pod>]) {
+        let tracked: Vec<Action> = pods.iter().filter(|p| self.tracked(p)).map(|p| release(p)).collect();
+        self.out.actions.extend(tracked);
+    }
+
     fn run(mut self) -> Decision {
         self.count_released();
         let suspended = self.spec.suspend == Some(true);
@@ -205,6 +216,9 @@ impl<'a> Round<'a> {
         let before = self.out.actions.len();
         let mut running = count(active.len());
         if self.targeted() {
+            if self.succeeds() {
+                self.let_go_uncounted(&active);
+            }
             self.stop(active.clone());
             running = 0;
         } else {
@@ -420,7 +434,12 @@ impl<'a> Round<'a> {
                 break;
             }
             let (uid, succeeded) = (object::uid(&pod.metadata), pods::phase(pod) == "Succeeded");
-            let failed = self.has_failed(pod) || (over && object::deleting(&pod.metadata));
+            let stopped = over && object::deleting(&pod.metadata);
+            let failed = self.has_failed(pod) || (stopped && !self.succeeds());
+            if stopped && !succeeded && !failed {
+                self.out.actions.push(release(pod));
+                continue;
+            }
             let held = !over && indexes::of(pod).and_then(|i| self.held.get(&i)).is_some_and(|h| Arc::ptr_eq(h, pod));
             if !(succeeded || failed) || held {
                 continue;

@@ -65,9 +65,14 @@ fn pods_are_made_up_to_parallelism_and_completions() {
             "less parallel",
             job(json!({"parallelism": 1}), started.clone()),
             vec![pod("a", "Running"), pod("b", "Pending")],
-            vec!["delete b"],
+            vec!["release b", "delete b"],
         ),
-        ("suspended", job(json!({"suspend": true}), started.clone()), vec![pod("a", "Running")], vec!["delete a"]),
+        (
+            "suspended",
+            job(json!({"suspend": true}), started.clone()),
+            vec![pod("a", "Running")],
+            vec!["release a", "delete a"],
+        ),
         (
             "deadline ahead",
             job(json!({"activeDeadlineSeconds": 3700, "parallelism": 0}), started.clone()),
@@ -183,4 +188,27 @@ fn suspending_and_resuming() {
     let d = plan(&snapshot(job(json!({}), st), vec![]), now());
     assert_eq!(status(&d)["conditions"][0]["status"], "False");
     assert!(matches!(d.events.as_slice(), [Action::Event { reason: "Resumed", .. }]));
+}
+
+#[test]
+fn what_a_success_policy_stops_does_not_count_as_failed() {
+    let spec = json!({"completionMode": "Indexed", "successPolicy": {"rules": [{"succeededIndexes": "0"}]}});
+    let at = |uid: &str, phase: &str, index: i32| {
+        let mut p = pod(uid, phase);
+        p["metadata"]["annotations"] = json!({indexes::INDEX: index.to_string()});
+        p
+    };
+    let j = job(spec.clone(), json!({"startTime": "2026-01-01T00:00:00Z", "uncountedTerminatedPods": {}}));
+    let d = plan(&snapshot(j, vec![at("a", "Succeeded", 0), at("b", "Running", 1)]), now());
+    assert_eq!(log(&d), ["release b", "delete b"]);
+    let st = status(&d);
+    assert_eq!(st["conditions"][0]["reason"], "SuccessPolicy");
+
+    let mut dying = at("b", "Running", 1);
+    dying["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:30:00Z");
+    let mut waits = spec;
+    waits["podReplacementPolicy"] = json!("Failed");
+    let d = plan(&snapshot(job(waits, st), vec![at("a", "Succeeded", 0), dying]), now());
+    assert_eq!(log(&d), ["release b", "release a"], "one that was stopping before");
+    assert_eq!(d.status, None, "nothing more to count");
 }

@@ -137,7 +137,7 @@ impl Monitor {
                 written.insert(name);
                 status = Some("Unknown");
             }
-            actions.extend(self.follow_readiness(node, status, world));
+            actions.extend(self.follow_readiness(node, status, world, now));
             readiness.push(status);
         }
         let states = self.zone_states(&zones, &readiness);
@@ -207,7 +207,13 @@ impl Monitor {
     }
 
     /// Say that a node became unready and mark its pods.
-    fn follow_readiness(&mut self, node: &Node, status: Option<&str>, world: &World<'_>) -> Vec<Action> {
+    fn follow_readiness(
+        &mut self,
+        node: &Node,
+        status: Option<&str>,
+        world: &World<'_>,
+        now: Timestamp,
+    ) -> Vec<Action> {
         let name = object::name(&node.metadata);
         let Some((uid, h)) = self.health.get_mut(name) else { return Vec::new() };
         let ready = status == Some("True");
@@ -223,7 +229,7 @@ impl Monitor {
         } else if h.mark_pods {
             h.mark_pods = false;
             for pod in (world.pods_on)(name).iter().filter(|p| pods::ready(p)) {
-                actions.extend(mark_not_ready(pod));
+                actions.extend(mark_not_ready(pod, now));
             }
         }
         actions
@@ -373,9 +379,10 @@ fn unknown_conditions(node: &Node, now: Timestamp) -> Option<Action> {
     })
 }
 
-fn mark_not_ready(pod: &Pod) -> [Action; 2] {
+fn mark_not_ready(pod: &Pod, now: Timestamp) -> [Action; 2] {
     let about = object::reference::<Pod>(&pod.metadata);
-    let conditions = json!([{"type": "Ready", "status": "False"}]);
+    let conditions = json!([{"type": "Ready", "status": "False", "lastTransitionTime": object::seconds(now),
+        "observedGeneration": pod.metadata.generation}]);
     [
         Action::patch_status::<Pod>(
             &pod.metadata,

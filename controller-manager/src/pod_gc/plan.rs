@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
-use crate::engine::action::Action;
+use crate::engine::action::{Action, PatchKind};
 use crate::engine::pod::Pod;
 use crate::engine::{nodes, object, pods};
 use crate::taint_eviction::plan::disruption;
@@ -43,8 +43,11 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
     let mut done = HashSet::new();
     let mut give_up = |pod: &Arc<Pod>, note: Option<(&str, &str)>| {
         if done.insert(object::uid(&pod.metadata).to_owned()) {
-            if let Some((reason, message)) = note {
-                actions.push(disruption(pod, reason, message, Some("Failed"), now));
+            // Whoever waits for its end will not hear of it from a kubelet.
+            match note {
+                _ if pods::finished(pod) => {}
+                Some((reason, message)) => actions.push(disruption(pod, reason, message, Some("Failed"), now)),
+                None => actions.push(fail(pod)),
             }
             actions.push(force_delete(pod));
         }
@@ -66,7 +69,7 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
         } else if s.gone.contains(node) {
             give_up(pod, Some(("DeletionByPodGC", "PodGC: node no longer exists")));
         } else if dying && s.nodes.get(node).is_some_and(|n| out_of_service(n)) {
-            give_up(pod, Some(("DeletionByPodGC", "PodGC: node is out of service")));
+            give_up(pod, None);
         }
     }
     actions
@@ -96,6 +99,11 @@ fn out_of_service(node: &Node) -> bool {
     !nodes::ready(node) && nodes::taints(node).iter().any(|t| t.key == "node.kubernetes.io/out-of-service")
 }
 
+fn fail(pod: &Pod) -> Action {
+    let patch = json!({"metadata": {"uid": pod.metadata.uid}, "status": {"phase": "Failed"}});
+    Action::patch_status::<Pod>(&pod.metadata, PatchKind::Strategic, patch)
+}
+
 fn force_delete(pod: &Pod) -> Action {
     Action::delete_with::<Pod>(
         &pod.metadata,
@@ -123,6 +131,7 @@ mod tests {
                 pod("done-1", "n", "Succeeded", false),
                 pod("done-2", "n", "Failed", false),
                 pod("lost", "gone", "Running", false),
+                pod("ended", "gone", "Succeeded", true),
                 pod("never-started", "", "Pending", true),
                 pod("stuck", "bad", "Running", true),
                 pod("fine", "n", "Running", false),
@@ -149,8 +158,10 @@ mod tests {
                 "delete done-1",
                 "\"Failed\" \"PodGC: node no longer exists\"",
                 "delete lost",
+                "delete ended",
+                "\"Failed\" null",
                 "delete never-started",
-                "\"Failed\" \"PodGC: node is out of service\"",
+                "\"Failed\" null",
                 "delete stuck"
             ]
         );

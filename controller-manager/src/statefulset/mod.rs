@@ -1,5 +1,6 @@
 //! Pods with stable names and storage.
 
+mod doing;
 pub mod identity;
 pub mod plan;
 pub mod retention;
@@ -12,6 +13,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use shared::informer::Store;
 use shared::workqueue::Queue;
 
+use self::doing::Doing;
 use self::plan::Snapshot;
 use crate::engine::action::Action;
 use crate::engine::clock;
@@ -101,14 +103,7 @@ impl StatefulSets {
             if failure.is_some() && !action.is_status() {
                 continue;
             }
-            let what = match &action {
-                Action::Create { body, .. } => Some(format!(
-                    "{} {}",
-                    if body["kind"] == "PersistentVolumeClaim" { "Claim" } else { "Pod" },
-                    body["metadata"]["name"].as_str().unwrap_or_default()
-                )),
-                _ => None,
-            };
+            let doing = Doing::of(&action);
             let is_revision = matches!(&action, Action::Create { body, .. } if body["kind"] == "ControllerRevision");
             let Err(error) = self.executor.one(action).await else { continue };
             if is_revision && error.already_exists() {
@@ -118,15 +113,11 @@ impl StatefulSets {
                 self.executor.one(Action::update_status(&copy)).await?;
                 return Err(error);
             }
-            if let Some(what) = what
-                && !is_revision
-                && !error.already_exists()
-                && !error.namespace_terminating()
-            {
+            if !error.already_exists() && !error.namespace_terminating() {
                 let about = object::reference::<StatefulSet>(&set.metadata);
-                let text =
-                    format!("create {what} in StatefulSet {} failed error: {error}", object::name(&set.metadata));
-                self.executor.events.say(&about, true, "FailedCreate", text);
+                for (reason, text) in doing.failed(object::name(&set.metadata), &error.to_string()) {
+                    self.executor.events.say(&about, true, reason, text);
+                }
             }
             failure = failure.or(Some(error));
         }

@@ -16,6 +16,9 @@ use crate::engine::action::{Action, PatchKind};
 use crate::engine::pod::Pod;
 use crate::engine::{history, object, pods};
 
+/// How long to wait for a claim that is going away, which nothing else reports.
+const CLAIM_WAIT: Duration = Duration::from_secs(5);
+
 /// What the decision rests on.
 #[derive(Debug)]
 pub struct Snapshot {
@@ -182,7 +185,7 @@ impl<'a> Round<'a> {
         match pods::available_in(pod, self.min_ready, self.now) {
             Some(Duration::ZERO) => true,
             Some(wait) => {
-                self.again = Some(self.again.map_or(wait, |a| a.min(wait)));
+                self.look_again(wait);
                 false
             }
             None => false,
@@ -218,22 +221,24 @@ impl<'a> Round<'a> {
             return false;
         }
         if !object::deleting(&pod.metadata) && !identity::matches(set, pod) {
-            let patch = json!({"metadata": {"labels": {identity::POD_NAME: name}}});
+            let labels = json!({identity::POD_NAME: name, identity::POD_INDEX: at.to_string()});
+            let patch = json!({"metadata": {"labels": labels}});
             self.actions.push(Action::patch::<Pod>(&pod.metadata, PatchKind::Strategic, patch));
+            let text = format!("update Pod {name} in StatefulSet {} successful", object::name(&set.metadata));
+            self.actions.push(Action::normal(&self.about, "SuccessfulUpdate", text));
         }
         true
     }
 
-    fn create_claims(&mut self, at: i32) -> bool {
+    /// Create the claims of an ordinal that are missing; those that are on their way out cannot be used.
+    fn create_claims(&mut self, at: i32) -> Vec<String> {
         let set = &self.s.set;
         let pod = pod_name(set, at);
+        let mut dying = Vec::new();
         for mut claim in claims(set, at) {
             let name = object::name(&claim.metadata).to_owned();
             match self.s.claims.iter().find(|c| object::name(&c.metadata) == name) {
-                Some(there) if object::deleting(&there.metadata) => {
-                    // It would vanish under the new pod.
-                    return false;
-                }
+                Some(there) if object::deleting(&there.metadata) => dying.push(name),
                 Some(_) => {}
                 None => {
                     retention::own_new(set, &mut claim);
@@ -244,12 +249,28 @@ impl<'a> Round<'a> {
                 }
             }
         }
-        true
+        if !dying.is_empty() {
+            self.look_again(CLAIM_WAIT);
+        }
+        dying
+    }
+
+    fn look_again(&mut self, after: Duration) {
+        self.again = Some(self.again.map_or(after, |a| a.min(after)));
     }
 
     fn create(&mut self, at: i32) {
         let set = &self.s.set;
-        if !self.create_claims(at) {
+        if retention::stale(set, at, &self.s.claims) {
+            // It goes with the pod of this name that was scaled away: the next pod gets a new one.
+            self.look_again(CLAIM_WAIT);
+            return;
+        }
+        let dying = self.create_claims(at);
+        if let Some(claim) = dying.first() {
+            let (pod, name) = (pod_name(set, at), object::name(&set.metadata));
+            let text = format!("create Pod {pod} in StatefulSet {name} failed error: pvc {claim} is being deleted");
+            self.actions.push(Action::warning(&self.about, "FailedCreate", text));
             return;
         }
         let old = self.keeps_current(at);

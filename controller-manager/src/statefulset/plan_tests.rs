@@ -58,17 +58,25 @@ impl World {
     }
 
     fn plan(&self, pods: Vec<Value>) -> Vec<Action> {
+        self.plan_with(pods, vec![])
+    }
+
+    fn plan_with(&self, pods: Vec<Value>, claims: Vec<Value>) -> Vec<Action> {
         let s = Snapshot {
             set: Arc::new(serde_json::from_value(self.set.clone()).expect("set")),
             pods: pods.into_iter().map(|p| Arc::new(serde_json::from_value(p).expect("pod"))).collect(),
             revisions: self.revisions.clone(),
-            claims: vec![],
+            claims: claims.into_iter().map(|c| Arc::new(serde_json::from_value(c).expect("claim"))).collect(),
         };
         plan(&s, now())
     }
 
     fn log(&self, pods: Vec<Value>) -> Vec<String> {
-        self.plan(pods)
+        Self::told(&self.plan(pods))
+    }
+
+    fn told(actions: &[Action]) -> Vec<String> {
+        actions
             .iter()
             .filter_map(|a| match a {
                 Action::Create { body, .. } => {
@@ -159,4 +167,41 @@ fn status_follows_the_pods() {
         json!({"replicas": 2, "readyReplicas": 1, "availableReplicas": 1, "currentReplicas": 2, "updatedReplicas": 2,
             "currentRevision": r, "updateRevision": r, "observedGeneration": 1, "collisionCount": 0})
     );
+}
+
+#[test]
+fn claims_that_go_away_are_waited_for() {
+    let mut w =
+        World::new(json!({"volumeClaimTemplates": [{"metadata": {"name": "data"}}, {"metadata": {"name": "log"}}]}));
+    let claim = |name: &str| json!({"metadata": {"name": name, "namespace": "ns"}});
+    let mut dying = claim("data-web-0");
+    dying["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let got = w.plan_with(vec![], vec![dying]);
+    assert_eq!(World::told(&got), ["create log-web-0", "FailedCreate", "again in 5s"]);
+    let told = got.iter().find_map(|a| match a {
+        Action::Event { warning: true, message, .. } => Some(message.as_str()),
+        _ => None,
+    });
+    assert_eq!(told, Some("create Pod web-0 in StatefulSet web failed error: pvc data-web-0 is being deleted"));
+
+    let mut stale = claim("data-web-0");
+    stale["metadata"]["ownerReferences"] =
+        json!([{"apiVersion": "v1", "kind": "Pod", "name": "web-0", "uid": "before"}]);
+    let all = vec![stale, claim("log-web-0")];
+    assert_eq!(World::told(&w.plan_with(vec![], all.clone())), ["create web-0"], "retained claims are used again");
+    w.set["spec"]["persistentVolumeClaimRetentionPolicy"] = json!({"whenScaled": "Delete"});
+    assert_eq!(World::told(&w.plan_with(vec![], all)), ["again in 5s"]);
+}
+
+#[test]
+fn a_pod_without_its_name_gets_it() {
+    let w = World::new(json!({"replicas": 1}));
+    let mut pod = w.pod(0, "ready");
+    pod["metadata"]["labels"].as_object_mut().expect("labels").remove(identity::POD_NAME);
+    let got = w.plan(vec![pod]);
+    let [Action::Patch { body, .. }, Action::Event { reason, message, .. }, ..] = got.as_slice() else {
+        panic!("{got:?}")
+    };
+    assert_eq!(body["metadata"]["labels"], json!({identity::POD_NAME: "web-0", identity::POD_INDEX: "0"}));
+    assert_eq!((*reason, message.as_str()), ("SuccessfulUpdate", "update Pod web-0 in StatefulSet web successful"));
 }

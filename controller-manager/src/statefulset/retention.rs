@@ -6,7 +6,7 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-use super::identity::{claims, ordinal, replicas, start};
+use super::identity::{claims, ordinal, pod_name, replicas, start};
 use crate::engine::action::Action;
 use crate::engine::object;
 use crate::engine::pod::Pod;
@@ -22,6 +22,19 @@ pub fn own_new(set: &StatefulSet, claim: &mut PersistentVolumeClaim) {
     if policy(set).0 {
         claim.metadata.owner_references = Some(vec![object::controller_ref::<StatefulSet>(&set.metadata)]);
     }
+}
+
+/// Whether a claim of this ordinal still belongs to an earlier pod of the same name, which was scaled away with it.
+#[must_use]
+pub fn stale(set: &StatefulSet, at: i32, there: &[Arc<PersistentVolumeClaim>]) -> bool {
+    let (_, when_scaled) = policy(set);
+    let pod = pod_name(set, at);
+    let of_pod = |r: &OwnerReference| r.kind == "Pod" && r.name == pod;
+    let owned = |c: &PersistentVolumeClaim| c.metadata.owner_references.iter().flatten().any(of_pod);
+    when_scaled
+        && claims(set, at)
+            .iter()
+            .any(|wanted| there.iter().any(|c| c.metadata.name == wanted.metadata.name && owned(c)))
 }
 
 /// The updates that give the claims of each pod the owners that the policy asks for.
