@@ -49,13 +49,22 @@ pub fn settle(served: &Served, object: &mut Value) -> Vec<String> {
     unknown
 }
 
-/// An object from storage as its version's clients see it.
-pub fn normalize(row: &Resource, served: &Served, object: &mut Value) {
+/// An object as it is stored, settled by the version it was written in: no other version's defaults are its own.
+pub fn read(served: &Served, object: &mut Value) {
+    let version = object["apiVersion"].as_str().and_then(|v| v.rsplit('/').next()).unwrap_or("");
+    if let Some(schema) = served.schemas.get(version) {
+        prune::prune(object, schema);
+        prune::default(object, schema);
+    }
+}
+
+/// An object of another version as one of the row's: what its schema does not know goes.
+pub fn present(row: &Resource, served: &Served, object: &mut Value) {
     if let Some(map) = object.as_object_mut() {
         map.insert("apiVersion".to_owned(), Value::from(row.api_version()));
         map.insert("kind".to_owned(), Value::from(&*row.kind));
     }
-    settle(served, object);
+    prune::prune(object, &served.schema);
 }
 
 /// What is wrong with a new object, beside its metadata.

@@ -228,6 +228,16 @@ pub fn embedded_metadata(metadata: &Value, path: &Path, out: &mut Vec<Error>) {
     meta::embedded(metadata, path, out);
 }
 
+/// Labels or annotations that a conversion changed; upstream's path of annotations lacks a letter.
+pub fn converted_texts(field: &str, metadata: &Value) -> Vec<Error> {
+    let mut out = Vec::new();
+    match field {
+        "labels" => meta::labels(metadata, field, &Path::of(&["metadata", "labels"]), &mut out),
+        _ => meta::annotations(metadata, &Path::of(&["metadata", "annotation"]), &mut out),
+    }
+    out
+}
+
 /// The metadata of a changed object. Upstream judges it before and within the kind's rules: clients see causes twice.
 fn changed_metadata(row: &Resource, new: &Value, old: &Value, out: &mut Vec<Error>) {
     meta::update(new, old, &metadata(), out);

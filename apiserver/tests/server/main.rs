@@ -13,6 +13,7 @@ mod authorization;
 mod bad_input;
 mod cbor;
 mod configured;
+mod conversion;
 mod custom;
 mod devices;
 mod egress;
