@@ -8,6 +8,7 @@ mod check;
 pub mod controller;
 pub mod convert;
 mod definition;
+mod embedded;
 pub mod formats;
 mod jsonpath;
 mod lists;

@@ -228,6 +228,15 @@ pub fn embedded_metadata(metadata: &Value, path: &Path, out: &mut Vec<Error>) {
     meta::embedded(metadata, path, out);
 }
 
+/// The kind of an object inside another.
+pub fn embedded_kind(kind: &str, path: &Path, out: &mut Vec<Error>) {
+    let wrong = names::dns1035_label(&kind.to_lowercase());
+    if !wrong.is_empty() {
+        let why = format!("may have mixed case, but should otherwise match: {}", wrong.join(","));
+        out.push(Error::invalid(path.clone(), kind, &why));
+    }
+}
+
 /// Labels or annotations that a conversion changed; upstream's path of annotations lacks a letter.
 pub fn converted_texts(field: &str, metadata: &Value) -> Vec<Error> {
     let mut out = Vec::new();

@@ -239,11 +239,13 @@ fn unknown(
     validation: FieldValidation,
 ) -> Result<Vec<String>, Status> {
     let shown = object.to_string();
-    found.extend(crd::objects::settle(served, object).into_iter().map(|f| format!("unknown field {f:?}")));
+    let refused =
+        |why: &str| Status::invalid("", "", "", vec![field::Error::invalid("patch", Value::from(shown.clone()), why)]);
+    let unknown = crd::objects::settle(served, object).map_err(|e| refused(&e.to_string()))?;
+    found.extend(unknown.into_iter().map(|f| format!("unknown field {f:?}")));
     match validation {
         FieldValidation::Strict if !found.is_empty() => {
-            let why = format!("strict decoding error: {}", found.join(", "));
-            Err(Status::invalid("", "", "", vec![field::Error::invalid("patch", Value::from(shown), &why)]))
+            Err(refused(&format!("strict decoding error: {}", found.join(", "))))
         }
         FieldValidation::Ignore => Ok(Vec::new()),
         _ => Ok(found),

@@ -15,6 +15,7 @@ mod cbor;
 mod configured;
 mod conversion;
 mod custom;
+mod custom_objects;
 mod devices;
 mod egress;
 mod encryption;
