@@ -21,6 +21,7 @@ pub mod openapi_v2;
 mod prune;
 mod rules;
 mod schema;
+mod structure;
 mod types;
 pub mod validate;
 

@@ -15,6 +15,7 @@ mod config;
 mod core;
 mod cron;
 mod definition;
+mod definition_parts;
 mod devices;
 mod discovery;
 mod events;
@@ -188,7 +189,8 @@ static RULES: &[Rules] = &[
     rules(FLOW, "flowschemas", flowcontrol::schema),
     rules(FLOW, "prioritylevelconfigurations", flowcontrol::level),
     rules("apiextensions.k8s.io", "customresourcedefinitions", definition::definition)
-        .update(definition::definition_update),
+        .update_only(definition::definition_update)
+        .status(definition::definition_status),
     rules("apiregistration.k8s.io", "apiservices", api_service::service).named(PathSegment).status(api_service::status),
     rules(DEVICES, "deviceclasses", devices::class).update_only(devices::class_update),
     rules(DEVICES, "resourceclaims", devices::claim).update_only(devices::spec_stays).status(devices::status::update),

@@ -16,6 +16,7 @@ mod configured;
 mod conversion;
 mod custom;
 mod custom_objects;
+mod definitions;
 mod devices;
 mod egress;
 mod encryption;
