@@ -105,7 +105,11 @@ pub fn update(row: &Resource, served: &Served, subresource: &str, new: &Value, o
 fn finish(served: &Served, object: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
     use shared::status::field::ErrorKind::{NotSupported, Required, TooLong, TooMany, TypeInvalid};
     embedded::check(object, &served.schema, out);
-    out.extend(lists::check(object, &served.schema));
+    let repeated = lists::check(object, &served.schema);
+    // What was wrong with its lists before does not keep anybody from writing it.
+    if !repeated.is_empty() && old.is_none_or(|old| lists::check(old, &served.schema).is_empty()) {
+        out.extend(repeated);
+    }
     let blocks = |e: &Error| matches!(e.kind, NotSupported | Required | TooLong | TooMany | TypeInvalid);
     if out.iter().any(blocks) {
         let text = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::custom::{define, definition};
-use crate::harness::{Answer, Client};
+use crate::harness::{Answer, Client, eventually};
 use crate::workspace;
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
@@ -146,4 +146,36 @@ async fn cells_are_of_their_columns_types() {
         c.post(&path, cage).await.ok();
         assert_eq!(table(&c, &format!("{path}/{name}")).await["rows"][0]["cells"], wanted);
     }
+}
+
+/// Elements that were there twice before they had to be unique do not keep anybody from writing the object.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_there_twice_may_stay() {
+    let Some((c, ns)) = workspace("crd-twice").await else { return };
+    let schema = |list: Value| {
+        json!([{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema":
+        {"type": "object", "properties": {"list": list}}}}])
+    };
+    let list = json!({"type": "array", "items": {"type": "string"}});
+    define(&c, definition("twice.example.com", "twos", "Two", schema(list.clone()))).await;
+    let path = ns.replace("/api/v1", "/apis/twice.example.com/v1") + "/twos";
+    let two = |name: &str| json!({"apiVersion": "twice.example.com/v1", "kind": "Two", "metadata": {"name": name}, "list": ["a", "a"]});
+    c.post(&path, two("old")).await.ok();
+    let mut unique = list;
+    unique["x-kubernetes-list-type"] = json!("set");
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let change = json!({"spec": {"versions": schema(unique)}});
+    c.patch(&format!("{definitions}/twos.twice.example.com"), "merge-patch+json", change).await.ok();
+    let message = "Two.twice.example.com \"new\" is invalid: list[1]: Duplicate value: \"a\"";
+    eventually("the new schema is served", async || {
+        (c.post(&format!("{path}?dryRun=All"), two("new")).await.code == 422).then_some(())
+    })
+    .await;
+    c.post(&path, two("new")).await.fails(422, "Invalid", message);
+    let patch = |list: Value| json!({"metadata": {"labels": {"a": "b"}}, "list": list});
+    let old = format!("{path}/old");
+    c.patch(&old, "merge-patch+json", patch(json!(["a", "a", "b"]))).await.ok();
+    c.patch(&old, "merge-patch+json", patch(json!(["a"]))).await.ok();
+    let again = c.patch(&old, "merge-patch+json", patch(json!(["a", "a"]))).await;
+    assert!(again.code == 422 && again.text().contains("Duplicate value"), "{}", again.text());
 }
