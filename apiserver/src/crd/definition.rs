@@ -84,12 +84,10 @@ pub fn changes_version(row: &Row) -> bool {
     row.custom.is_some() && (!row.is_storage() || converts(row))
 }
 
-/// The name a path has as JSON pointer steps.
+/// The names on a plain path. What looks like an index is part of a name.
 fn steps(path: &str) -> Vec<String> {
-    JsonPath::parse(path)
-        .ok()
-        .and_then(|p| p.fields().map(|f| f.into_iter().map(str::to_owned).collect()))
-        .unwrap_or_default()
+    let path = path.strip_prefix('.').unwrap_or(path);
+    if path.is_empty() { Vec::new() } else { path.split('.').map(str::to_owned).collect() }
 }
 
 fn owned(text: &str) -> Cow<'static, str> {
@@ -236,17 +234,6 @@ fn row(
 
 fn subresources(version: &Value, group: &str, name: &str, kind: &str) -> Vec<Subresource> {
     let mut out = Vec::new();
-    if version.pointer("/subresources/scale").is_some_and(Value::is_object) {
-        out.push(Subresource {
-            name: Cow::Borrowed("scale"),
-            group: Cow::Borrowed("autoscaling"),
-            version: Cow::Borrowed("v1"),
-            kind: Cow::Borrowed("Scale"),
-            verbs: borrowed(&OF_SUBRESOURCES),
-            response_group: Cow::Borrowed("autoscaling"),
-            response_version: Cow::Borrowed("v1"),
-        });
-    }
     if version.pointer("/subresources/status").is_some_and(Value::is_object) {
         out.push(Subresource {
             name: Cow::Borrowed("status"),
@@ -256,6 +243,17 @@ fn subresources(version: &Value, group: &str, name: &str, kind: &str) -> Vec<Sub
             verbs: borrowed(&OF_SUBRESOURCES),
             response_group: Cow::Borrowed(""),
             response_version: Cow::Borrowed(""),
+        });
+    }
+    if version.pointer("/subresources/scale").is_some_and(Value::is_object) {
+        out.push(Subresource {
+            name: Cow::Borrowed("scale"),
+            group: Cow::Borrowed("autoscaling"),
+            version: Cow::Borrowed("v1"),
+            kind: Cow::Borrowed("Scale"),
+            verbs: borrowed(&OF_SUBRESOURCES),
+            response_group: Cow::Borrowed("autoscaling"),
+            response_version: Cow::Borrowed("v1"),
         });
     }
     out
@@ -335,10 +333,11 @@ mod tests {
         assert!(rows[0].is_storage() && rows[1].storage().is(&rows[0]));
         assert_eq!((&*rows[0].etcd_prefix, &*rows[0].storage_version_hash), ("/registry/ex.com/foos", "AWA96Ab7FbE="));
         let subs: Vec<&str> = rows[0].subresources.iter().map(|s| &*s.name).collect();
-        assert_eq!(subs, ["scale", "status"]);
+        assert_eq!(subs, ["status", "scale"]);
         let one = served(&rows[0]).expect("served");
         assert_eq!(one.columns.len(), 2);
         assert_eq!(one.scale.as_ref().map(|s| s.spec.join(".")), Some("spec.replicas".to_owned()));
+        assert_eq!(steps(".spec.replicas[0]"), ["spec", "replicas[0]"]);
         assert_eq!(
             served(&rows[1]).and_then(|s| s.warning.clone()).as_deref(),
             Some("ex.com/v1beta1 Foo is deprecated")
