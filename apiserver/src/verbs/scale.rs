@@ -10,7 +10,7 @@ use shared::status::{Status, field};
 
 use super::engine::Engine;
 use super::managers::Kind;
-use super::patch::{Document, Patch, check_applied};
+use super::patch::{Document, Patch, check_applied, check_type};
 use super::query::{OptionsKind, WriteOptions};
 use super::scale_managers::{of_object, of_scale};
 use super::{Reply, Request, get, managers, namespace_of, table, target, write};
@@ -191,6 +191,7 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Re
         "patch" => {
             let is_apply = Patch::applies(&r.content_type);
             let options = WriteOptions::read(&r.query, OptionsKind::Patch(is_apply), &r.user_agent)?;
+            check_type(r, row)?;
             let patch = Patch::read(r.sent())?;
             if let Document::Apply(config) = &patch.document {
                 check_applied(("autoscaling/v1", "Scale"), config, name, namespace)?;

@@ -99,6 +99,8 @@ async fn a_scale_has_replicas_and_a_table() {
     c.patch(&scale, "merge-patch+json", named).await.fails(400, "BadRequest", empty);
     c.patch(&scale, "merge-patch+json", json!({"spec": {"replicas": 2}})).await.ok();
     assert_eq!(c.get(&scale).await.ok()["spec"]["replicas"], 2);
+    let strategic = c.patch(&scale, "strategic-merge-patch+json", json!({"spec": {"replicas": 3}})).await;
+    assert_eq!(strategic.code, 415, "{}", strategic.text());
     let shown = table(&c, &scale).await;
     assert_eq!((shown["kind"].as_str(), headers(&shown)), (Some("Table"), vec!["Name", "Age"]));
 
