@@ -220,7 +220,8 @@ pub(super) fn amend<E>(
     match crd::served(a.resource) {
         Some(served) => {
             shown.restore(&mut object);
-            crd::objects::settle(served, &mut object);
+            // What is wrong with it is found when it is judged.
+            let _ = crd::objects::settle(served, &mut object);
         }
         None => {
             let own = proto::schema::kind_of(tree::text(&object, "/apiVersion"), tree::text(&object, "/kind"));

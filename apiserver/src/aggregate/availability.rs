@@ -5,18 +5,19 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use proto::Value;
+use serde_json::json;
 
 use super::backend::Backend;
-use super::service::ApiService;
+use super::service::{AVAILABLE, ApiService};
 use crate::access::tree;
 use crate::api::Reader;
+use crate::registry::meta;
+use crate::registry::strategy::StrategyCx;
 
 /// Questions asked at once; one good answer is enough.
 const ATTEMPTS: usize = 5;
 /// A server must answer its discovery in this time.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Largest discovery document looked at.
-const LIMIT: usize = 4 << 20;
 
 /// The condition `Available`: status, reason, message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +41,30 @@ impl Condition {
     fn passed() -> Self {
         Self { status: "True", reason: "Passed", message: "all checks passed".to_owned() }
     }
+}
+
+/// A new API service that is answered here can be used at once.
+pub fn prepare_create(object: &mut Value, _: &mut StrategyCx<'_>) {
+    if !tree::has(object, "/spec/service") {
+        set(object, &Condition::local(), &meta::now());
+    }
+}
+
+/// Puts a condition in place; false when it was there.
+pub(super) fn set(object: &mut Value, condition: &Condition, now: &str) -> bool {
+    let Some(list) = tree::list_mut(object, &["status", "conditions"]) else { return false };
+    let mut wanted = json!({"type": AVAILABLE, "status": condition.status, "lastTransitionTime": now,
+        "reason": condition.reason, "message": condition.message});
+    let Some(known) = list.iter_mut().find(|c| c["type"] == AVAILABLE) else {
+        list.push(wanted);
+        return true;
+    };
+    if known["status"] == wanted["status"] {
+        wanted["lastTransitionTime"] = known["lastTransitionTime"].clone();
+    }
+    let changed = *known != wanted;
+    *known = wanted;
+    changed
 }
 
 /// What keeps an API service from being used as far as its service and endpoint slices say.
@@ -71,7 +96,8 @@ pub(super) fn judge(api: &ApiService, service: Option<&Value>, slices: &[Arc<Val
     if slices.iter().any(|slice| ready(slice)) {
         return None;
     }
-    let message = format!("endpoints for service/{name} in {namespace:?} have no addresses with port name {port:?}");
+    let message =
+        format!("endpointslices for service/{name} in {namespace:?} have no addresses with port name {port:?}");
     Some(Condition::no("MissingEndpoints", message))
 }
 
@@ -99,11 +125,12 @@ pub(super) async fn ask(api: &ApiService, backend: &Backend, reader: &dyn Reader
 async fn attempt(api: &ApiService, backend: &Backend, reader: &dyn Reader) -> Result<(), String> {
     let path = api.path();
     let url = format!("https://{}{path}", backend.address(reader)?);
-    let fetch = backend.fetch(reader, &path, &[], LIMIT);
+    // Whether it is the right server is for those to say who send something.
+    let probe = backend.probe(reader, &path);
     let failed = |why: String| format!("failing or missing response from {url}: {why}");
-    match tokio::time::timeout(PATIENCE, fetch).await {
-        Ok(Ok(answer)) if (200..300).contains(&answer.code) => Ok(()),
-        Ok(Ok(answer)) => Err(failed(format!("bad status from {url}: {}", answer.code))),
+    match tokio::time::timeout(PATIENCE, probe).await {
+        Ok(Ok(code)) if (200..300).contains(&code) => Ok(()),
+        Ok(Ok(code)) => Err(failed(format!("bad status from {url}: {code}"))),
         Ok(Err(why)) => Err(failed(format!("Get {url:?}: {why}"))),
         Err(_) => Err(failed(format!(
             "Get {url:?}: context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
@@ -114,7 +141,6 @@ async fn attempt(api: &ApiService, backend: &Backend, reader: &dyn Reader) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn what_objects_say() {
@@ -137,12 +163,24 @@ mod tests {
             said(Some(service("ClusterIP", 443)), &[]),
             Some(("EndpointsNotFound", "cannot find endpointslices for service/s in \"n\"".to_owned()))
         );
-        let missing = "endpoints for service/s in \"n\" have no addresses with port name \"web\"".to_owned();
+        let missing = "endpointslices for service/s in \"n\" have no addresses with port name \"web\"".to_owned();
         for slices in [slice(false, "web"), slice(true, "other")] {
             let found = said(Some(service("ClusterIP", 443)), &[slices]);
             assert_eq!(found, Some(("MissingEndpoints", missing.clone())));
         }
         assert_eq!(said(Some(service("ClusterIP", 443)), &[slice(false, "web"), slice(true, "web")]), None);
         assert_eq!(said(Some(service("ExternalName", 1)), &[]), None);
+    }
+
+    #[test]
+    fn a_condition_keeps_its_time() {
+        let mut object = json!({"metadata": {"name": "v1.a.io"}});
+        let no = |message: &str| Condition { status: "False", reason: "MissingEndpoints", message: message.to_owned() };
+        assert!(set(&mut object, &no("a"), "t1") && !set(&mut object, &no("a"), "t2"));
+        assert!(set(&mut object, &no("b"), "t2"));
+        assert_eq!(object["status"]["conditions"][0]["lastTransitionTime"], "t1");
+        assert!(set(&mut object, &Condition::local(), "t3"));
+        assert_eq!(object["status"]["conditions"][0]["lastTransitionTime"], "t3");
+        assert_eq!(object["status"]["conditions"].as_array().map(Vec::len), Some(1));
     }
 }

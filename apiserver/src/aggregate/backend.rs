@@ -41,8 +41,12 @@ pub struct Backend {
     tls: Arc<ClientConfig>,
     name: ServerName<'static>,
     egress: Egress,
-    client: Client<HttpsConnector<Dialer>, Body>,
+    client: Http,
+    /// Asks whether anybody answers, whoever that may be.
+    probe: Http,
 }
+
+type Http = Client<HttpsConnector<Dialer>, Body>;
 
 /// An answer that begins.
 pub(super) struct Sent {
@@ -84,28 +88,46 @@ fn trust(behind: &Behind) -> Result<Trust, cert::CertError> {
     })
 }
 
+fn http(tls: ClientConfig, name: &ServerName<'static>, aggregator: &Aggregator) -> Http {
+    let https = HttpsConnectorBuilder::new()
+        .with_tls_config(tls)
+        .https_only()
+        .with_server_name_resolver(FixedServerNameResolver::new(name.clone()))
+        .enable_http1()
+        .enable_http2()
+        .wrap_connector(aggregator.egress.dialer(To::Cluster));
+    Client::builder(Tasks(aggregator.tasks.clone(), aggregator.closed.clone()))
+        .pool_max_idle_per_host(IDLE)
+        .pool_idle_timeout(IDLE_FOR)
+        .pool_timer(hyper_util::rt::TokioTimer::new())
+        .build(https)
+}
+
+/// A request of the server itself.
+fn own(address: &str, path: &str, headers: &[(&str, &str)]) -> Result<http::Request<Body>, String> {
+    let mut head = http::Request::get(format!("https://{address}{path}"))
+        .header("x-remote-user", aggregator().name)
+        .header("x-remote-group", SYSTEM_MASTERS)
+        .header("user-agent", "kube-aggregator");
+    for (name, value) in headers {
+        head = head.header(*name, *value);
+    }
+    head.body(Empty::new().map_err(|never| match never {}).boxed_unsync()).map_err(|e| e.to_string())
+}
+
 impl Backend {
     /// A server behind a service.
     pub(super) fn new(behind: &Behind, aggregator: &Aggregator) -> Result<Self, String> {
-        let tls = trust(behind)
-            .and_then(|trust| cert::client_tls(trust, aggregator.pair.clone()))
-            .map_err(|e| format!("unable to load root certificates: {e}"))?;
+        let tls = |trust: Trust| cert::client_tls(trust, aggregator.pair.clone());
+        let unusable = |e: cert::CertError| format!("unable to load root certificates: {e}");
+        let anybody = tls(Trust::Anybody).map_err(unusable)?;
+        let tls = trust(behind).and_then(tls).map_err(unusable)?;
         let target = Target::service(&behind.namespace, &behind.name, behind.port);
         let name = ServerName::try_from(target.server.clone()).map_err(|e| e.to_string())?;
-        let https = HttpsConnectorBuilder::new()
-            .with_tls_config(tls.clone())
-            .https_only()
-            .with_server_name_resolver(FixedServerNameResolver::new(name.clone()))
-            .enable_http1()
-            .enable_http2()
-            .wrap_connector(aggregator.egress.dialer(To::Cluster));
-        let client = Client::builder(Tasks(aggregator.tasks.clone(), aggregator.closed.clone()))
-            .pool_max_idle_per_host(IDLE)
-            .pool_idle_timeout(IDLE_FOR)
-            .pool_timer(hyper_util::rt::TokioTimer::new())
-            .build(https);
+        let client = http(tls.clone(), &name, aggregator);
+        let probe = http(anybody, &name, aggregator);
         let (direct, egress) = (aggregator.direct, aggregator.egress.clone());
-        Ok(Self { target, direct, tls: Arc::new(tls), name, egress, client })
+        Ok(Self { target, direct, tls: Arc::new(tls), name, egress, client, probe })
     }
 
     /// Where the server is now: `host:port`.
@@ -177,16 +199,7 @@ impl Backend {
         limit: usize,
     ) -> Result<Fetched, String> {
         let address = self.address(reader)?;
-        let user = aggregator();
-        let mut head = http::Request::get(format!("https://{address}{path}"))
-            .header("x-remote-user", &user.name)
-            .header("x-remote-group", SYSTEM_MASTERS)
-            .header("user-agent", "kube-aggregator");
-        for (name, value) in headers {
-            head = head.header(*name, *value);
-        }
-        let body = Empty::new().map_err(|never| match never {}).boxed_unsync();
-        let answer = self.exchange(head.body(body).map_err(|e| e.to_string())?, &address).await?;
+        let answer = self.exchange(own(&address, path, headers)?, &address).await?;
         let text = |name: &str| answer.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or("").to_owned();
         let (code, kind, etag) = (answer.status().as_u16(), text("content-type"), text("etag"));
         if answer.size_hint().lower() > limit as u64 {
@@ -196,11 +209,18 @@ impl Backend {
         Ok(Fetched { code, kind, etag, body: body.to_bytes() })
     }
 
+    /// The code of the answer to a request of the server itself, from whoever is there.
+    pub(super) async fn probe(&self, reader: &dyn Reader, path: &str) -> Result<u16, String> {
+        let address = self.address(reader)?;
+        let answer = self.probe.request(own(&address, path, &[])?).await;
+        answer.map(|answer| answer.status().as_u16()).map_err(|error| self.words(&address, &error))
+    }
+
     /// What went wrong, in the words operators know.
     fn words(&self, address: &str, error: &hyper_util::client::legacy::Error) -> String {
         let mut source = error.source();
         while let Some(inner) = source {
-            if let Some(io) = inner.downcast_ref::<std::io::Error>() {
+            if let Some(io) = inner.downcast_ref::<std::io::Error>().map(unwrapped) {
                 let tls = io.get_ref().is_some_and(|e| e.is::<rustls::Error>());
                 if tls {
                     count_outdated("kube_aggregator", io);
@@ -216,6 +236,12 @@ impl Backend {
         }
         error.to_string()
     }
+}
+
+/// The error that errors of the same kind were put around.
+fn unwrapped(error: &std::io::Error) -> &std::io::Error {
+    let inner = error.get_ref().and_then(|e| e.downcast_ref::<std::io::Error>());
+    inner.map_or(error, unwrapped)
 }
 
 /// An answer to the server itself.

@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use shared::status::Status;
 use tokio::time::Instant;
 
-use super::availability::{self, Condition};
+use super::availability::{self, Condition, set};
 use super::registrar::{Step, steps, wanted};
-use super::service::{AVAILABLE, ApiService};
+use super::service::ApiService;
 use super::{Aggregator, Backend, Directory, Discovered, GROUP, GroupVersion, PLURAL, Remote, discovery};
 use crate::access::tree;
 use crate::api::{DeleteArgs, Source};
@@ -41,6 +41,8 @@ const WRITES: usize = 32;
 struct Check {
     /// What was checked: it is done again when this changes.
     of: u64,
+    /// What the last one brought: it is done again when somebody says otherwise.
+    found: Option<Condition>,
     due: Instant,
     failures: u32,
     running: bool,
@@ -268,9 +270,15 @@ impl Controller {
             let service = reader.get("", "services", &behind.namespace, &behind.name);
             let slices = availability::slices(reader.as_ref(), &behind.namespace, &behind.name);
             let of = fingerprint(api, service.as_deref(), &slices);
-            let check =
-                self.checks.entry(api.name.clone()).or_insert(Check { of: 0, due: now, failures: 0, running: false });
-            if check.running || (check.of == of && now < check.due) {
+            let check = self.checks.entry(api.name.clone()).or_insert(Check {
+                of: 0,
+                found: None,
+                due: now,
+                failures: 0,
+                running: false,
+            });
+            let agreed = check.found.as_ref().is_none_or(|found| says(api, found));
+            if check.running || (check.of == of && agreed && now < check.due) {
                 continue;
             }
             (check.of, check.running) = (of, true);
@@ -282,6 +290,7 @@ impl Controller {
     async fn finish(&mut self, done: Checked) {
         let Some(check) = self.checks.get_mut(&done.name) else { return };
         check.running = false;
+        check.found = Some(done.condition.clone());
         check.failures = if done.condition.status == "True" { 0 } else { check.failures + 1 };
         let pause = match done.condition.reason {
             "FailedDiscoveryCheck" => SOON.saturating_mul(1 << (check.failures - 1).min(4)).min(AGAIN),
@@ -356,23 +365,6 @@ fn says(service: &ApiService, condition: &Condition) -> bool {
     })
 }
 
-/// Puts a condition in place; false when it was there.
-fn set(object: &mut Value, condition: &Condition, now: &str) -> bool {
-    let Some(list) = tree::list_mut(object, &["status", "conditions"]) else { return false };
-    let mut wanted = json!({"type": AVAILABLE, "status": condition.status, "lastTransitionTime": now,
-        "reason": condition.reason, "message": condition.message});
-    let Some(known) = list.iter_mut().find(|c| c["type"] == AVAILABLE) else {
-        list.push(wanted);
-        return true;
-    };
-    if known["status"] == wanted["status"] {
-        wanted["lastTransitionTime"] = known["lastTransitionTime"].clone();
-    }
-    let changed = *known != wanted;
-    *known = wanted;
-    changed
-}
-
 fn fingerprint(api: &ApiService, service: Option<&Value>, slices: &[Arc<Value>]) -> u64 {
     let mut hash = DefaultHasher::new();
     let revision = |o: &Value| tree::text(o, "/metadata/resourceVersion").to_owned();
@@ -414,21 +406,4 @@ async fn each<F: Future<Output = Result<(), Status>>>(writes: impl Iterator<Item
         outcomes.extend(join_all(writes.by_ref().take(WRITES)).await);
     }
     outcomes
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_condition_keeps_its_time() {
-        let mut object = json!({"metadata": {"name": "v1.a.io"}});
-        let no = |message: &str| Condition { status: "False", reason: "MissingEndpoints", message: message.to_owned() };
-        assert!(set(&mut object, &no("a"), "t1") && !set(&mut object, &no("a"), "t2"));
-        assert!(set(&mut object, &no("b"), "t2"));
-        assert_eq!(object["status"]["conditions"][0]["lastTransitionTime"], "t1");
-        assert!(set(&mut object, &Condition::local(), "t3"));
-        assert_eq!(object["status"]["conditions"][0]["lastTransitionTime"], "t3");
-        assert_eq!(object["status"]["conditions"].as_array().map(Vec::len), Some(1));
-    }
 }

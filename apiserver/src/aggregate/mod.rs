@@ -28,6 +28,7 @@ use shared::run::{Shutdown, TaskGroup};
 
 use crate::api::{Api, Context, Reader};
 use crate::egress::Egress;
+pub use availability::prepare_create;
 pub use backend::Backend;
 pub use proxy::holding;
 pub use service::{ApiService, preference};

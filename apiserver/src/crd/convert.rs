@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proto::Value;
+use proto::merge::go_type;
 use proto::resources::Row;
 use serde_json::json;
 use shared::status::Status;
+use shared::status::field::aggregate;
 
 use super::definition::served;
 use super::{meters, objects};
@@ -57,54 +59,20 @@ pub async fn to(caller: Option<&Arc<Caller>>, row: &Row, mut objects: Vec<Value>
     }
     if let Conversion::Webhook(webhook) = &*served.conversion {
         let sent: Vec<Value> = other.iter().map(|i| std::mem::take(&mut objects[*i])).collect();
-        let kind = sent.first().map(shown_kind).unwrap_or_default();
         let caller = caller.ok_or_else(|| Status::unknown("conversion webhooks are not available"))?;
         let since = Instant::now();
         let converted = webhook.convert(caller, &wanted, &sent).await;
         meters::called(converted.as_ref().err().map_or("", |failed| failed.kind), since);
         meters::converted(row, &sent[0], since, converted.is_ok());
-        let converted = converted
-            .map_err(|failed| Status::unknown(&format!("conversion webhook for {kind} failed: {}", failed.why)))?;
-        for ((i, new), old) in other.iter().zip(converted).zip(&sent) {
-            objects[*i] = keep_metadata(new, old)
-                .map_err(|why| Status::unknown(&format!("conversion webhook for {kind} failed: {why}")))?;
+        let converted = converted.map_err(|failed| Status::unknown(&failed.why))?;
+        for (i, new) in other.iter().zip(converted) {
+            objects[*i] = new;
         }
     }
     for i in other {
-        objects::normalize(row, served, &mut objects[i]);
+        objects::present(row, served, &mut objects[i]);
     }
     Ok(objects)
-}
-
-/// `ex.com/v1, Kind=Foo`.
-fn shown_kind(object: &Value) -> String {
-    format!("{}, Kind={}", tree::text(object, "/apiVersion"), tree::text(object, "/kind"))
-}
-
-/// Webhooks may change labels and annotations, nothing else of the metadata.
-fn keep_metadata(mut new: Value, old: &Value) -> Result<Value, String> {
-    for field in ["name", "namespace", "uid"] {
-        let of = |o: &Value| o["metadata"][field].clone();
-        if of(&new) != of(old) {
-            return Err(format!(
-                "invalid metadata of converted object: metadata.{field}: Invalid value: {}: field is immutable",
-                of(&new)
-            ));
-        }
-    }
-    let mut metadata = old["metadata"].clone();
-    for field in ["labels", "annotations"] {
-        match new["metadata"].get(field) {
-            Some(v) if !v.is_null() => metadata[field] = v.clone(),
-            _ => {
-                if let Some(map) = metadata.as_object_mut() {
-                    map.remove(field);
-                }
-            }
-        }
-    }
-    new["metadata"] = metadata;
-    Ok(new)
 }
 
 /// Why a webhook brought nothing.
@@ -121,53 +89,178 @@ const INVALID: &str = "conversion_webhook_invalid_converted_object_failure";
 
 impl Webhook {
     async fn convert(&self, caller: &Caller, wanted: &str, objects: &[Value]) -> Result<Vec<Value>, Failed> {
-        let failed = |kind: &'static str| move |why: String| Failed { kind, why };
-        let version = self
-            .versions
-            .iter()
-            .find(|v| matches!(v.as_str(), "v1" | "v1beta1"))
-            .ok_or_else(|| failed(CALL)("no supported conversion review versions".to_owned()))?;
+        let from = objects.first().map(shown_kind).unwrap_or_default();
+        let failed = |kind: &'static str| {
+            let from = &from;
+            move |why: String| Failed { kind, why: format!("conversion webhook for {from} failed: {why}") }
+        };
+        let version = self.versions.iter().find(|v| matches!(v.as_str(), "v1" | "v1beta1"));
+        let unsupported = || Failed { kind: CALL, why: "no supported conversion review versions".to_owned() };
+        let version = version.ok_or_else(unsupported)?;
         let uid = uuid::Uuid::new_v4().to_string();
         let review = json!({"kind": "ConversionReview", "apiVersion": format!("apiextensions.k8s.io/{version}"),
             "request": {"uid": uid, "desiredAPIVersion": wanted, "objects": objects}});
         let answer = caller.ask(&self.client, TIMEOUT, &review).await.map_err(failed(CALL))?;
-        let answer: Value = serde_json::from_slice(&answer).map_err(|e| failed(CALL)(e.to_string()))?;
-        let response = &answer["response"];
-        if response.is_null() {
-            return Err(failed(MALFORMED)("no response provided".to_owned()));
-        }
-        if version == "v1" && response["uid"] != uid.as_str() {
-            return Err(failed(MALFORMED)(format!("expected response.uid {uid:?}, got {}", response["uid"])));
-        }
-        if tree::text(response, "/result/status") != "Success" {
-            let message = tree::text(response, "/result/message");
-            return Err(failed(MALFORMED)(if message.is_empty() {
-                "response.result.status was '', expected 'Success'"
-                    .replace("''", &format!("'{}'", tree::text(response, "/result/status")))
-            } else {
-                message.to_owned()
-            }));
-        }
-        let converted = tree::list(response, "/convertedObjects");
+        let mut answer: Value = serde_json::from_slice(&answer).map_err(|e| failed(CALL)(e.to_string()))?;
+        check_answer(&answer, version, &uid).map_err(failed(MALFORMED))?;
+        let converted = tree::list_mut(&mut answer, &["response", "convertedObjects"]).map(std::mem::take);
+        let converted = converted.unwrap_or_default();
+        let returned = |kind: &'static str, what: String| Failed {
+            kind,
+            why: format!("conversion webhook for {from} returned {what}"),
+        };
         if converted.len() != objects.len() {
-            let why = format!("expected {} converted objects, got {}", objects.len(), converted.len());
-            return Err(failed(PARTIAL)(why));
+            let what = format!("{} objects, expected {}", converted.len(), objects.len());
+            return Err(returned(PARTIAL, what));
         }
-        for (i, object) in converted.iter().enumerate() {
-            if object["apiVersion"] != wanted {
-                return Err(failed(INVALID)(format!(
-                    "invalid converted object at index {i}: invalid groupVersion (expected {wanted}, received {})",
-                    tree::text(object, "/apiVersion")
-                )));
-            }
-            if object["kind"] != objects[i]["kind"] {
-                return Err(failed(INVALID)(format!(
-                    "invalid converted object at index {i}: invalid kind (expected {}, received {})",
-                    tree::text(&objects[i], "/kind"),
-                    tree::text(object, "/kind")
-                )));
-            }
+        let pairs = converted.into_iter().zip(objects);
+        pairs.map(|(new, old)| accept(new, old, wanted).map_err(|what| returned(INVALID, what))).collect()
+    }
+}
+
+/// Whether a review that came back is one, is about what was asked, and says that it went well.
+fn check_answer(answer: &Value, version: &str, uid: &str) -> Result<(), String> {
+    let (api_version, kind) = (tree::text(answer, "/apiVersion"), tree::text(answer, "/kind"));
+    if version == "v1" && (api_version, kind) != ("apiextensions.k8s.io/v1", "ConversionReview") {
+        return Err(format!(
+            "expected webhook response of apiextensions.k8s.io/v1, Kind=ConversionReview, got {api_version}, Kind={kind}"
+        ));
+    }
+    let response = &answer["response"];
+    if response.is_null() {
+        return Err("no response provided".to_owned());
+    }
+    let got = tree::text(response, "/uid");
+    if version == "v1" && got != uid {
+        return Err(format!("expected response.uid={uid:?}, got {got:?}"));
+    }
+    match (tree::text(response, "/result/status"), tree::text(response, "/result/message")) {
+        ("Success", _) => Ok(()),
+        (status, "") => Err(format!("response.result.status was '{status}', not 'Success'")),
+        (_, message) => Err(message.to_owned()),
+    }
+}
+
+/// `ex.com/v1, Kind=Foo`.
+fn shown_kind(object: &Value) -> String {
+    format!("{}, Kind={}", tree::text(object, "/apiVersion"), tree::text(object, "/kind"))
+}
+
+/// A converted object, where it is what was asked for. Of the metadata webhooks may change labels and annotations.
+fn accept(mut new: Value, old: &Value, wanted: &str) -> Result<Value, String> {
+    let unexpected = |what: &str, expected: &str, received: &str| {
+        Err(format!("invalid object at index 0: invalid {what} (expected {expected}, received {received})"))
+    };
+    let text = |object: &Value, path: &str| tree::text(object, path).to_owned();
+    let version = text(&new, "/apiVersion");
+    if version != wanted {
+        return unexpected("groupVersion", wanted, &version);
+    }
+    let (kind, own) = (text(&new, "/kind"), text(old, "/kind"));
+    if kind != own {
+        return unexpected("kind", &own, &kind);
+    }
+    for (field, shown) in [("name", "name"), ("namespace", "namespace"), ("uid", "UID")] {
+        let path = format!("/metadata/{field}");
+        let (before, after) = (text(old, &path), text(&new, &path));
+        if before != after {
+            return Err(format!("invalid object: must have the same {shown}: {before} != {after}"));
         }
-        Ok(converted.to_vec())
+    }
+    let mut metadata = old["metadata"].clone();
+    for field in ["labels", "annotations"] {
+        check_texts(field, &new["metadata"], &metadata).map_err(|why| format!("invalid metadata: {why}"))?;
+        let Some(map) = metadata.as_object_mut() else { continue };
+        match new["metadata"][field].take() {
+            Value::Null => map.remove(field),
+            changed => map.insert(field.to_owned(), changed),
+        };
+    }
+    new["metadata"] = metadata;
+    Ok(new)
+}
+
+/// Labels or annotations as a webhook left them; those it did not touch are not judged.
+fn check_texts(field: &str, new: &Value, old: &Value) -> Result<(), String> {
+    let map = match &new[field] {
+        Value::Null => return Ok(()),
+        Value::Object(map) => map,
+        other => return Err(format!("invalid metadata.{field} of type {} in converted object", go_type(other))),
+    };
+    if let Some((key, value)) = map.iter().find(|(_, value)| !value.is_string()) {
+        let kind = go_type(value);
+        return Err(format!("metadata.{field}[{key}] must be a string, but is {kind} in converted object"));
+    }
+    if new[field] == old[field] {
+        return Ok(());
+    }
+    let found = crate::validation::converted_texts(field, new);
+    if found.is_empty() { Ok(()) } else { Err(aggregate(&found)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_webhook_may_change() {
+        let old = json!({"apiVersion": "ex.com/v1", "kind": "Foo", "spec": {"a": 1},
+            "metadata": {"name": "n", "namespace": "s", "uid": "u", "generation": 3, "labels": {"a": "b"}, "annotations": {"c": "d"}}});
+        let accepted = |change: Value| {
+            let mut new = old.clone();
+            new["apiVersion"] = json!("ex.com/v2");
+            proto::merge::merge_patch::apply(&mut new, change);
+            accept(new, &old, "ex.com/v2")
+        };
+        let good = accepted(json!({"spec": {"b": 2}, "metadata": {"generation": 42, "garbage": 1, "finalizers": ["x"],
+            "labels": {"new": "one"}, "annotations": null}}))
+        .expect("good");
+        assert_eq!(
+            good["metadata"],
+            json!({"name": "n", "namespace": "s", "uid": "u", "generation": 3, "labels": {"a": "b", "new": "one"}})
+        );
+        assert_eq!(good["spec"], json!({"a": 1, "b": 2}));
+        for (change, why) in [
+            (json!({"metadata": {"uid": "v"}}), "invalid object: must have the same UID: u != v"),
+            (json!({"metadata": {"name": null}}), "invalid object: must have the same name: n != "),
+            (
+                json!({"apiVersion": "ex.com/v1"}),
+                "invalid object at index 0: invalid groupVersion (expected ex.com/v2, received ex.com/v1)",
+            ),
+            (json!({"kind": "Bar"}), "invalid object at index 0: invalid kind (expected Foo, received Bar)"),
+            (
+                json!({"metadata": {"labels": [1]}}),
+                "invalid metadata: invalid metadata.labels of type []interface {} in converted object",
+            ),
+            (
+                json!({"metadata": {"annotations": {"c": 1.5}}}),
+                "invalid metadata: metadata.annotations[c] must be a string, but is float64 in converted object",
+            ),
+        ] {
+            assert_eq!(accepted(change).err().as_deref(), Some(why));
+        }
+        let bad = accepted(json!({"metadata": {"annotations": {"a/b/c": ""}}})).expect_err("bad key");
+        assert!(bad.starts_with("invalid metadata: metadata.annotation: Invalid value: \"a/b/c\""), "{bad}");
+    }
+
+    #[test]
+    fn reviews_that_say_nothing() {
+        let answer = |version: &str, response: Value| {
+            let version = format!("apiextensions.k8s.io/{version}");
+            json!({"apiVersion": version, "kind": "ConversionReview", "response": response})
+        };
+        for (answer, why) in [
+            (
+                json!({"response": {"uid": "u"}}),
+                "expected webhook response of apiextensions.k8s.io/v1, Kind=ConversionReview, got , Kind=",
+            ),
+            (answer("v1", Value::Null), "no response provided"),
+            (answer("v1", json!({"uid": "x"})), r#"expected response.uid="u", got "x""#),
+            (answer("v1", json!({"uid": "u"})), "response.result.status was '', not 'Success'"),
+            (answer("v1", json!({"uid": "u", "result": {"status": "Failure", "message": "no"}})), "no"),
+        ] {
+            assert_eq!(check_answer(&answer, "v1", "u").err().as_deref(), Some(why));
+        }
+        assert_eq!(check_answer(&answer("v1beta1", json!({"result": {"status": "Success"}})), "v1beta1", "u"), Ok(()));
     }
 }

@@ -4,6 +4,7 @@
 //! its objects needs ([`Served`]).
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use base64::Engine as _;
@@ -27,7 +28,9 @@ pub struct Served {
     /// Name of the definition.
     pub definition: String,
     /// What objects may hold.
-    pub schema: Schema,
+    pub schema: Arc<Schema>,
+    /// The same of all versions there are, by name: what is stored may be of one that is not served any more.
+    pub schemas: Schemas,
     /// The text of the schema, for documents.
     pub text: Arc<Value>,
     /// Changes whenever documents about the row would.
@@ -51,6 +54,9 @@ pub struct Served {
     /// New objects are refused: the definition is going.
     pub terminating: bool,
 }
+
+/// What objects of each version may hold.
+pub type Schemas = Arc<BTreeMap<String, Arc<Schema>>>;
 
 /// The scale subresource.
 #[derive(Debug, Clone)]
@@ -78,12 +84,10 @@ pub fn changes_version(row: &Row) -> bool {
     row.custom.is_some() && (!row.is_storage() || converts(row))
 }
 
-/// The name a path has as JSON pointer steps.
+/// The names on a plain path. What looks like an index is part of a name.
 fn steps(path: &str) -> Vec<String> {
-    JsonPath::parse(path)
-        .ok()
-        .and_then(|p| p.fields().map(|f| f.into_iter().map(str::to_owned).collect()))
-        .unwrap_or_default()
+    let path = path.strip_prefix('.').unwrap_or(path);
+    if path.is_empty() { Vec::new() } else { path.split('.').map(str::to_owned).collect() }
 }
 
 fn owned(text: &str) -> Cow<'static, str> {
@@ -119,10 +123,9 @@ pub fn rows(definition: &Value) -> Vec<Row> {
     let versions = tree::list(definition, "/spec/versions");
     let Some(stored) = versions.iter().find(|v| v["storage"] == true) else { return Vec::new() };
     let conversion = Arc::new(Conversion::of(definition));
-    let selectable = selectable(versions);
-    let make = |version: &Value, storage: Option<Arc<Resource>>| {
-        Arc::new(row(definition, version, stored, &conversion, &selectable, storage))
-    };
+    let shared = Shared { conversion, selectable: selectable(versions), schemas: schemas(versions) };
+    let make =
+        |version: &Value, storage: Option<Arc<Resource>>| Arc::new(row(definition, version, stored, &shared, storage));
     let storage_row = make(stored, None);
     let mut rows: Vec<Row> = versions
         .iter()
@@ -134,6 +137,24 @@ pub fn rows(definition: &Value) -> Vec<Row> {
         .collect();
     rows.sort_by_key(|r| version_rank(&r.version));
     rows
+}
+
+/// What all rows of a definition have in common.
+struct Shared {
+    conversion: Arc<Conversion>,
+    selectable: Arc<[(String, JsonPath)]>,
+    schemas: Schemas,
+}
+
+/// The schema a version is described by; one without allows everything.
+fn source(version: &Value) -> Cow<'_, Value> {
+    let anything = || Cow::Owned(json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}));
+    version.pointer("/schema/openAPIV3Schema").map_or_else(anything, Cow::Borrowed)
+}
+
+fn schemas(versions: &[Value]) -> Schemas {
+    let named = |v: &Value| (tree::text(v, "/name").to_owned(), Arc::new(Schema::compile(&source(v))));
+    Arc::new(versions.iter().map(named).collect())
 }
 
 fn selectable(versions: &[Value]) -> Arc<[(String, JsonPath)]> {
@@ -154,17 +175,15 @@ fn row(
     definition: &Value,
     version: &Value,
     stored: &Value,
-    conversion: &Arc<Conversion>,
-    selectable: &Arc<[(String, JsonPath)]>,
+    shared: &Shared,
     storage: Option<Arc<Resource>>,
 ) -> Resource {
     let (group, names) = (tree::text(definition, "/spec/group"), &definition["status"]["acceptedNames"]);
     let text = |key: &str| names[key].as_str().unwrap_or("");
     let (name, kind, plural) =
         (tree::text(version, "/name"), text("kind"), tree::text(definition, "/spec/names/plural"));
-    let none = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    let source = version.pointer("/schema/openAPIV3Schema").unwrap_or(&none);
-    let schema = Schema::compile(source);
+    let source = source(version);
+    let schema = shared.schemas.get(name).cloned().unwrap_or_else(|| Arc::new(Schema::compile(&source)));
     let item = merge::root(group, name, kind, &schema);
     let list_kind =
         Some(text("listKind")).filter(|l| !l.is_empty()).map_or_else(|| format!("{kind}List"), str::to_owned);
@@ -178,15 +197,16 @@ fn row(
     let served = Served {
         definition: tree::name(definition).to_owned(),
         schema,
-        text: Arc::new(source.clone()),
+        schemas: shared.schemas.clone(),
+        text: Arc::new((*source).clone()),
         hash: Sha256::digest(format!("{names}|{}|{source}", version["subresources"])).into(),
         pieces: OnceLock::new(),
         columns,
         cells,
         scale: scale(version),
-        selectable: selectable.clone(),
+        selectable: shared.selectable.clone(),
         labels,
-        conversion: conversion.clone(),
+        conversion: shared.conversion.clone(),
         warning: warning(version, group, kind),
         terminating,
     };
@@ -214,17 +234,6 @@ fn row(
 
 fn subresources(version: &Value, group: &str, name: &str, kind: &str) -> Vec<Subresource> {
     let mut out = Vec::new();
-    if version.pointer("/subresources/scale").is_some_and(Value::is_object) {
-        out.push(Subresource {
-            name: Cow::Borrowed("scale"),
-            group: Cow::Borrowed("autoscaling"),
-            version: Cow::Borrowed("v1"),
-            kind: Cow::Borrowed("Scale"),
-            verbs: borrowed(&OF_SUBRESOURCES),
-            response_group: Cow::Borrowed("autoscaling"),
-            response_version: Cow::Borrowed("v1"),
-        });
-    }
     if version.pointer("/subresources/status").is_some_and(Value::is_object) {
         out.push(Subresource {
             name: Cow::Borrowed("status"),
@@ -234,6 +243,17 @@ fn subresources(version: &Value, group: &str, name: &str, kind: &str) -> Vec<Sub
             verbs: borrowed(&OF_SUBRESOURCES),
             response_group: Cow::Borrowed(""),
             response_version: Cow::Borrowed(""),
+        });
+    }
+    if version.pointer("/subresources/scale").is_some_and(Value::is_object) {
+        out.push(Subresource {
+            name: Cow::Borrowed("scale"),
+            group: Cow::Borrowed("autoscaling"),
+            version: Cow::Borrowed("v1"),
+            kind: Cow::Borrowed("Scale"),
+            verbs: borrowed(&OF_SUBRESOURCES),
+            response_group: Cow::Borrowed("autoscaling"),
+            response_version: Cow::Borrowed("v1"),
         });
     }
     out
@@ -313,10 +333,11 @@ mod tests {
         assert!(rows[0].is_storage() && rows[1].storage().is(&rows[0]));
         assert_eq!((&*rows[0].etcd_prefix, &*rows[0].storage_version_hash), ("/registry/ex.com/foos", "AWA96Ab7FbE="));
         let subs: Vec<&str> = rows[0].subresources.iter().map(|s| &*s.name).collect();
-        assert_eq!(subs, ["scale", "status"]);
+        assert_eq!(subs, ["status", "scale"]);
         let one = served(&rows[0]).expect("served");
         assert_eq!(one.columns.len(), 2);
         assert_eq!(one.scale.as_ref().map(|s| s.spec.join(".")), Some("spec.replicas".to_owned()));
+        assert_eq!(steps(".spec.replicas[0]"), ["spec", "replicas[0]"]);
         assert_eq!(
             served(&rows[1]).and_then(|s| s.warning.clone()).as_deref(),
             Some("ex.com/v1beta1 Foo is deprecated")

@@ -8,6 +8,7 @@ mod check;
 pub mod controller;
 pub mod convert;
 mod definition;
+mod embedded;
 pub mod formats;
 mod jsonpath;
 mod lists;
@@ -20,6 +21,7 @@ pub mod openapi_v2;
 mod prune;
 mod rules;
 mod schema;
+mod structure;
 mod types;
 pub mod validate;
 

@@ -12,7 +12,7 @@ use proto::schema::{self, Card, Derived, Field, Kind, Message};
 use shared::status::field::{Error, Path};
 
 use super::definition::{Scale, Served};
-use super::schema::Schema;
+use super::embedded::{self, Malformed};
 use super::{check, lists, meters, prune, rules};
 use crate::access::tree;
 use crate::registry::meta;
@@ -43,19 +43,34 @@ pub fn open() -> &'static Message {
 }
 
 /// Removes what the schema does not know and fills in defaults. Returns what was removed.
-pub fn settle(served: &Served, object: &mut Value) -> Vec<String> {
-    let unknown = prune::prune(object, &served.schema);
+///
+/// # Errors
+/// An object inside of it has metadata that is none.
+pub fn settle(served: &Served, object: &mut Value) -> Result<Vec<String>, Error> {
+    let mut unknown = prune::prune(object, &served.schema);
+    unknown.extend(embedded::coerce(object, &served.schema, Malformed::Refused)?);
     prune::default(object, &served.schema);
-    unknown
+    Ok(unknown)
 }
 
-/// An object from storage as its version's clients see it.
-pub fn normalize(row: &Resource, served: &Served, object: &mut Value) {
+/// An object as it is stored, settled by the version it was written in: no other version's defaults are its own.
+pub fn read(served: &Served, object: &mut Value) {
+    let version = object["apiVersion"].as_str().and_then(|v| v.rsplit('/').next()).unwrap_or("");
+    if let Some(schema) = served.schemas.get(version) {
+        prune::prune(object, schema);
+        // Nothing is refused here.
+        let _ = embedded::coerce(object, schema, Malformed::Dropped);
+        prune::default(object, schema);
+    }
+}
+
+/// An object of another version as one of the row's: what its schema does not know goes.
+pub fn present(row: &Resource, served: &Served, object: &mut Value) {
     if let Some(map) = object.as_object_mut() {
         map.insert("apiVersion".to_owned(), Value::from(row.api_version()));
         map.insert("kind".to_owned(), Value::from(&*row.kind));
     }
-    settle(served, object);
+    prune::prune(object, &served.schema);
 }
 
 /// What is wrong with a new object, beside its metadata.
@@ -89,8 +104,12 @@ pub fn update(row: &Resource, served: &Served, subresource: &str, new: &Value, o
 /// Embedded objects, unique lists, and rules where what is there makes sense so far.
 fn finish(served: &Served, object: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
     use shared::status::field::ErrorKind::{NotSupported, Required, TooLong, TooMany, TypeInvalid};
-    embedded(object, &served.schema, true, &Path::default(), out);
-    out.extend(lists::check(object, &served.schema));
+    embedded::check(object, &served.schema, out);
+    let repeated = lists::check(object, &served.schema);
+    // What was wrong with its lists before does not keep anybody from writing it.
+    if !repeated.is_empty() && old.is_none_or(|old| lists::check(old, &served.schema).is_empty()) {
+        out.extend(repeated);
+    }
     let blocks = |e: &Error| matches!(e.kind, NotSupported | Required | TooLong | TooMany | TypeInvalid);
     if out.iter().any(blocks) {
         let text = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
@@ -148,41 +167,6 @@ fn scale_status(scale: &Scale, object: &Value, out: &mut Vec<Error>) {
     }
 }
 
-/// Objects inside of objects say what they are.
-fn embedded(value: &Value, schema: &Schema, root: bool, path: &Path, out: &mut Vec<Error>) {
-    match value {
-        Value::Object(map) => {
-            if schema.embedded && !root {
-                for key in ["apiVersion", "kind"] {
-                    if map.get(key).and_then(Value::as_str).unwrap_or("").is_empty() {
-                        out.push(Error::required(path.child(key), "must not be empty"));
-                    }
-                }
-                if let Some(metadata) = map.get("metadata").filter(|m| m.is_object()) {
-                    crate::validation::embedded_metadata(metadata, &path.child("metadata"), out);
-                }
-            }
-            for (key, inner) in map {
-                match schema.property(key) {
-                    Some(p) => embedded(inner, p, false, &path.child(key), out),
-                    None => {
-                        if let Some(p) = schema.field(key) {
-                            embedded(inner, p, false, &path.key(key), out);
-                        }
-                    }
-                }
-            }
-        }
-        Value::Array(list) => {
-            let Some(items) = &schema.items else { return };
-            for (i, inner) in list.iter().enumerate() {
-                embedded(inner, items, false, &path.index(i), out);
-            }
-        }
-        _ => {}
-    }
-}
-
 /// A write of `status` changes that and nothing else but who owns it.
 pub fn prepare_status(new: &mut Value, old: &Value) {
     let (status, managed) = (new.get("status").cloned(), new.pointer("/metadata/managedFields").cloned());
@@ -224,6 +208,9 @@ fn cell(value: &Value, kind: &str, all: &[&Value], now: jiff::Timestamp) -> Valu
         "boolean" if value.is_boolean() => value.clone(),
         "date" => {
             let Some(text) = value.as_str() else { return Value::Null };
+            if matches!(text, "" | "null") {
+                return Value::from("<unknown>");
+            }
             match text.parse::<jiff::Timestamp>() {
                 Ok(_) => Value::from(crate::printers::since(value, now)),
                 Err(_) => Value::from("<invalid>"),

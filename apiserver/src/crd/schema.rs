@@ -46,6 +46,8 @@ pub struct Schema {
     pub rules: Box<[Rule]>,
     /// Rules somewhere below.
     pub rules_below: bool,
+    /// Whole objects somewhere below.
+    pub embeds: bool,
 }
 
 /// Fields that are not listed by name.
@@ -217,10 +219,12 @@ fn compile(text: &Value, depth: usize) -> Schema {
         "map" => ListKind::Map(texts(map, "x-kubernetes-list-map-keys")),
         _ => ListKind::Atomic,
     };
-    let below = |s: &Schema| s.has_rules();
-    let rules_below = properties.iter().any(|(_, s)| below(s))
-        || items.as_deref().is_some_and(below)
-        || matches!(&additional, Additional::Schema(s) if below(s));
+    let below = |is: fn(&Schema) -> bool| {
+        properties.iter().any(|(_, s)| is(s))
+            || items.as_deref().is_some_and(is)
+            || matches!(&additional, Additional::Schema(s) if is(s))
+    };
+    let (rules_below, embeds) = (below(Schema::has_rules), below(|s| s.embedded || s.embeds));
     Schema {
         kind: word("type").into(),
         nullable: flag(map, "nullable"),
@@ -236,6 +240,7 @@ fn compile(text: &Value, depth: usize) -> Schema {
         checks: checks(map, depth),
         rules: super::rules::compile(map.get("x-kubernetes-validations")),
         rules_below,
+        embeds,
     }
 }
 

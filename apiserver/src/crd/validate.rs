@@ -7,10 +7,10 @@ use proto::Value;
 use shared::cel::{Declared, Program, Type};
 use shared::status::field::{Error, Path};
 
-use super::schema::{MAX_DEPTH, Schema, pattern};
+use super::schema::{MAX_DEPTH, Schema};
+use super::structure::structure;
 use super::types::{Decl, cardinality, factor};
 use super::{check, jsonpath, prune};
-use crate::access::tree;
 
 /// Longest message of a rule.
 const MAX_MESSAGE: usize = 2048;
@@ -20,16 +20,6 @@ const RULE_COST: u64 = 10_000_000;
 const TOTAL_COST: u64 = 100_000_000;
 /// Rules named when the total is too high.
 const MOST_EXPENSIVE: usize = 4;
-
-/// What a schema's text may not contain at all.
-const UNSUPPORTED: [(&str, &str); 6] = [
-    ("definitions", "definitions is not supported"),
-    ("dependencies", "dependencies is not supported"),
-    ("patternProperties", "patternProperties is not supported"),
-    ("additionalItems", "additionalItems is not supported"),
-    ("$ref", "$ref is not supported"),
-    ("id", "id is not supported"),
-];
 
 /// What is wrong with the schema of a version.
 pub fn schema(text: &Value, path: &Path, out: &mut Vec<Error>) {
@@ -48,188 +38,6 @@ pub fn schema(text: &Value, path: &Path, out: &mut Vec<Error>) {
     let top = Spot { root: true, correlatable: true, bounded: Some(1), depth: 0 };
     rules(text, &compiled, path, top, &mut costs, out);
     costs.judge(path, out);
-}
-
-fn is(text: &Value, key: &str) -> bool {
-    text[key] == true
-}
-
-fn children<'t>(text: &'t Value, path: &Path) -> Vec<(&'t Value, Path)> {
-    let mut found: Vec<(&Value, Path)> = Vec::new();
-    if let Some(map) = text["properties"].as_object() {
-        found.extend(map.iter().map(|(k, v)| (v, path.child("properties").key(k))));
-    }
-    if text["additionalProperties"].is_object() {
-        found.push((&text["additionalProperties"], path.child("additionalProperties")));
-    }
-    if text["items"].is_object() {
-        found.push((&text["items"], path.child("items")));
-    }
-    found
-}
-
-fn structure(text: &Value, path: &Path, depth: usize, nested: bool, out: &mut Vec<Error>) {
-    if depth > MAX_DEPTH || !text.is_object() {
-        return;
-    }
-    for (key, message) in UNSUPPORTED {
-        if text.get(key).is_some_and(|v| !v.is_null() && v != "") {
-            out.push(Error::forbidden(path.child(key), message));
-        }
-    }
-    if is(text, "uniqueItems") {
-        let message = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
-        out.push(Error::forbidden(path.child("uniqueItems"), message));
-    }
-    if text["type"] == "null" {
-        let message = "type cannot be set to null, use nullable as an alternative";
-        out.push(Error::forbidden(path.child("type"), message));
-    }
-    if text["items"].is_array() {
-        out.push(Error::forbidden(path.child("items"), "items must be a schema object and not an array"));
-    }
-    let has_properties = text["properties"].as_object().is_some_and(|p| !p.is_empty());
-    match &text["additionalProperties"] {
-        Value::Bool(false) => {
-            out.push(Error::forbidden(
-                path.child("additionalProperties"),
-                "additionalProperties cannot be set to false",
-            ));
-        }
-        Value::Null => {}
-        _ if has_properties => {
-            let message = "additionalProperties and properties are mutual exclusive";
-            out.push(Error::forbidden(path.child("additionalProperties"), message));
-        }
-        _ => {}
-    }
-    if let Some(text) = text["pattern"].as_str()
-        && let Err(error) = pattern(text)
-    {
-        let message = format!("must be a valid regular expression, but isn't: {error}");
-        out.push(Error::invalid(path.child("pattern"), text, &message));
-    }
-    if !nested {
-        extensions(text, path, out);
-    }
-    for (inner, path) in children(text, path) {
-        structure(inner, &path, depth + 1, nested, out);
-    }
-    for key in ["allOf", "anyOf", "oneOf"] {
-        for (i, inner) in text[key].as_array().into_iter().flatten().enumerate() {
-            combined(inner, &path.child(key).index(i), depth + 1, is(text, "x-kubernetes-int-or-string"), out);
-        }
-    }
-    if text["not"].is_object() {
-        combined(&text["not"], &path.child("not"), depth + 1, false, out);
-    }
-}
-
-/// Alternatives constrain values; they say nothing about structure.
-fn combined(text: &Value, path: &Path, depth: usize, int_or_string: bool, out: &mut Vec<Error>) {
-    for key in ["description", "type", "default", "additionalProperties", "nullable", "title"] {
-        let typed = key == "type" && int_or_string;
-        if !typed && text.get(key).is_some_and(|v| !v.is_null() && v != "" && *v != false) {
-            out.push(Error::forbidden(path.child(key), "must be undefined to be structural"));
-        }
-    }
-    for key in ["x-kubernetes-preserve-unknown-fields", "x-kubernetes-embedded-resource", "x-kubernetes-int-or-string"]
-    {
-        if is(text, key) {
-            out.push(Error::forbidden(path.child(key), "must be false to be structural"));
-        }
-    }
-    let mut found = Vec::new();
-    structure(text, path, depth, true, &mut found);
-    out.extend(found);
-}
-
-fn extensions(text: &Value, path: &Path, out: &mut Vec<Error>) {
-    let kind = text["type"].as_str().unwrap_or("");
-    if kind == "array" && text["items"].is_null() {
-        out.push(Error::required(path.child("items"), "must be specified"));
-    }
-    if is(text, "x-kubernetes-embedded-resource") {
-        if kind != "object" && !kind.is_empty() {
-            out.push(Error::invalid(
-                path.child("type"),
-                kind,
-                "must be object if x-kubernetes-embedded-resource is true",
-            ));
-        }
-        if text["properties"].is_null() && !is(text, "x-kubernetes-preserve-unknown-fields") {
-            let message = "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields";
-            out.push(Error::required(path.child("properties"), message));
-        }
-    }
-    if is(text, "x-kubernetes-int-or-string") && !kind.is_empty() {
-        out.push(Error::invalid(path.child("type"), kind, "must be empty if x-kubernetes-int-or-string is true"));
-    }
-    match text["x-kubernetes-map-type"].as_str() {
-        None | Some("" | "granular" | "atomic") => {}
-        Some(other) => {
-            let at = path.child("x-kubernetes-map-type");
-            out.push(Error::not_supported(at, other, &["atomic", "granular"]));
-        }
-    }
-    lists(text, kind, path, out);
-}
-
-fn lists(text: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
-    let list_type = text["x-kubernetes-list-type"].as_str().unwrap_or("");
-    let keys = tree::strings(text, "/x-kubernetes-list-map-keys");
-    if !list_type.is_empty() && kind != "array" {
-        let message = "must be array if x-kubernetes-list-type is specified";
-        out.push(Error::invalid(path.child("type"), kind, message));
-        return;
-    }
-    match list_type {
-        "" | "atomic" | "set" | "map" => {}
-        other => {
-            let at = path.child("x-kubernetes-list-type");
-            out.push(Error::not_supported(at, other, &["atomic", "map", "set"]));
-        }
-    }
-    let at = path.child("x-kubernetes-list-map-keys");
-    if list_type != "map" {
-        if !keys.is_empty() {
-            out.push(Error::invalid(
-                path.child("x-kubernetes-list-type"),
-                list_type,
-                "must be map if x-kubernetes-list-map-keys is non-empty",
-            ));
-        }
-        return;
-    }
-    if keys.is_empty() {
-        out.push(Error::required(&at, "must not be empty if x-kubernetes-list-type is map"));
-    }
-    let items = &text["items"];
-    if items["type"] != "object" {
-        let there = items["type"].as_str().unwrap_or("");
-        let message = "must be object if parent array's x-kubernetes-list-type is map";
-        out.push(Error::invalid(path.child("items").child("type"), there, message));
-        return;
-    }
-    let required = tree::strings(items, "/required");
-    for (i, key) in keys.iter().enumerate() {
-        let Some(property) = items["properties"].get(key) else {
-            let message = "entries of x-kubernetes-list-map-keys must all be names of item properties";
-            out.push(Error::invalid(at.index(i), key.as_str(), message));
-            continue;
-        };
-        if matches!(property["type"].as_str(), Some("object" | "array")) {
-            let at = path.child("items").child("properties").key(key).child("type");
-            let message = "must be a scalar type if parent array's x-kubernetes-list-type is map";
-            out.push(Error::invalid(at, property["type"].clone(), message));
-        }
-        if property["default"].is_null() && !required.contains(key) {
-            let at = path.child("items").child("properties").key(key).child("default");
-            let message =
-                "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
-            out.push(Error::required(at, message));
-        }
-    }
 }
 
 /// Defaults fit the places they are for.
@@ -493,6 +301,33 @@ mod tests {
             (
                 with(json!({"type": "array", "x-kubernetes-list-type": "map", "items": {"type": "object"}})),
                 "s.properties[a].x-kubernetes-list-map-keys: Required value: must not be empty if x-kubernetes-list-type is map",
+            ),
+            (
+                with(json!({"type": "string", "x-kubernetes-list-type": "set"})),
+                "s.properties[a].type: Invalid value: \"string\": must be array if x-kubernetes-list-type is specified",
+            ),
+            (
+                with(json!({"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "object"}})),
+                "s.properties[a].items.x-kubernetes-map-type: Invalid value: null: must be atomic as item of a list with x-kubernetes-list-type=set",
+            ),
+            (
+                with(json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
+                    "items": {"type": "object", "properties": {"x": {"type": "string"}}}})),
+                "s.properties[a].x-kubernetes-list-map-keys: Invalid value: [\"k\"]: entries must all be names of item properties",
+            ),
+            (
+                with(
+                    json!({"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string", "nullable": true}}),
+                ),
+                "s.properties[a].items.nullable: Forbidden: cannot be nullable when x-kubernetes-list-type is set",
+            ),
+            (
+                with(json!({"type": "object", "x-kubernetes-preserve-unknown-fields": false})),
+                "s.properties[a].x-kubernetes-preserve-unknown-fields: Invalid value: false: must be true or undefined",
+            ),
+            (
+                with(json!({"x-kubernetes-preserve-unknown-fields": true, "x-kubernetes-map-type": "atomic"})),
+                "s.properties[a].type: Required value: must be object if x-kubernetes-map-type is specified",
             ),
             (
                 with(json!({"anyOf": [{"type": "string"}], "type": "string"})),

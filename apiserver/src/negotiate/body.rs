@@ -6,7 +6,7 @@ use proto::json::{self, Strictness};
 use proto::resources::Resource;
 use proto::schema::{self, Message};
 use proto::{Value, cbor, protobuf, yaml};
-use shared::status::{Status, go_quote};
+use shared::status::{Status, field, go_quote};
 
 use super::accept::{Format, Media};
 use crate::registry::conversion::group_version;
@@ -168,7 +168,7 @@ pub fn decode_custom(
     sent: Sent<'_>,
     row: &Resource,
     validation: FieldValidation,
-    settle: impl FnOnce(&mut Value) -> Vec<String>,
+    settle: impl FnOnce(&mut Value) -> Result<Vec<String>, field::Error>,
 ) -> Result<Decoded, Status> {
     let format = sent.media.body_format(sent.content_type).filter(|f| *f != Format::Protobuf);
     let Some(format) = format else { return Err(Status::unsupported_media_type(sent.media.custom_bodies())) };
@@ -190,7 +190,8 @@ pub fn decode_custom(
     let decoded =
         json::decode(crate::crd::objects::open(), &text, Strictness::Warn).map_err(|e| refused(e.to_string()))?;
     let (mut object, mut warnings) = (decoded.value, decoded.warnings);
-    warnings.extend(settle(&mut object).iter().map(|f| format!("unknown field {}", go_quote(f))));
+    let unknown = settle(&mut object).map_err(|e| refused(e.to_string()))?;
+    warnings.extend(unknown.iter().map(|f| format!("unknown field {}", go_quote(f))));
     let warnings = strictly(repeated(format, body, validation), warnings, validation).map_err(refused)?;
     Ok(Decoded { object, warnings })
 }

@@ -47,18 +47,35 @@ fn all() -> &'static BTreeMap<String, Vec<Column>> {
     ALL.get_or_init(|| serde_json::from_str(include_str!("columns.json")).unwrap_or_default())
 }
 
+fn column(name: &str, kind: &str, format: &str) -> Column {
+    Column {
+        name: name.to_owned(),
+        kind: kind.to_owned(),
+        format: format.to_owned(),
+        description: String::new(),
+        priority: 0,
+    }
+}
+
 fn generic() -> &'static [Column] {
     static GENERIC: OnceLock<Vec<Column>> = OnceLock::new();
-    GENERIC.get_or_init(|| {
-        let column = |name: &str, kind: &str, format: &str| Column {
-            name: name.to_owned(),
-            kind: kind.to_owned(),
-            format: format.to_owned(),
-            description: String::new(),
-            priority: 0,
-        };
-        vec![column("Name", "string", "name"), column("Created At", "date", "")]
+    GENERIC.get_or_init(|| vec![column("Name", "string", "name"), column("Created At", "date", "")])
+}
+
+/// The columns of the Scale of a built-in kind.
+pub fn scale_columns() -> &'static [Column] {
+    static SCALE: OnceLock<Vec<Column>> = OnceLock::new();
+    SCALE.get_or_init(|| {
+        let columns = [("Name", "string"), ("Desired", "integer"), ("Available", "integer"), ("Age", "string")];
+        columns.map(|(name, kind)| column(name, kind, "")).into()
     })
+}
+
+/// The cells of a Scale.
+pub fn scale(scale: &Value) -> Vec<Value> {
+    let age = since(&scale["metadata"]["creationTimestamp"], jiff::Timestamp::now());
+    let replicas = |part: &str| scale[part]["replicas"].clone();
+    vec![scale["metadata"]["name"].clone(), replicas("spec"), replicas("status"), age.into()]
 }
 
 /// The columns of a resource.

@@ -251,7 +251,11 @@ static ROWS: &[(&str, &str, Strategy)] = &[
             ..CONDITIONAL_GENERATION
         },
     ),
-    ("apiregistration.k8s.io", "apiservices", Strategy { status_restores: METADATA, ..CONDITIONAL }),
+    (
+        "apiregistration.k8s.io",
+        "apiservices",
+        Strategy { status_restores: METADATA, prepare_create: Some(crate::aggregate::prepare_create), ..CONDITIONAL },
+    ),
     ("internal.apiserver.k8s.io", "storageversions", Strategy { status_restores: METADATA, ..CONDITIONAL }),
     ("storagemigration.k8s.io", "storageversionmigrations", Strategy { status_restores: METADATA, ..CONDITIONAL }),
     ("node.k8s.io", "runtimeclasses", CONDITIONAL_CREATES),

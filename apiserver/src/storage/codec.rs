@@ -140,10 +140,12 @@ pub fn raw(row: &Resource, stored: &[u8], revision: i64) -> Result<Raw, CodecErr
     }
     let mut v = unpacked(stored)?;
     v["metadata"]["resourceVersion"] = Value::from(revision.to_string());
-    if let Some(served) = crd::served(row)
-        && (!crd::converts(row) || v["apiVersion"] == row.api_version())
-    {
-        crd::objects::normalize(row, served, &mut v);
+    if let Some(served) = crd::served(row) {
+        crd::objects::read(served, &mut v);
+        // What a webhook converts stays as it is until somebody asks for it.
+        if !crd::converts(row) && v["apiVersion"] != row.api_version() {
+            crd::objects::present(row, served, &mut v);
+        }
     }
     Ok(Raw::Json(Bytes::from(serde_json::to_vec(&v)?)))
 }

@@ -133,7 +133,8 @@ pub(super) fn rule_of(rule: &Value, path: &Path, out: &mut Vec<Error>) {
     one_of(rule, "scope", &["*", "Cluster", "Namespaced"], path, out);
 }
 
-fn client(config: &Value, path: &Path, out: &mut Vec<Error>) {
+/// Where a webhook is.
+pub(super) fn client(config: &Value, path: &Path, out: &mut Vec<Error>) {
     match (has(config, "url"), has(config, "service")) {
         (true, false) => url(text(config, "url"), &path.child("url"), out),
         (false, true) => {
@@ -143,16 +144,39 @@ fn client(config: &Value, path: &Path, out: &mut Vec<Error>) {
                     out.push(Error::required(path.child(key), &format!("service {key} is required")));
                 }
             }
-            let target = text(service, "path");
-            if !target.is_empty() && !target.starts_with('/') {
-                out.push(Error::invalid(path.child("path"), target, "must start with a '/'"));
-            }
             if let Some(port) = int(service, "port").filter(|p| !(1..=65535).contains(p)) {
                 let message = "port is not valid: must be between 1 and 65535, inclusive";
                 out.push(Error::invalid(path.child("port"), port, message));
             }
+            service_path(text(service, "path"), &path.child("path"), out);
         }
         _ => out.push(Error::required(path, "exactly one of url or service is required")),
+    }
+}
+
+/// A path of names.
+fn service_path(target: &str, path: &Path, out: &mut Vec<Error>) {
+    if matches!(target, "" | "/") {
+        return;
+    }
+    let mut complain = |message: &str| out.push(Error::invalid(path, target, message));
+    if target == "//" {
+        return complain("segment[0] may not be empty");
+    }
+    if !target.starts_with('/') {
+        complain("must start with a '/'");
+    }
+    let mut rest = target.chars();
+    rest.next();
+    let rest = rest.as_str();
+    for (i, step) in rest.strip_suffix('/').unwrap_or(rest).split('/').enumerate() {
+        if step.is_empty() {
+            complain(&format!("segment[{i}] may not be empty"));
+            continue;
+        }
+        for why in dns1123_subdomain(step) {
+            complain(&format!("segment[{i}]: {why}"));
+        }
     }
 }
 

@@ -1,226 +1,298 @@
-//! Custom resource definitions: names, versions, and schemas that say of every place what it holds.
+//! Custom resource definitions: names, versions, conversions, and what has to stay of an old one.
 
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use crate::crd::JsonPath;
-
+use super::definition_parts;
 use super::meta::annotation;
 use super::names::{complain, dns1035_label, dns1123_subdomain};
-use super::tree::{entries, flag, get, has, list, text};
+use super::tree::{at, flag, get, list, text, texts};
 
 const APPROVED: &str = "api-approved.kubernetes.io";
-const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
-/// Deepest schema that is looked at.
-const DEPTH: usize = 200;
+const POLICY: &str = "https://github.com/kubernetes/enhancements/pull/1111";
 
 /// A new definition.
 pub(super) fn definition(object: &Value, out: &mut Vec<Error>) {
-    let (spec, path) = (get(object, "spec"), Path::new("spec"));
-    let (group, names) = (text(spec, "group"), get(spec, "names"));
-    let (plural, name) = (text(names, "plural"), text(get(object, "metadata"), "name"));
-    if name != format!("{plural}.{group}") {
+    let spec = get(object, "spec");
+    let (plural, name) = (text(get(spec, "names"), "plural"), text(get(object, "metadata"), "name"));
+    if name != format!("{plural}.{}", text(spec, "group")) {
         let message = "must be spec.names.plural+\".\"+spec.group";
         out.push(Error::invalid(Path::of(&["metadata", "name"]), name, message));
     }
-    approval(object, group, out);
+    specification(spec, Allowed { bundle: true, ..Allowed::default() }, out);
+    the_rest(object, None, out);
+}
+
+/// A changed definition: what defines the resource stays.
+pub(super) fn definition_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    let (spec, before) = (get(new, "spec"), get(old, "spec"));
+    specification(spec, Allowed::beside(old), out);
+    let established = is_true(old, "Established");
+    let kept: [(&[&str], bool); 4] = [
+        (&["scope"], established),
+        (&["names", "kind"], established),
+        (&["group"], true),
+        (&["names", "plural"], true),
+    ];
+    for (keys, _) in kept.into_iter().filter(|(_, kept)| *kept) {
+        let value = |from: &Value| at(from, keys).clone();
+        if value(spec) != value(before) {
+            let path = keys.iter().fold(Path::new("spec"), |p, k| p.child(k));
+            out.push(Error::invalid(path, value(spec), "field is immutable"));
+        }
+    }
+    the_rest(new, Some(old), out);
+}
+
+/// A definition's status.
+pub(super) fn definition_status(new: &Value, _: &Value, out: &mut Vec<Error>) {
+    names(at(new, &["status", "acceptedNames"]), &Path::of(&["status", "acceptedNames"]), out);
+}
+
+/// What is let through because it was there before.
+#[derive(Clone, Copy, Default)]
+struct Allowed {
+    /// Certificates that are none.
+    bundle: bool,
+    /// Versions without a schema.
+    no_schema: bool,
+    /// Reviews of versions that nobody knows.
+    reviews: bool,
+}
+
+impl Allowed {
+    fn beside(old: &Value) -> Self {
+        let (versions, conversion) = (list(get(old, "spec"), "versions"), at(old, &["spec", "conversion"]));
+        let (client, reviews) = (at(conversion, &["webhook", "clientConfig"]), reviews(conversion));
+        let bundle = text(client, "caBundle");
+        Self {
+            bundle: !is_true(old, "Established") || (!bundle.is_empty() && !is_bundle(bundle)),
+            no_schema: versions.iter().any(|v| schema(v).is_null()),
+            reviews: !reviews.is_empty() && !knows_reviews(&reviews),
+        }
+    }
+}
+
+fn is_true(object: &Value, condition: &str) -> bool {
+    let all = list(get(object, "status"), "conditions");
+    all.iter().any(|c| text(c, "type") == condition && text(c, "status") == "True")
+}
+
+fn schema(version: &Value) -> &Value {
+    at(version, &["schema", "openAPIV3Schema"])
+}
+
+fn specification(spec: &Value, allowed: Allowed, out: &mut Vec<Error>) {
+    let path = Path::new("spec");
+    let group = text(spec, "group");
+    let wrong = dns1123_subdomain(group);
     if group.is_empty() {
         out.push(Error::required(path.child("group"), ""));
-    } else {
-        complain(out, &path.child("group"), group, dns1123_subdomain(group));
+    } else if !wrong.is_empty() {
+        out.push(Error::invalid(path.child("group"), group, &wrong.join(",")));
+    } else if !group.contains('.') {
+        out.push(Error::invalid(path.child("group"), group, "should be a domain with at least one dot"));
     }
     match text(spec, "scope") {
         "" => out.push(Error::required(path.child("scope"), "")),
         "Cluster" | "Namespaced" => {}
         other => out.push(Error::not_supported(path.child("scope"), other, &["Cluster", "Namespaced"])),
     }
-    for key in ["plural", "singular", "kind", "listKind"] {
-        let name = text(names, key);
-        let path = path.child("names").child(key);
-        if name.is_empty() {
-            // The other two have defaults.
-            if matches!(key, "plural" | "kind") {
-                out.push(Error::required(path, ""));
-            }
-        } else {
-            complain(out, &path, name, dns1035_label(&name.to_lowercase()));
+    versions(spec, &path, allowed, out);
+    let own = get(spec, "names");
+    // The other two have defaults.
+    for key in ["plural", "kind"] {
+        if text(own, key).is_empty() {
+            out.push(Error::required(path.child("names").child(key), ""));
         }
     }
-    versions(spec, &path, out);
-    conversion(spec, &path, out);
-    for (i, version) in list(spec, "versions").iter().enumerate() {
-        presentation(version, &path.child("versions").index(i), out);
+    names(own, &path.child("names"), out);
+    definition_parts::of_all(spec, &path, out);
+    conversion(spec, &path, allowed, out);
+}
+
+/// Names, asked for or accepted.
+fn names(names: &Value, path: &Path, out: &mut Vec<Error>) {
+    let mut complain = |path: Path, name: &str, prefix: &str, wrong: Vec<String>| {
+        if !wrong.is_empty() {
+            out.push(Error::invalid(path, name, &format!("{prefix}{}", wrong.join(","))));
+        }
+    };
+    for key in ["plural", "singular"] {
+        let name = text(names, key);
+        if !name.is_empty() {
+            complain(path.child(key), name, "", dns1035_label(name));
+        }
+    }
+    for key in ["kind", "listKind"] {
+        let name = text(names, key);
+        if !name.is_empty() {
+            let prefix = "may have mixed case, but should otherwise match: ";
+            complain(path.child(key), name, prefix, dns1035_label(&name.to_lowercase()));
+        }
+    }
+    for key in ["shortNames", "categories"] {
+        for (i, name) in texts(names, key).into_iter().enumerate() {
+            complain(path.child(key).index(i), name, "", dns1035_label(name));
+        }
+    }
+    let kind = text(names, "kind");
+    if !kind.is_empty() && kind == text(names, "listKind") {
+        out.push(Error::invalid(path.child("listKind"), kind, "kind and listKind may not be the same"));
     }
 }
 
-fn approval(object: &Value, group: &str, out: &mut Vec<Error>) {
+/// What is asked of a definition beside its specification.
+fn the_rest(object: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
+    let spec = get(object, "spec");
+    stored_versions(texts(get(object, "status"), "storedVersions"), list(spec, "versions"), out);
+    approval(object, old, out);
+    if flag(spec, "preserveUnknownFields") && !old.is_some_and(|old| flag(get(old, "spec"), "preserveUnknownFields")) {
+        let message =
+            "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead";
+        out.push(Error::invalid(Path::of(&["spec", "preserveUnknownFields"]), true, message));
+    }
+}
+
+/// What etcd may hold has to be known.
+fn stored_versions(stored: Vec<&str>, versions: &[Value], out: &mut Vec<Error>) {
+    let path = Path::of(&["status", "storedVersions"]);
+    if stored.is_empty() {
+        out.push(Error::invalid(path, Value::from(stored), "must have at least one stored version"));
+        return;
+    }
+    for version in versions.iter().filter(|v| flag(v, "storage")) {
+        let name = text(version, "name");
+        if !stored.contains(&name) {
+            let message = format!("must have the storage version {name}");
+            out.push(Error::invalid(&path, Value::from(stored.clone()), &message));
+        }
+    }
+    for (i, name) in stored.iter().enumerate() {
+        if !versions.iter().any(|v| text(v, "name") == *name) {
+            let message = format!(
+                "missing from spec.versions; {name} was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in {name} and removes {name} from status.storedVersions"
+            );
+            out.push(Error::invalid(path.index(i), *name, &message));
+        }
+    }
+}
+
+/// Groups of the project itself are approved by somebody; what was said before may stay as it is.
+fn approval(object: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
+    let group = text(get(object, "spec"), "group");
     let protected = ["k8s.io", "kubernetes.io"]
         .iter()
         .any(|g| group.strip_suffix(g).is_some_and(|r| r.is_empty() || r.ends_with('.')));
-    if protected && annotation(object, APPROVED).is_empty() {
-        let message = format!(
-            "protected groups must have approval annotation \"{APPROVED}\", see https://github.com/kubernetes/enhancements/pull/1111"
-        );
-        out.push(Error::required(Path::of(&["metadata", "annotations"]).key(APPROVED), &message));
-    }
-}
-
-fn versions(spec: &Value, path: &Path, out: &mut Vec<Error>) {
-    let all = list(spec, "versions");
-    let path = path.child("versions");
-    if all.iter().filter(|v| flag(v, "storage")).count() != 1 {
-        let shown = get(spec, "versions").clone();
-        out.push(Error::invalid(&path, shown, "must have exactly one version marked as storage version"));
-    }
-    let mut seen = std::collections::BTreeSet::new();
-    if all.iter().any(|v| !seen.insert(text(v, "name"))) {
-        let shown = get(spec, "versions").clone();
-        out.push(Error::invalid(&path, shown, "must contain unique version names"));
-    }
-    let schema = |version: &Value| get(get(version, "schema"), "openAPIV3Schema").clone();
-    for (i, version) in all.iter().enumerate() {
-        let path = path.index(i);
-        complain(out, &path.child("name"), text(version, "name"), dns1035_label(text(version, "name")));
-        if schema(version).is_null() {
-            out.push(Error::required(path.child("schema").child("openAPIV3Schema"), ""));
-        }
-    }
-    // Schemas that are all the same count as one for the whole definition.
-    let same = all.windows(2).all(|pair| schema(&pair[0]) == schema(&pair[1]));
-    for (i, version) in all.iter().enumerate().take(if same { 1 } else { all.len() }) {
-        let at = if same { Path::of(&["spec", "validation"]) } else { path.index(i).child("schema") };
-        if !schema(version).is_null() {
-            let (text, at) = (schema(version), at.child("openAPIV3Schema"));
-            let before = out.len();
-            typed(&text, "at the root", &at, 0, out);
-            if out.len() == before {
-                crate::crd::validate::schema(&text, &at, out);
-            }
-        }
-    }
-}
-
-/// Every place has a type.
-fn typed(schema: &Value, place: &str, path: &Path, depth: usize, out: &mut Vec<Error>) {
-    if depth > DEPTH || !schema.is_object() {
+    let said = annotation(object, APPROVED);
+    let kind = |said: &str| match said {
+        "" => "missing",
+        said if said.starts_with("unapproved") => "bypassed",
+        said if said.starts_with("http://") || said.starts_with("https://") => "approved",
+        _ => "invalid",
+    };
+    if !protected || old.is_some_and(|old| kind(annotation(old, APPROVED)) == kind(said)) {
         return;
     }
-    let open =
-        ["x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"].iter().any(|key| flag(schema, key));
-    match text(schema, "type") {
-        "" if open && depth > 0 => {}
-        "" => out.push(Error::required(path.child("type"), &format!("must not be empty {place}"))),
-        "object" => {}
-        other if !TYPES.contains(&other) => out.push(Error::not_supported(path.child("type"), other, &TYPES)),
-        other if depth == 0 => out.push(Error::invalid(path.child("type"), other, "must be object at the root")),
+    let path = Path::of(&["metadata", "annotations"]).key(APPROVED);
+    let needed = format!("protected groups must have approval annotation \"{APPROVED}\"");
+    match kind(said) {
+        "missing" => out.push(Error::required(path, &format!("{needed}, see {POLICY}"))),
+        "invalid" => {
+            let message = format!("{needed} with either a URL or a reason starting with \"unapproved\", see {POLICY}");
+            out.push(Error::invalid(path, said, &message));
+        }
         _ => {}
     }
-    let field = "for specified object fields";
-    for (name, inner) in entries(schema, "properties") {
-        typed(inner, field, &path.child("properties").key(name), depth + 1, out);
-    }
-    if has(schema, "additionalProperties") {
-        typed(get(schema, "additionalProperties"), field, &path.child("additionalProperties"), depth + 1, out);
-    }
-    typed(get(schema, "items"), "for specified array items", &path.child("items"), depth + 1, out);
 }
 
-/// Conversion between versions.
-fn conversion(spec: &Value, path: &Path, out: &mut Vec<Error>) {
-    let conversion = get(spec, "conversion");
-    let path = path.child("conversion");
-    let webhook = get(conversion, "webhook");
-    match text(conversion, "strategy") {
-        // Defaulted before.
-        "" => {}
-        "None" => {
-            if webhook.is_object() {
-                let message = "should not be set when strategy is not set to Webhook";
-                out.push(Error::forbidden(path.child("webhook"), message));
-            }
+fn versions(spec: &Value, path: &Path, allowed: Allowed, out: &mut Vec<Error>) {
+    let all = list(spec, "versions");
+    let path = path.child("versions");
+    for (i, version) in all.iter().enumerate() {
+        if !allowed.no_schema && schema(version).is_null() {
+            out.push(Error::required(path.index(i).child("schema").child("openAPIV3Schema"), ""));
         }
-        "Webhook" => {
-            let path = path.child("webhook");
-            let client = get(webhook, "clientConfig");
-            let versions = super::tree::texts(webhook, "conversionReviewVersions");
-            if !client.is_object() {
-                out.push(Error::required(path.child("clientConfig"), "required when strategy is set to Webhook"));
-            } else if has(client, "url") == has(client, "service") {
-                let message = "exactly one of url or service is required";
-                out.push(Error::required(path.child("clientConfig"), message));
-            }
-            let at = path.child("conversionReviewVersions");
-            if versions.is_empty() {
-                out.push(Error::required(at, "must specify at least one version"));
-            } else if !versions.iter().any(|v| matches!(*v, "v1" | "v1beta1")) {
-                let message = "must include at least one of v1, v1beta1";
-                out.push(Error::invalid(at, Value::from(versions), message));
-            }
+    }
+    for (i, version) in all.iter().enumerate() {
+        let path = path.index(i);
+        let wrong = dns1035_label(text(version, "name"));
+        if !wrong.is_empty() {
+            out.push(Error::invalid(path.child("name"), text(version, "name"), &wrong.join(",")));
         }
-        other => out.push(Error::not_supported(path.child("strategy"), other, &["None", "Webhook"])),
+        definition_parts::of_one(all, version, &path, out);
+    }
+    let shown = || get(spec, "versions").clone();
+    let mut seen = std::collections::BTreeSet::new();
+    if all.iter().any(|v| !seen.insert(text(v, "name"))) {
+        out.push(Error::invalid(&path, shown(), "must contain unique version names"));
+    }
+    if all.iter().filter(|v| flag(v, "storage")).count() != 1 {
+        out.push(Error::invalid(&path, shown(), "must have exactly one version marked as storage version"));
     }
 }
 
-/// Columns, subresources and selectable fields of a version.
-fn presentation(version: &Value, path: &Path, out: &mut Vec<Error>) {
-    const KINDS: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
-    for (i, column) in list(version, "additionalPrinterColumns").iter().enumerate() {
-        let path = path.child("additionalPrinterColumns").index(i);
-        if text(column, "name").is_empty() {
-            out.push(Error::required(path.child("name"), ""));
-        }
-        let kind = text(column, "type");
-        if kind.is_empty() {
-            let message = format!("must be one of {}", KINDS.join(","));
-            out.push(Error::required(path.child("type"), &message));
-        } else if !KINDS.contains(&kind) {
-            let message = format!("must be one of {}", KINDS.join(","));
-            out.push(Error::invalid(path.child("type"), kind, &message));
-        }
-        let json_path = text(column, "jsonPath");
-        if json_path.is_empty() {
-            out.push(Error::required(path.child("jsonPath"), ""));
-        } else if let Err(why) = JsonPath::parse(json_path) {
-            out.push(Error::invalid(path.child("jsonPath"), json_path, &why));
-        }
-    }
-    let scale = super::tree::at(version, &["subresources", "scale"]);
-    if scale.is_object() {
-        let path = path.child("subresources").child("scale");
-        for (key, prefix) in [("specReplicasPath", ".spec."), ("statusReplicasPath", ".status.")] {
-            let value = text(scale, key);
-            let at = path.child(key);
-            let plain = JsonPath::parse(value).is_ok_and(|p| p.fields().is_some());
-            if value.is_empty() {
-                out.push(Error::required(at, ""));
-            } else if !plain {
-                out.push(Error::invalid(at, value, "should be a json path under the dot notation"));
-            } else if !value.starts_with(prefix) {
-                let message = format!("should be a json path under {}", prefix.trim_end_matches('.'));
-                out.push(Error::invalid(at, value, &message));
-            }
-        }
-        let selector = text(scale, "labelSelectorPath");
-        if !selector.is_empty() && !selector.starts_with(".spec.") && !selector.starts_with(".status.") {
-            let message = "should be a json path under either .spec or .status";
-            out.push(Error::invalid(path.child("labelSelectorPath"), selector, message));
-        }
-    }
-    if !text(version, "deprecationWarning").is_empty() && !flag(version, "deprecated") {
-        let message = "can only be set for deprecated versions";
-        out.push(Error::invalid(path.child("deprecationWarning"), text(version, "deprecationWarning"), message));
-    }
+/// Versions of reviews that a conversion's webhook understands.
+fn reviews(conversion: &Value) -> Vec<&str> {
+    texts(get(conversion, "webhook"), "conversionReviewVersions")
 }
 
-/// What defines the resource stays.
-pub(super) fn definition_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
-    let (spec, before) = (get(new, "spec"), get(old, "spec"));
-    for keys in [&["group"][..], &["scope"], &["names", "kind"], &["names", "plural"]] {
-        let value = |from: &Value| super::tree::at(from, keys).clone();
-        if value(spec) != value(before) {
-            let path = keys.iter().fold(Path::new("spec"), |p, k| p.child(k));
-            out.push(Error::invalid(path, value(spec), "field is immutable"));
+fn knows_reviews(versions: &[&str]) -> bool {
+    versions.iter().any(|v| matches!(*v, "v1" | "v1beta1"))
+}
+
+/// Whether these are certificates.
+fn is_bundle(encoded: &str) -> bool {
+    let decoded = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, encoded).unwrap_or_default();
+    shared::cert::certificates(&decoded).is_ok_and(|all| !all.is_empty())
+}
+
+/// Conversion between versions. Paths are those of upstream's internal form.
+fn conversion(spec: &Value, path: &Path, allowed: Allowed, out: &mut Vec<Error>) {
+    let (conversion, path) = (get(spec, "conversion"), path.child("conversion"));
+    let strategy = text(conversion, "strategy");
+    if !matches!(strategy, "" | "None" | "Webhook") {
+        out.push(Error::not_supported(path.child("strategy"), strategy, &["None", "Webhook"]));
+    }
+    let client = at(conversion, &["webhook", "clientConfig"]);
+    let (at_client, at_reviews) = (path.child("webhookClientConfig"), path.child("conversionReviewVersions"));
+    if strategy != "Webhook" {
+        let message = "should not be set when strategy is not set to Webhook";
+        if client.is_object() {
+            out.push(Error::forbidden(at_client, message));
         }
+        if !reviews(conversion).is_empty() {
+            out.push(Error::forbidden(at_reviews, message));
+        }
+        return;
+    }
+    if client.is_object() {
+        super::admissionregistration::client(client, &at_client, out);
+        let bundle = text(client, "caBundle");
+        if !bundle.is_empty() && !allowed.bundle && !is_bundle(bundle) {
+            let message = "unable to load root certificates: data does not contain any valid RSA or ECDSA certificates";
+            out.push(Error::invalid(at_client.child("caBundle"), bundle, message));
+        }
+    } else {
+        out.push(Error::required(at_client, "required when strategy is set to Webhook"));
+    }
+    review_versions(&reviews(conversion), &at_reviews, allowed, out);
+}
+
+fn review_versions(versions: &[&str], path: &Path, allowed: Allowed, out: &mut Vec<Error>) {
+    if versions.is_empty() {
+        out.push(Error::required(path, ""));
+        return;
+    }
+    for (i, version) in versions.iter().enumerate() {
+        if versions[..i].contains(version) {
+            out.push(Error::invalid(path.index(i), *version, "duplicate version"));
+            continue;
+        }
+        complain(out, &path.index(i), version, dns1035_label(version));
+    }
+    if !allowed.reviews && !knows_reviews(versions) {
+        out.push(Error::invalid(path, Value::from(versions), "must include at least one of v1, v1beta1"));
     }
 }
 
@@ -230,7 +302,7 @@ mod tests {
     use serde_json::json;
 
     fn crd(name: &str, group: &str, schema: Value) -> Value {
-        json!({"metadata": {"name": name}, "spec": {
+        json!({"metadata": {"name": name}, "status": {"storedVersions": ["v1"]}, "spec": {
             "group": group, "scope": "Namespaced", "names": {"plural": "bars", "kind": "Bar"},
             "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
         }})
@@ -273,6 +345,10 @@ mod tests {
         let mut new = old.clone();
         new["spec"]["scope"] = json!("Cluster");
         let mut out = Vec::new();
+        definition_update(&new, &old, &mut out);
+        assert!(out.is_empty(), "nothing is served yet: {out:?}");
+        let mut old = old;
+        old["status"]["conditions"] = json!([{"type": "Established", "status": "True"}]);
         definition_update(&new, &old, &mut out);
         assert_eq!(out.len(), 1);
         assert_eq!(out[0].to_string(), r#"spec.scope: Invalid value: "Cluster": field is immutable"#);

@@ -41,10 +41,17 @@ pub(super) fn create(object: &Value, rule: NameRule, row: &Resource, path: &Path
 
 /// Metadata of an object inside another: what is there has to make sense, nothing has to be there.
 pub(super) fn embedded(meta: &Value, path: &Path, out: &mut Vec<Error>) {
-    let name = text(meta, "name");
-    if !name.is_empty() {
-        complain(out, &path.child("name"), name, NameRule::PathSegment.check(name, false));
+    for (key, rule, prefix) in [
+        ("generateName", NameRule::PathSegment, true),
+        ("name", NameRule::PathSegment, false),
+        ("namespace", NameRule::Label, false),
+    ] {
+        let name = text(meta, key);
+        if !name.is_empty() {
+            complain(out, &path.child(key), name, rule.check(name, prefix));
+        }
     }
+    not_negative(out, path.child("generation"), int(meta, "generation"));
     maps_and_lists(meta, path, out);
     finalizers(meta, path, out);
 }

@@ -15,6 +15,7 @@ mod config;
 mod core;
 mod cron;
 mod definition;
+mod definition_parts;
 mod devices;
 mod discovery;
 mod events;
@@ -188,7 +189,8 @@ static RULES: &[Rules] = &[
     rules(FLOW, "flowschemas", flowcontrol::schema),
     rules(FLOW, "prioritylevelconfigurations", flowcontrol::level),
     rules("apiextensions.k8s.io", "customresourcedefinitions", definition::definition)
-        .update(definition::definition_update),
+        .update_only(definition::definition_update)
+        .status(definition::definition_status),
     rules("apiregistration.k8s.io", "apiservices", api_service::service).named(PathSegment).status(api_service::status),
     rules(DEVICES, "deviceclasses", devices::class).update_only(devices::class_update),
     rules(DEVICES, "resourceclaims", devices::claim).update_only(devices::spec_stays).status(devices::status::update),
@@ -226,6 +228,25 @@ pub fn validate_create(served: &Resource, row: &Resource, object: &Value) -> Vec
 /// Metadata of an object inside another.
 pub fn embedded_metadata(metadata: &Value, path: &Path, out: &mut Vec<Error>) {
     meta::embedded(metadata, path, out);
+}
+
+/// The kind of an object inside another.
+pub fn embedded_kind(kind: &str, path: &Path, out: &mut Vec<Error>) {
+    let wrong = names::dns1035_label(&kind.to_lowercase());
+    if !wrong.is_empty() {
+        let why = format!("may have mixed case, but should otherwise match: {}", wrong.join(","));
+        out.push(Error::invalid(path.clone(), kind, &why));
+    }
+}
+
+/// Labels or annotations that a conversion changed; upstream's path of annotations lacks a letter.
+pub fn converted_texts(field: &str, metadata: &Value) -> Vec<Error> {
+    let mut out = Vec::new();
+    match field {
+        "labels" => meta::labels(metadata, field, &Path::of(&["metadata", "labels"]), &mut out),
+        _ => meta::annotations(metadata, &Path::of(&["metadata", "annotation"]), &mut out),
+    }
+    out
 }
 
 /// The metadata of a changed object. Upstream judges it before and within the kind's rules: clients see causes twice.

@@ -106,7 +106,7 @@ impl Versions for Kin<'_> {
         match self.conversions.filter(|_| crd::converts(to)) {
             Some(conversions) => conversions.get(&object, api_version),
             None => {
-                crd::objects::normalize(to, served, &mut object);
+                crd::objects::present(to, served, &mut object);
                 object
             }
         }

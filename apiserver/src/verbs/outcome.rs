@@ -43,14 +43,14 @@ impl Outcome {
 /// What is left of an object while it is written.
 pub(super) struct Waiting {
     bytes: Vec<u8>,
-    /// A custom object is returned as it was made: what is stored of it may be of another version.
+    /// A custom object that is stored in the version of the request is returned as it was made.
     custom: Option<Value>,
 }
 
 impl Waiting {
     /// `bytes` are what the object was encoded to.
-    pub(super) fn new(storage: &Row, bytes: Vec<u8>, object: Value) -> Self {
-        Self { bytes, custom: storage.custom.is_some().then_some(object) }
+    pub(super) fn new(row: &Row, bytes: Vec<u8>, object: Value) -> Self {
+        Self { bytes, custom: (row.custom.is_some() && row.is_storage()).then_some(object) }
     }
 
     /// What etcd is to hold.
@@ -58,12 +58,17 @@ impl Waiting {
         &self.bytes
     }
 
-    /// It was written at a revision.
-    pub(super) fn at(self, storage: &Row, revision: i64) -> Result<Outcome, Status> {
+    /// It was written at a revision. What is stored in another version is what becomes of it on the way there and back.
+    pub(super) async fn at(self, engine: &Engine, row: &Row, revision: i64) -> Result<Outcome, Status> {
         if let Some(mut object) = self.custom {
             meta::set_text(&mut object, "resourceVersion", &revision.to_string());
             return Ok(Outcome::Tree(object));
         }
-        codec::raw(storage, &self.bytes, revision).map(Outcome::Stored).map_err(|e| Status::internal(&e.to_string()))
+        let unreadable = |e: codec::CodecError| Status::internal(&e.to_string());
+        if row.custom.is_some() {
+            let object = codec::decode(row, &self.bytes, revision).map_err(unreadable)?;
+            return engine.settled(row, object).await.map(Outcome::Tree);
+        }
+        codec::raw(row, &self.bytes, revision).map(Outcome::Stored).map_err(unreadable)
     }
 }

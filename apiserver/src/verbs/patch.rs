@@ -56,6 +56,14 @@ fn is_known(sent: Sent<'_>) -> bool {
     kind == STRATEGIC || custom_types(sent.media).contains(&kind)
 }
 
+/// Nothing is known of the lists of custom objects that would say how they merge.
+pub(super) fn check_type(r: &Request, row: &Row) -> Result<(), Status> {
+    if row.custom.is_some() && media(&r.content_type) == STRATEGIC {
+        return Err(Status::unsupported_media_type(custom_types(r.media)));
+    }
+    Ok(())
+}
+
 fn media(content_type: &str) -> &str {
     content_type.split(';').next().unwrap_or("").trim()
 }
@@ -239,11 +247,13 @@ fn unknown(
     validation: FieldValidation,
 ) -> Result<Vec<String>, Status> {
     let shown = object.to_string();
-    found.extend(crd::objects::settle(served, object).into_iter().map(|f| format!("unknown field {f:?}")));
+    let refused =
+        |why: &str| Status::invalid("", "", "", vec![field::Error::invalid("patch", Value::from(shown.clone()), why)]);
+    let unknown = crd::objects::settle(served, object).map_err(|e| refused(&e.to_string()))?;
+    found.extend(unknown.into_iter().map(|f| format!("unknown field {f:?}")));
     match validation {
         FieldValidation::Strict if !found.is_empty() => {
-            let why = format!("strict decoding error: {}", found.join(", "));
-            Err(Status::invalid("", "", "", vec![field::Error::invalid("patch", Value::from(shown), &why)]))
+            Err(refused(&format!("strict decoding error: {}", found.join(", "))))
         }
         FieldValidation::Ignore => Ok(Vec::new()),
         _ => Ok(found),
@@ -258,9 +268,7 @@ pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &s
     }
     let is_apply = Patch::applies(kind);
     let options = WriteOptions::read(&r.query, OptionsKind::Patch(is_apply), &r.user_agent)?;
-    if row.custom.is_some() && kind == STRATEGIC {
-        return Err(Status::unsupported_media_type(custom_types(r.media)));
-    }
+    check_type(r, row)?;
     let patch = Patch::read(r.sent())?;
     let schema = match &row.custom {
         Some(_) => crd::objects::open(),

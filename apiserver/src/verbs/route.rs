@@ -1,9 +1,10 @@
 //! Which row and subresource a request line means, or the error for one that means nothing.
 
-use proto::resources::{Row, Subresource};
+use proto::resources::{Resource, Row, Subresource};
 use shared::status::Status;
 
 use crate::api::RequestInfo;
+use crate::crd;
 use crate::registry::Rows;
 
 /// A request line, resolved.
@@ -62,7 +63,7 @@ pub fn route(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Sta
     }
     let collection = COLLECTION.contains(&info.verb.as_str());
     let watch_of_one = named && info.verb == "watch";
-    if (collection == named && !watch_of_one) || !row.has_verb(&info.verb) {
+    if (collection == named && !watch_of_one) || !serves(&row, &info.verb) {
         return Err(refused());
     }
     // Without a namespace a namespaced resource can only be read.
@@ -70,6 +71,13 @@ pub fn route(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Sta
         return Err(refused());
     }
     Ok(Route { row, subresource: None })
+}
+
+/// Whether a verb is served. What is left of a custom resource whose definition goes can be changed, or nobody could
+/// let it go, though discovery says nothing of it.
+fn serves(row: &Resource, verb: &str) -> bool {
+    let going = crd::served(row).is_some_and(|served| served.terminating);
+    row.has_verb(verb) || (going && matches!(verb, "update" | "patch"))
 }
 
 #[cfg(test)]

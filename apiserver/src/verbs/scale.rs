@@ -10,14 +10,18 @@ use shared::status::{Status, field};
 
 use super::engine::Engine;
 use super::managers::Kind;
-use super::patch::{Document, Patch, check_applied};
+use super::patch::{Document, Patch, check_applied, check_type};
 use super::query::{OptionsKind, WriteOptions};
 use super::scale_managers::{of_object, of_scale};
-use super::{Reply, Request, get, managers, namespace_of, target, write};
+use super::{Reply, Request, get, managers, namespace_of, table, target, write};
 use crate::access::tree;
 use crate::crd;
-use crate::negotiate::{self, Expected};
+use crate::negotiate::{self, Expected, Shape};
+use crate::printers;
 use crate::registry::{Rows, meta};
+
+/// Stands for replicas that nobody has set.
+const UNSET: i64 = i32::MIN as i64;
 
 /// The Scale of an object.
 pub fn of(row: &Resource, object: &Value) -> Value {
@@ -68,10 +72,43 @@ fn replicas_path(row: &Resource) -> Vec<String> {
     custom.map_or_else(|| ["spec", "replicas"].map(str::to_owned).into(), |scale| scale.spec.clone())
 }
 
-fn reply(r: &Request, scale: &Value) -> Result<Reply, Status> {
-    let accepted = super::accepted(r, false)?;
-    let body = negotiate::envelope(accepted.format, accepted.pretty, schema::kind("autoscaling", "v1", "Scale"), scale);
+/// The Scale of an object as the answer. A custom object without replicas has none.
+fn reply(r: &Request, row: &Row, object: &Value) -> Result<Reply, Status> {
+    if let Some(path) = missing_replicas(row, object) {
+        return Err(Status::internal(&format!("the spec replicas field {path:?} does not exist")));
+    }
+    let (accepted, scale) = (super::accepted(r, false)?, of(row, object));
+    let body = match accepted.shape {
+        // Custom objects have the same columns whatever is shown of them.
+        Shape::Table(version) if row.custom.is_none() => {
+            let tree = table::single(printers::scale_columns(), printers::scale(&scale), r, version, &scale)?;
+            negotiate::envelope(accepted.format, accepted.pretty, negotiate::table_kind("v1"), &tree)
+        }
+        Shape::Table(version) => {
+            let tree = table::single(printers::columns(row), printers::row(row, &scale), r, version, &scale)?;
+            negotiate::envelope(accepted.format, accepted.pretty, negotiate::table_kind("v1"), &tree)
+        }
+        _ => {
+            let schema = schema::kind("autoscaling", "v1", "Scale");
+            negotiate::envelope(accepted.format, accepted.pretty, schema, &scale)
+        }
+    };
     Ok(Reply::new(200, accepted.format.content_type(), body))
+}
+
+/// Where a custom object should have replicas, when it has none.
+fn missing_replicas(row: &Resource, object: &Value) -> Option<String> {
+    let scale = crd::served(row)?.scale.as_ref()?;
+    crd::objects::at(object, &scale.spec).is_none().then(|| format!(".{}", scale.spec.join(".")))
+}
+
+/// What a patch of a Scale begins with: replicas that were never set are not zero.
+fn patched(row: &Resource, object: &Value) -> Value {
+    let mut scale = of(row, object);
+    if missing_replicas(row, object).is_some() {
+        scale["spec"]["replicas"] = Value::from(UNSET);
+    }
+    scale
 }
 
 fn check(scale: &Value, name: &str) -> Result<i64, Status> {
@@ -90,6 +127,9 @@ fn check(scale: &Value, name: &str) -> Result<i64, Status> {
 /// The object with the replicas, and preconditions, of a Scale.
 fn written_back(row: &Resource, old: &Value, scale: &Value) -> Result<Value, Status> {
     let name = meta::text(old, "name");
+    if let Some(path) = missing_replicas(row, old).filter(|_| scale["spec"]["replicas"] == UNSET) {
+        return Err(Status::bad_request(&format!("the spec replicas field {path:?} cannot be empty")));
+    }
     let replicas = check(scale, name)?;
     let uid = meta::text(scale, "uid");
     if !uid.is_empty() && uid != meta::text(old, "uid") {
@@ -115,7 +155,7 @@ fn updated(rows: &Rows, row: &Resource, old: &Value, scale: &Value, manager: &st
 fn applied(row: &Resource, old: &Value, config: &Value, options: &WriteOptions) -> Result<Value, Status> {
     let path = replicas_path(row);
     let entries = tree::list(old, "/metadata/managedFields");
-    let mut there = of(row, old);
+    let mut there = patched(row, old);
     there["metadata"]["managedFields"] = Value::from(of_scale(entries, &path));
     let scale = managers::applied_scale(&there, config, options)?;
     let mut new = written_back(row, old, &scale)?;
@@ -132,7 +172,7 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Re
         "get" => {
             let at = get::revision(r.query.get("resourceVersion").unwrap_or("")).map_err(|e| Status::unknown(&e))?;
             let entry = get::entry(engine, row, namespace, name, at).await?;
-            reply(r, &of(row, &get::served(engine, row, &entry.raw)?))
+            reply(r, row, &get::served(engine, row, &entry.raw)?)
         }
         "update" => {
             let options = WriteOptions::read(&r.query, OptionsKind::Update, &r.user_agent)?;
@@ -146,11 +186,12 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Re
                 updated(&engine.rows, row, old, &scale.object, &options.field_manager)
             };
             let (written, _) = engine.update(&mut t, false, &mut change).await?;
-            Ok(reply(r, &of(row, &written.tree(engine, row)?))?.warn(scale.warnings))
+            Ok(reply(r, row, &written.tree(engine, row)?)?.warn(scale.warnings))
         }
         "patch" => {
             let is_apply = Patch::applies(&r.content_type);
             let options = WriteOptions::read(&r.query, OptionsKind::Patch(is_apply), &r.user_agent)?;
+            check_type(r, row)?;
             let patch = Patch::read(r.sent())?;
             if let Document::Apply(config) = &patch.document {
                 check_applied(("autoscaling/v1", "Scale"), config, name, namespace)?;
@@ -166,12 +207,12 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Re
                     return Ok(new);
                 }
                 let named = ("autoscaling/v1", "Scale");
-                let (scale, warnings) = patch.on_kind(named, schema, &of(row, old), options.field_validation)?;
+                let (scale, warnings) = patch.on_kind(named, schema, &patched(row, old), options.field_validation)?;
                 found = warnings;
                 updated(&engine.rows, row, old, &scale, &options.field_manager)
             };
             let (written, _) = engine.update(&mut t, false, &mut change).await?;
-            Ok(reply(r, &of(row, &written.tree(engine, row)?))?.warn(found))
+            Ok(reply(r, row, &written.tree(engine, row)?)?.warn(found))
         }
         _ => Err(Status::generic_method_not_allowed()),
     }

@@ -10,6 +10,7 @@ use super::query::Query;
 use super::{Reply, Request};
 use crate::cache::{Entry, Raw};
 use crate::negotiate::{self, Accepted, Format, Shape};
+use crate::printers::Column;
 use crate::storage::codec;
 use crate::{printers, registry};
 
@@ -237,23 +238,37 @@ pub fn tabulate<'a>(
     meta: Value,
     headers: bool,
 ) -> Value {
-    let rows: Vec<Value> = objects
-        .map(|o| {
-            let object = match include {
-                Include::None => Value::Null,
-                Include::Metadata => negotiate::metadata_of(o, version),
-                Include::Object => o.clone(),
-            };
-            json!({"cells": printers::row(row, o), "object": object})
-        })
-        .collect();
-    let columns: Value = if headers {
-        printers::columns(row)
-            .iter()
-            .map(|c| json!({"name": c.name, "type": c.kind, "format": c.format, "description": c.description, "priority": c.priority}))
-            .collect()
-    } else {
-        Value::Null
+    let rows = objects.map(|o| row_of(printers::row(row, o), o, include, version)).collect();
+    let columns: Value = if headers { definitions(printers::columns(row)) } else { Value::Null };
+    framed(version, meta, &columns, rows)
+}
+
+/// A table of a single object, whose cells are at hand.
+pub fn single(
+    columns: &[Column],
+    cells: Vec<Value>,
+    r: &Request,
+    version: &str,
+    object: &Value,
+) -> Result<Value, Status> {
+    let row = row_of(cells, object, Include::read(&r.query)?, version);
+    Ok(framed(version, meta_of(object), &definitions(columns), vec![row]))
+}
+
+fn definitions(columns: &[Column]) -> Value {
+    let definition = |c: &Column| json!({"name": c.name, "type": c.kind, "format": c.format, "description": c.description, "priority": c.priority});
+    columns.iter().map(definition).collect()
+}
+
+fn row_of(cells: Vec<Value>, object: &Value, include: Include, version: &str) -> Value {
+    let object = match include {
+        Include::None => Value::Null,
+        Include::Metadata => negotiate::metadata_of(object, version),
+        Include::Object => object.clone(),
     };
+    json!({"cells": cells, "object": object})
+}
+
+fn framed(version: &str, meta: Value, columns: &Value, rows: Vec<Value>) -> Value {
     json!({"kind": "Table", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": meta, "columnDefinitions": columns, "rows": rows})
 }

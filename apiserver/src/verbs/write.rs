@@ -30,8 +30,10 @@ pub fn body(r: &Request, row: &Row, options: &WriteOptions) -> Result<Decoded, S
 /// Fills in defaults.
 pub fn default(row: &Resource, object: &mut Value) -> Result<(), Status> {
     if let Some(served) = crd::served(row) {
-        crd::objects::settle(served, object);
-        return Ok(());
+        return match crd::objects::settle(served, object) {
+            Ok(_) => Ok(()),
+            Err(e) => Err(Status::bad_request(&e.to_string())),
+        };
     }
     let schema = codec::served_schema(row).map_err(|e| Status::internal(&e.to_string()))?;
     proto::defaulting::apply(schema, object);

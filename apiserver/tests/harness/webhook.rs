@@ -1,4 +1,4 @@
-//! An admission webhook over HTTPS.
+//! A webhook over HTTPS, for admission or conversion.
 
 use base64::Engine as _;
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ impl Webhook {
             let text = match answer(path, &review["request"]) {
                 Some(mut response) => {
                     response["uid"] = review["request"]["uid"].clone();
-                    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
+                    json!({"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response})
                         .to_string()
                 }
                 None => "nonsense".to_owned(),

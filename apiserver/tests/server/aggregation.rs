@@ -258,3 +258,71 @@ async fn our_own_services_are_looked_after() {
     c.start_server().await;
     until_reason(&c, "v1.batch", "Local").await;
 }
+
+/// What an API service says of itself is what was found, whoever writes something else.
+#[tokio::test(flavor = "multi_thread")]
+async fn conditions_are_what_was_found() {
+    if etcd_is_missing() {
+        return;
+    }
+    let c = cluster().await;
+    // One that is answered here can be used from the start.
+    let local = json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": "v1.local.example.com"},
+        "spec": {"group": "local.example.com", "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 10}});
+    let made = c.post(SERVICES, local).await.ok();
+    let condition = &made["status"]["conditions"][0];
+    assert_eq!(
+        (&condition["type"], &condition["status"], &condition["reason"]),
+        (&json!("Available"), &json!("True"), &json!("Local"))
+    );
+
+    // Behind a service with addresses, none of which is ready.
+    c.post("/api/v1/namespaces", json!({"metadata": {"name": "wardle"}})).await.ok();
+    let ports = json!([{"name": "https", "port": 7443}]);
+    c.post("/api/v1/namespaces/wardle/services", json!({"metadata": {"name": "api"}, "spec": {"ports": ports}}))
+        .await
+        .ok();
+    let made = c.post(SERVICES, service(&c.pki().ca, 7443)).await.ok();
+    assert_eq!(made["status"], json!({}));
+    let found = until_reason(&c, NAME, "EndpointsNotFound").await;
+    assert_eq!(found["message"], "cannot find endpointslices for service/api in \"wardle\"");
+    let slice = json!({"metadata": {"name": "api-1", "labels": {"kubernetes.io/service-name": "api"}}, "addressType": "IPv4",
+        "ports": ports, "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": false}}]});
+    c.post("/apis/discovery.k8s.io/v1/namespaces/wardle/endpointslices", slice).await.ok();
+    let found = until_reason(&c, NAME, "MissingEndpoints").await;
+    let message = "endpointslices for service/api in \"wardle\" have no addresses with port name \"https\"";
+    assert_eq!(found["message"], message);
+
+    // Somebody says otherwise, beside something of his own, which stays.
+    let conditions = json!([{"type": "Available", "status": "True", "reason": "Made", "message": "up"},
+        {"type": "StatusUpdated", "status": "True", "reason": "E2E", "message": "Set from e2e test"}]);
+    let path = format!("{SERVICES}/{NAME}");
+    let body = json!({"status": {"conditions": conditions}});
+    let patched = c.patch(&format!("{path}/status"), "merge-patch+json", body).await.ok();
+    assert_eq!(patched["status"]["conditions"][0]["reason"], "Made");
+    let since = patched["metadata"]["resourceVersion"].as_str().expect("a revision");
+    let watch =
+        format!("{SERVICES}?watch=1&timeoutSeconds=20&resourceVersion={since}&fieldSelector=metadata.name%3D{NAME}");
+    let after = &c.watch(&watch, 1).await[0]["object"]["status"]["conditions"];
+    assert_eq!((&after[0]["reason"], &after[1]["reason"]), (&json!("MissingEndpoints"), &json!("E2E")));
+    assert_eq!(c.get(&format!("/apis/{EXTENSION}/v1")).await.code, 503);
+}
+
+/// Whether a server answers is one thing, whether it is the right one is found out by those who ask it something.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_wrong_server_is_found_out_when_it_is_asked() {
+    if etcd_is_missing() {
+        return;
+    }
+    let c = cluster().await;
+    let other = Extension::start(c.pki()).await;
+    c.post("/api/v1/namespaces", json!({"metadata": {"name": "wardle"}})).await.ok();
+    let named = json!({"metadata": {"name": "api"}, "spec": {"type": "ExternalName", "externalName": "localhost"}});
+    c.post("/api/v1/namespaces/wardle/services", named).await.ok();
+    c.post(SERVICES, service(&c.pki().foreign_ca, other.port())).await.ok();
+    until_reason(&c, NAME, "Passed").await;
+    let refused = c.get(&format!("/apis/{EXTENSION}/v1/flunders")).await;
+    assert_eq!(refused.code, 503);
+    let text = refused.text();
+    assert!(text.starts_with("error trying to reach service: tls: failed to verify certificate: x509:"), "{text}");
+}

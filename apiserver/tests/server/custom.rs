@@ -212,7 +212,7 @@ async fn objects_live_as_others_do() {
     );
     let resources = c.get("/apis/life.example.com/v1").await.ok();
     let names: Vec<_> = resources["resources"].as_array().into_iter().flatten().map(|r| r["name"].clone()).collect();
-    assert_eq!(names, [json!("boats"), json!("boats/scale"), json!("boats/status")]);
+    assert_eq!(names, [json!("boats"), json!("boats/status"), json!("boats/scale")]);
     assert_eq!(
         (&resources["resources"][0]["shortNames"], &resources["resources"][0]["categories"]),
         (&json!(["bt"]), &json!(["all"]))

@@ -54,7 +54,8 @@ fn print(value: &Value, out: &mut String) {
 }
 
 /// Go's name for the type of a decoded JSON value.
-pub(crate) fn go_type(value: &Value) -> &'static str {
+#[must_use]
+pub fn go_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "<nil>",
         Value::Bool(_) => "bool",

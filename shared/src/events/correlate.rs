@@ -23,7 +23,8 @@ pub(super) struct EventKey {
     object: String,
     kind: Kind,
     reason: String,
-    message: String,
+    /// Which part of the object, and what is said of it; all that are combined are one event, whatever they say.
+    said: Option<(String, String)>,
 }
 
 #[derive(Debug, PartialEq)]
@@ -63,18 +64,25 @@ impl Correlator {
     pub(super) fn see(&mut self, record: &Record) -> Verdict {
         let now = Instant::now();
         let object = object_key(record);
-        let message = self.combine(&object, record, now);
-        let key = EventKey { object: object.clone(), kind: record.kind, reason: record.reason.clone(), message };
+        let combined = self.combines(&object, record, now);
+        let part = || record.about.field_path.clone().unwrap_or_default();
+        let said = (!combined).then(|| (part(), record.message.clone()));
+        let key = EventKey { object: object.clone(), kind: record.kind, reason: record.reason.clone(), said };
+        let prefix = if combined { "(combined from similar events): " } else { "" };
+        let message = format!("{prefix}{}", record.message);
+        // What is not written is counted all the same.
+        let known = self.written.get_mut(&key).map(|written| {
+            written.count += 1;
+            written.used = now;
+            (written.name.clone(), written.count)
+        });
         if !self.spend(object, now) {
             return Verdict::Drop;
         }
-        if let Some(written) = self.written.get_mut(&key) {
-            written.count += 1;
-            written.used = now;
-            let (name, count) = (written.name.clone(), written.count);
-            return Verdict::Count { name, count, message: key.message.clone(), key };
+        match known {
+            Some((name, count)) => Verdict::Count { name, count, message, key },
+            None => Verdict::Create { message, key },
         }
-        Verdict::Create { message: key.message.clone(), key }
     }
 
     pub(super) fn created(&mut self, key: EventKey, name: String) {
@@ -84,8 +92,8 @@ impl Correlator {
         self.written.insert(key, Written { name, count: 1, used: Instant::now() });
     }
 
-    /// The message to write: the record's own, or the combined one when there are too many different ones.
-    fn combine(&mut self, object: &str, record: &Record, now: Instant) -> String {
+    /// Whether there are too many different messages for this one to have an event of its own.
+    fn combines(&mut self, object: &str, record: &Record, now: Instant) -> bool {
         if self.similar.len() >= REMEMBERED {
             forget_older_half(&mut self.similar, |similar| similar.last);
         }
@@ -96,13 +104,13 @@ impl Correlator {
         }
         similar.last = now;
         if similar.messages.contains(&record.message) {
-            return record.message.clone();
+            return false;
         }
         if similar.messages.len() + 1 < SIMILAR {
             similar.messages.insert(record.message.clone());
-            return record.message.clone();
+            return false;
         }
-        format!("(combined from similar events): {}", record.message)
+        true
     }
 
     fn spend(&mut self, object: String, now: Instant) -> bool {
@@ -121,9 +129,10 @@ impl Correlator {
     }
 }
 
+/// The object as a whole: its parts share what may be said of it.
 fn object_key(record: &Record) -> String {
     let about = &record.about;
-    let parts = [&about.kind, &about.namespace, &about.name, &about.uid, &about.api_version, &about.field_path];
+    let parts = [&about.kind, &about.namespace, &about.name, &about.uid, &about.api_version];
     let parts: Vec<&str> = parts.iter().map(|part| part.as_deref().unwrap_or_default()).collect();
     parts.join("/")
 }

@@ -61,4 +61,27 @@ async fn similar_events_are_combined() {
     }
     let combined = create(&mut correlator, &record("web", "Failed", "failed 10"), "web.10");
     assert_eq!(combined, "(combined from similar events): failed 10");
+    match correlator.see(&record("web", "Failed", "failed 11")) {
+        Verdict::Count { name, count, message, .. } => {
+            assert_eq!((name.as_str(), count), ("web.10", 2), "all of them are one event");
+            assert_eq!(message, "(combined from similar events): failed 11");
+        }
+        other => panic!("{other:?}"),
+    }
+    create(&mut correlator, &record("web", "Started", "first"), "web.11");
+}
+
+#[tokio::test(start_paused = true)]
+async fn parts_of_an_object_share_its_budget() {
+    let mut correlator = Correlator::default();
+    let of = |part: &str| {
+        let mut record = record("web", "BackOff", "again");
+        record.about.field_path = Some(format!("spec.containers{{{part}}}"));
+        record
+    };
+    create(&mut correlator, &of("a"), "web.1");
+    create(&mut correlator, &of("b"), "web.2");
+    let written = (0..100).filter(|_| correlator.see(&of("a")) != Verdict::Drop).count();
+    assert_eq!(written, 23);
+    assert_eq!(correlator.see(&of("b")), Verdict::Drop);
 }

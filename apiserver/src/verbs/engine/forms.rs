@@ -21,7 +21,7 @@ impl Engine {
     }
 
     /// An object as read, in the version writes of the row work in.
-    pub(super) async fn settled(&self, row: &Row, object: Value) -> Result<Value, Status> {
+    pub(in crate::verbs) async fn settled(&self, row: &Row, object: Value) -> Result<Value, Status> {
         if !crd::changes_version(row) {
             return Ok(object);
         }
@@ -32,7 +32,7 @@ impl Engine {
     /// What etcd is to hold of an object.
     pub(super) async fn encode(&self, row: &Row, object: &Value) -> Result<Vec<u8>, Status> {
         let failed = |e: codec::CodecError| Status::internal(&e.to_string());
-        if !crd::converts(row) {
+        if row.custom.is_none() || object["apiVersion"] == row.storage_api_version() {
             return codec::encode(row, object, self.policy.media).map_err(failed);
         }
         let storage = row.storage();

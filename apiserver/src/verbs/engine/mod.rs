@@ -220,13 +220,13 @@ impl Engine {
             if there.is_some() {
                 return Err(Status::already_exists(&t.row.group, &t.row.plural, &name));
             }
-            let mut object = waiting.at(storage, 0)?.tree(self, t.row)?;
+            let mut object = waiting.at(self, storage, 0).await?.tree(self, t.row)?;
             meta::set_text(&mut object, "resourceVersion", "");
             return Ok(Outcome::Tree(object));
         }
         let ttl = strategy.expires.then_some(self.event_ttl);
         let refused = match self.store.create(&key, waiting.bytes().to_vec(), ttl).await {
-            Ok(Written::Done(revision)) => return waiting.at(storage, revision),
+            Ok(Written::Done(revision)) => return waiting.at(self, storage, revision).await,
             Ok(Written::Lost(_)) => Status::already_exists(&t.row.group, &t.row.plural, &name),
             Err(e) => storage_status(&e),
         };

@@ -162,7 +162,7 @@ impl Engine {
         match written.map_err(|e| storage_status(&e))? {
             Written::Done(revision) => {
                 self.services.undo(self, freed).await;
-                waiting.at(storage, revision).map(Ok)
+                waiting.at(self, storage, revision).await.map(Ok)
             }
             Written::Lost(there) => {
                 self.services.undo(self, allocation).await;

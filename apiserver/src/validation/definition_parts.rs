@@ -1,0 +1,351 @@
+//! What a definition says of its versions: schemas, subresources, columns, selectable fields.
+//!
+//! Upstream judges what all versions have in common once, under the path of the whole definition.
+
+use std::collections::BTreeSet;
+
+use proto::Value;
+use shared::status::field::{Error, Path};
+
+use super::tree::{at, entries, flag, get, has, list, text};
+
+const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
+/// Deepest schema that is looked at.
+const DEPTH: usize = 200;
+/// Selectable fields of a version.
+const MOST_SELECTABLE: usize = 8;
+/// Bytes of what clients of an old version are told.
+const WARNING: usize = 256;
+
+/// A part of a version: its name there, and in upstream's internal form of the definition.
+const PARTS: [(&str, &str, Judge); 3] = [
+    ("schema", "validation", schema),
+    ("subresources", "subresources", subresources),
+    ("additionalPrinterColumns", "additionalPrinterColumns", columns),
+];
+
+type Judge = fn(&Value, bool, &Path, &mut Vec<Error>);
+
+fn common(versions: &[Value], part: &str) -> bool {
+    versions.windows(2).all(|pair| get(&pair[0], part) == get(&pair[1], part))
+}
+
+fn has_status(version: &Value) -> bool {
+    at(version, &["subresources", "status"]).is_object()
+}
+
+/// What one of the versions has for itself.
+pub(super) fn of_one(all: &[Value], version: &Value, path: &Path, out: &mut Vec<Error>) {
+    deprecation(version, path, out);
+    for (part, _, judge) in PARTS.into_iter().filter(|(part, ..)| !common(all, part)) {
+        judge(get(version, part), has_status(version), &path.child(part), out);
+    }
+    if !common(all, "selectableFields") || !common(all, "schema") {
+        selectable(version, &path.child("selectableFields"), out);
+    }
+}
+
+/// What all versions have in common.
+pub(super) fn of_all(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    let all = list(spec, "versions");
+    let Some(first) = all.first() else { return };
+    for (part, name, judge) in PARTS.into_iter().filter(|(part, ..)| common(all, part)) {
+        judge(get(first, part), all.iter().any(has_status), &path.child(name), out);
+    }
+    if common(all, "selectableFields") && common(all, "schema") {
+        selectable(first, &path.child("selectableFields"), out);
+    }
+}
+
+fn deprecation(version: &Value, path: &Path, out: &mut Vec<Error>) {
+    if !has(version, "deprecationWarning") {
+        return;
+    }
+    let (warning, path) = (text(version, "deprecationWarning"), path.child("deprecationWarning"));
+    let mut complain = |message: &str| out.push(Error::invalid(&path, warning, message));
+    if !flag(version, "deprecated") {
+        return complain("can only be set for deprecated versions");
+    }
+    if warning.len() > WARNING {
+        complain("must be <= 256 characters long");
+    }
+    if warning.is_empty() {
+        complain("must not be an empty string");
+    }
+    if let Some((i, _)) = warning.char_indices().find(|(_, c)| c.is_control() || (c.is_whitespace() && *c != ' ')) {
+        let found = "must only contain printable UTF-8 characters; non-printable character found at index";
+        complain(&format!("{found} {i}"));
+    }
+}
+
+/// A schema says of every place what it holds.
+fn schema(holder: &Value, status: bool, path: &Path, out: &mut Vec<Error>) {
+    let (schema, path) = (get(holder, "openAPIV3Schema"), path.child("openAPIV3Schema"));
+    if schema.is_null() {
+        return;
+    }
+    let before = out.len();
+    if status {
+        root(schema, &path, out);
+    }
+    if flag(schema, "nullable") {
+        out.push(Error::forbidden(path.child("nullable"), "nullable cannot be true at the root"));
+    }
+    typed(schema, "at the root", &path, 0, out);
+    if out.len() == before {
+        crate::crd::validate::schema(schema, &path, out);
+    }
+}
+
+/// What the root of a schema may say where the status is written on its own, and judged apart from the rest.
+fn root(schema: &Value, path: &Path, out: &mut Vec<Error>) {
+    const GO_NAMES: &str = "[Description Type Format Title Maximum ExclusiveMaximum Minimum ExclusiveMinimum MaxLength MinLength Pattern MaxItems MinItems UniqueItems MultipleOf Required Items Properties ExternalDocs Example XPreserveUnknownFields XValidations]";
+    const OTHERS: [&str; 16] = [
+        "id",
+        "$schema",
+        "$ref",
+        "default",
+        "enum",
+        "allOf",
+        "oneOf",
+        "anyOf",
+        "not",
+        "additionalProperties",
+        "nullable",
+        "x-kubernetes-embedded-resource",
+        "x-kubernetes-int-or-string",
+        "x-kubernetes-list-map-keys",
+        "x-kubernetes-list-type",
+        "x-kubernetes-map-type",
+    ];
+    let kind = text(schema, "type");
+    if !matches!(kind, "" | "object") {
+        let message =
+            "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
+        out.push(Error::invalid(path.child("type"), kind, message));
+    }
+    let said = |key: &&str| has(schema, key) && *get(schema, key) != false;
+    if OTHERS.iter().any(said) {
+        let message = format!(
+            "only {GO_NAMES} fields are allowed at the root of the schema if the status subresource is enabled"
+        );
+        out.push(Error::invalid(path, schema.clone(), &message));
+    }
+}
+
+/// Every place has a type.
+fn typed(schema: &Value, place: &str, path: &Path, depth: usize, out: &mut Vec<Error>) {
+    if depth > DEPTH || !schema.is_object() {
+        return;
+    }
+    let open =
+        ["x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"].iter().any(|key| flag(schema, key));
+    match text(schema, "type") {
+        "" if open && depth > 0 => {}
+        "" => out.push(Error::required(path.child("type"), &format!("must not be empty {place}"))),
+        "object" => {}
+        other if !TYPES.contains(&other) => out.push(Error::not_supported(path.child("type"), other, &TYPES)),
+        other if depth == 0 => out.push(Error::invalid(path.child("type"), other, "must be object at the root")),
+        _ => {}
+    }
+    let field = "for specified object fields";
+    for (name, inner) in entries(schema, "properties") {
+        typed(inner, field, &path.child("properties").key(name), depth + 1, out);
+    }
+    if has(schema, "additionalProperties") {
+        typed(get(schema, "additionalProperties"), field, &path.child("additionalProperties"), depth + 1, out);
+    }
+    typed(get(schema, "items"), "for specified array items", &path.child("items"), depth + 1, out);
+}
+
+fn columns(columns: &Value, _: bool, path: &Path, out: &mut Vec<Error>) {
+    const KINDS: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
+    const FORMATS: [&str; 8] = ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
+    for (i, column) in columns.as_array().into_iter().flatten().enumerate() {
+        let path = path.index(i);
+        if text(column, "name").is_empty() {
+            out.push(Error::required(path.child("name"), ""));
+        }
+        let (kind, format) = (text(column, "type"), text(column, "format"));
+        let message = format!("must be one of {}", KINDS.join(","));
+        if kind.is_empty() {
+            out.push(Error::required(path.child("type"), &message));
+        } else if !KINDS.contains(&kind) {
+            out.push(Error::invalid(path.child("type"), kind, &message));
+        }
+        if !format.is_empty() && !FORMATS.contains(&format) {
+            let message = format!("must be one of {}", FORMATS.join(","));
+            out.push(Error::invalid(path.child("format"), format, &message));
+        }
+        // The name is upstream's internal one.
+        simple_path(text(column, "jsonPath"), &path.child("JSONPath"), out);
+    }
+}
+
+/// Something that begins as a path does. True when it does.
+fn simple_path(value: &str, path: &Path, out: &mut Vec<Error>) -> bool {
+    if value.is_empty() {
+        out.push(Error::required(path, ""));
+    } else if !value.starts_with('.') {
+        out.push(Error::invalid(path, value, "must be a simple json path starting with ."));
+    }
+    value.starts_with('.')
+}
+
+fn subresources(subresources: &Value, _: bool, path: &Path, out: &mut Vec<Error>) {
+    let scale = get(subresources, "scale");
+    if !scale.is_object() {
+        return;
+    }
+    let path = path.child("scale");
+    for (key, prefix) in [("specReplicasPath", ".spec"), ("statusReplicasPath", ".status")] {
+        let (value, path) = (text(scale, key), path.child(key));
+        if simple_path(value, &path, out) && !below(value, prefix) {
+            out.push(Error::invalid(path, value, &format!("should be a json path under {prefix}")));
+        }
+    }
+    let (selector, path) = (text(scale, "labelSelectorPath"), path.child("labelSelectorPath"));
+    if !selector.is_empty()
+        && simple_path(selector, &path, out)
+        && !below(selector, ".spec")
+        && !below(selector, ".status")
+    {
+        out.push(Error::invalid(path, selector, "should be a json path under either .spec or .status"));
+    }
+}
+
+fn below(value: &str, prefix: &str) -> bool {
+    value.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('.'))
+}
+
+/// Fields that objects are selected by hold a single value.
+fn selectable(version: &Value, path: &Path, out: &mut Vec<Error>) {
+    let schema = at(version, &["schema", "openAPIV3Schema"]);
+    let mut seen = BTreeSet::new();
+    for (i, field) in list(version, "selectableFields").iter().enumerate() {
+        let (value, path) = (text(field, "jsonPath"), path.index(i).child("jsonPath"));
+        if value.is_empty() {
+            out.push(Error::required(path, ""));
+            continue;
+        }
+        let steps = value.strip_prefix('.').map(|rest| rest.split('.'));
+        let found =
+            steps.clone().and_then(|mut steps| steps.try_fold(schema, |s, step| get(s, "properties").get(step)));
+        let Some(found) = found else {
+            out.push(Error::invalid(path, value, "is an invalid path: does not refer to a valid field"));
+            continue;
+        };
+        if steps.and_then(|mut steps| steps.next()) == Some("metadata") {
+            out.push(Error::invalid(&path, value, "must not point to fields in metadata"));
+        }
+        if !matches!(text(found, "type"), "string" | "boolean" | "integer") {
+            let message = "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.";
+            out.push(Error::invalid(&path, value, message));
+        }
+        if !seen.insert(value) {
+            out.push(Error::duplicate(path, value));
+        }
+    }
+    if seen.len() > MOST_SELECTABLE {
+        out.push(Error::too_many(path, seen.len(), MOST_SELECTABLE));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn version(change: Value) -> Value {
+        let schema = json!({"type": "object", "properties": {"spec": {"type": "object",
+            "properties": {"host": {"type": "string"}, "ports": {"type": "array", "items": {"type": "integer"}}}}}});
+        let mut version = json!({"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}});
+        proto::merge::merge_patch::apply(&mut version, change);
+        version
+    }
+
+    fn said(versions: &[Value]) -> Vec<String> {
+        let (mut out, path) = (Vec::new(), Path::new("spec"));
+        for (i, version) in versions.iter().enumerate() {
+            of_one(versions, version, &path.child("versions").index(i), &mut out);
+        }
+        of_all(&json!({"versions": versions}), &path, &mut out);
+        out.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn what_all_have_is_judged_once() {
+        let scale = |from: &str| json!({"subresources": {"scale": {"specReplicasPath": from, "statusReplicasPath": ".status.n"}}});
+        let under =
+            |at: &str| format!("{at}.scale.specReplicasPath: Invalid value: \".x\": should be a json path under .spec");
+        assert_eq!(said(&[version(scale(".x"))]), [under("spec.subresources")]);
+        assert_eq!(said(&[version(scale(".x")), version(scale(".x"))]), [under("spec.subresources")]);
+        assert_eq!(said(&[version(scale(".spec.n")), version(scale(".x"))]), [under("spec.versions[1].subresources")]);
+        assert_eq!(
+            said(&[version(scale("x"))]),
+            [
+                "spec.subresources.scale.specReplicasPath: Invalid value: \"x\": must be a simple json path starting with ."
+            ]
+        );
+    }
+
+    #[test]
+    fn columns_have_types_and_paths() {
+        let columns = json!({"additionalPrinterColumns": [{"name": "a", "type": "date", "jsonPath": ".a"},
+            {"type": "text", "format": "x", "jsonPath": "a"}, {"name": "b"}]});
+        let kinds = "must be one of boolean,date,integer,number,string";
+        assert_eq!(
+            said(&[version(columns)]),
+            [
+                "spec.additionalPrinterColumns[1].name: Required value".to_owned(),
+                format!("spec.additionalPrinterColumns[1].type: Invalid value: \"text\": {kinds}"),
+                "spec.additionalPrinterColumns[1].format: Invalid value: \"x\": must be one of byte,date,date-time,double,float,int32,int64,password".to_owned(),
+                "spec.additionalPrinterColumns[1].JSONPath: Invalid value: \"a\": must be a simple json path starting with .".to_owned(),
+                format!("spec.additionalPrinterColumns[2].type: Required value: {kinds}"),
+                "spec.additionalPrinterColumns[2].JSONPath: Required value".to_owned(),
+            ]
+        );
+    }
+
+    #[test]
+    fn selectable_fields_are_single_values() {
+        let fields = |paths: &[&str]| {
+            let fields: Vec<Value> = paths.iter().map(|p| json!({"jsonPath": p})).collect();
+            said(&[version(json!({"selectableFields": fields}))])
+        };
+        assert!(fields(&[".spec.host"]).is_empty());
+        assert_eq!(
+            fields(&[".spec.host", ".spec.host", ".spec.ports", ".spec.none", ""]),
+            [
+                "spec.selectableFields[1].jsonPath: Duplicate value: \".spec.host\"",
+                "spec.selectableFields[2].jsonPath: Invalid value: \".spec.ports\": must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.",
+                "spec.selectableFields[3].jsonPath: Invalid value: \".spec.none\": is an invalid path: does not refer to a valid field",
+                "spec.selectableFields[4].jsonPath: Required value",
+            ]
+        );
+    }
+
+    #[test]
+    fn warnings_and_roots() {
+        let at = "spec.versions[0].deprecationWarning: Invalid value";
+        assert_eq!(
+            said(&[version(json!({"deprecationWarning": "w"}))]),
+            [format!("{at}: \"w\": can only be set for deprecated versions")]
+        );
+        assert_eq!(
+            said(&[version(json!({"deprecated": true, "deprecationWarning": ""}))]),
+            [format!("{at}: \"\": must not be an empty string")]
+        );
+        let open =
+            json!({"subresources": {"status": {}}, "schema": {"openAPIV3Schema": {"nullable": true, "oneOf": []}}});
+        let found = said(&[version(open)]);
+        assert!(
+            found[0].contains("fields are allowed at the root of the schema if the status subresource is enabled"),
+            "{found:?}"
+        );
+        assert_eq!(
+            found[1],
+            "spec.validation.openAPIV3Schema.nullable: Forbidden: nullable cannot be true at the root"
+        );
+    }
+}

@@ -1,0 +1,183 @@
+//! Custom objects: what they may embed, their scale, and the tables they are shown in.
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use crate::custom::{define, definition};
+use crate::harness::{Answer, Client, eventually};
+use crate::workspace;
+
+const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+
+async fn table(c: &Client, path: &str) -> Value {
+    c.call("GET", path, &[("Accept", TABLE)], None).await.ok()
+}
+
+fn headers(table: &Value) -> Vec<&str> {
+    table["columnDefinitions"].as_array().into_iter().flatten().filter_map(|c| c["name"].as_str()).collect()
+}
+
+fn messages(answer: &Answer) -> Vec<String> {
+    let status = answer.json();
+    let causes = status["details"]["causes"].as_array().cloned().unwrap_or_default();
+    causes.iter().map(|c| format!("{}: {}", c["field"], c["message"]).replace('"', "")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_embedded_is_an_object() {
+    let Some((c, ns)) = workspace("crd-embedded").await else { return };
+    let embedded = |properties: Value| {
+        json!({"type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true,
+            "properties": properties})
+    };
+    let schema = json!({"type": "object", "properties": {
+        "embedded": embedded(json!({})), "nested": embedded(json!({"embedded": embedded(json!({}))})),
+        "other": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}});
+    let versions = json!([{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]);
+    define(&c, definition("embedded.example.com", "shells", "Shell", versions)).await;
+    let path = ns.replace("/api/v1", "/apis/embedded.example.com/v1") + "/shells";
+    let shell = |name: &str, mut parts: Value| {
+        parts["apiVersion"] = json!("embedded.example.com/v1");
+        parts["kind"] = json!("Shell");
+        parts["metadata"] = json!({"name": name});
+        parts
+    };
+    let foo = |metadata: Value| json!({"apiVersion": "foo/v1", "kind": "Foo", "metadata": metadata});
+    let odd = json!({"name": "foo", "unspecified": "bar", "creationTimestamp": null});
+    let mut nested = foo(odd.clone());
+    nested["embedded"] = foo(odd.clone());
+    let parts = json!({"embedded": foo(odd.clone()), "nested": nested, "other": foo(odd.clone())});
+    let answer = c.post(&path, shell("a", parts.clone())).await;
+    assert!(answer.warnings().iter().any(|w| w.contains(r#"unknown field \"embedded.metadata.unspecified\""#)));
+    let made = answer.ok();
+    let named = json!({"name": "foo"});
+    assert_eq!((&made["embedded"]["metadata"], &made["nested"]["metadata"]), (&named, &named));
+    assert_eq!((&made["nested"]["embedded"]["metadata"], &made["other"]["metadata"]), (&named, &odd));
+    let strict = c.post(&format!("{path}?fieldValidation=Strict"), shell("b", parts)).await;
+    assert_eq!(strict.code, 400, "{}", strict.text());
+
+    let typed = shell("c", json!({"embedded": foo(json!({"name": "n", "namespace": 42}))}));
+    let message = r#"Shell in version "v1" cannot be handled as a Shell: embedded.metadata: Invalid value: {"name":"n","namespace":42}: json: cannot unmarshal number into Go struct field ObjectMeta.namespace of type string"#;
+    c.post(&path, typed.clone()).await.fails(400, "BadRequest", message);
+    let patched = c.patch(&format!("{path}/a"), "merge-patch+json", json!({"embedded": typed["embedded"]})).await;
+    assert_eq!(patched.code, 422, "{}", patched.text());
+    assert!(
+        patched.text().contains("cannot unmarshal number into Go struct field ObjectMeta.namespace of type string")
+    );
+
+    let bad = json!({"apiVersion": "foo/v1", "kind": "%", "metadata": {"name": ".."}});
+    let refused = c.post(&path, shell("d", json!({"embedded": bad, "nested": {}}))).await;
+    assert_eq!(refused.code, 422, "{}", refused.text());
+    let found = messages(&refused);
+    for wanted in [
+        "embedded.kind: Invalid value: %: may have mixed case, but should otherwise match:",
+        "embedded.metadata.name: Invalid value: ..:",
+        "nested.apiVersion: Required value: must not be empty",
+        "nested.kind: Required value: must not be empty",
+    ] {
+        let wanted = wanted.replace('"', "");
+        assert!(found.iter().any(|m| m.replace('\\', "").starts_with(&wanted)), "{wanted}: {found:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scale_has_replicas_and_a_table() {
+    let Some((c, ns)) = workspace("crd-scale").await else { return };
+    let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"replicas": {"type": "integer"}}},
+        "status": {"type": "object", "properties": {"replicas": {"type": "integer"}}}}});
+    let versions = json!([{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema},
+        "subresources": {"scale": {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}}}]);
+    define(&c, definition("scale.example.com", "kites", "Kite", versions)).await;
+    let path = ns.replace("/api/v1", "/apis/scale.example.com/v1") + "/kites";
+    let kite = json!({"apiVersion": "scale.example.com/v1", "kind": "Kite", "metadata": {"name": "a"}});
+    c.post(&path, kite).await.ok();
+    let scale = format!("{path}/a/scale");
+    let none = "Internal error occurred: the spec replicas field \".spec.replicas\" does not exist";
+    c.get(&scale).await.fails(500, "InternalError", none);
+    let empty = "the spec replicas field \".spec.replicas\" cannot be empty";
+    let named = json!({"metadata": {"annotations": {"a": "b"}}});
+    c.patch(&scale, "merge-patch+json", named).await.fails(400, "BadRequest", empty);
+    c.patch(&scale, "merge-patch+json", json!({"spec": {"replicas": 2}})).await.ok();
+    assert_eq!(c.get(&scale).await.ok()["spec"]["replicas"], 2);
+    let strategic = c.patch(&scale, "strategic-merge-patch+json", json!({"spec": {"replicas": 3}})).await;
+    assert_eq!(strategic.code, 415, "{}", strategic.text());
+    let shown = table(&c, &scale).await;
+    assert_eq!((shown["kind"].as_str(), headers(&shown)), (Some("Table"), vec!["Name", "Age"]));
+
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let deployment = json!({"metadata": {"name": "d"}, "spec": {"replicas": 3, "selector": {"matchLabels": {"a": "b"}}, "template": template}});
+    let path = ns.replace("/api/v1", "/apis/apps/v1") + "/deployments";
+    c.post(&path, deployment).await.ok();
+    let shown = table(&c, &format!("{path}/d/scale")).await;
+    assert_eq!(headers(&shown), ["Name", "Desired", "Available", "Age"]);
+    let cells = shown["rows"][0]["cells"].as_array().expect("cells");
+    assert_eq!(cells[..3], [json!("d"), json!(3), json!(0)]);
+    assert_eq!(shown["rows"][0]["object"]["kind"], "PartialObjectMetadata");
+    let body =
+        json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "d"}, "spec": {"replicas": 4}});
+    let json_and_table = [("Content-Type", "application/json"), ("Accept", TABLE)];
+    let put = c.call("PUT", &format!("{path}/d/scale"), &json_and_table, Some(Bytes::from(body.to_string()))).await;
+    assert_eq!(put.ok()["rows"][0]["cells"][1], 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cells_are_of_their_columns_types() {
+    let Some((c, ns)) = workspace("crd-cells").await else { return };
+    let column = |name: &str, kind: &str| json!({"name": name, "type": kind, "jsonPath": format!(".spec.{name}")});
+    let columns = [("date", "date"), ("int", "integer"), ("num", "number"), ("text", "string"), ("flag", "boolean")];
+    let versions = json!([{"name": "v1", "served": true, "storage": true,
+        "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+        "additionalPrinterColumns": columns.map(|(name, kind)| column(name, kind))}]);
+    define(&c, definition("cells.example.com", "cages", "Cage", versions)).await;
+    let path = ns.replace("/api/v1", "/apis/cells.example.com/v1") + "/cages";
+    for (name, spec, wanted) in [
+        (
+            "fit",
+            json!({"date": "", "int": 10, "num": 1.5, "text": "t", "flag": true}),
+            json!(["fit", "<unknown>", 10, 1.5, "t", true]),
+        ),
+        (
+            "other",
+            json!({"date": "x", "int": 1.7, "num": 3, "text": [1, "a", {"b": 2}], "flag": "true"}),
+            json!(["other", "<invalid>", 1, 3, "[1,\"a\",{\"b\":2}]", null]),
+        ),
+        ("wrong", json!({"date": 1, "int": "1", "num": "x"}), json!(["wrong", null, null, null, null, null])),
+    ] {
+        let cage =
+            json!({"apiVersion": "cells.example.com/v1", "kind": "Cage", "metadata": {"name": name}, "spec": spec});
+        c.post(&path, cage).await.ok();
+        assert_eq!(table(&c, &format!("{path}/{name}")).await["rows"][0]["cells"], wanted);
+    }
+}
+
+/// Elements that were there twice before they had to be unique do not keep anybody from writing the object.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_there_twice_may_stay() {
+    let Some((c, ns)) = workspace("crd-twice").await else { return };
+    let schema = |list: Value| {
+        json!([{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema":
+        {"type": "object", "properties": {"list": list}}}}])
+    };
+    let list = json!({"type": "array", "items": {"type": "string"}});
+    define(&c, definition("twice.example.com", "twos", "Two", schema(list.clone()))).await;
+    let path = ns.replace("/api/v1", "/apis/twice.example.com/v1") + "/twos";
+    let two = |name: &str| json!({"apiVersion": "twice.example.com/v1", "kind": "Two", "metadata": {"name": name}, "list": ["a", "a"]});
+    c.post(&path, two("old")).await.ok();
+    let mut unique = list;
+    unique["x-kubernetes-list-type"] = json!("set");
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let change = json!({"spec": {"versions": schema(unique)}});
+    c.patch(&format!("{definitions}/twos.twice.example.com"), "merge-patch+json", change).await.ok();
+    let message = "Two.twice.example.com \"new\" is invalid: list[1]: Duplicate value: \"a\"";
+    eventually("the new schema is served", async || {
+        (c.post(&format!("{path}?dryRun=All"), two("new")).await.code == 422).then_some(())
+    })
+    .await;
+    c.post(&path, two("new")).await.fails(422, "Invalid", message);
+    let patch = |list: Value| json!({"metadata": {"labels": {"a": "b"}}, "list": list});
+    let old = format!("{path}/old");
+    c.patch(&old, "merge-patch+json", patch(json!(["a", "a", "b"]))).await.ok();
+    c.patch(&old, "merge-patch+json", patch(json!(["a"]))).await.ok();
+    let again = c.patch(&old, "merge-patch+json", patch(json!(["a", "a"]))).await;
+    assert!(again.code == 422 && again.text().contains("Duplicate value"), "{}", again.text());
+}

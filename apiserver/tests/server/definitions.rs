@@ -1,0 +1,143 @@
+//! Definitions of custom resources: what is refused, what has to stay, and how one goes.
+
+use serde_json::{Value, json};
+
+use crate::custom::{define, definition};
+use crate::harness::{Client, eventually};
+use crate::workspace;
+
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+
+fn version(name: &str, storage: bool) -> Value {
+    json!({"name": name, "served": true, "storage": storage,
+        "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}})
+}
+
+/// Field and message of everything that is wrong with a definition of which something is changed.
+async fn wrong(c: &Client, change: Value) -> Vec<String> {
+    let mut object = definition("wrong.example.com", "wrongs", "Wrong", json!([version("v1", true)]));
+    for (key, value) in change.as_object().into_iter().flatten() {
+        object["spec"][key] = value.clone();
+    }
+    let answer = c.post(&format!("{DEFINITIONS}?dryRun=All"), object).await;
+    assert_eq!(answer.code, 422, "{}", answer.text());
+    let causes = answer.json()["details"]["causes"].as_array().cloned().unwrap_or_default();
+    let text = |cause: &Value, key: &str| cause[key].as_str().unwrap_or("").to_owned();
+    causes.iter().map(|cause| format!("{}: {}", text(cause, "field"), text(cause, "message"))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parts_that_make_no_sense() {
+    let Some((c, _)) = workspace("crd-parts").await else { return };
+    let webhook = |client: Value, versions: Value| json!({"conversion": {"strategy": "Webhook", "webhook": {"clientConfig": client, "conversionReviewVersions": versions}}});
+    let service = |path: &str| json!({"service": {"name": "a", "namespace": "b", "path": path}});
+    for (change, wanted) in [
+        (
+            json!({"preserveUnknownFields": true}),
+            "spec.preserveUnknownFields: Invalid value: true: cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead",
+        ),
+        (
+            json!({"conversion": {"strategy": "Webhook"}}),
+            "spec.conversion.webhookClientConfig: Required value: required when strategy is set to Webhook",
+        ),
+        (
+            webhook(json!({"url": "http://a"}), json!(["v1"])),
+            "spec.conversion.webhookClientConfig.url: Invalid value: \"http\": 'https' is the only allowed URL scheme; desired format: https://host[/path]",
+        ),
+        (
+            webhook(service("x"), json!(["v1"])),
+            "spec.conversion.webhookClientConfig.service.path: Invalid value: \"x\": must start with a '/'",
+        ),
+        (
+            webhook(service("/a//b"), json!(["v1"])),
+            "spec.conversion.webhookClientConfig.service.path: Invalid value: \"/a//b\": segment[1] may not be empty",
+        ),
+        (
+            webhook(service("/"), json!(["v3"])),
+            "spec.conversion.conversionReviewVersions: Invalid value: [\"v3\"]: must include at least one of v1, v1beta1",
+        ),
+        (
+            webhook(service("/"), json!(["v1", "v1"])),
+            "spec.conversion.conversionReviewVersions[1]: Invalid value: \"v1\": duplicate version",
+        ),
+        (
+            json!({"names": {"plural": "wrongs", "kind": "Wrong", "listKind": "Wrong"}}),
+            "spec.names.listKind: Invalid value: \"Wrong\": kind and listKind may not be the same",
+        ),
+    ] {
+        let found = wrong(&c, change.clone()).await;
+        assert!(found.contains(&wanted.to_owned()), "{change}: {found:?}");
+    }
+    let names = json!({"names": {"plural": "wrongs", "kind": "wrong_", "singular": "W", "shortNames": ["A"], "categories": ["b", "X"]}});
+    let found = wrong(&c, names).await;
+    let fields: Vec<&str> = found.iter().filter_map(|f| f.split(':').next()).collect();
+    let wanted = ["singular", "kind", "listKind", "shortNames[0]", "categories[1]"].map(|f| format!("spec.names.{f}"));
+    assert_eq!(fields, wanted);
+    assert!(found[1].contains("may have mixed case, but should otherwise match: a DNS-1035 label"), "{found:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn versions_that_were_stored_stay() {
+    let Some((c, _)) = workspace("crd-stored").await else { return };
+    let (group, name) = ("stored.example.com", "keeps.stored.example.com");
+    define(&c, definition(group, "keeps", "Keep", json!([version("v1", true), version("v2", false)]))).await;
+    let path = format!("{DEFINITIONS}/{name}");
+    let with =
+        async |versions: Value| c.patch(&path, "merge-patch+json", json!({"spec": {"versions": versions}})).await;
+    let message = format!(
+        "CustomResourceDefinition.apiextensions.k8s.io \"{name}\" is invalid: status.storedVersions[0]: Invalid value: \"v1\": missing from spec.versions; v1 was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in v1 and removes v1 from status.storedVersions"
+    );
+    with(json!([version("v2", true)])).await.fails(422, "Invalid", &message);
+    let both = with(json!([version("v1", false), version("v2", true)])).await.ok();
+    assert_eq!(both["status"]["storedVersions"], json!(["v1", "v2"]));
+    // When nothing of it is left, the status says so.
+    let migrated = json!({"status": {"storedVersions": ["v2"]}});
+    c.patch(&format!("{path}/status"), "merge-patch+json", migrated).await.ok();
+    with(json!([version("v2", true)])).await.ok();
+
+    // What defines the resource stays; the name was judged when it was new.
+    let changed = c.patch(&path, "merge-patch+json", json!({"spec": {"group": "other.example.com"}})).await;
+    let message = format!(
+        "CustomResourceDefinition.apiextensions.k8s.io \"{name}\" is invalid: spec.group: Invalid value: \"other.example.com\": field is immutable"
+    );
+    changed.fails(422, "Invalid", &message);
+    let bundle = json!({"spec": {"conversion": {"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"],
+        "clientConfig": {"url": "https://a", "caBundle": "eA=="}}}}});
+    let refused = c.patch(&path, "merge-patch+json", bundle).await;
+    assert!(refused.code == 422 && refused.text().contains("unable to load root certificates"), "{}", refused.text());
+}
+
+/// What is left of a definition that goes can still be let go, though nothing new comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_objects_can_be_let_go() {
+    let Some((c, ns)) = workspace("crd-last").await else { return };
+    let name = "lasts.last.example.com";
+    define(&c, definition("last.example.com", "lasts", "Last", json!([version("v1", true)]))).await;
+    let path = ns.replace("/api/v1", "/apis/last.example.com/v1") + "/lasts";
+    let last = |name: &str| {
+        json!({"apiVersion": "last.example.com/v1", "kind": "Last",
+        "metadata": {"name": name, "finalizers": ["example.com/mine"]}})
+    };
+    c.post(&path, last("a")).await.ok();
+    c.delete(&format!("{DEFINITIONS}/{name}")).await.ok();
+    let going = |object: &Value| {
+        let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.iter().any(|c| c["type"] == "Terminating" && c["reason"] == "InstanceDeletionInProgress")
+    };
+    let watch = format!("{DEFINITIONS}?watch=1&timeoutSeconds=30&fieldSelector=metadata.name%3D{name}");
+    c.watch_until(&watch, going).await;
+    let marked = format!("{path}?watch=1&timeoutSeconds=30");
+    c.watch_until(&marked, |o| o["metadata"].get("deletionTimestamp").is_some()).await;
+    let refusal = "create not allowed while custom resource definition is terminating";
+    c.post(&path, last("b")).await.fails(405, "MethodNotAllowed", refusal);
+    let served = c.get("/apis/last.example.com/v1").await.ok();
+    assert_eq!(served["resources"][0]["verbs"], json!(["delete", "deletecollection", "get", "list", "watch"]));
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    let mut labelled = c.patch(&format!("{path}/a"), "merge-patch+json", label).await.ok();
+    labelled["metadata"]["finalizers"] = json!([]);
+    c.put(&format!("{path}/a"), &labelled).await.ok();
+    eventually("the definition is gone", async || {
+        (c.get(&format!("{DEFINITIONS}/{name}")).await.code == 404).then_some(())
+    })
+    .await;
+}
