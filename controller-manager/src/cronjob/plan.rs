@@ -61,7 +61,7 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Decision {
     let about = object::reference::<CronJob>(&s.cron.metadata);
     follow_jobs(s, &about, &mut d);
     clean_up(s, spec, &about, &mut d);
-    if !object::deleting(&s.cron.metadata) && spec.suspend != Some(true) {
+    if !object::deleting(&s.cron.metadata) {
         start(s, spec, &about, now, &mut d);
     }
     d.status.active = d.status.active.take().filter(|a| !a.is_empty());
@@ -152,6 +152,9 @@ fn start(s: &Snapshot, spec: &CronJobSpec, about: &ObjectReference, now: Timesta
             }
         },
     };
+    if spec.suspend == Some(true) {
+        return;
+    }
     let schedule = match Schedule::parse(&spec.schedule) {
         Ok(schedule) => schedule,
         Err(e) => {
@@ -380,7 +383,7 @@ mod tests {
             ),
             (
                 "a bad zone",
-                cron(json!({"timeZone": "No/Where"}), json!({})),
+                cron(json!({"timeZone": "No/Where", "suspend": true}), json!({})),
                 vec![],
                 "2026-01-01T01:00:00Z",
                 vec!["UnknownTimeZone"],
@@ -421,7 +424,7 @@ mod tests {
             [Action::Event { message, .. }] => message.clone(),
             other => panic!("{other:?}"),
         };
-        let d = decide(cron(json!({"timeZone": "No/Where"}), json!({})), vec![], "2026-01-01T00:35:00Z");
+        let d = decide(cron(json!({"timeZone": "No/Where", "suspend": true}), json!({})), vec![], "2026-01-01T00:35:00Z");
         assert_eq!(told(&d), "invalid timeZone: \"No/Where\": unknown time zone No/Where");
         let many = cron(json!({"schedule": "* * * * *"}), json!({}));
         let d = decide(many, vec![], "2026-01-01T02:00:00Z");

@@ -107,8 +107,8 @@ pub fn crowding<'a>(related: impl IntoIterator<Item = &'a Pod>) -> HashMap<Strin
     on_node
 }
 
-/// Order in which surplus replicas go: unassigned, pending, unready, cheap, crowded, recently ready (in powers of
-/// two, so that ages that hardly differ are a tie), often restarted, recently created.
+/// Order in which surplus replicas go: unassigned, pending, unready, cheap, crowded, recently ready, often restarted,
+/// recently created.
 #[must_use]
 pub fn deletion_order(a: &Pod, b: &Pod, on_node: &HashMap<String, usize>, now: Timestamp) -> Ordering {
     let unassigned = |p: &Pod| node(p).is_empty();
@@ -119,21 +119,34 @@ pub fn deletion_order(a: &Pod, b: &Pod, on_node: &HashMap<String, usize>, now: T
         _ => 0,
     };
     let rank = |p: &Pod| on_node.get(node(p)).copied().unwrap_or(0);
-    let age = |t: Timestamp| {
-        let seconds = now.as_second() - t.as_second();
-        if t == Timestamp::UNIX_EPOCH { 0 } else { 64 - seconds.max(1).leading_zeros() }
-    };
     let since = |p: &Pod| ready_since(p).unwrap_or(Timestamp::UNIX_EPOCH);
+    let later = |of: &dyn Fn(&Pod) -> Timestamp| {
+        let uids = || uid(&a.metadata).cmp(uid(&b.metadata));
+        later_first(of(a), of(b), now).unwrap_or_else(uids)
+    };
     unassigned(b)
         .cmp(&unassigned(a))
         .then_with(|| phase_rank(a).cmp(&phase_rank(b)))
         .then_with(|| ready(a).cmp(&ready(b)))
         .then_with(|| deletion_cost(a).cmp(&deletion_cost(b)))
         .then_with(|| rank(b).cmp(&rank(a)))
-        .then_with(|| if ready(a) && ready(b) { age(since(a)).cmp(&age(since(b))) } else { Ordering::Equal })
+        .then_with(|| if ready(a) && ready(b) { later(&since) } else { Ordering::Equal })
         .then_with(|| restarts(b).cmp(&restarts(a)))
-        .then_with(|| age(created(&a.metadata)).cmp(&age(created(&b.metadata))))
+        .then_with(|| later(&|p| created(&p.metadata)))
         .then_with(|| uid(&a.metadata).cmp(uid(&b.metadata)))
+}
+
+/// What happened later comes first, before that what is not known. Ages count in powers of two, so that chance decides
+/// between those that hardly differ: then there is no order.
+fn later_first(a: Timestamp, b: Timestamp, now: Timestamp) -> Option<Ordering> {
+    let unknown = |t: Timestamp| t == Timestamp::UNIX_EPOCH;
+    let rank = |t: Timestamp| u128::try_from(now.duration_since(t).as_nanos()).ok().and_then(u128::checked_ilog2);
+    match (unknown(a), unknown(b)) {
+        _ if a == b => Some(Ordering::Equal),
+        (true, _) => Some(Ordering::Less),
+        (_, true) => Some(Ordering::Greater),
+        _ => Some(rank(a).cmp(&rank(b))).filter(|order| order.is_ne()),
+    }
 }
 
 /// A pod from a template, owned by `owner`, named by the server from the owner's name.
@@ -186,6 +199,23 @@ mod tests {
         assert_eq!(available_in(&p, 10, at(4)), Some(Duration::from_secs(6)));
         assert!(available(&p, 10, at(10)));
         assert_eq!(available_in(&pod(json!({})), 10, t0), None);
+    }
+
+    #[test]
+    fn what_happened_later_goes_first() {
+        let at = |text: &str| text.parse::<Timestamp>().expect("time");
+        let (now, never) = (at("2026-01-02T00:00:00Z"), Timestamp::UNIX_EPOCH);
+        for (a, b, want) in [
+            (at("2026-01-01T23:59:00Z"), at("2026-01-01T00:00:00Z"), Some(Ordering::Less)),
+            (at("2026-01-01T00:00:00Z"), at("2026-01-01T23:59:00Z"), Some(Ordering::Greater)),
+            (at("2026-01-01T00:00:00Z"), at("2026-01-01T00:00:05Z"), None),
+            (at("2026-01-01T00:00:00Z"), at("2026-01-01T00:00:00Z"), Some(Ordering::Equal)),
+            (never, at("2026-01-01T00:00:00Z"), Some(Ordering::Less)),
+            (at("2026-01-01T00:00:00Z"), never, Some(Ordering::Greater)),
+            (at("2026-01-03T00:00:00Z"), at("2026-01-01T23:59:59Z"), Some(Ordering::Less)),
+        ] {
+            assert_eq!(later_first(a, b, now), want, "{a} {b}");
+        }
     }
 
     #[test]
