@@ -424,7 +424,8 @@ mod tests {
             [Action::Event { message, .. }] => message.clone(),
             other => panic!("{other:?}"),
         };
-        let d = decide(cron(json!({"timeZone": "No/Where", "suspend": true}), json!({})), vec![], "2026-01-01T00:35:00Z");
+        let d =
+            decide(cron(json!({"timeZone": "No/Where", "suspend": true}), json!({})), vec![], "2026-01-01T00:35:00Z");
         assert_eq!(told(&d), "invalid timeZone: \"No/Where\": unknown time zone No/Where");
         let many = cron(json!({"schedule": "* * * * *"}), json!({}));
         let d = decide(many, vec![], "2026-01-01T02:00:00Z");

@@ -1,11 +1,11 @@
-//! Which events are written, counted or dropped. Bounded: the state is a least-recently-used map.
+//! Which core/v1 events are written, counted or dropped. Bounded: the state is a least-recently-used map.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Kind, Record};
+use super::{Kind, Record, object_key};
 
 /// Objects and events remembered (client-go's cache size).
 const REMEMBERED: usize = 4096;
@@ -63,7 +63,7 @@ pub(super) struct Correlator {
 impl Correlator {
     pub(super) fn see(&mut self, record: &Record) -> Verdict {
         let now = Instant::now();
-        let object = object_key(record);
+        let object = object_key(&record.about);
         let combined = self.combines(&object, record, now);
         let part = || record.about.field_path.clone().unwrap_or_default();
         let said = (!combined).then(|| (part(), record.message.clone()));
@@ -129,15 +129,11 @@ impl Correlator {
     }
 }
 
-/// The object as a whole: its parts share what may be said of it.
-fn object_key(record: &Record) -> String {
-    let about = &record.about;
-    let parts = [&about.kind, &about.namespace, &about.name, &about.uid, &about.api_version];
-    let parts: Vec<&str> = parts.iter().map(|part| part.as_deref().unwrap_or_default()).collect();
-    parts.join("/")
-}
-
-fn forget_older_half<K: Clone + Eq + std::hash::Hash, V>(map: &mut HashMap<K, V>, used: impl Fn(&V) -> Instant) {
+/// Makes room.
+pub(super) fn forget_older_half<K: Clone + Eq + std::hash::Hash, V>(
+    map: &mut HashMap<K, V>,
+    used: impl Fn(&V) -> Instant,
+) {
     let mut times: Vec<Instant> = map.values().map(&used).collect();
     let middle = times.len() / 2;
     let (_, median, _) = times.select_nth_unstable(middle);

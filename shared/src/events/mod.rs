@@ -1,8 +1,9 @@
-//! Events about objects, recorded without ever blocking or failing the caller. Equal events are counted instead of
-//! written again, floods about one object are dropped, and similar ones are combined: client-go's rules, which
-//! [`correlate`] holds as pure state. `event` writes core/v1 Events, `event_v1` events.k8s.io/v1 ones.
+//! Events about objects, recorded without ever blocking or failing the caller, by client-go's rules. Of core/v1 Events
+//! (`event`) equal ones are counted instead of written again, floods about one object are dropped, and similar ones are
+//! combined: [`correlate`]. Of events.k8s.io/v1 ones (`event_v1`) those that repeat are a series: [`series`].
 
 mod correlate;
+mod series;
 #[cfg(test)]
 mod tests;
 
@@ -19,11 +20,13 @@ use kube::core::Request;
 use serde::Serialize;
 use serde::de::IgnoredAny;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::informer::Cached;
 use crate::run::{Shutdown, TaskGroup};
 pub use crate::types::object_reference as reference;
 use correlate::{Correlator, Verdict};
+use series::{Repeated, Series, Step};
 
 /// Events that may wait for the server; more are dropped.
 const PENDING: usize = 4096;
@@ -83,6 +86,7 @@ impl Recorder {
             }),
             instance: format!("{component}-{}", hostname()),
             correlator: Correlator::default(),
+            series: Series::default(),
         };
         tasks.spawn("events", writer.run(records, shutdown.clone()));
         Self { queue }
@@ -146,52 +150,107 @@ struct Writer {
     /// Which process reports, in events.k8s.io events.
     instance: String,
     correlator: Correlator,
+    series: Series,
+}
+
+/// What is to be written.
+#[derive(Clone, Copy)]
+enum Write<'a> {
+    /// A new event that says something.
+    Create(&'a Record, &'a str),
+    /// One of a name, that happened so often and says something now.
+    Count(&'a Record, &'a str, u32, &'a str),
+    /// One of events.k8s.io.
+    Series(&'a Repeated),
 }
 
 impl Writer {
     async fn run(mut self, mut records: mpsc::Receiver<Box<Record>>, shutdown: Shutdown) {
+        let mut look = Instant::now() + series::ENDED;
         loop {
             let record = tokio::select! {
                 () = shutdown.wait() => return,
                 record = records.recv() => record,
+                () = tokio::time::sleep_until(look), if !self.series.is_empty() => {
+                    look = Instant::now() + series::ENDED;
+                    let due = self.series.due();
+                    tokio::select! {
+                        () = shutdown.wait() => return,
+                        () = self.write_series(due) => continue,
+                    }
+                }
             };
             let Some(record) = record else { return };
-            let verdict = self.correlator.see(&record);
             tokio::select! {
                 () = shutdown.wait() => return,
-                () = self.write(record, verdict) => {}
+                () = self.write(*record) => {}
             }
         }
     }
 
-    async fn write(&mut self, record: Box<Record>, verdict: Verdict) {
-        for attempt in 1..=ATTEMPTS {
-            let outcome = match &verdict {
-                Verdict::Drop => return,
-                Verdict::Create { message, key } => {
-                    self.create(&record, message).await.map(|name| self.correlator.created(key.clone(), name))
+    async fn write(&mut self, record: Record) {
+        if record.action.is_some() {
+            return self.write_v1(&record).await;
+        }
+        let (record, reason) = (&record, &record.reason);
+        let (made, key) = match self.correlator.see(record) {
+            Verdict::Drop => return,
+            Verdict::Create { message, key } => (self.persist(reason, Write::Create(record, &message)).await, key),
+            Verdict::Count { name, count, message, key } => {
+                match self.persist(reason, Write::Count(record, &name, count, &message)).await {
+                    // The counted event ran out of its time to live: begin again.
+                    Err(404) => (self.persist(reason, Write::Create(record, &message)).await, key),
+                    _ => return,
                 }
-                Verdict::Count { name, count, message, .. } => self.count(&record, name, *count, message).await,
+            }
+        };
+        if let Ok(Some(name)) = made {
+            self.correlator.created(key, name);
+        }
+    }
+
+    async fn write_v1(&mut self, record: &Record) {
+        let meta = Self::meta(record);
+        match self.series.see(record, meta.namespace.unwrap_or_default(), meta.name.unwrap_or_default()) {
+            Step::Create => {
+                // The log says what became of it; nobody else asks.
+                let _ = self.persist(&record.reason, Write::Create(record, &record.message)).await;
+            }
+            Step::Write(repeated) => self.write_series(vec![repeated]).await,
+            Step::Wait => {}
+        }
+    }
+
+    async fn write_series(&mut self, due: Vec<Repeated>) {
+        for one in due {
+            if self.persist("series", Write::Series(&one)).await == Err(404) {
+                self.series.forget(&one.namespace, &one.name);
+            }
+        }
+    }
+
+    /// Writes a few times if need be. The name of an event that was made; the error is the code of a refusal, or 0 where
+    /// nobody answered.
+    async fn persist(&self, reason: &str, write: Write<'_>) -> Result<Option<String>, u16> {
+        for attempt in 1..=ATTEMPTS {
+            let outcome = match write {
+                Write::Create(record, message) => self.create(record, message).await.map(Some),
+                Write::Count(record, name, count, message) => {
+                    self.count(record, name, count, message).await.map(|()| None)
+                }
+                Write::Series(repeated) => self.count_series(repeated).await.map(|()| None),
             };
             match outcome {
-                Ok(()) => return,
-                Err(kube::Error::Api(status)) if status.code == 404 && matches!(verdict, Verdict::Count { .. }) => {
-                    // The counted event ran out of its time to live: begin again.
-                    if let Verdict::Count { message, key, .. } = &verdict
-                        && let Ok(name) = self.create(&record, message).await
-                    {
-                        self.correlator.created(key.clone(), name);
-                    }
-                    return;
-                }
+                Ok(made) => return Ok(made),
                 Err(kube::Error::Api(status)) => {
-                    tracing::debug!(error = %status.message, reason = %record.reason, "Server rejected event (will not retry!)");
-                    return;
+                    tracing::debug!(error = %status.message, reason, "Server rejected event (will not retry!)");
+                    return Err(status.code);
                 }
                 Err(error) => tracing::debug!(%error, attempt, "Unable to write event (may retry after sleeping)"),
             }
             tokio::time::sleep(RETRY).await;
         }
+        Err(0)
     }
 
     fn meta(record: &Record) -> ObjectMeta {
@@ -250,15 +309,24 @@ impl Writer {
 
     async fn count(&self, record: &Record, name: &str, count: u32, message: &str) -> Result<(), kube::Error> {
         let namespace = Self::meta(record).namespace.unwrap_or_default();
-        if record.action.is_some() {
-            let series = serde_json::json!({"series": {"count": count, "lastObservedTime": MicroTime(record.at)}});
-            let api = Api::<Event>::namespaced(self.client.clone(), &namespace);
-            return api.patch(name, &PatchParams::default(), &Patch::Strategic(series)).await.map(drop);
-        }
         let patch = serde_json::json!({"count": count, "lastTimestamp": Time(record.at), "message": message});
         let api = Api::<CoreEvent>::namespaced(self.client.clone(), &namespace);
         api.patch(name, &PatchParams::default(), &Patch::Strategic(patch)).await.map(drop)
     }
+
+    async fn count_series(&self, repeated: &Repeated) -> Result<(), kube::Error> {
+        let series = serde_json::json!({"count": repeated.count, "lastObservedTime": MicroTime(repeated.last)});
+        let patch = Patch::Strategic(serde_json::json!({"series": series}));
+        let api = Api::<Event>::namespaced(self.client.clone(), &repeated.namespace);
+        api.patch(&repeated.name, &PatchParams::default(), &patch).await.map(drop)
+    }
+}
+
+/// The object as a whole, without which part of it is meant.
+fn object_key(about: &ObjectReference) -> String {
+    let parts = [&about.kind, &about.namespace, &about.name, &about.uid, &about.api_version];
+    let parts: Vec<&str> = parts.iter().map(|part| part.as_deref().unwrap_or_default()).collect();
+    parts.join("/")
 }
 
 fn hostname() -> String {

@@ -2,6 +2,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 
 use super::correlate::{Correlator, Verdict};
+use super::series::{ENDED, Repeated, Series, Step};
 use super::{Kind, Record};
 
 fn record(object: &str, reason: &str, message: &str) -> Record {
@@ -84,4 +85,36 @@ async fn parts_of_an_object_share_its_budget() {
     let written = (0..100).filter(|_| correlator.see(&of("a")) != Verdict::Drop).count();
     assert_eq!(written, 23);
     assert_eq!(correlator.see(&of("b")), Verdict::Drop);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_happens_again_is_a_series() {
+    let mut series = Series::default();
+    let see = |series: &mut Series, action: &str, note: &str, name: &str| {
+        let record = Record { action: Some(action.to_owned()), ..record("web", "FailedScheduling", note) };
+        series.see(&record, "ns".to_owned(), name.to_owned())
+    };
+    let told = |due: Vec<Repeated>| due.into_iter().map(|one| (one.name, one.count)).collect::<Vec<_>>();
+    assert!(matches!(see(&mut series, "Scheduling", "0/1 nodes", "web.1"), Step::Create));
+    assert!(matches!(see(&mut series, "Binding", "0/1 nodes", "web.2"), Step::Create), "another action");
+    match see(&mut series, "Scheduling", "0/2 nodes", "web.3") {
+        Step::Write(one) => assert_eq!((one.name.as_str(), one.count), ("web.1", 2), "notes may differ"),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(see(&mut series, "Scheduling", "0/3 nodes", "web.4"), Step::Wait));
+    assert!(told(series.due()).is_empty());
+
+    // It goes on: nothing is written but twice an hour.
+    for _ in 0..6 {
+        tokio::time::sleep(ENDED - std::time::Duration::from_secs(1)).await;
+        assert!(matches!(see(&mut series, "Scheduling", "again", "web.5"), Step::Wait));
+    }
+    assert_eq!(told(series.due()), [("web.1".to_owned(), 9)]);
+    assert!(told(series.due()).is_empty());
+    tokio::time::sleep(ENDED).await;
+    assert_eq!(told(series.due()), [("web.1".to_owned(), 9)], "it has ended");
+    assert!(series.is_empty());
+    assert!(matches!(see(&mut series, "Scheduling", "0/1 nodes", "web.6"), Step::Create));
+    series.forget("ns", "web.6");
+    assert!(series.is_empty());
 }
