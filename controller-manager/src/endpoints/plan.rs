@@ -39,7 +39,7 @@ pub fn ours(endpoints: &Held) -> bool {
 }
 
 /// What is to be written.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     /// The object was not there.
     Create(Held),

@@ -33,14 +33,14 @@ fn apply(s: &mut Snapshot) -> Vec<String> {
     for write in plan(s) {
         match write {
             Write::Create(slice) => {
-                let mut tree = slice.tree();
+                let mut tree = slice.tree().expect("a tree");
                 tree["metadata"]["name"] = json!(format!("web-{}", s.slices.len()));
                 log.push(format!("create {}", slice.endpoints().count()));
                 s.slices.push(Arc::new(Slice::of_json(&tree).expect("slice")));
             }
             Write::Update(slice) => {
                 log.push(format!("update {}", slice.endpoints().count()));
-                let again = Slice::of_json(&slice.tree()).expect("slice");
+                let again = Slice::of_json(&slice.tree().expect("a tree")).expect("slice");
                 assert!(
                     again.endpoints().eq(slice.endpoints()) && again.ports().eq(slice.ports()),
                     "as the server writes it"
@@ -63,7 +63,7 @@ fn apply(s: &mut Snapshot) -> Vec<String> {
 fn life_of_a_service() {
     let mut s = world(vec![], 2);
     assert_eq!(apply(&mut s), ["create 0"], "a placeholder");
-    let empty = s.slices[0].tree();
+    let empty = s.slices[0].tree().expect("a tree");
     assert_eq!(empty["metadata"]["labels"], json!({MANAGED_BY: CONTROLLER, SERVICE_NAME: "web"}));
     assert_eq!(empty["metadata"]["generateName"], "web-");
     s.pods = vec![pod(1, true, false)];
@@ -84,7 +84,7 @@ fn life_of_a_service() {
 fn endpoint_fields_and_conditions() {
     let mut s = world(vec![pod(1, true, false), pod(2, false, false), pod(3, true, true)], 100);
     apply(&mut s);
-    let v = s.slices[0].tree();
+    let v = s.slices[0].tree().expect("a tree");
     let conditions: Vec<Value> =
         v["endpoints"].as_array().expect("list").iter().map(|e| e["conditions"].clone()).collect();
     assert_eq!(
@@ -108,6 +108,6 @@ fn traffic_distribution_gives_hints() {
     service.spec.as_mut().expect("spec").traffic_distribution = Some("PreferSameNode".into());
     s.service = Arc::new(service);
     apply(&mut s);
-    let v = s.slices[0].tree();
+    let v = s.slices[0].tree().expect("a tree");
     assert_eq!(v["endpoints"][0]["hints"], json!({"forNodes": [{"name": "n1"}], "forZones": [{"name": "z1"}]}));
 }

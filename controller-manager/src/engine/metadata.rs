@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::context::Context;
 use super::discovery::{Catalogue, Served, discover};
 use super::object::{Held, Metadata};
-use super::packed;
+use super::packed_of::{Kind, PackedOf};
 use super::wire::{self, Wired, text, wired};
 use crate::garbage_collector::graph::Owner;
 
@@ -202,14 +202,11 @@ impl Hub {
         self.feed_with::<K, K::Api>(informer, |object| Meta::of(object.metadata()), touched);
     }
 
-    /// The same of a kind that is held packed; `meta` finds its metadata.
-    pub fn feed_packed<K: Cached, A>(&self, informer: &Informer<K>, meta: fn(&K) -> packed::Meta<'_>)
-    where
-        A: kube::Resource<DynamicType = ()>,
-    {
-        let read = move |object: &K| wire::read(meta(object).bytes()).unwrap_or_default();
-        self.feed_with::<K, A>(informer, read, move |old, new| {
-            let (old, new) = (meta(old), meta(new));
+    /// The same of a kind that is held packed.
+    pub fn feed_packed<K: Kind + kube::Resource<DynamicType = ()>>(&self, informer: &Informer<PackedOf<K>>) {
+        let read = |object: &PackedOf<K>| wire::read(object.meta().bytes()).unwrap_or_default();
+        self.feed_with::<PackedOf<K>, K>(informer, read, |old, new| {
+            let (old, new) = (old.meta(), new.meta());
             new.tied_as(old).then(|| Change::Touched { uid: new.uid(), version: new.version() })
         });
     }

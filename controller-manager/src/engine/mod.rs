@@ -21,6 +21,7 @@ pub mod nodes;
 pub mod object;
 pub mod owned;
 pub mod packed;
+pub mod packed_of;
 pub mod pod;
 pub mod pod_reader;
 pub mod pods;

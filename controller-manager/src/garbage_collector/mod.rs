@@ -12,10 +12,9 @@ use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, Deployment, Repl
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
-    Endpoints, Namespace, Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, ReplicationController,
-    ResourceQuota, Service, ServiceAccount,
+    Namespace, Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, ReplicationController, ResourceQuota,
+    Service, ServiceAccount,
 };
-use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -24,8 +23,6 @@ use shared::workqueue::Queue;
 
 use self::graph::{Graph, Identity, Owner, Seen, Uid, Work};
 use self::plan::{OwnerState, Step, Subject};
-use crate::endpoints::held::Held;
-use crate::endpointslice::slice::Slice;
 use crate::engine::action::PatchKind;
 use crate::engine::context::Context;
 use crate::engine::discovery::Served;
@@ -108,8 +105,8 @@ fn feed_from_caches(cx: &Context) {
         PodDisruptionBudget,
         ResourceQuota
     );
-    cx.hub().feed_packed::<Held, Endpoints>(&cx.endpoints(), Held::meta);
-    cx.hub().feed_packed::<Slice, EndpointSlice>(&cx.slices(), Slice::meta);
+    cx.hub().feed_packed(&cx.endpoints());
+    cx.hub().feed_packed(&cx.slices());
 }
 
 /// A text that very many nodes have.
