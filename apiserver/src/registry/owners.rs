@@ -1,5 +1,7 @@
 //! Owners are named once.
 
+use std::collections::HashSet;
+
 use proto::Value;
 
 /// When repeated owners are looked for.
@@ -14,16 +16,19 @@ pub enum When {
 /// Drops owner references that repeat an earlier one in all their fields, and says so in upstream's words.
 pub fn dedup(object: &mut Value, when: When, warnings: &mut Vec<String>) {
     let Some(owners) = object.pointer_mut("/metadata/ownerReferences").and_then(Value::as_array_mut) else { return };
-    let mut repeated = Vec::new();
-    let mut at = 1;
-    while at < owners.len() {
-        if owners[..at].contains(&owners[at]) {
-            let owner = owners.remove(at);
-            repeated.push(owner["uid"].as_str().unwrap_or_default().to_owned());
-        } else {
-            at += 1;
-        }
+    if owners.len() < 2 {
+        return;
     }
+    // A client names as many owners as a body holds, so each is looked for by its text and not among all before it.
+    let mut seen = HashSet::with_capacity(owners.len());
+    let mut repeated = Vec::new();
+    owners.retain(|owner| {
+        let first = seen.insert(owner.to_string());
+        if !first {
+            repeated.push(owner["uid"].as_str().unwrap_or_default().to_owned());
+        }
+        first
+    });
     if repeated.is_empty() {
         return;
     }
