@@ -154,6 +154,7 @@ impl HttpExtender {
         let failed = |e: &dyn std::fmt::Display| format!("Post \"{url}\": {e}");
         // The client puts the prefix of its address in front.
         let request = http::Request::post(format!("/{verb}"))
+            .extension(shared::client::Once)
             .header(http::header::CONTENT_TYPE, "application/json")
             .body(Body::from(body.to_string().into_bytes()))
             .map_err(|e| failed(&e))?;

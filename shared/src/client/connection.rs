@@ -18,6 +18,7 @@ use tower::{Service, ServiceBuilder, ServiceExt as _, service_fn};
 
 use super::gathered::Gathered;
 use super::measured::Measures;
+use super::patience::Patience;
 use super::{Throttle, Transport, credentials};
 use crate::cert::ReloadingKey;
 
@@ -119,23 +120,23 @@ where
     let pair = pair.map(|files| (Arc::clone(&files), files.current()));
     let lanes = Arc::new(Mutex::new(Lanes { open: Vec::new(), pair }));
     let measures = Measures::of(config.cluster_url.authority().map_or("", |host| host.as_str()));
-    let http = service_fn(move |request: http::Request<Body>| {
+    let patience = Arc::new(Patience { throttle: throttle.clone(), measures });
+    let attempt = Arc::new(move |request: http::Request<Body>| {
         let (http, token) = lanes.lock().pick(&open);
-        let mut under_way = measures.begin(&request);
         async move {
-            let result = http.request(request).await;
-            under_way.answered(&result);
-            Ok::<_, hyper_util::client::legacy::Error>(result?.map(|body| {
+            Ok::<_, hyper_util::client::legacy::Error>(http.request(request).await?.map(|body| {
                 body.map_frame(move |frame| {
                     let _held = &token;
-                    under_way.read(&frame);
                     frame
                 })
             }))
         }
     });
+    let http = service_fn(move |request: http::Request<Body>| {
+        let (patience, attempt) = (Arc::clone(&patience), Arc::clone(&attempt));
+        async move { patience.send(request, &*attempt).await }
+    });
     let service = ServiceBuilder::new()
-        .layer(throttle)
         .layer(config.base_uri_layer())
         .layer(credentials)
         .layer(config.extra_headers_layer()?)

@@ -3,13 +3,12 @@
 //! HOT: every request passes here.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::{Method, Request, StatusCode};
 use hyper::body::{Body, Frame};
 use prometheus::{CounterVec, HistogramVec};
 
-use super::throttle::Waited;
 use crate::metrics;
 
 /// In seconds.
@@ -24,6 +23,7 @@ const UNANSWERED: &str = "<error>";
 pub(super) struct Measures {
     host: String,
     requests: CounterVec,
+    retries: CounterVec,
     waits: HistogramVec,
     durations: HistogramVec,
     sent: HistogramVec,
@@ -41,6 +41,11 @@ impl Measures {
                 "rest_client_requests_total",
                 "[ALPHA] Number of HTTP requests, partitioned by status code, method, and host.",
                 &["code", "host", "method"],
+            ),
+            retries: metrics::counter(
+                "rest_client_request_retries_total",
+                "[ALPHA] Number of request retries, partitioned by status code, verb, and host.",
+                &["code", "host", "verb"],
             ),
             waits: metrics::histogram(
                 "rest_client_rate_limiter_duration_seconds",
@@ -65,61 +70,99 @@ impl Measures {
         })
     }
 
-    /// A request is about to be sent.
+    /// Somebody wants a request to be sent.
     pub(super) fn begin<B: Body>(self: &Arc<Self>, request: &Request<B>) -> UnderWay {
-        let watch = request.uri().query().is_some_and(|q| q.split('&').any(|pair| pair == "watch=true"));
-        let sent = request.body().size_hint().exact().unwrap_or_default();
-        if let Some(Waited(waited)) = request.extensions().get() {
-            let labels = [&*self.host, request.method().as_str()];
-            self.waits.with_label_values(&labels).observe(waited.as_secs_f64());
-        }
         UnderWay {
             measures: Arc::clone(self),
             method: request.method().clone(),
-            watch,
-            sent,
+            watch: request.uri().query().is_some_and(|q| q.split('&').any(|pair| pair == "watch=true")),
+            size: request.body().size_hint().exact().unwrap_or_default(),
+            attempts: 0,
+            open: false,
+            answered: false,
             received: 0,
             since: Instant::now(),
         }
     }
 }
 
-/// A request, until the whole answer was read or nobody reads it any more.
+/// A request with all its attempts, until the whole answer was read or nobody reads it any more.
 pub(super) struct UnderWay {
     measures: Arc<Measures>,
     method: Method,
     /// Watches last as long as they like: only their number says something.
     watch: bool,
-    sent: u64,
+    size: u64,
+    attempts: u32,
+    /// The last attempt has not ended.
+    open: bool,
+    answered: bool,
     received: u64,
     since: Instant,
 }
 
+#[allow(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
 impl UnderWay {
+    pub(super) fn is_watch(&self) -> bool {
+        self.watch
+    }
+
+    /// It waited for its turn.
+    pub(super) fn waited(&self, time: Duration) {
+        self.measures.waits.with_label_values(&self.labels()).observe(time.as_secs_f64());
+    }
+
+    /// It is sent, for the first time or again.
+    pub(super) fn sent(&mut self) {
+        self.attempts += 1;
+        self.open = true;
+        if !self.watch {
+            self.measures.sent.with_label_values(&self.labels()).observe(self.size as f64);
+        }
+    }
+
+    /// How often it was sent.
+    pub(super) fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
     /// There is an answer, or there will be none.
-    pub(super) fn answered<B, E>(&self, result: &Result<http::Response<B>, E>) {
-        let status = result.as_ref().ok().map(http::Response::status);
+    pub(super) fn answered(&mut self, status: Option<StatusCode>) {
         let code = status.as_ref().map_or(UNANSWERED, StatusCode::as_str);
-        let labels = [code, &*self.measures.host, self.method.as_str()];
-        self.measures.requests.with_label_values(&labels).inc();
+        let (host, method) = (&*self.measures.host, self.method.as_str());
+        self.measures.requests.with_label_values(&[code, host, method]).inc();
+        if self.attempts > 1 {
+            self.measures.retries.with_label_values(&[code, host, method]).inc();
+        }
+        self.open = false;
+        self.answered = status.is_some();
     }
 
     /// A part of the answer has come.
     pub(super) fn read(&mut self, frame: &Frame<bytes::Bytes>) {
         self.received += frame.data_ref().map_or(0, |data| data.len() as u64);
     }
+
+    fn labels(&self) -> [&str; 2] {
+        [&*self.measures.host, self.method.as_str()]
+    }
 }
 
+#[allow(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
 impl Drop for UnderWay {
-    #[allow(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
     fn drop(&mut self) {
+        if self.open {
+            // Nobody waits for the answer any more.
+            self.answered(None);
+        }
         if self.watch {
             return;
         }
-        let labels = [&*self.measures.host, self.method.as_str()];
+        let labels = self.labels();
         self.measures.durations.with_label_values(&labels).observe(self.since.elapsed().as_secs_f64());
-        self.measures.sent.with_label_values(&labels).observe(self.sent as f64);
-        self.measures.received.with_label_values(&labels).observe(self.received as f64);
+        if self.answered {
+            self.measures.received.with_label_values(&labels).observe(self.received as f64);
+        }
     }
 }
 
@@ -127,30 +170,43 @@ impl Drop for UnderWay {
 mod tests {
     use super::*;
     use http_body_util::Full;
-    use std::time::Duration;
 
     #[test]
     fn requests_are_counted_and_watches_are_not_timed() {
-        let measures = Measures::of("measured.test:1");
-        for (path, code, bytes) in
-            [("/api", 200, "answer"), ("/api?watch=true&limit=1", 200, "event"), ("/api", 404, "")]
-        {
-            let request = Request::get(path).extension(Waited(Duration::from_secs(1)));
-            let request = request.body(Full::new(bytes::Bytes::from_static(b"body"))).expect("a request");
-            let mut under_way = measures.begin(&request);
-            under_way.answered::<_, ()>(&Ok(http::Response::builder().status(code).body(()).expect("an answer")));
+        let host = "measured.test:1";
+        let measures = Measures::of(host);
+        let request = |method: Method, path: &str, body: &'static [u8]| {
+            let body = Full::new(bytes::Bytes::from_static(body));
+            measures.begin(&Request::builder().method(method).uri(path).body(body).expect("a request"))
+        };
+        for (path, codes, bytes) in [
+            ("/api", &[200][..], "answer"),
+            ("/api?watch=true&limit=1", &[200], "event"),
+            ("/api", &[429, 503, 404], ""),
+        ] {
+            let mut under_way = request(Method::GET, path, b"body");
+            under_way.waited(Duration::from_secs(1));
+            for code in codes {
+                under_way.sent();
+                under_way.answered(StatusCode::from_u16(*code).ok());
+            }
             under_way.read(&Frame::data(bytes::Bytes::from_static(bytes.as_bytes())));
         }
-        measures
-            .begin(&Request::put("/api").body(Full::new(bytes::Bytes::new())).expect("a request"))
-            .answered::<(), _>(&Err(()));
-        let host = "measured.test:1";
+        let mut lost = request(Method::PUT, "/api", b"");
+        lost.sent();
+        lost.answered(None);
+        request(Method::DELETE, "/api", b"").sent();
+        drop((lost, request(Method::POST, "/api", b"")));
         let count = |code, method| measures.requests.with_label_values(&[code, host, method]).get();
-        assert_eq!([count("200", "GET"), count("404", "GET"), count(UNANSWERED, "PUT")], [2.0, 1.0, 1.0]);
+        assert_eq!([count("200", "GET"), count("429", "GET"), count("404", "GET")], [2.0, 1.0, 1.0]);
+        assert_eq!([count(UNANSWERED, "PUT"), count(UNANSWERED, "DELETE"), count(UNANSWERED, "POST")], [1.0, 1.0, 0.0]);
+        let again = |code| measures.retries.with_label_values(&[code, host, "GET"]).get();
+        assert_eq!([again("200"), again("429"), again("503"), again("404")], [0.0, 0.0, 1.0, 1.0]);
         let get = [host, "GET"];
         assert_eq!(measures.durations.with_label_values(&get).get_sample_count(), 2);
         assert_eq!(measures.waits.with_label_values(&get).get_sample_sum(), 3.0);
-        assert_eq!(measures.sent.with_label_values(&get).get_sample_sum(), 8.0);
+        assert_eq!(measures.sent.with_label_values(&get).get_sample_sum(), 16.0);
         assert_eq!(measures.received.with_label_values(&get).get_sample_sum(), 6.0);
+        assert_eq!(measures.received.with_label_values(&[host, "PUT"]).get_sample_count(), 0);
     }
 }

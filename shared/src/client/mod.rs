@@ -1,5 +1,5 @@
 //! The connection of a component to the apiserver: kubeconfig or in-cluster configuration, user agent, and
-//! client-side rate limiting as client-go does it (`--kube-api-qps`, `--kube-api-burst`).
+//! client-side rate limiting and retries as client-go does them (`--kube-api-qps`, `--kube-api-burst`, `Retry-After`).
 
 mod connection;
 mod credentials;
@@ -7,6 +7,7 @@ mod dial;
 mod gathered;
 mod kubeconfig;
 mod measured;
+mod patience;
 mod plugin;
 mod remote;
 mod throttle;
@@ -21,6 +22,7 @@ use kube::{Client, Config};
 
 pub use connection::{connect, transport};
 pub use dial::{BoxStream, Dialer, Line, Stream};
+pub use patience::Once;
 pub use remote::{Remote, RemoteError, Reply};
 pub use throttle::Throttle;
 pub use transport::Transport;
@@ -71,7 +73,7 @@ pub async fn config(options: &Options) -> anyhow::Result<Config> {
     if !options.user_agent.is_empty() {
         config.headers.push((USER_AGENT, HeaderValue::from_str(&options.user_agent).context("user agent")?));
     }
-    // The components have back-offs of their own, which know what is urgent.
+    // What is sent again, and when, is for `patience` to say.
     config.default_retry = false;
     Ok(config)
 }

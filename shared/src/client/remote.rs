@@ -13,7 +13,7 @@ use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
 
 use super::connection::through;
-use super::{Dialer, Throttle, connect};
+use super::{Dialer, Once, Throttle, connect};
 
 /// Most bytes of an answer.
 const ANSWER_LIMIT: usize = 3 << 20;
@@ -161,7 +161,7 @@ impl Remote {
     /// # Errors
     /// No answer.
     pub async fn fetch(&self, token: Option<&str>, deadline: Duration) -> Result<Reply, RemoteError> {
-        let mut request = Request::get(&self.path).header("accept", "*/*");
+        let mut request = Request::get(&self.path).header("accept", "*/*").extension(Once);
         if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
         }

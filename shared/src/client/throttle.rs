@@ -1,15 +1,10 @@
-//! A token bucket in front of a client. Watches pass unthrottled once they stream; only requests are counted.
+//! A token bucket in front of a client. Watches pass without, as client-go has it.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use http::Request;
 use parking_lot::Mutex;
-use tokio::time::{Instant, Sleep, sleep};
-use tower::{Layer, Service};
+use tokio::time::{Instant, sleep};
 
 /// Limits the requests of one client; clones share the budget.
 #[derive(Clone)]
@@ -45,72 +40,27 @@ impl Throttle {
         Self(Some(Arc::new(Mutex::new(Bucket { cost, burst, paid: now.checked_sub(burst).unwrap_or(now) }))))
     }
 
-    fn delay(&self) -> Duration {
-        self.0.as_ref().map_or(Duration::ZERO, |bucket| bucket.lock().take(Instant::now()))
-    }
-}
-
-impl<S> Layer<S> for Throttle {
-    type Service = Throttled<S>;
-
-    fn layer(&self, inner: S) -> Throttled<S> {
-        Throttled { inner, throttle: self.clone(), turn: Turn::None, waited: Duration::ZERO }
-    }
-}
-
-/// Where the next request stands.
-enum Turn {
-    /// It has not asked for a token.
-    None,
-    /// It waits for its token.
-    Waiting(Pin<Box<Sleep>>),
-    /// It may go.
-    Granted,
-}
-
-/// How long a request waited for its turn, among its extensions. One that nothing limits has none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Waited(pub(super) Duration);
-
-/// A service behind a [`Throttle`]: not ready before the next request may go.
-pub struct Throttled<S> {
-    inner: S,
-    throttle: Throttle,
-    turn: Turn,
-    waited: Duration,
-}
-
-impl<S: Clone> Clone for Throttled<S> {
-    /// What the original has waited for is its own.
-    fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), throttle: self.throttle.clone(), turn: Turn::None, waited: Duration::ZERO }
-    }
-}
-
-impl<S: Service<Request<B>>, B> Service<Request<B>> for Throttled<S> {
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = S::Future;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        if matches!(self.turn, Turn::None) {
-            let delay = self.throttle.delay();
-            self.waited = delay;
-            self.turn = if delay.is_zero() { Turn::Granted } else { Turn::Waiting(Box::pin(sleep(delay))) };
+    /// Waits until a request may go; how long that took, none where nothing is limited. Who does not wait to the end
+    /// leaves the turn to others.
+    pub(super) async fn turn(&self) -> Option<Duration> {
+        let bucket = self.0.as_deref()?;
+        let delay = bucket.lock().take(Instant::now());
+        if !delay.is_zero() {
+            let reserved = Reserved(bucket);
+            sleep(delay).await;
+            std::mem::forget(reserved);
         }
-        if let Turn::Waiting(sleep) = &mut self.turn {
-            ready!(sleep.as_mut().poll(cx));
-            self.turn = Turn::Granted;
-        }
-        self.inner.poll_ready(cx)
+        Some(delay)
     }
+}
 
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        self.turn = Turn::None;
-        if self.throttle.0.is_some() {
-            request.extensions_mut().insert(Waited(self.waited));
-        }
-        self.inner.call(request)
+/// A token that is waited for.
+struct Reserved<'a>(&'a Mutex<Bucket>);
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        let mut bucket = self.0.lock();
+        bucket.paid = bucket.paid.checked_sub(bucket.cost).unwrap_or(bucket.paid);
     }
 }
 
@@ -121,34 +71,28 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_burst_passes_and_then_the_average_holds() {
         let throttle = Throttle::new(10.0, 5);
-        let waits: Vec<u128> = (0..8).map(|_| throttle.delay().as_millis()).collect();
+        let together = futures::future::join_all((0..8).map(|_| throttle.turn())).await;
+        let waits: Vec<u128> = together.into_iter().flatten().map(|wait| wait.as_millis()).collect();
         assert_eq!(waits, [0, 0, 0, 0, 0, 100, 200, 300]);
         tokio::time::sleep(Duration::from_secs(10)).await;
-        assert_eq!(throttle.delay().as_millis(), 0, "an idle client gets its burst back");
+        assert_eq!(throttle.turn().await, Some(Duration::ZERO), "an idle client gets its burst back");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn requests_carry_how_long_they_waited() {
-        use tower::{ServiceBuilder, ServiceExt as _, service_fn};
-        let waited = async |throttle: Throttle, requests: usize| {
-            let mut service = ServiceBuilder::new().layer(throttle).service(service_fn(async |request: Request<()>| {
-                Ok::<_, std::convert::Infallible>(request.extensions().get::<Waited>().copied())
-            }));
-            let mut last = None;
-            for _ in 0..requests {
-                let Ok(seen) = service.ready().await.expect("ready").call(Request::new(())).await;
-                last = seen;
-            }
-            last
-        };
-        assert_eq!(waited(Throttle::new(10.0, 1), 1).await, Some(Waited(Duration::ZERO)));
-        assert_eq!(waited(Throttle::new(2.0, 1), 2).await, Some(Waited(Duration::from_millis(500))));
-        assert_eq!(waited(Throttle::new(0.0, 0), 2).await, None);
+    async fn who_gives_up_takes_no_token() {
+        let throttle = Throttle::new(1.0, 1);
+        throttle.turn().await;
+        for _ in 0..10 {
+            assert!(tokio::time::timeout(Duration::from_millis(10), throttle.turn()).await.is_err());
+        }
+        assert!(throttle.turn().await.expect("a limit") <= Duration::from_secs(1));
     }
 
     #[tokio::test]
     async fn no_limit_without_qps() {
         let throttle = Throttle::new(0.0, 0);
-        assert!((0..1000).all(|_| throttle.delay().is_zero()));
+        for _ in 0..1000 {
+            assert_eq!(throttle.turn().await, None);
+        }
     }
 }

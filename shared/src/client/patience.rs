@@ -1,0 +1,205 @@
+//! Requests that are sent again: those the server wants to have later (`Retry-After`), and reads whose connection broke.
+//! Answers for client-go's `rest.withRetry`.
+//!
+//! HOT: every request passes here.
+
+use std::error::Error;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::body::{Frame, SizeHint};
+use kube::client::Body;
+
+use super::Throttle;
+use super::measured::{Measures, UnderWay};
+
+/// How often a request is sent again at most.
+const RETRIES: u32 = 10;
+/// The longest wait, whatever the server says.
+const LONGEST: Duration = Duration::from_mins(5);
+/// What is waited after a connection broke.
+const BROKEN: Duration = Duration::from_secs(1);
+/// A refusal is read up to so many bytes, so that its connection can be used again.
+const DRAINED: u64 = 2 << 10;
+
+/// Marks a request, among its extensions, that is sent once, whatever is answered: where upstream asks without its client.
+#[derive(Clone, Copy, Debug)]
+pub struct Once;
+
+/// How the requests of a client are sent.
+pub(super) struct Patience {
+    pub(super) throttle: Throttle,
+    pub(super) measures: Arc<Measures>,
+}
+
+impl Patience {
+    /// Sends a request with `attempt`, again if need be. Who drops this future sends nothing more.
+    pub(super) async fn send<B, E, Fut>(
+        &self,
+        request: Request<Body>,
+        mut attempt: impl FnMut(Request<Body>) -> Fut,
+    ) -> Result<Response<Measured<B>>, E>
+    where
+        B: hyper::body::Body<Data = Bytes>,
+        E: Error + 'static,
+        Fut: Future<Output = Result<Response<B>, E>>,
+    {
+        let mut under_way = self.measures.begin(&request);
+        let asked = match () {
+            () if under_way.is_watch() => Asked::Watch,
+            () if request.method() == Method::GET => Asked::Read,
+            () => Asked::Write,
+        };
+        let mut next = request;
+        let mut limited = !under_way.is_watch();
+        loop {
+            if limited && let Some(waited) = self.throttle.turn().await {
+                under_way.waited(waited);
+            }
+            let spare = copy(&next).filter(|_| under_way.attempts() < RETRIES);
+            under_way.sent();
+            let result = attempt(next).await;
+            under_way.answered(result.as_ref().ok().map(Response::status));
+            let wait = match &result {
+                Ok(response) => asked_to_wait(response.status(), response.headers()),
+                Err(error) => breakage(error).filter(|what| asked.survives(*what)).map(|_| BROKEN),
+            };
+            let (Some(spare), Some(wait)) = (spare, wait) else {
+                return result.map(|response| response.map(|body| Measured { body, under_way }));
+            };
+            tracing::debug!(?wait, attempt = under_way.attempts(), url = %spare.uri(), "Got a Retry-After response");
+            if let Ok(response) = result {
+                drain(response).await;
+            }
+            tokio::time::sleep(wait).await;
+            (next, limited) = (spare, true);
+        }
+    }
+}
+
+/// The request for another time; none where it cannot be said twice.
+fn copy(request: &Request<Body>) -> Option<Request<Body>> {
+    if request.extensions().get::<Once>().is_some() {
+        return None;
+    }
+    let mut copy = Request::new(request.body().try_clone()?);
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.version_mut() = request.version();
+    *copy.headers_mut() = request.headers().clone();
+    *copy.extensions_mut() = request.extensions().clone();
+    Some(copy)
+}
+
+/// For how long the server asks to be left alone.
+fn asked_to_wait(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
+    if status != StatusCode::TOO_MANY_REQUESTS && status.as_u16() < 500 {
+        return None;
+    }
+    let seconds: i64 = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+    Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)).min(LONGEST))
+}
+
+/// What a request is.
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    Read,
+    Watch,
+    /// It may have been carried out though nobody says so.
+    Write,
+}
+
+impl Asked {
+    fn survives(self, breakage: Breakage) -> bool {
+        match self {
+            Self::Read => matches!(breakage, Breakage::Reset | Breakage::Ended),
+            Self::Watch => matches!(breakage, Breakage::Ended | Breakage::TimedOut),
+            Self::Write => false,
+        }
+    }
+}
+
+/// How a connection broke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Breakage {
+    /// The other side does not know it.
+    Reset,
+    /// The other side closed it.
+    Ended,
+    /// The other side is silent.
+    TimedOut,
+}
+
+/// How the connection broke, if that is what happened.
+fn breakage(error: &(dyn Error + 'static)) -> Option<Breakage> {
+    use std::io::ErrorKind as K;
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(io) = error.downcast_ref::<std::io::Error>() {
+            match io.kind() {
+                K::ConnectionReset => return Some(Breakage::Reset),
+                K::UnexpectedEof | K::BrokenPipe | K::ConnectionAborted => return Some(Breakage::Ended),
+                K::TimedOut => return Some(Breakage::TimedOut),
+                _ => {}
+            }
+        }
+        if let Some(http) = error.downcast_ref::<hyper::Error>() {
+            match () {
+                // Pings of the connection were not answered: client-go calls it lost.
+                () if http.is_timeout() => return Some(Breakage::Reset),
+                () if http.is_incomplete_message() || http.is_canceled() => return Some(Breakage::Ended),
+                () => {}
+            }
+        }
+        if error.downcast_ref::<h2::Error>().is_some_and(h2::Error::is_go_away) {
+            return Some(Breakage::Ended);
+        }
+        cause = error.source();
+    }
+    None
+}
+
+async fn drain<B: hyper::body::Body>(response: Response<B>) {
+    let body = response.into_body();
+    if body.size_hint().upper().is_some_and(|size| size <= DRAINED) {
+        // How it ends is of no interest: at worst another connection is opened.
+        drop(body.collect().await);
+    }
+}
+
+/// The body of an answer whose parts are counted.
+pub(super) struct Measured<B> {
+    body: B,
+    under_way: UnderWay,
+}
+
+impl<B: hyper::body::Body<Data = Bytes> + Unpin> hyper::body::Body for Measured<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &polled {
+            self.under_way.read(frame);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+#[path = "patience_tests.rs"]
+mod tests;
