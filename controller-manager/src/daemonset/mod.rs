@@ -1,5 +1,6 @@
 //! Runs a pod on every node that wants it.
 
+mod past;
 pub mod plan;
 
 use std::collections::HashSet;
@@ -20,6 +21,7 @@ use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::expect::Expectations;
+use crate::engine::history::{self, Made};
 use crate::engine::object::{self, Key};
 use crate::engine::owned::{self, Paced, PodWatch};
 use crate::engine::pod::Pod;
@@ -120,23 +122,27 @@ impl DaemonSets {
         nodes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         let settled = self.expectations.satisfied(key, clock::instant());
         let (held, again) = self.held(&set, &pods);
-        let snapshot = Snapshot { set, nodes, pods, revisions, settled, held };
-        let actions = plan::plan(&snapshot, clock::now());
+        let snapshot = Snapshot { set, nodes, pods, revisions: history::sorted(revisions), settled, held };
+        let mut actions = plan::plan(&snapshot, clock::now());
         self.note_failures(&snapshot, &actions);
-        let new_revision = actions.iter().any(|a| matches!(a, Action::Create { .. }));
-        let outcome = self.executor.run(key, Some(&self.expectations), actions).await;
-        if let Some(f) = &outcome.failure
-            && new_revision
-            && f.error.already_exists()
-        {
-            // Another set's revision has the name the hash gives.
-            let mut copy = DaemonSet::clone(&snapshot.set);
-            let status = copy.status.get_or_insert_default();
-            status.collision_count = Some(status.collision_count.unwrap_or(0) + 1);
-            self.executor.one(Action::update_status(&copy)).await?;
+        if let Some(Action::Create { path, body }) = actions.first() {
+            if history::make(&self.executor, path, body).await? == Made::Taken {
+                return self.another_name(&snapshot.set).await;
+            }
+            actions.remove(0);
         }
+        let outcome = self.executor.run(key, Some(&self.expectations), actions).await;
         let synced: Synced = outcome.into();
         synced.map(|requeue| [requeue, again].into_iter().flatten().min())
+    }
+
+    /// The next revision gets another hash.
+    async fn another_name(&self, set: &DaemonSet) -> Synced {
+        let mut copy = set.clone();
+        let status = copy.status.get_or_insert_default();
+        status.collision_count = Some(status.collision_count.unwrap_or(0) + 1);
+        self.executor.one(Action::update_status(&copy)).await?;
+        Err(RestError::other("the name of the revision belongs to another template"))
     }
 
     fn item(set: &DaemonSet, node: &str) -> String {

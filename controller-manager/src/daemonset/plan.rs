@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::jiff::Timestamp;
 
+use super::past;
 use crate::deployment::strategy::scaled;
 use crate::engine::action::Action;
 use crate::engine::pod::Pod;
@@ -34,7 +35,7 @@ pub struct Snapshot {
     pub nodes: Vec<Arc<Node>>,
     /// The pods it owns.
     pub pods: Vec<Arc<Pod>>,
-    /// Its template history.
+    /// Its template history, sorted.
     pub revisions: Vec<Arc<ControllerRevision>>,
     /// Whether earlier writes have been seen; if not only the status is looked after.
     pub settled: bool,
@@ -54,27 +55,32 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
     if object::deleting(&ds.metadata) {
         return Vec::new();
     }
-    let owner = object::controller_ref::<DaemonSet>(&ds.metadata);
-    let labels = spec.template.metadata.as_ref().and_then(|m| m.labels.clone()).unwrap_or_default();
-    let collisions = ds.status.as_ref().and_then(|s| s.collision_count);
-    let current =
-        history::current(&owner, ds.metadata.namespace.as_deref(), &spec.template, labels, collisions, &s.revisions);
+    let unlabelled = past::label(&s.revisions);
+    if !unlabelled.is_empty() {
+        return unlabelled;
+    }
+    let author = history::Author {
+        owner: object::controller_ref::<DaemonSet>(&ds.metadata),
+        namespace: ds.metadata.namespace.as_deref(),
+        hash_label: history::HASH_LABEL,
+        labels: spec.template.metadata.as_ref().and_then(|m| m.labels.clone()).unwrap_or_default(),
+        annotations: ds.metadata.annotations.as_ref(),
+        collisions: ds.status.as_ref().and_then(|s| s.collision_count),
+    };
+    let current = history::current(&author, &spec.template, &s.revisions);
+    let (same, old) = past::split(&s.revisions, &spec.template);
     let mut actions = current.actions;
-    let place = Placement::new(s, &current.hash, now);
+    actions.extend(past::merge(&same, &current.hash, &s.pods));
+    let hashes = same.iter().map(|r| history::hash_of(r)).chain([current.hash.as_str()]).collect();
+    let place = Placement::new(s, hashes, now);
     if s.settled {
         let mut todo = place.repair();
         if todo.is_empty() && spec.update_strategy.as_ref().and_then(|u| u.type_.as_deref()) != Some("OnDelete") {
             todo = place.update();
         }
-        actions.extend(place.carry_out(todo));
+        actions.extend(place.carry_out(todo, &current.hash));
+        actions.extend(past::truncate(&old, &s.pods, spec.revision_history_limit.unwrap_or(10)));
     }
-    let live: HashSet<&str> = s
-        .pods
-        .iter()
-        .filter_map(|p| object::label(&p.metadata, history::HASH_LABEL))
-        .chain([current.hash.as_str()])
-        .collect();
-    actions.extend(history::truncate(&s.revisions, &live, spec.revision_history_limit.unwrap_or(10)));
     let status = place.status();
     if ds.status.as_ref() != Some(&status) {
         let mut copy = DaemonSet::clone(ds);
@@ -168,7 +174,8 @@ struct Versions<'a> {
 
 struct Placement<'a> {
     s: &'a Snapshot,
-    hash: &'a str,
+    /// Of the current template: one, unless there are equal revisions.
+    hashes: Vec<&'a str>,
     now: Timestamp,
     min_ready: i32,
     /// Pods by node, oldest first, but for those that are over and done with.
@@ -178,7 +185,7 @@ struct Placement<'a> {
 }
 
 impl<'a> Placement<'a> {
-    fn new(s: &'a Snapshot, hash: &'a str, now: Timestamp) -> Self {
+    fn new(s: &'a Snapshot, hashes: Vec<&'a str>, now: Timestamp) -> Self {
         let mut by_node: BTreeMap<&str, Vec<&Arc<Pod>>> = BTreeMap::new();
         for pod in &s.pods {
             // What ended and is on its way out only waits for its finalizers: a new pod need not.
@@ -198,12 +205,12 @@ impl<'a> Placement<'a> {
             .map(|n| (object::name(&n.metadata), template.map_or((false, false), |t| should_run(t, n))))
             .collect();
         let min_ready = spec.and_then(|x| x.min_ready_seconds).unwrap_or(0);
-        Self { s, hash, now, min_ready, by_node, wants }
+        Self { s, hashes, now, min_ready, by_node, wants }
     }
 
     /// Whether the pod is of the current template, by its hash or by the number that the server gave the template.
     fn current(&self, pod: &Pod) -> bool {
-        let same_hash = object::label(&pod.metadata, history::HASH_LABEL) == Some(self.hash);
+        let same_hash = object::label(&pod.metadata, history::HASH_LABEL).is_some_and(|h| self.hashes.contains(&h));
         same_hash || generation(&self.s.set).is_some_and(|g| object::label(&pod.metadata, POD_GENERATION) == Some(g))
     }
 
@@ -343,11 +350,11 @@ impl<'a> Placement<'a> {
         todo
     }
 
-    fn carry_out(&self, todo: Todo) -> Vec<Action> {
+    fn carry_out(&self, todo: Todo, hash: &str) -> Vec<Action> {
         let parent = object::reference::<DaemonSet>(&self.s.set.metadata);
         let mut actions = todo.events;
         for node in todo.create_on.iter().take(BURST) {
-            actions.push(Action::CreatePod { pod: Arc::new(self.pod_for(node)), parent: parent.clone() });
+            actions.push(Action::CreatePod { pod: Arc::new(self.pod_for(node, hash)), parent: parent.clone() });
         }
         for pod in todo.delete.iter().take(BURST) {
             actions.push(Action::DeletePod {
@@ -361,13 +368,13 @@ impl<'a> Placement<'a> {
     }
 
     /// The template made to land on one node: the scheduler binds it, by affinity to the node's name.
-    fn pod_for(&self, node: &str) -> NewPod {
+    fn pod_for(&self, node: &str, hash: &str) -> NewPod {
         let ds = &self.s.set;
         let owner = object::controller_ref::<DaemonSet>(&ds.metadata);
         let template = ds.spec.as_ref().map(|s| s.template.clone()).unwrap_or_default();
         let mut pod = pods::from_template(&template, object::namespace(&ds.metadata), &owner);
         let labels = pod.metadata.labels.get_or_insert_default();
-        labels.insert(history::HASH_LABEL.into(), self.hash.to_owned());
+        labels.insert(history::HASH_LABEL.into(), hash.to_owned());
         if let Some(generation) = generation(ds) {
             labels.insert(POD_GENERATION.into(), generation.to_owned());
         }

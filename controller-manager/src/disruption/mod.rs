@@ -12,12 +12,12 @@ use k8s_openapi::api::core::v1::ReplicationController;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use k8s_openapi::jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::{Scale, Snapshot};
-use crate::engine::action::{Action, PatchKind};
+use crate::engine::action::{Action, PatchKind, object_path};
 use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::discovery::{Catalogue, discover};
@@ -27,7 +27,7 @@ use crate::engine::owned;
 use crate::engine::pod::Pod;
 use crate::engine::pods;
 use crate::engine::registry::Started;
-use crate::engine::rest::RestError;
+use crate::engine::rest::{Rest, RestError};
 use crate::engine::selectors::{self, Selecting as _};
 use crate::engine::worker::{self, Synced};
 use crate::horizontal_pod_autoscaler::selector_text;
@@ -35,8 +35,13 @@ use crate::horizontal_pod_autoscaler::selector_text;
 /// A pod marked for disruption that is still there after this long was not disrupted.
 const STALE: Duration = Duration::from_mins(2);
 
+/// Of a mark that a kubelet made.
+const BY_KUBELET: &str = "TerminationByKubelet";
+
 struct Budgets {
     executor: Executor,
+    /// Reads; the role of the controller has only the writes.
+    reads: Rest,
     budgets: Store<PodDisruptionBudget>,
     pods: Store<Pod>,
     sets: Store<ReplicaSet>,
@@ -53,6 +58,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let stale: Queue<Key> = Queue::new("stale_pod_disruption");
         let this = Arc::new(Budgets {
             executor: cx.executor("disruption-controller", "controllermanager"),
+            reads: cx.own_rest(),
             budgets: budgets.store(),
             pods: pods.store(),
             sets: cx.owned::<ReplicaSet>().store(),
@@ -93,6 +99,12 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 fn marked(pod: &Pod) -> bool {
     let marked = pods::condition(pod, "DisruptionTarget").is_some_and(|c| c.status == "True");
     marked && !object::deleting(&pod.metadata) && !pods::finished(pod)
+}
+
+/// Kubelets take their time between the mark and the end.
+fn marked_by_kubelet(pod: &Value) -> bool {
+    let conditions = pod["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    conditions.iter().any(|c| c["type"] == "DisruptionTarget" && c["reason"] == BY_KUBELET)
 }
 
 impl Budgets {
@@ -208,6 +220,14 @@ impl Budgets {
         if age < STALE {
             return Ok(Some(STALE - age));
         }
+        // Why it is marked is not held of pods.
+        let live = match self.reads.get(&object_path::<Pod>(&pod.metadata)).await {
+            Err(e) if e.not_found() => return Ok(None),
+            other => other?,
+        };
+        if marked_by_kubelet(&live) {
+            return Ok(None);
+        }
         let patch = json!({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [
             {"type": "DisruptionTarget", "status": "False", "lastTransitionTime": object::seconds(clock::now()),
                 "observedGeneration": pod.metadata.generation, "reason": null, "message": null}]}});
@@ -217,4 +237,19 @@ impl Budgets {
 
 fn scale_of(uid: &str, replicas: Option<i32>) -> Scale {
     Scale { uid: uid.to_owned(), replicas: replicas.unwrap_or(1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_kubelet_marked_stays_marked() {
+        for (reason, want) in [("TerminationByKubelet", true), ("EvictionByEvictionAPI", false)] {
+            let pod = json!({"status": {"conditions": [
+                {"type": "Ready", "status": "False"}, {"type": "DisruptionTarget", "status": "True", "reason": reason}]}});
+            assert_eq!(marked_by_kubelet(&pod), want, "{reason}");
+        }
+        assert!(!marked_by_kubelet(&json!({})));
+    }
 }

@@ -10,11 +10,18 @@ use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use serde_json::{Value, json};
 use shared::types::from_tree;
 
-use super::action::{Action, body};
+use super::action::{Action, body, join};
+use super::executor::Executor;
+use super::rest::RestError;
 use super::{hash, object};
 
-/// The label with the revision's hash, on pods and revisions.
+/// The label with the hash on a stateful set's revisions.
+pub const REVISION_LABEL: &str = "controller.kubernetes.io/hash";
+/// The label with the revision's hash on pods, and on a daemon set's revisions.
 pub const HASH_LABEL: &str = "controller-revision-hash";
+
+/// Room for a hash is left after it.
+const LONGEST_PREFIX: usize = 223;
 
 /// The stored form of a template: a patch that puts it back.
 #[must_use]
@@ -32,11 +39,10 @@ pub fn template_of(r: &ControllerRevision) -> Option<PodTemplateSpec> {
     from_tree(&template).ok()
 }
 
-/// The hash of a revision: its label, or what its name ends in.
+/// The hash of a revision: its label, or its name, which nothing else has.
 #[must_use]
 pub fn hash_of(r: &ControllerRevision) -> &str {
-    object::label(&r.metadata, HASH_LABEL)
-        .unwrap_or_else(|| object::name(&r.metadata).rsplit('-').next().unwrap_or_default())
+    object::label(&r.metadata, HASH_LABEL).unwrap_or_else(|| object::name(&r.metadata))
 }
 
 /// The revision that is current, and the writes that make it so.
@@ -50,53 +56,103 @@ pub struct Current {
     pub actions: Vec<Action>,
 }
 
-/// Find the revision that holds `template` among `revisions`, or make it. A rollback renumbers an old one.
+/// Whose history it is.
+#[derive(Debug)]
+pub struct Author<'a> {
+    /// The set, as owner.
+    pub owner: OwnerReference,
+    /// Where it is.
+    pub namespace: Option<&'a str>,
+    /// Which label its revisions have their hash in.
+    pub hash_label: &'static str,
+    /// What else its revisions are labelled with.
+    pub labels: BTreeMap<String, String>,
+    /// What is noted on the set is noted on its revisions, the cause of a change above all.
+    pub annotations: Option<&'a BTreeMap<String, String>>,
+    /// How often a name was taken.
+    pub collisions: Option<i32>,
+}
+
+/// Oldest first.
 #[must_use]
-pub fn current(
-    owner: &OwnerReference,
-    namespace: Option<&str>,
-    template: &PodTemplateSpec,
-    labels: BTreeMap<String, String>,
-    collisions: Option<i32>,
-    revisions: &[Arc<ControllerRevision>],
-) -> Current {
-    let latest = revisions.iter().map(|r| r.revision).max().unwrap_or(0);
-    let same = revisions.iter().filter(|r| template_of(r).as_ref() == Some(template)).max_by_key(|r| r.revision);
-    if let Some(found) = same {
+pub fn sorted(mut revisions: Vec<Arc<ControllerRevision>>) -> Vec<Arc<ControllerRevision>> {
+    let order = |r: &ControllerRevision| (r.revision, object::created(&r.metadata));
+    revisions.sort_by(|a, b| order(a).cmp(&order(b)).then_with(|| a.metadata.name.cmp(&b.metadata.name)));
+    revisions
+}
+
+/// Find the revision that holds `template` among `revisions` (sorted), or make it. A rollback renumbers an old one.
+#[must_use]
+pub fn current(author: &Author<'_>, template: &PodTemplateSpec, revisions: &[Arc<ControllerRevision>]) -> Current {
+    let (same, others): (Vec<_>, Vec<_>) =
+        revisions.iter().partition(|r| template_of(r).as_ref() == Some(template));
+    let next = others.iter().map(|r| r.revision).max().unwrap_or(0) + 1;
+    if let Some(found) = same.last() {
         let mut actions = Vec::new();
-        if found.revision < latest {
+        if found.revision < next {
             let mut renumbered = ControllerRevision::clone(found);
-            renumbered.revision = latest + 1;
+            renumbered.revision = next;
             actions.push(Action::update(&renumbered));
         }
         return Current { name: object::name(&found.metadata).to_owned(), hash: hash_of(found).to_owned(), actions };
     }
     let data = data(template);
-    let hash = hash::of(&data, collisions);
-    let name = format!("{}-{hash}", owner.name);
-    let mut labels = labels;
-    labels.insert(HASH_LABEL.into(), hash.clone());
+    let hash = hash::of(&data, author.collisions);
+    let name = format!("{}-{hash}", prefix(&author.owner.name));
+    let mut labels = author.labels.clone();
+    labels.insert(author.hash_label.into(), hash.clone());
     let revision = ControllerRevision {
         metadata: ObjectMeta {
             name: Some(name.clone()),
-            namespace: namespace.map(str::to_owned),
+            namespace: author.namespace.map(str::to_owned),
             labels: Some(labels),
-            owner_references: Some(vec![owner.clone()]),
+            annotations: author.annotations.cloned(),
+            owner_references: Some(vec![author.owner.clone()]),
             ..ObjectMeta::default()
         },
         data: Some(RawExtension(data)),
-        revision: latest + 1,
+        revision: next,
     };
     Current { name, hash, actions: vec![Action::create(&revision)] }
 }
 
-/// Delete the oldest revisions beyond `limit` that no pod and no status refers to.
+/// A name with a hash behind it is no longer than names may be.
+fn prefix(name: &str) -> &str {
+    name.get(..LONGEST_PREFIX).unwrap_or(name)
+}
+
+/// What became of a revision that was to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Made {
+    /// It is there, though it may not be in a cache yet.
+    There,
+    /// Another template's revision has its name.
+    Taken,
+}
+
+/// Make a revision as [`current`] wants it.
+pub async fn make(executor: &Executor, path: &str, body: &Value) -> Result<Made, RestError> {
+    match executor.rest.post(path, body).await {
+        Err(e) if e.already_exists() => {
+            let name = body["metadata"]["name"].as_str().unwrap_or_default();
+            let there = executor.rest.get(&join(path, name)).await?;
+            Ok(if holds_same(&there, body) { Made::There } else { Made::Taken })
+        }
+        other => other.map(|_| Made::There),
+    }
+}
+
+fn holds_same(there: &Value, wanted: &Value) -> bool {
+    let template = |v: &Value| from_tree::<ControllerRevision>(v).ok().as_ref().and_then(template_of);
+    template(there).is_some_and(|t| Some(t) == template(wanted))
+}
+
+/// Delete the oldest revisions beyond `limit` that no pod and no status refers to. A negative limit is none.
 #[must_use]
 pub fn truncate(revisions: &[Arc<ControllerRevision>], live: &HashSet<&str>, limit: i32) -> Vec<Action> {
-    let limit = usize::try_from(limit).unwrap_or(0);
-    let mut unused: Vec<_> =
+    let Ok(limit) = usize::try_from(limit) else { return Vec::new() };
+    let unused: Vec<_> =
         revisions.iter().filter(|r| !live.contains(hash_of(r)) && !live.contains(object::name(&r.metadata))).collect();
-    unused.sort_by_key(|r| r.revision);
     let excess = unused.len().saturating_sub(limit);
     unused[..excess].iter().map(|r| Action::delete::<ControllerRevision>(&r.metadata)).collect()
 }
@@ -112,23 +168,75 @@ mod tests {
         .expect("template")
     }
 
+    fn author() -> Author<'static> {
+        Author {
+            owner: OwnerReference { name: "ds".into(), ..OwnerReference::default() },
+            namespace: Some("ns"),
+            hash_label: HASH_LABEL,
+            labels: BTreeMap::new(),
+            annotations: None,
+            collisions: None,
+        }
+    }
+
+    fn revision(name: &str, number: i64, image: &str, created: &str) -> Arc<ControllerRevision> {
+        let meta = json!({"name": name, "creationTimestamp": created});
+        let text = json!({"metadata": meta, "data": data(&template(image)), "revision": number});
+        Arc::new(serde_json::from_value(text).expect("revision"))
+    }
+
     #[test]
     fn rollback_renumbers_and_limit_truncates() {
-        let owner = OwnerReference { name: "ds".into(), ..OwnerReference::default() };
         let mut revisions: Vec<Arc<ControllerRevision>> = Vec::new();
+        let notes = BTreeMap::from([("kubernetes.io/change-cause".to_owned(), "because".to_owned())]);
+        let author = Author { annotations: Some(&notes), ..author() };
         for (i, image) in ["v1", "v2", "v3"].into_iter().enumerate() {
-            let got = current(&owner, Some("ns"), &template(image), BTreeMap::new(), None, &revisions);
+            let got = current(&author, &template(image), &revisions);
             let Some(Action::Create { body, .. }) = got.actions.first() else { panic!("{got:?}") };
             let made: ControllerRevision = serde_json::from_value(body.clone()).expect("revision");
-            assert_eq!(made.revision, i as i64 + 1);
+            assert_eq!((made.revision, made.metadata.annotations.as_ref()), (i as i64 + 1, Some(&notes)));
             assert_eq!(got.name, format!("ds-{}", got.hash));
             revisions.push(Arc::new(made));
         }
-        let back = current(&owner, Some("ns"), &template("v1"), BTreeMap::new(), None, &revisions);
+        let back = current(&author, &template("v1"), &revisions);
         let Some(Action::Update { body, .. }) = back.actions.first() else { panic!("{back:?}") };
         assert_eq!(body["revision"], 4);
         let live = HashSet::from([hash_of(&revisions[0])]);
-        assert_eq!(truncate(&revisions, &live, 1).len(), 1);
-        assert_eq!(truncate(&revisions, &live, 2).len(), 0);
+        for (limit, deleted) in [(0, 2), (1, 1), (2, 0), (-1, 0)] {
+            assert_eq!(truncate(&revisions, &live, limit).len(), deleted, "{limit}");
+        }
+    }
+
+    #[test]
+    fn of_equal_revisions_the_newest_is_current() {
+        let day = |n: u8| format!("2026-01-0{n}T00:00:00Z");
+        for (case, revisions, want, renumbered) in [
+            ("numbers", vec![revision("b", 1, "v1", &day(2)), revision("a", 2, "v1", &day(1))], "a", None),
+            ("times", vec![revision("b", 1, "v1", &day(1)), revision("a", 1, "v1", &day(2))], "a", None),
+            ("names", vec![revision("b", 1, "v1", &day(1)), revision("a", 1, "v1", &day(1))], "b", None),
+            (
+                "another in between",
+                vec![revision("a", 1, "v1", &day(1)), revision("c", 3, "v2", &day(3)), revision("b", 2, "v1", &day(2))],
+                "b",
+                Some(4),
+            ),
+            ("another of its number", vec![revision("a", 1, "v1", &day(1)), revision("b", 1, "v2", &day(2))], "a", Some(2)),
+        ] {
+            let got = current(&author(), &template("v1"), &sorted(revisions));
+            let number = got.actions.iter().find_map(|a| match a {
+                Action::Update { body, .. } => body["revision"].as_i64(),
+                _ => None,
+            });
+            assert_eq!((got.name.as_str(), number), (want, renumbered), "{case}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_taken_by_another_template_only() {
+        let made = |image: &str| json!({"metadata": {"name": "a"}, "revision": 1, "data": data(&template(image))});
+        assert!(holds_same(&made("v1"), &made("v1")));
+        assert!(!holds_same(&made("v2"), &made("v1")));
+        assert!(!holds_same(&json!({"metadata": {"name": "a"}, "revision": 1}), &made("v1")));
+        assert_eq!(prefix(&"x".repeat(250)).len(), LONGEST_PREFIX);
     }
 }

@@ -11,12 +11,11 @@ use k8s_openapi::api::core::v1::Node;
 use shared::informer::Store;
 
 use self::plan::{QUARANTINE, Snapshot};
-use crate::engine::action::Action;
 use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::metrics;
-use crate::engine::object;
+use crate::engine::object::{self, Key};
 use crate::engine::pod::Pod;
 use crate::engine::pods;
 use crate::engine::registry::Started;
@@ -58,30 +57,17 @@ impl Collector {
         let pods = self.pods.select(|pod| plan::may_go(pod, &nodes));
         let gone = self.gone(&pods, &nodes).await;
         let snapshot = Snapshot { pods, nodes, gone, threshold: self.threshold };
-        let mut skip: Option<String> = None;
-        for action in plan::plan(&snapshot, clock::now()) {
-            let pod = match &action {
-                Action::Patch { path, .. } => path.trim_end_matches("/status").to_owned(),
-                Action::Delete { path, .. } => path.clone(),
-                _ => String::new(),
-            };
-            if skip.as_ref() == Some(&pod) {
-                continue;
-            }
-            let why = plan::reason(&snapshot, &pod).filter(|_| matches!(action, Action::Delete { .. }));
-            let done = self.executor.one(action).await;
-            if let Some((namespace, reason)) = why {
-                metrics::count("pod_gc_collector_force_delete_pods_total", &[&namespace, reason]);
-                if done.is_err() {
-                    metrics::count("pod_gc_collector_force_delete_pod_errors_total", &[&namespace, reason]);
-                }
-            }
-            if let Err(error) = done {
+        for removal in plan::plan(&snapshot, clock::now()) {
+            let labels = [object::namespace(&removal.pod.metadata), removal.reason];
+            metrics::count("pod_gc_collector_force_delete_pods_total", &labels);
+            for action in removal.actions {
                 // Without the note in its status the pod stays for the next round.
+                let Err(error) = self.executor.one(action).await else { continue };
+                metrics::count("pod_gc_collector_force_delete_pod_errors_total", &labels);
                 if !error.not_found() {
-                    tracing::warn!(%pod, %error, "pod not collected");
+                    tracing::warn!(pod = %Key::of(&removal.pod.metadata), %error, "pod not collected");
                 }
-                skip = Some(pod);
+                break;
             }
         }
     }

@@ -16,6 +16,8 @@ use crate::taint_eviction::plan::disruption;
 /// A node must be missing this long before its pods are given up.
 pub const QUARANTINE: Duration = Duration::from_secs(40);
 
+const ORPHANED: &str = "orphaned";
+
 /// What the decision rests on.
 #[derive(Debug)]
 pub struct Snapshot {
@@ -36,63 +38,59 @@ pub fn may_go(pod: &Pod, nodes: &HashMap<String, Arc<Node>>) -> bool {
     pods::finished(pod) || object::deleting(&pod.metadata) || !(node.is_empty() || nodes.contains_key(node))
 }
 
-/// The deletions due now.
+/// A pod that goes: why, in the word of the metrics, and how.
+#[derive(Debug)]
+pub struct Removal {
+    /// The pod.
+    pub pod: Arc<Pod>,
+    /// Why.
+    pub reason: &'static str,
+    /// What to do, in order, until something fails.
+    pub actions: Vec<Action>,
+}
+
+/// The removals due now.
 #[must_use]
-pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
-    let mut actions = Vec::new();
+pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Removal> {
+    let mut removals = Vec::new();
     let mut done = HashSet::new();
-    let mut give_up = |pod: &Arc<Pod>, note: Option<(&str, &str)>| {
+    let mut give_up = |pod: &Arc<Pod>, reason: &'static str| {
         if done.insert(object::uid(&pod.metadata).to_owned()) {
-            // Whoever waits for its end will not hear of it from a kubelet.
-            match note {
-                _ if pods::finished(pod) => {}
-                Some((reason, message)) => actions.push(disruption(pod, reason, message, Some("Failed"), now)),
-                None => actions.push(fail(pod)),
+            let mut actions = Vec::new();
+            if !pods::finished(pod) {
+                // Whoever waits for its end will not hear of it from a kubelet.
+                actions.push(match reason {
+                    ORPHANED => disruption(pod, "DeletionByPodGC", "PodGC: node no longer exists", Some("Failed"), now),
+                    _ => fail(pod),
+                });
             }
             actions.push(force_delete(pod));
+            removals.push(Removal { pod: Arc::clone(pod), reason, actions });
         }
     };
     if let Some(threshold) = usize::try_from(s.threshold).ok().filter(|t| *t > 0) {
-        let mut finished: Vec<&Arc<Pod>> =
-            s.pods.iter().filter(|p| pods::finished(p) && !object::deleting(&p.metadata)).collect();
-        finished.sort_by_key(|p| (object::created(&p.metadata), object::name(&p.metadata).to_owned()));
+        let mut finished: Vec<&Arc<Pod>> = s.pods.iter().filter(|p| pods::finished(p)).collect();
+        // Evicted ones say least of what their controllers did.
+        finished.sort_by_key(|p| (!evicted(p), object::created(&p.metadata), object::name(&p.metadata).to_owned()));
         let excess = finished.len().saturating_sub(threshold);
-        for pod in &finished[..excess] {
-            give_up(pod, None);
-        }
+        finished[..excess].iter().for_each(|pod| give_up(pod, "terminated"));
     }
     for pod in &s.pods {
-        let node = pods::node(pod);
-        let dying = object::deleting(&pod.metadata);
-        if dying && node.is_empty() {
-            give_up(pod, None);
+        let (node, dying) = (pods::node(pod), object::deleting(&pod.metadata));
+        if dying && s.nodes.get(node).is_some_and(|n| out_of_service(n)) {
+            give_up(pod, "out-of-service");
         } else if s.gone.contains(node) {
-            give_up(pod, Some(("DeletionByPodGC", "PodGC: node no longer exists")));
-        } else if dying && s.nodes.get(node).is_some_and(|n| out_of_service(n)) {
-            give_up(pod, None);
+            give_up(pod, ORPHANED);
+        } else if dying && node.is_empty() {
+            give_up(pod, "unscheduled");
         }
     }
-    actions
+    removals
 }
 
-/// The namespace of a pod that is deleted, and the word for why, by the path of the deletion.
-#[must_use]
-pub fn reason(s: &Snapshot, path: &str) -> Option<(String, &'static str)> {
-    let (rest, name) = path.rsplit_once('/')?;
-    let namespace = rest.strip_suffix("/pods")?.rsplit('/').next()?;
-    let is = |p: &&Arc<Pod>| object::name(&p.metadata) == name && object::namespace(&p.metadata) == namespace;
-    let pod = s.pods.iter().find(is)?;
-    let node = pods::node(pod);
-    let reason = if s.gone.contains(node) {
-        "orphaned"
-    } else if !object::deleting(&pod.metadata) {
-        "terminated"
-    } else if node.is_empty() {
-        "unscheduled"
-    } else {
-        "out-of-service"
-    };
-    Some((namespace.to_owned(), reason))
+fn evicted(pod: &Pod) -> bool {
+    let reason = pod.status.as_ref().and_then(|s| s.reason.as_deref());
+    pods::phase(pod) == "Failed" && reason == Some("Evicted")
 }
 
 fn out_of_service(node: &Node) -> bool {
@@ -141,34 +139,57 @@ mod tests {
             threshold: 1,
         };
         let log = |s: &Snapshot| -> Vec<String> {
+            let shape = |a: &Action| match a {
+                Action::Delete { .. } => "deleted".to_owned(),
+                Action::Patch { body, .. } => {
+                    format!("{} {}", body["status"]["phase"], body["status"]["conditions"][0]["message"])
+                }
+                other => format!("{other:?}"),
+            };
             plan(s, Timestamp::UNIX_EPOCH)
                 .iter()
-                .map(|a| match a {
-                    Action::Delete { path, .. } => format!("delete {}", path.rsplit('/').next().unwrap_or("")),
-                    Action::Patch { body, .. } => {
-                        format!("{} {}", body["status"]["phase"], body["status"]["conditions"][0]["message"])
-                    }
-                    other => format!("{other:?}"),
+                .map(|r| {
+                    let actions: Vec<String> = r.actions.iter().map(shape).collect();
+                    format!("{} ({}): {}", object::name(&r.pod.metadata), r.reason, actions.join(", "))
                 })
                 .collect()
         };
         assert_eq!(
             log(&s),
             [
-                "delete done-1",
-                "\"Failed\" \"PodGC: node no longer exists\"",
-                "delete lost",
-                "delete ended",
-                "\"Failed\" null",
-                "delete never-started",
-                "\"Failed\" null",
-                "delete stuck"
+                "done-1 (terminated): deleted",
+                "done-2 (terminated): deleted",
+                r#"lost (orphaned): "Failed" "PodGC: node no longer exists", deleted"#,
+                "ended (orphaned): deleted",
+                r#"never-started (unscheduled): "Failed" null, deleted"#,
+                r#"stuck (out-of-service): "Failed" null, deleted"#,
             ]
         );
         let mut nodes = s.nodes.clone();
         nodes.insert("n".to_owned(), Arc::default());
         let left: Vec<&str> = s.pods.iter().filter(|p| !may_go(p, &nodes)).map(|p| object::name(&p.metadata)).collect();
         assert_eq!(left, ["fine"]);
-        assert!(!log(&Snapshot { threshold: 0, ..s }).contains(&"delete done-1".to_owned()), "0 turns it off");
+        assert!(!log(&Snapshot { threshold: 0, ..s }).iter().any(|line| line.contains("terminated")), "0 turns it off");
+    }
+
+    #[test]
+    fn evicted_pods_go_first() {
+        let finished = |name: &str, phase: &str, reason: &str, created: u8| -> Arc<Pod> {
+            let created = format!("2026-01-0{created}T00:00:00Z");
+            let meta = json!({"name": name, "uid": name, "namespace": "ns", "creationTimestamp": created});
+            let status = json!({"phase": phase, "reason": reason});
+            Arc::new(serde_json::from_value(json!({"metadata": meta, "status": status})).expect("pod"))
+        };
+        let pods = vec![
+            finished("oldest", "Failed", "", 1),
+            finished("younger", "Succeeded", "Evicted", 2),
+            finished("b-evicted", "Failed", "Evicted", 4),
+            finished("a-evicted", "Failed", "Evicted", 4),
+            finished("evicted", "Failed", "Evicted", 3),
+        ];
+        let snapshot = Snapshot { pods, nodes: HashMap::new(), gone: HashSet::new(), threshold: 1 };
+        let removals = plan(&snapshot, Timestamp::UNIX_EPOCH);
+        let names: Vec<&str> = removals.iter().map(|r| object::name(&r.pod.metadata)).collect();
+        assert_eq!(names, ["evicted", "a-evicted", "b-evicted", "oldest"]);
     }
 }

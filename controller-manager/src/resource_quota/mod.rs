@@ -135,32 +135,41 @@ impl Quotas {
         for claim in self.claims.list_namespace(&key.namespace).iter().filter(|c| usage::claim_in_scope(spec, c)) {
             usage::add(&mut sum, &usage::claim(claim));
         }
-        if !usage::scoped(spec) {
+        let scoped = usage::scoped(spec);
+        if !scoped {
             for service in self.services.list_namespace(&key.namespace) {
                 usage::add(&mut sum, &usage::service(&service));
             }
-            for name in hard.keys() {
-                if let Some(n) = self.count(&key.namespace, name).await? {
-                    sum.insert(name.clone(), Quantity::from_int(n, Format::DecimalSI));
-                }
+        }
+        let mut used: Usage = hard.keys().filter(|n| usage::tracked(n)).map(|n| (n.clone(), amount(&sum, n))).collect();
+        let mut failed = None;
+        for name in hard.keys() {
+            // What cannot be counted now does not keep the rest from being told.
+            match self.count(&key.namespace, name, scoped).await {
+                Ok(Some(n)) => drop(used.insert(name.clone(), Quantity::from_int(n, Format::DecimalSI))),
+                Ok(None) => {}
+                Err(e) => failed = Some(e),
             }
         }
-        let status = status(&hard, &sum);
-        if quota.status.as_ref().is_some_and(|old| same(old, &status)) {
-            return Ok(None);
+        let old = quota.status.as_ref();
+        let status = status(&hard, old.and_then(|s| s.used.as_ref()), &used);
+        let done = || failed.map_or(Ok(None), Err);
+        if old.is_some_and(|old| same(old, &status)) {
+            return done();
         }
         let mut copy = ResourceQuota::clone(&quota);
         copy.status = Some(status);
         // Admission writes to the same status: on a conflict everything is counted anew.
         let Action::Update { path, body } = Action::update_status(&copy) else { return Ok(None) };
         match self.executor.rest.put(&path, &body).await {
-            Err(e) if e.not_found() => Ok(None),
-            other => other.map(|_| None),
+            Err(e) if !e.not_found() => Err(e),
+            _ => done(),
         }
     }
 
-    /// The number of objects of the resource that a quota name means; None for resources counted otherwise.
-    async fn count(&self, namespace: &str, name: &str) -> Result<Option<i64>, RestError> {
+    /// The number of objects of the resource that a quota name means: none that a scope is about. None for resources
+    /// counted otherwise, and for those that nobody serves.
+    async fn count(&self, namespace: &str, name: &str, scoped: bool) -> Result<Option<i64>, RestError> {
         let (plural, group) = match name.strip_prefix("count/") {
             Some(rest) => rest.split_once('.').unwrap_or((rest, "")),
             None if PLAIN.contains(&name) => (name, ""),
@@ -174,6 +183,9 @@ impl Quotas {
         else {
             return Ok(None);
         };
+        if scoped {
+            return Ok(Some(0));
+        }
         let path = served.path(Some(namespace));
         let (mut total, mut next) = (0, String::new());
         loop {
@@ -193,11 +205,23 @@ impl Quotas {
     }
 }
 
-/// The status with the usage of the resources that are limited.
+fn amount(sum: &Usage, name: &str) -> Quantity {
+    sum.get(name).cloned().unwrap_or_else(|| Quantity::from_int(0, Format::DecimalSI))
+}
+
+/// The status with the usage of the resources that are limited. Of what is not tracked now there is what was told
+/// before, if anything was.
 #[must_use]
-pub fn status(hard: &BTreeMap<String, Stored>, sum: &Usage) -> ResourceQuotaStatus {
-    let used = hard.keys().map(|k| (k.clone(), Stored(sum.get(k).map_or_else(|| "0".to_owned(), Quantity::to_string))));
-    ResourceQuotaStatus { hard: Some(hard.clone()), used: Some(used.collect()) }
+pub fn status(
+    hard: &BTreeMap<String, Stored>,
+    before: Option<&BTreeMap<String, Stored>>,
+    used: &Usage,
+) -> ResourceQuotaStatus {
+    let told = |name: &String| {
+        let amount = used.get(name).map(|q| Stored(q.to_string()));
+        Some((name.clone(), amount.or_else(|| before?.get(name).cloned())?))
+    };
+    ResourceQuotaStatus { hard: Some(hard.clone()), used: Some(hard.keys().filter_map(told).collect()) }
 }
 
 fn same(a: &ResourceQuotaStatus, b: &ResourceQuotaStatus) -> bool {
@@ -218,14 +242,21 @@ mod tests {
     fn only_limited_resources_are_reported() {
         let q = |s: &str| Stored(s.to_owned());
         let hard = BTreeMap::from([("pods".to_owned(), q("10")), ("requests.cpu".to_owned(), q("4"))]);
+        let zero = Quantity::from_int(0, Format::DecimalSI);
         let sum = Usage::from([
             ("pods".to_owned(), Quantity::from_int(2, Format::DecimalSI)),
+            ("requests.cpu".to_owned(), zero),
             ("secrets".to_owned(), Quantity::from_int(3, Format::DecimalSI)),
         ]);
-        let got = status(&hard, &sum);
+        let got = status(&hard, None, &sum);
         assert_eq!(got.used, Some(BTreeMap::from([("pods".to_owned(), q("2")), ("requests.cpu".to_owned(), q("0"))])));
         let mut other = got.clone();
         other.used.get_or_insert_default().insert("requests.cpu".into(), q("0m"));
         assert!(same(&got, &other), "compared by value");
+        let hard = BTreeMap::from(["bananas", "count/gone.example.com", "pods"].map(|n| (n.to_owned(), q("9"))));
+        let before = BTreeMap::from([("count/gone.example.com".to_owned(), q("4")), ("pods".to_owned(), q("7"))]);
+        let got = status(&hard, Some(&before), &sum).used.expect("used");
+        let told: Vec<_> = got.iter().map(|(name, q)| (name.as_str(), q.0.as_str())).collect();
+        assert_eq!(told, [("count/gone.example.com", "4"), ("pods", "2")], "nothing is known of the others");
     }
 }

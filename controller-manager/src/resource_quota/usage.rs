@@ -90,6 +90,36 @@ pub fn counts(pod: &Pod, now: Timestamp) -> bool {
     }
 }
 
+/// Whether pods, services or claims are counted under this name; other objects are counted under names of their own.
+#[must_use]
+pub fn tracked(name: &str) -> bool {
+    const NAMES: [&str; 18] = [
+        "count/persistentvolumeclaims",
+        "count/pods",
+        "count/services",
+        "cpu",
+        "ephemeral-storage",
+        "limits.cpu",
+        "limits.ephemeral-storage",
+        "limits.memory",
+        "memory",
+        "persistentvolumeclaims",
+        "pods",
+        "requests.cpu",
+        "requests.ephemeral-storage",
+        "requests.memory",
+        "requests.storage",
+        "services",
+        "services.loadbalancers",
+        "services.nodeports",
+    ];
+    const OF_CLASS: [&str; 2] =
+        [".storageclass.storage.k8s.io/persistentvolumeclaims", ".storageclass.storage.k8s.io/requests.storage"];
+    let huge = name.starts_with("hugepages-") || name.starts_with("requests.hugepages-");
+    let extended = name.starts_with("requests.") && name.contains('/') && !name.contains("kubernetes.io/");
+    NAMES.contains(&name) || huge || extended || OF_CLASS.iter().any(|suffix| name.ends_with(suffix))
+}
+
 /// What a pod uses.
 #[must_use]
 pub fn pod(pod: &Pod, now: Timestamp) -> Usage {
@@ -282,6 +312,24 @@ mod tests {
             json!({"count/pods": "1", "cpu": "1050m", "limits.cpu": "2050m", "pods": "1", "requests.cpu": "1050m"})
         );
         assert_eq!(shown(&pod(&a_pod(spec, "Succeeded"), Timestamp::UNIX_EPOCH)), json!({"count/pods": "1"}));
+    }
+
+    #[test]
+    fn what_is_tracked() {
+        for (name, want) in [
+            ("requests.cpu", true),
+            ("requests.example.com/gpu", true),
+            ("requests.hugepages-2Mi", true),
+            ("fast.storageclass.storage.k8s.io/requests.storage", true),
+            ("example.com/gpu", false),
+            ("limits.example.com/gpu", false),
+            ("requests.x.kubernetes.io/y", false),
+            ("requests.gpu", false),
+            ("count/secrets", false),
+            ("bananas", false),
+        ] {
+            assert_eq!(tracked(name), want, "{name}");
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@ use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::expect::Expectations;
+use crate::engine::history::{self, Made};
 use crate::engine::object::{self, Key};
 use crate::engine::owned::{self, Paced, PodWatch};
 use crate::engine::pod::Pod;
@@ -87,9 +88,18 @@ impl StatefulSets {
         let has_claims =
             set.spec.as_ref().and_then(|s| s.volume_claim_templates.as_ref()).is_some_and(|t| !t.is_empty());
         let claims = if has_claims { self.claims.list_namespace(&key.namespace) } else { Vec::new() };
-        let snapshot = Snapshot { set, pods, revisions, claims };
+        let snapshot = Snapshot { set, pods, revisions: history::sorted(revisions), claims };
         let actions = plan::plan(&snapshot, clock::now());
         self.carry_out(&snapshot.set, actions).await
+    }
+
+    /// The next revision gets another hash.
+    async fn another_name(&self, set: &StatefulSet) -> Synced {
+        let mut copy = set.clone();
+        let status = copy.status.get_or_insert_default();
+        status.collision_count = Some(status.collision_count.unwrap_or(0) + 1);
+        self.executor.one(Action::update_status(&copy)).await?;
+        Err(RestError::other("the name of the revision belongs to another template"))
     }
 
     /// In order, as the plan means it: a failed write ends the round, but the status is written all the same.
@@ -104,15 +114,16 @@ impl StatefulSets {
                 continue;
             }
             let doing = Doing::of(&action);
-            let is_revision = matches!(&action, Action::Create { body, .. } if body["kind"] == "ControllerRevision");
-            let Err(error) = self.executor.one(action).await else { continue };
-            if is_revision && error.already_exists() {
-                let mut copy = set.clone();
-                let status = copy.status.get_or_insert_default();
-                status.collision_count = Some(status.collision_count.unwrap_or(0) + 1);
-                self.executor.one(Action::update_status(&copy)).await?;
-                return Err(error);
-            }
+            let done = match &action {
+                Action::Create { path, body } if body["kind"] == "ControllerRevision" => {
+                    match history::make(&self.executor, path, body).await? {
+                        Made::There => Ok(()),
+                        Made::Taken => return self.another_name(set).await,
+                    }
+                }
+                _ => self.executor.one(action).await,
+            };
+            let Err(error) = done else { continue };
             if !error.already_exists() && !error.namespace_terminating() {
                 let about = object::reference::<StatefulSet>(&set.metadata);
                 for (reason, text) in doing.failed(object::name(&set.metadata), &error.to_string()) {

@@ -26,7 +26,7 @@ pub struct Snapshot {
     pub set: Arc<StatefulSet>,
     /// The pods it owns.
     pub pods: Vec<Arc<Pod>>,
-    /// Its template history.
+    /// Its template history, sorted.
     pub revisions: Vec<Arc<ControllerRevision>>,
     /// The claims of its namespace.
     pub claims: Vec<Arc<PersistentVolumeClaim>>,
@@ -39,17 +39,16 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
     if object::selector_is_empty(&spec.selector) {
         return Vec::new();
     }
-    let owner = object::controller_ref::<StatefulSet>(&set.metadata);
-    let labels = spec.selector.match_labels.clone().unwrap_or_default();
     let old = set.status.clone().unwrap_or_default();
-    let update = history::current(
-        &owner,
-        set.metadata.namespace.as_deref(),
-        &spec.template,
-        labels,
-        old.collision_count,
-        &s.revisions,
-    );
+    let author = history::Author {
+        owner: object::controller_ref::<StatefulSet>(&set.metadata),
+        namespace: set.metadata.namespace.as_deref(),
+        hash_label: history::REVISION_LABEL,
+        labels: spec.template.metadata.as_ref().and_then(|m| m.labels.clone()).unwrap_or_default(),
+        annotations: set.metadata.annotations.as_ref(),
+        collisions: old.collision_count,
+    };
+    let update = history::current(&author, &spec.template, &s.revisions);
     let current = old
         .current_revision
         .as_deref()

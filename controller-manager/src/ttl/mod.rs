@@ -48,13 +48,18 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 watcher.nodes.list().iter().for_each(|n| wake.add(Key::of(&n.metadata)));
             }
             let node = event.object();
-            if object::annotation(&node.metadata, TTL).is_none() && !matches!(event, Event::Deleted(_)) {
+            if !says(node, STEPS[after].2) && !matches!(event, Event::Deleted(_)) {
                 wake.add(Key::of(&node.metadata));
             }
         });
         worker::run(cx, "ttl", 1, &queue, &this, |s, key| async move { s.sync(&key).await });
         Ok(Started::Yes)
     })
+}
+
+/// Whether this is what the node's kubelet is told.
+fn says(node: &Node, seconds: u32) -> bool {
+    object::annotation(&node.metadata, TTL).and_then(|text| text.parse().ok()) == Some(seconds)
 }
 
 /// The step for this number of nodes, coming from another.
@@ -71,11 +76,11 @@ fn next_step(mut step: usize, nodes: usize) -> usize {
 impl Ttl {
     async fn sync(&self, key: &Key) -> Synced {
         let Some(node) = self.nodes.get("", &key.name) else { return Ok(None) };
-        let want = STEPS[*self.step.lock()].2.to_string();
-        if object::annotation(&node.metadata, TTL) == Some(want.as_str()) {
+        let want = STEPS[*self.step.lock()].2;
+        if says(&node, want) {
             return Ok(None);
         }
-        let patch = json!({"metadata": {"annotations": {TTL: want}}});
+        let patch = json!({"metadata": {"annotations": {TTL: want.to_string()}}});
         match self.executor.one(Action::patch::<Node>(&node.metadata, PatchKind::Strategic, patch)).await {
             Err(e) if e.not_found() => Ok(None),
             other => other.map(|()| None),
@@ -86,6 +91,20 @@ impl Ttl {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_node_says() {
+        for (annotations, seconds, want) in [
+            (json!({TTL: "15"}), 15, true),
+            (json!({TTL: "015"}), 15, true),
+            (json!({TTL: "0"}), 15, false),
+            (json!({TTL: "soon"}), 0, false),
+            (json!({}), 0, false),
+        ] {
+            let node = json!({"metadata": {"name": "n", "annotations": annotations}});
+            assert_eq!(says(&serde_json::from_value(node).expect("node"), seconds), want, "{annotations} {seconds}");
+        }
+    }
 
     #[test]
     fn steps_overlap() {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use http_body_util::BodyExt as _;
 use hyper_rustls::FixedServerNameResolver;
 use hyper_util::client::legacy::Client as Http;
+use hyper_util::client::legacy::connect::dns::GaiResolver;
 use hyper_util::client::legacy::connect::{Connection, HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ConfigExt as _};
@@ -16,6 +17,7 @@ use parking_lot::Mutex;
 use rustls::sign::CertifiedKey;
 use tower::{Service, ServiceBuilder, ServiceExt as _, service_fn};
 
+use super::families::{self, Resolver};
 use super::gathered::Gathered;
 use super::measured::Measures;
 use super::patience::Patience;
@@ -87,7 +89,7 @@ pub fn connect(config: &Config, throttle: &Throttle) -> anyhow::Result<Client> {
 /// # Errors
 /// Unusable certificates or credentials.
 pub fn transport(config: &Config, throttle: &Throttle) -> anyhow::Result<Transport> {
-    let mut tcp = HttpConnector::new();
+    let mut tcp = HttpConnector::new_with_resolver(Resolver(GaiResolver::new()));
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
@@ -103,6 +105,7 @@ where
     C::Error: Into<tower::BoxError> + Send,
 {
     let (credentials, tls, pair) = credentials::resolve(config)?;
+    families::transport();
     let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
     let https = match config.tls_server_name.clone().map(rustls_pki_types::ServerName::try_from) {
         Some(Ok(name)) => https.with_server_name_resolver(FixedServerNameResolver::new(name)),

@@ -4,6 +4,7 @@
 mod connection;
 mod credentials;
 mod dial;
+mod families;
 mod gathered;
 mod kubeconfig;
 mod measured;

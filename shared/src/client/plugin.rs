@@ -10,6 +10,7 @@ use kube::config::{ExecConfig, ExecInteractiveMode};
 use serde_json::{Value, json};
 
 use super::credentials::bearer;
+use super::families;
 use crate::cert::PemPair;
 
 /// Asked again so long before a token expires, so that it does not do so on the way.
@@ -18,6 +19,8 @@ const MARGIN: SignedDuration = SignedDuration::from_secs(60);
 /// A program and what it said last.
 pub struct Plugin {
     exec: ExecConfig,
+    /// When its certificate ends, if it gave one.
+    ends: Option<Timestamp>,
     last: tokio::sync::Mutex<Answer>,
 }
 
@@ -33,7 +36,8 @@ impl Plugin {
     /// The program cannot be run, fails, or prints something else than credentials.
     pub fn start(exec: &ExecConfig) -> anyhow::Result<(Self, Option<PemPair>)> {
         let (answer, pair) = ask(exec)?;
-        Ok((Self { exec: exec.clone(), last: tokio::sync::Mutex::new(answer) }, pair))
+        let ends = pair.as_ref().and_then(|pair| end(&pair.certificate));
+        Ok((Self { exec: exec.clone(), ends, last: tokio::sync::Mutex::new(answer) }, pair))
     }
 
     /// The header for a request now; none when the program only gave a certificate.
@@ -41,6 +45,9 @@ impl Plugin {
     /// # Errors
     /// Those of [`Plugin::start`], when it has to be asked again.
     pub async fn header(&self) -> anyhow::Result<Option<HeaderValue>> {
+        if let Some(ends) = self.ends {
+            families::certificate_ends(ends, Timestamp::now());
+        }
         let mut last = self.last.lock().await;
         if last.expires.is_some_and(|at| Timestamp::now() + MARGIN >= at) {
             let exec = self.exec.clone();
@@ -60,10 +67,17 @@ fn ask(exec: &ExecConfig) -> anyhow::Result<(Answer, Option<PemPair>)> {
         }
     }
     let output = command.env("KUBERNETES_EXEC_INFO", info(exec)?.to_string()).output();
+    families::plugin_ran(&output.as_ref().map(|output| output.status).map_err(|e| e.kind().into()));
     let output = output.with_context(|| format!("exec: executable {name} failed"))?;
     ensure!(output.status.success(), "exec: executable {name} failed with {}", output.status);
     let said = proto::yaml::decode_any(&output.stdout).context("decoding stdout")?;
     read(&said)
+}
+
+/// When a certificate in PEM ends.
+fn end(pem: &str) -> Option<Timestamp> {
+    let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).ok()?;
+    Timestamp::from_second(block.parse_x509().ok()?.validity().not_after.timestamp()).ok()
 }
 
 /// Components have no terminal.
