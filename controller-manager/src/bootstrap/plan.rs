@@ -15,6 +15,8 @@ use crate::engine::object;
 
 /// The type of such secrets.
 pub const TYPE: &str = "bootstrap.kubernetes.io/token";
+const PREFIX: &str = "bootstrap-token-";
+const ID_LENGTH: usize = 6;
 const SIGNATURE: &str = "jws-kubeconfig-";
 const BLOCK: usize = 64;
 
@@ -33,10 +35,13 @@ pub fn left(secret: &Secret, now: Timestamp) -> Option<Duration> {
 /// Id and secret of a token that may sign.
 fn signing(secret: &Secret, now: Timestamp) -> Option<(&str, &str)> {
     let (id, key) = (field(secret, "token-id")?, field(secret, "token-secret")?);
-    let named = object::name(&secret.metadata) == format!("bootstrap-token-{id}");
+    let named = object::name(&secret.metadata).strip_prefix(PREFIX) == Some(id) && is_id(id);
     let alive = left(secret, now).is_none_or(|d| !d.is_zero());
-    (named && alive && !object::deleting(&secret.metadata) && field(secret, "usage-bootstrap-signing") == Some("true"))
-        .then_some((id, key))
+    (named && alive && field(secret, "usage-bootstrap-signing") == Some("true")).then_some((id, key))
+}
+
+fn is_id(text: &str) -> bool {
+    text.len() == ID_LENGTH && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
 }
 
 /// HMAC with SHA-256.
@@ -92,6 +97,31 @@ mod tests {
         let hex: String =
             hmac(b"key", b"The quick brown fox jumps over the lazy dog").iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(hex, "f7bc83f430538424b13298e6aa6fb143ef4d59a14946175997479dbc2d1a3cd8");
+    }
+
+    #[test]
+    fn which_tokens_sign() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("time");
+        let enc = |s: &str| serde_json::json!(base64::engine::general_purpose::STANDARD.encode(s));
+        let with = |name: &str, key: &str, value: &str| -> Secret {
+            let mut v = serde_json::to_value(&*secret("abcdef", "")).expect("json");
+            v["metadata"]["name"] = json!(name);
+            v["data"][key] = enc(value);
+            serde_json::from_value(v).expect("secret")
+        };
+        let named = "bootstrap-token-abcdef";
+        for (why, secret, want) in [
+            ("good", with(named, "expiration", ""), true),
+            ("another name", with("bootstrap-token-ghijkl", "expiration", ""), false),
+            ("too short an id", with("bootstrap-token-abc", "token-id", "abc"), false),
+            ("capitals", with("bootstrap-token-ABCDEF", "token-id", "ABCDEF"), false),
+            ("no secret", with(named, "token-secret", ""), false),
+            ("not for this", with(named, "usage-bootstrap-signing", "yes"), false),
+            ("no time", with(named, "expiration", "soon"), false),
+            ("over", with(named, "expiration", "2025-12-31T23:59:59Z"), false),
+        ] {
+            assert_eq!(signing(&secret, now).is_some(), want, "{why}");
+        }
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let roles = cx.informer::<ClusterRole>();
         let queue: Queue<Key> = Queue::new("ClusterRoleAggregator");
         let this = Arc::new(Aggregation {
-            executor: cx.executor("clusterrole-aggregation-controller", "clusterrole-aggregation-controller"),
+            executor: cx.executor(plan::MANAGER, plan::MANAGER),
             roles: roles.store(),
         });
         let (wake, all) = (queue.clone(), roles.store());
@@ -51,9 +51,8 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 impl Aggregation {
     async fn sync(&self, key: &Key) -> Synced {
         let Some(role) = self.roles.get("", &key.name) else { return Ok(None) };
-        for action in plan::plan(&role, &self.roles.list()) {
-            self.executor.one(action).await?;
-        }
-        Ok(None)
+        let Some(rules) = plan::plan(&role, &self.roles.list()) else { return Ok(None) };
+        let (path, body) = plan::application(&role, &rules);
+        self.executor.rest.apply(&path, &body).await.map(|_| None)
     }
 }

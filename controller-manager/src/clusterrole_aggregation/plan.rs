@@ -3,15 +3,18 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::engine::action::{Action, PatchKind};
+use crate::engine::action::object_path;
 use crate::engine::object;
 
-/// Write the role's rules, if they are not what its selectors bring together.
+/// Under which name this controller applies, and acts.
+pub const MANAGER: &str = "clusterrole-aggregation-controller";
+
+/// The rules to apply, if the role's own are not what its selectors bring together.
 #[must_use]
-pub fn plan(role: &ClusterRole, all: &[Arc<ClusterRole>]) -> Vec<Action> {
-    let Some(aggregation) = role.aggregation_rule.as_ref() else { return Vec::new() };
+pub fn plan(role: &ClusterRole, all: &[Arc<ClusterRole>]) -> Option<Vec<PolicyRule>> {
+    let aggregation = role.aggregation_rule.as_ref()?;
     let mut rules: Vec<PolicyRule> = Vec::new();
     for selector in aggregation.cluster_role_selectors.iter().flatten() {
         let mut selected: Vec<&Arc<ClusterRole>> = all
@@ -27,16 +30,24 @@ pub fn plan(role: &ClusterRole, all: &[Arc<ClusterRole>]) -> Vec<Action> {
             }
         }
     }
-    if role.rules.as_deref().unwrap_or_default() == rules {
-        return Vec::new();
+    (role.rules.as_deref().unwrap_or_default() != rules).then_some(rules)
+}
+
+/// What to apply, and where: the rules are this controller's, whoever wrote them before.
+#[must_use]
+pub fn application(role: &ClusterRole, rules: &[PolicyRule]) -> (String, Value) {
+    let path = object_path::<ClusterRole>(&role.metadata);
+    let mut body = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": role.metadata.name}});
+    if !rules.is_empty() {
+        body["rules"] = json!(rules);
     }
-    vec![Action::patch::<ClusterRole>(&role.metadata, PatchKind::Merge, json!({"rules": rules}))]
+    (format!("{path}?fieldManager={MANAGER}&force=true"), body)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::Value;
 
     fn role(v: Value) -> Arc<ClusterRole> {
         Arc::new(serde_json::from_value(v).expect("role"))
@@ -55,13 +66,16 @@ mod tests {
         ];
         let view = json!({"metadata": {"name": "view", "labels": {"to": "view"}},
             "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"to": "view"}}]}});
-        let got = plan(&role(view.clone()), &all);
-        let [Action::Patch { path, body, .. }] = got.as_slice() else { panic!("{got:?}") };
-        assert_eq!(path, "/apis/rbac.authorization.k8s.io/v1/clusterroles/view");
+        let rules = plan(&role(view.clone()), &all).expect("rules");
+        let (path, body) = application(&role(view.clone()), &rules);
+        let want = "/apis/rbac.authorization.k8s.io/v1/clusterroles/view?fieldManager=clusterrole-aggregation-controller&force=true";
+        assert_eq!(path, want);
         assert_eq!(body["rules"], json!([rule("secrets"), rule("pods"), rule("nodes")]));
         let mut done = view;
         done["rules"] = body["rules"].clone();
-        assert!(plan(&role(done), &all).is_empty());
-        assert!(plan(&all[2], &all).is_empty());
+        assert_eq!(plan(&role(done.clone()), &all), None);
+        assert_eq!(plan(&all[2], &all), None);
+        let none = plan(&role(done), &[]).expect("a change");
+        assert_eq!(application(&all[0], &none).1.get("rules"), None, "nothing to select is nothing to apply");
     }
 }

@@ -17,7 +17,7 @@ use shared::informer::{Event, Informer, Store};
 use shared::workqueue::Queue;
 
 use self::authority::Authority;
-use self::request::{APISERVER_CLIENT, KUBELET_CLIENT, KUBELET_SERVING, LEGACY};
+use self::request::{APISERVER_CLIENT, KUBELET_CLIENT, KUBELET_SERVING, LEGACY, Request};
 use crate::engine::action::{Action, body};
 use crate::engine::clock;
 use crate::engine::context::Context;
@@ -31,6 +31,8 @@ type Csr = CertificateSigningRequest;
 
 const ACCOUNT: &str = "certificate-controller";
 const SWEEP: Duration = Duration::from_hours(1);
+/// No certificate is asked to serve for less.
+const SHORTEST: Duration = Duration::from_mins(10);
 const KEEP_DONE: i64 = 3600;
 const KEEP_PENDING: i64 = 24 * 3600;
 
@@ -63,6 +65,18 @@ fn watch(informer: &Informer<Csr>, queue: &Queue<Key>) {
     });
 }
 
+fn parse(csr: &Csr) -> Result<Request, RestError> {
+    let name = object::name(&csr.metadata);
+    request::parse(&csr.spec.request.0).map_err(|e| RestError::other(format!("unable to parse csr {name:?}: {e}")))
+}
+
+/// How long a certificate serves: as asked for, within limits.
+fn lifetime(asked: Option<i32>, longest: Duration) -> Duration {
+    let Some(asked) = asked else { return longest };
+    let asked = Duration::from_secs(u64::try_from(asked).unwrap_or(0));
+    if asked > longest { longest } else { asked.max(SHORTEST) }
+}
+
 struct Approver {
     executor: Executor,
     requests: Store<Csr>,
@@ -85,11 +99,13 @@ impl Approver {
     async fn sync(&self, key: &Key) -> Synced {
         let Some(csr) = self.requests.get("", &key.name) else { return Ok(None) };
         let decided = condition(&csr, "Approved").is_some() || condition(&csr, "Denied").is_some();
-        if decided || issued(&csr) || csr.spec.signer_name != KUBELET_CLIENT {
+        if decided || issued(&csr) {
             return Ok(None);
         }
-        let Ok(parsed) = request::parse(&csr.spec.request.0) else { return Ok(None) };
-        if parsed.check_kubelet_client(csr.spec.usages.as_deref().unwrap_or_default()).is_err() {
+        let parsed = parse(&csr)?;
+        if csr.spec.signer_name != KUBELET_CLIENT
+            || parsed.check_kubelet_client(csr.spec.usages.as_deref().unwrap_or_default()).is_err()
+        {
             return Ok(None);
         }
         let own = csr.spec.username.as_deref() == Some(parsed.common_name.as_str());
@@ -107,11 +123,9 @@ impl Approver {
                 return self.executor.one(Action::update_sub(&copy, "approval")).await.map(|()| None);
             }
         }
-        Err(RestError::other(format!(
-            "recognized csr {:?} as {:?} but subject access review was not approved",
-            key.name,
-            ["selfnodeclient", "nodeclient"]
-        )))
+        let tried = if own { "selfnodeclient nodeclient" } else { "nodeclient" };
+        let (name, why) = (&key.name, "but subject access review was not approved");
+        Err(RestError::other(format!("recognized csr {name:?} as [{tried}] {why}")))
     }
 
     async fn allowed(&self, csr: &Csr, subresource: &str) -> Result<bool, RestError> {
@@ -193,14 +207,14 @@ impl Signer {
         };
         let mut copy = Csr::clone(&csr);
         let wanted = csr.spec.usages.clone().unwrap_or_default();
-        let asked = csr.spec.expiration_seconds.and_then(|s| u64::try_from(s).ok()).map(Duration::from_secs);
-        let ttl = asked.map_or(self.ttl, |a| a.min(self.ttl));
-        let now = clock::now();
-        let signed = request::parse(&csr.spec.request.0)
-            .and_then(|r| r.check(signer, &wanted).map(|()| r))
-            .and_then(|r| authority.sign(&r, &wanted, ttl, now));
-        match signed {
-            Ok(pem) => copy.status.get_or_insert_default().certificate = Some(ByteString(pem.into_bytes())),
+        let (ttl, now) = (lifetime(csr.spec.expiration_seconds, self.ttl), clock::now());
+        let asked = parse(&csr)?;
+        match asked.check(signer, &wanted) {
+            Ok(()) => {
+                let signed = authority.sign(&asked, &wanted, ttl, now);
+                let pem = signed.map_err(|e| RestError::other(format!("error auto signing csr: {e}")))?;
+                copy.status.get_or_insert_default().certificate = Some(ByteString(pem.into_bytes()));
+            }
             Err(e) => add(&mut copy, "Failed", "SignerValidationFailure", e.to_string(), now),
         }
         self.executor.one(Action::update_status(&copy)).await.map(|()| None)
@@ -226,37 +240,33 @@ pub fn start_cleaning(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>>
     })
 }
 
-/// Whether a request has served its purpose, or never will.
+/// Whether a request has served its purpose, or never will. One whose certificate cannot be read stays.
 #[must_use]
 pub fn stale(csr: &Csr, now: Timestamp) -> bool {
-    let conditions = csr.status.iter().flat_map(|s| s.conditions.iter().flatten());
-    let mut pending = true;
-    for c in conditions {
-        let since = c.last_update_time.as_ref().map_or(now, |t| t.0);
-        let age = now.as_second() - since.as_second();
-        let done = match c.type_.as_str() {
-            "Approved" => {
-                pending = false;
-                issued(csr) && age > KEEP_DONE
-            }
-            "Denied" | "Failed" => {
-                pending = false;
-                age > KEEP_DONE
-            }
+    let Ok(expired) = expired(csr, now) else { return false };
+    let conditions: Vec<_> = csr.status.iter().flat_map(|s| s.conditions.iter().flatten()).collect();
+    let older = |since: Option<Timestamp>, seconds: i64| since.is_some_and(|s| now.as_second() - s.as_second() > seconds);
+    let served = conditions.iter().any(|c| {
+        let since = c.last_update_time.as_ref().map(|t| t.0);
+        match c.type_.as_str() {
+            "Approved" => issued(csr) && (expired || older(since, KEEP_DONE)),
+            "Denied" | "Failed" => older(since, KEEP_DONE),
             _ => false,
-        };
-        if done {
-            return true;
         }
-    }
-    let age = now.as_second() - object::created(&csr.metadata).as_second();
-    (pending && age > KEEP_PENDING) || expired(csr, now)
+    });
+    let made = csr.metadata.creation_timestamp.as_ref().map(|t| t.0);
+    served || (conditions.is_empty() && older(made, KEEP_PENDING))
 }
 
-fn expired(csr: &Csr, now: Timestamp) -> bool {
-    let Some(pem) = csr.status.as_ref().and_then(|s| s.certificate.as_ref()) else { return false };
-    let Ok((_, block)) = x509_parser::pem::parse_x509_pem(&pem.0) else { return false };
-    block.parse_x509().is_ok_and(|c| c.validity().not_after.timestamp() < now.as_second())
+/// Whether the certificate's time is over.
+fn expired(csr: &Csr, now: Timestamp) -> Result<bool, ()> {
+    if !issued(csr) {
+        return Ok(false);
+    }
+    let pem = csr.status.as_ref().and_then(|s| s.certificate.as_ref()).ok_or(())?;
+    let (_, block) = x509_parser::pem::parse_x509_pem(&pem.0).map_err(|_| ())?;
+    let certificate = block.parse_x509().map_err(|_| ())?;
+    Ok(certificate.validity().not_after.timestamp() < now.as_second())
 }
 
 #[cfg(test)]
@@ -264,27 +274,54 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
+    /// A certificate that serves from one year to another.
+    fn certificate(from: i32, to: i32) -> Value {
+        let mut params = rcgen::CertificateParams::new(Vec::<String>::new()).expect("parameters");
+        params.not_before = rcgen::date_time_ymd(from, 1, 1);
+        params.not_after = rcgen::date_time_ymd(to, 1, 1);
+        let made = params.self_signed(&rcgen::KeyPair::generate().expect("key")).expect("certificate");
+        json!(ByteString(made.pem().into_bytes()))
+    }
+
     #[test]
     fn what_is_swept_out() {
         let now = "2026-01-02T00:00:00Z".parse().expect("time");
-        let with = |kind: &str, at: &str, certificate: Value| json!({"conditions": [{"type": kind, "status": "True", "lastUpdateTime": at}], "certificate": certificate});
+        let with = |kind: &str, at: &str, certificate: &Value| json!({"conditions": [{"type": kind, "status": "True", "lastUpdateTime": at}], "certificate": certificate});
+        let (lately, before) = ("2026-01-01T23:30:00Z", "2026-01-01T22:30:00Z");
+        let (none, good, over) = (Value::Null, certificate(2020, 2030), certificate(2020, 2025));
         for (name, created, status, want) in [
             ("pending", "2026-01-01T12:00:00Z", json!({}), false),
             ("pending for a day", "2025-12-31T12:00:00Z", json!({}), true),
-            ("denied lately", "2025-12-01T00:00:00Z", with("Denied", "2026-01-01T23:30:00Z", Value::Null), false),
-            ("denied long ago", "2025-12-01T00:00:00Z", with("Denied", "2026-01-01T22:30:00Z", Value::Null), true),
-            ("issued", "2025-12-01T00:00:00Z", with("Approved", "2026-01-01T22:30:00Z", json!("eA==")), true),
-            (
-                "approved, not issued",
-                "2025-12-01T00:00:00Z",
-                with("Approved", "2026-01-01T22:30:00Z", Value::Null),
-                false,
-            ),
+            ("denied lately", "2025-12-01T00:00:00Z", with("Denied", lately, &none), false),
+            ("denied long ago", "2025-12-01T00:00:00Z", with("Denied", before, &none), true),
+            ("failed long ago", "2025-12-01T00:00:00Z", with("Failed", before, &none), true),
+            ("something else", "2025-12-01T00:00:00Z", with("Example", before, &none), false),
+            ("issued lately", "2025-12-01T00:00:00Z", with("Approved", lately, &good), false),
+            ("issued long ago", "2025-12-01T00:00:00Z", with("Approved", before, &good), true),
+            ("issued and over", "2025-12-01T00:00:00Z", with("Approved", lately, &over), true),
+            ("over, and not approved", "2025-12-01T00:00:00Z", with("Example", lately, &over), false),
+            ("no certificate", "2025-12-01T00:00:00Z", with("Approved", before, &json!("eA==")), false),
+            ("approved, not issued", "2025-12-01T00:00:00Z", with("Approved", before, &none), false),
         ] {
             let csr: Csr = serde_json::from_value(json!({"metadata": {"name": "c", "creationTimestamp": created},
                 "spec": {"request": "", "signerName": KUBELET_CLIENT}, "status": status}))
             .expect("csr");
             assert_eq!(stale(&csr, now), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn lifetimes() {
+        let hour = Duration::from_hours(1);
+        for (asked, longest, want) in [
+            (None, hour, hour),
+            (Some(7200), hour, hour),
+            (Some(1800), hour, Duration::from_mins(30)),
+            (Some(60), hour, SHORTEST),
+            (Some(-1), hour, SHORTEST),
+            (Some(120), Duration::from_mins(1), Duration::from_mins(1)),
+        ] {
+            assert_eq!(lifetime(asked, longest), want, "{asked:?}");
         }
     }
 }

@@ -16,6 +16,8 @@ pub const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
 /// For whatever else was signed before signers had names.
 pub const LEGACY: &str = "kubernetes.io/legacy-unknown";
 
+const ENCIPHER: &str = "key encipherment";
+
 /// Why a request cannot be signed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
@@ -27,7 +29,7 @@ pub enum RequestError {
     Parse(String),
     /// The signer's rules.
     #[error("{0}")]
-    Rule(&'static str),
+    Rule(String),
     /// A usage outside the API's list.
     #[error("unrecognized usage values: [{0:?}]")]
     Usage(String),
@@ -46,8 +48,10 @@ pub struct Request {
     pub common_name: String,
     /// Organizations.
     pub organizations: Vec<String>,
-    /// Alternative names: DNS and IP.
+    /// Alternative names: DNS.
     pub hosts: usize,
+    /// Alternative names: IP.
+    pub addresses: usize,
     /// Alternative names: mail.
     pub mails: usize,
     /// Alternative names: URI.
@@ -79,7 +83,8 @@ pub fn parse(pem: &[u8]) -> Result<Request, RequestError> {
             out.names = extension.value.to_vec();
             for name in &san.general_names {
                 match name {
-                    GeneralName::DNSName(_) | GeneralName::IPAddress(_) => out.hosts += 1,
+                    GeneralName::DNSName(_) => out.hosts += 1,
+                    GeneralName::IPAddress(_) => out.addresses += 1,
                     GeneralName::RFC822Name(_) => out.mails += 1,
                     GeneralName::URI(_) => out.uris += 1,
                     _ => {}
@@ -90,52 +95,63 @@ pub fn parse(pem: &[u8]) -> Result<Request, RequestError> {
     Ok(out)
 }
 
-/// Whether the usages are all of `required`, with or without those in `optional`.
-fn exactly(usages: &[String], required: &[&str], optional: &[&str]) -> bool {
+fn rule<T>(text: &str) -> Result<T, RequestError> {
+    Err(RequestError::Rule(text.to_owned()))
+}
+
+/// Refuses usages that are not all of `wanted`; keys that cannot encipher need not say that they do.
+fn exactly(usages: &[String], wanted: [&str; 3]) -> Result<(), RequestError> {
     let has = |u: &str| usages.iter().any(|x| x == u);
-    required.iter().all(|u| has(u))
-        && usages.iter().all(|u| required.contains(&u.as_str()) || optional.contains(&u.as_str()))
+    let all = wanted.iter().all(|u| has(u) || *u == ENCIPHER);
+    if all && usages.iter().all(|u| wanted.contains(&u.as_str())) {
+        return Ok(());
+    }
+    rule(&format!("usages did not match [{}]", wanted.join(" ")))
 }
 
 impl Request {
     /// What a kubelet's client certificate must look like.
     pub fn check_kubelet_client(&self, usages: &[String]) -> Result<(), RequestError> {
-        self.check_node()?;
-        if self.hosts > 0 || self.mails > 0 || self.uris > 0 {
-            return Err(RequestError::Rule("DNS, IP, email and URI subjectAltNames are not allowed"));
+        self.check_organization()?;
+        for (names, text) in [
+            (self.hosts, "DNS subjectAltNames are not allowed"),
+            (self.mails, "Email subjectAltNames are not allowed"),
+            (self.addresses, "IP subjectAltNames are not allowed"),
+            (self.uris, "URI subjectAltNames are not allowed"),
+        ] {
+            if names > 0 {
+                return rule(text);
+            }
         }
-        if !exactly(usages, &["digital signature", "client auth"], &["key encipherment"]) {
-            return Err(RequestError::Rule("usages did not match [digital signature, client auth, key encipherment]"));
-        }
-        Ok(())
+        self.check_name()?;
+        exactly(usages, ["client auth", "digital signature", ENCIPHER])
     }
 
     /// What a kubelet's serving certificate must look like.
     pub fn check_kubelet_serving(&self, usages: &[String]) -> Result<(), RequestError> {
-        self.check_node()?;
-        if self.hosts == 0 {
-            return Err(RequestError::Rule("DNS or IP subjectAltName is required"));
+        self.check_organization()?;
+        if self.hosts == 0 && self.addresses == 0 {
+            return rule("DNS or IP subjectAltName is required");
         }
         if self.mails > 0 {
-            return Err(RequestError::Rule("Email subjectAltNames are not allowed"));
+            return rule("Email subjectAltNames are not allowed");
         }
         if self.uris > 0 {
-            return Err(RequestError::Rule("URI subjectAltNames are not allowed"));
+            return rule("URI subjectAltNames are not allowed");
         }
-        if !exactly(usages, &["digital signature", "server auth"], &["key encipherment"]) {
-            return Err(RequestError::Rule("usages did not match [digital signature, server auth, key encipherment]"));
-        }
-        Ok(())
+        exactly(usages, ["digital signature", ENCIPHER, "server auth"])?;
+        self.check_name()
     }
 
-    fn check_node(&self) -> Result<(), RequestError> {
-        if self.organizations != ["system:nodes"] {
-            return Err(RequestError::Rule("subject organization is not system:nodes"));
+    fn check_organization(&self) -> Result<(), RequestError> {
+        if self.organizations == ["system:nodes"] { Ok(()) } else { rule("subject organization is not system:nodes") }
+    }
+
+    fn check_name(&self) -> Result<(), RequestError> {
+        if self.common_name.starts_with("system:node:") {
+            return Ok(());
         }
-        if !self.common_name.starts_with("system:node:") {
-            return Err(RequestError::Rule("subject common name does not begin with system:node:"));
-        }
-        Ok(())
+        rule("subject common name does not begin with system:node:")
     }
 
     /// What a signer demands.
@@ -143,16 +159,22 @@ impl Request {
         match signer {
             KUBELET_CLIENT => self.check_kubelet_client(usages),
             KUBELET_SERVING => self.check_kubelet_serving(usages),
-            APISERVER_CLIENT => {
-                if exactly(usages, &["client auth"], &["digital signature", "key encipherment"]) {
-                    Ok(())
-                } else {
-                    Err(RequestError::Rule("usages did not match [client auth, digital signature, key encipherment]"))
-                }
-            }
+            APISERVER_CLIENT => client_usages(usages),
             _ => Ok(()),
         }
     }
+}
+
+fn client_usages(usages: &[String]) -> Result<(), RequestError> {
+    const CLIENT: &str = "client auth";
+    let allowed = [CLIENT, "digital signature", ENCIPHER];
+    if let Some(other) = usages.iter().find(|u| !allowed.contains(&u.as_str())) {
+        return rule(&format!("invalid usage for client certificate: {other}"));
+    }
+    if !usages.iter().any(|u| u == CLIENT) {
+        return rule("missing required usage for client certificate: client auth");
+    }
+    Ok(())
 }
 
 /// The key usage bits and the extended key usages, as encoded.
@@ -190,4 +212,71 @@ pub fn usages(list: &[String]) -> Result<(Vec<u8>, Vec<Vec<u8>>), RequestError> 
     extended.sort();
     extended.dedup();
     Ok((bits, extended))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(change: impl FnOnce(&mut Request)) -> Request {
+        let mut request = Request {
+            common_name: "system:node:a".into(),
+            organizations: vec!["system:nodes".into()],
+            ..Request::default()
+        };
+        change(&mut request);
+        request
+    }
+
+    fn says(signer: &str, request: &Request, usages: &[&str]) -> String {
+        let usages: Vec<String> = usages.iter().map(|u| (*u).to_owned()).collect();
+        request.check(signer, &usages).err().map(|e| e.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn what_each_signer_refuses() {
+        const CLIENT: &[&str] = &["digital signature", "client auth"];
+        const SERVER: &[&str] = &["digital signature", "key encipherment", "server auth"];
+        let mismatch = "usages did not match [client auth digital signature key encipherment]";
+        for (signer, request, usages, want) in [
+            (KUBELET_CLIENT, request(|_| ()), CLIENT, ""),
+            (KUBELET_CLIENT, request(|_| ()), SERVER, mismatch),
+            (KUBELET_CLIENT, request(|_| ()), &["client auth"], mismatch),
+            (KUBELET_CLIENT, request(|r| r.hosts = 1), CLIENT, "DNS subjectAltNames are not allowed"),
+            (KUBELET_CLIENT, request(|r| r.mails = 1), CLIENT, "Email subjectAltNames are not allowed"),
+            (KUBELET_CLIENT, request(|r| r.addresses = 1), CLIENT, "IP subjectAltNames are not allowed"),
+            (KUBELET_CLIENT, request(|r| r.uris = 1), CLIENT, "URI subjectAltNames are not allowed"),
+            (KUBELET_CLIENT, request(|r| r.organizations.clear()), CLIENT, "subject organization is not system:nodes"),
+            (
+                KUBELET_CLIENT,
+                request(|r| r.common_name = "a".into()),
+                CLIENT,
+                "subject common name does not begin with system:node:",
+            ),
+            (KUBELET_SERVING, request(|r| r.addresses = 1), SERVER, ""),
+            (KUBELET_SERVING, request(|_| ()), SERVER, "DNS or IP subjectAltName is required"),
+            (
+                KUBELET_SERVING,
+                request(|r| r.hosts = 1),
+                CLIENT,
+                "usages did not match [digital signature key encipherment server auth]",
+            ),
+            (APISERVER_CLIENT, Request::default(), CLIENT, ""),
+            (
+                APISERVER_CLIENT,
+                Request::default(),
+                SERVER,
+                "invalid usage for client certificate: server auth",
+            ),
+            (
+                APISERVER_CLIENT,
+                Request::default(),
+                &["digital signature"],
+                "missing required usage for client certificate: client auth",
+            ),
+            (LEGACY, Request::default(), SERVER, ""),
+        ] {
+            assert_eq!(says(signer, &request, usages), want, "{signer} {request:?} {usages:?}");
+        }
+    }
 }

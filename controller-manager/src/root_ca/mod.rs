@@ -91,26 +91,36 @@ pub fn plan(namespace: &str, current: Option<&ConfigMap>, bundle: &str) -> Optio
     Some(Action::update(&copy))
 }
 
+/// What a look came to, in the word of the metrics.
+fn code(done: &Result<(), RestError>) -> String {
+    match done {
+        Ok(()) => "200".to_owned(),
+        Err(RestError::Api { code, .. }) => code.to_string(),
+        Err(RestError::Transport(_)) => "500".to_owned(),
+    }
+}
+
 impl Publisher {
     async fn sync(&self, key: &Key) -> Synced {
         if !self.namespaces.get("", &key.name).is_some_and(|n| active(&n)) {
             return Ok(None);
         }
-        let current = self.maps.get(&key.name, NAME);
-        let Some(action) = plan(&key.name, current.as_deref(), &self.bundle) else { return Ok(None) };
         let started = clock::instant();
-        let done = self.executor.one(action).await;
-        let code = match &done {
-            Ok(()) => "200".to_owned(),
-            Err(RestError::Api { code, .. }) => code.to_string(),
-            Err(RestError::Transport(_)) => "500".to_owned(),
-        };
+        let done = self.publish(&key.name).await;
+        let code = code(&done);
         let took = clock::instant().saturating_duration_since(started).as_secs_f64();
         metrics::count("root_ca_cert_publisher_sync_total", &[&code]);
         metrics::observe("root_ca_cert_publisher_sync_duration_seconds", &[&code], took);
-        match done {
-            Err(e) if e.already_exists() || e.namespace_terminating() => Ok(None),
-            other => other.map(|()| None),
+        done.map(|()| None)
+    }
+
+    async fn publish(&self, namespace: &str) -> Result<(), RestError> {
+        let current = self.maps.get(namespace, NAME);
+        let Some(action) = plan(namespace, current.as_deref(), &self.bundle) else { return Ok(()) };
+        match self.executor.one(action).await {
+            // The namespace is gone, or going.
+            Err(e) if current.is_none() && (e.not_found() || e.namespace_terminating()) => Ok(()),
+            other => other,
         }
     }
 }
@@ -118,6 +128,15 @@ impl Publisher {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn codes() {
+        let refused =
+            RestError::Api { code: 403, reason: String::new(), message: String::new(), causes: Vec::new() };
+        for (done, want) in [(Ok(()), "200"), (Err(refused), "403"), (Err(RestError::other("x")), "500")] {
+            assert_eq!(code(&done), want);
+        }
+    }
 
     #[test]
     fn published_and_repaired() {
