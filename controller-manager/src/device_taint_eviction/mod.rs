@@ -28,6 +28,7 @@ use crate::engine::worker::{self, Synced};
 use crate::resource_claim::plan::{Named, named};
 use crate::taint_eviction::plan::disruption;
 
+const NAME: &str = "device-taint-eviction-controller";
 const EVENT: &str = "DeviceTaintManagerEviction";
 
 struct Eviction {
@@ -53,9 +54,9 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         };
         let rules = if cx.gate("DRADeviceTaintRules") { cx.served::<DeviceTaintRule>().await? } else { None };
         let pods = cx.pods();
-        let queue: Queue<Key> = Queue::new("device-taint-eviction");
+        let queue: Queue<Key> = Queue::new(NAME);
         let this = Arc::new(Eviction {
-            executor: cx.executor("device-taint-eviction-controller", "device-taint-eviction"),
+            executor: cx.executor(NAME, NAME),
             pods: pods.store(),
             claims: claims.store(),
             slices: slices.store(),
@@ -111,7 +112,7 @@ impl Eviction {
 
     async fn sync(&self, key: &Key) -> Synced {
         let Some(pod) = self.pods.get(&key.namespace, &key.name) else { return Ok(None) };
-        if object::deleting(&pod.metadata) || pods::finished(&pod) {
+        if object::deleting(&pod.metadata) || pods::finished(&pod) || pods::node(&pod).is_empty() {
             return Ok(None);
         }
         let (now, uid) = (clock::now(), object::uid(&pod.metadata).to_owned());
@@ -132,7 +133,8 @@ impl Eviction {
             [disruption(&pod, "DeletionByDeviceTaintManager", message, None, now), Action::delete::<Pod>(&pod.metadata)]
         {
             match self.executor.one(action).await {
-                Err(e) if e.not_found() => {}
+                // It went by itself.
+                Err(e) if e.not_found() => return Ok(None),
                 other => other?,
             }
         }

@@ -66,18 +66,18 @@ pub fn eviction(
 /// The end of what tolerations allow; None when one of them allows it for good.
 fn limit(taint: &DeviceTaint, tolerations: &[DeviceToleration]) -> Option<Timestamp> {
     let added = taint.time_added.as_ref().map_or(Timestamp::UNIX_EPOCH, |t| t.0);
-    let seconds: Vec<Option<i64>> =
-        tolerations.iter().filter(|t| tolerates(t, taint)).map(|t| t.toleration_seconds).collect();
-    if seconds.is_empty() {
-        return Some(added);
+    let mut shortest: Option<i64> = None;
+    for toleration in tolerations.iter().filter(|t| tolerates(t, taint)) {
+        let seconds = toleration.toleration_seconds?.max(0);
+        shortest = Some(shortest.map_or(seconds, |s| s.min(seconds)));
     }
-    let shortest = seconds.into_iter().flatten().min()?;
-    added.checked_add(SignedDuration::from_secs(shortest.max(0))).ok()
+    added.checked_add(SignedDuration::from_secs(shortest.unwrap_or(0))).ok()
 }
 
 fn tolerates(t: &DeviceToleration, taint: &DeviceTaint) -> bool {
     let any = |wanted: &Option<String>, have: &str| wanted.as_deref().is_none_or(|w| w.is_empty() || w == have);
-    if !any(&t.effect, &taint.effect) || !any(&t.key, &taint.key) {
+    // Upstream wants the effect to be named, though the API takes none for all.
+    if t.effect.as_deref() != Some(EFFECT) || !any(&t.key, &taint.key) {
         return false;
     }
     match t.operator.as_deref().unwrap_or("Equal") {
@@ -128,13 +128,23 @@ mod tests {
         let s = [slice(2, broken.clone())];
         for (tolerations, want) in [
             (json!([]), Some("2026-01-01T00:00:00Z")),
-            (json!([{"key": "broken", "operator": "Exists"}]), None),
-            (json!([{"key": "broken", "value": "yes", "tolerationSeconds": 30}]), Some("2026-01-01T00:00:30Z")),
+            (json!([{"key": "broken", "operator": "Exists", "effect": EFFECT}]), None),
+            (json!([{"key": "broken", "operator": "Exists"}]), Some("2026-01-01T00:00:00Z")),
             (
-                json!([{"operator": "Exists", "tolerationSeconds": 30}, {"operator": "Exists", "tolerationSeconds": 10}]),
+                json!([{"key": "broken", "value": "yes", "effect": EFFECT, "tolerationSeconds": 30}]),
+                Some("2026-01-01T00:00:30Z"),
+            ),
+            (
+                json!([{"operator": "Exists", "effect": EFFECT, "tolerationSeconds": 30},
+                    {"operator": "Exists", "effect": EFFECT, "tolerationSeconds": 10}]),
                 Some("2026-01-01T00:00:10Z"),
             ),
-            (json!([{"key": "broken", "value": "no"}]), Some("2026-01-01T00:00:00Z")),
+            (
+                json!([{"operator": "Exists", "effect": EFFECT, "tolerationSeconds": 30},
+                    {"operator": "Exists", "effect": EFFECT}]),
+                None,
+            ),
+            (json!([{"key": "broken", "value": "no", "effect": EFFECT}]), Some("2026-01-01T00:00:00Z")),
             (json!([{"operator": "Exists", "effect": "NoSchedule"}]), Some("2026-01-01T00:00:00Z")),
         ] {
             assert_eq!(look(tolerations.clone(), &s, &[]).as_deref(), want, "{tolerations}");

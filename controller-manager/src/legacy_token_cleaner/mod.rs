@@ -149,7 +149,11 @@ fn secrets_of(pod: &Value) -> Vec<Key> {
     let spec = &pod["spec"];
     let mut names: Vec<Value> = list(&spec["imagePullSecrets"]).into_iter().map(|r| r["name"].clone()).collect();
     for volume in list(&spec["volumes"]) {
-        names.push(volume["secret"]["secretName"].clone());
+        // Drivers of all sorts are given secrets by reference.
+        for source in volume.as_object().into_iter().flat_map(|v| v.values()) {
+            names.extend(["secretRef", "nodePublishSecretRef"].map(|key| source[key]["name"].clone()));
+            names.push(source["secretName"].clone());
+        }
         names.extend(list(&volume["projected"]["sources"]).into_iter().map(|s| s["secret"]["name"].clone()));
     }
     for container in ["containers", "initContainers", "ephemeralContainers"].iter().flat_map(|k| list(&spec[*k])) {
@@ -166,11 +170,13 @@ mod tests {
     #[test]
     fn secrets_of_pods() {
         let pod = json!({"metadata": {"namespace": "ns"}, "spec": {
-            "volumes": [{"secret": {"secretName": "a"}}, {"emptyDir": {}}, {"projected": {"sources": [{"secret": {"name": "b"}}]}}],
+            "volumes": [{"name": "v", "secret": {"secretName": "a"}}, {"emptyDir": {}}, {"azureFile": {"secretName": "f"}},
+                {"csi": {"driver": "d", "nodePublishSecretRef": {"name": "g"}}}, {"rbd": {"secretRef": {"name": "h"}}},
+                {"projected": {"sources": [{"secret": {"name": "b"}}]}}],
             "imagePullSecrets": [{"name": "c"}],
             "containers": [{"env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "d", "key": "k"}}}], "envFrom": [{"secretRef": {"name": "e"}}]}]}});
         let mut names: Vec<String> = secrets_of(&pod).into_iter().map(|k| k.to_string()).collect();
         names.sort();
-        assert_eq!(names, ["ns/a", "ns/b", "ns/c", "ns/d", "ns/e"]);
+        assert_eq!(names, ["ns/a", "ns/b", "ns/c", "ns/d", "ns/e", "ns/f", "ns/g", "ns/h"]);
     }
 }

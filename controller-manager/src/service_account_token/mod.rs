@@ -1,9 +1,11 @@
-//! Fills service account token secrets (the kind that is made by hand) and removes those of accounts that are gone.
+//! Fills service account token secrets (the kind that is made by hand), removes those of accounts that are gone, and the
+//! references of accounts to secrets that are gone.
 
 pub mod jwt;
 pub mod plan;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
@@ -12,13 +14,46 @@ use shared::types::from_tree;
 use shared::workqueue::Queue;
 
 use self::jwt::TokenSigner;
-use self::plan::{ACCOUNT, TYPE};
+use self::plan::{ACCOUNT, ACCOUNT_UID, TYPE};
+use crate::engine::action::Action;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::object::{self, Key};
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
+
+/// How often, and how soon, a reference is removed again from an account that somebody else writes to.
+const REMOVALS: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A secret and the account it is for, so that both are known when it is gone.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct TokenKey {
+    secret: Key,
+    uid: String,
+    account: String,
+    /// Empty when the secret does not say.
+    account_uid: String,
+}
+
+impl TokenKey {
+    /// Of a secret that names an account.
+    fn of(secret: &Secret) -> Option<Self> {
+        let meta = &secret.metadata;
+        let account = object::annotation(meta, ACCOUNT).filter(|name| !name.is_empty())?.to_owned();
+        let account_uid = object::annotation(meta, ACCOUNT_UID).unwrap_or_default().to_owned();
+        Some(Self { secret: Key::of(meta), uid: object::uid(meta).to_owned(), account, account_uid })
+    }
+
+    fn account_path(&self) -> String {
+        format!("/api/v1/namespaces/{}/serviceaccounts/{}", self.secret.namespace, self.account)
+    }
+
+    fn is_of(&self, account: &ServiceAccount) -> bool {
+        self.account_uid.is_empty() || self.account_uid == object::uid(&account.metadata)
+    }
+}
 
 struct Tokens {
     executor: Executor,
@@ -44,13 +79,17 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let root_ca = if settings.root_ca_file.is_empty() { None } else { Some(read(&settings.root_ca_file).await?) };
         let accounts = cx.informer::<ServiceAccount>();
         let secrets = cx.informer_in::<Secret>(Scope { fields: Some(format!("type={TYPE}")), ..Scope::default() });
-        let queue: Queue<Key> = Queue::new("serviceaccount_tokens_secret");
+        let queue: Queue<TokenKey> = Queue::new("serviceaccount_tokens_secret");
         // The process's own identity: this controller makes what other identities need.
         let executor =
             Executor { rest: cx.own_rest(), ..cx.executor("token-controller", "serviceaccount-token-controller") };
         let this = Arc::new(Tokens { executor, accounts: accounts.store(), secrets: secrets.store(), signer, root_ca });
         let wake = queue.clone();
-        secrets.add_handler(move |event: &Event<Secret>| wake.add(Key::of(&event.object().metadata)));
+        secrets.add_handler(move |event: &Event<Secret>| {
+            if let Some(key) = TokenKey::of(event.object()) {
+                wake.add(key);
+            }
+        });
         let (wake, all) = (queue.clone(), secrets.store());
         accounts.add_handler(move |event: &Event<ServiceAccount>| {
             let account = event.object();
@@ -58,8 +97,8 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 return;
             }
             for secret in all.list_namespace(object::namespace(&account.metadata)) {
-                if object::annotation(&secret.metadata, ACCOUNT) == account.metadata.name.as_deref() {
-                    wake.add(Key::of(&secret.metadata));
+                if let Some(key) = TokenKey::of(&secret).filter(|key| key.account == object::name(&account.metadata)) {
+                    wake.add(key);
                 }
             }
         });
@@ -70,14 +109,18 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 }
 
 impl Tokens {
-    async fn sync(&self, key: &Key) -> Synced {
-        let Some(secret) = self.secrets.get(&key.namespace, &key.name) else { return Ok(None) };
-        let Some(name) = object::annotation(&secret.metadata, ACCOUNT) else { return Ok(None) };
-        let mut account = self.accounts.get(&key.namespace, name);
+    async fn sync(&self, key: &TokenKey) -> Synced {
+        let secret = self.secrets.get(&key.secret.namespace, &key.secret.name);
+        let Some(secret) = secret.filter(|s| object::uid(&s.metadata) == key.uid) else {
+            if let Err(error) = self.forget(key).await {
+                tracing::warn!(secret = %key.secret, %error, "the account still refers to it");
+            }
+            return Ok(None);
+        };
+        let mut account = self.account(key);
         if account.is_none() {
             // A secret must not be removed on the word of a cache.
-            let path = format!("/api/v1/namespaces/{}/serviceaccounts/{name}", key.namespace);
-            account = match self.executor.rest.get(&path).await {
+            account = match self.executor.rest.get(&key.account_path()).await {
                 Ok(v) => Some(Arc::new(from_tree(&v).map_err(RestError::other)?)),
                 Err(e) if e.not_found() => None,
                 Err(e) => return Err(e),
@@ -86,6 +129,58 @@ impl Tokens {
         let Some(action) = plan::plan(&secret, account.as_deref(), self.root_ca.as_deref(), &self.signer) else {
             return Ok(None);
         };
-        self.executor.one(action).await.map(|()| None)
+        match self.executor.one(action).await {
+            // The cache will show it.
+            Err(e) if e.conflict() || e.not_found() => Ok(None),
+            other => other.map(|()| None),
+        }
+    }
+
+    /// The account, as far as the cache knows it.
+    fn account(&self, key: &TokenKey) -> Option<Arc<ServiceAccount>> {
+        self.accounts.get(&key.secret.namespace, &key.account).filter(|a| key.is_of(a))
+    }
+
+    /// The account no longer refers to a secret that is gone.
+    async fn forget(&self, key: &TokenKey) -> Result<(), RestError> {
+        if self.account(key).is_none() {
+            return Ok(());
+        }
+        let (rest, path) = (&self.executor.rest, key.account_path());
+        let mut tried = 1;
+        loop {
+            let live = match rest.get(&path).await {
+                Err(e) if e.not_found() => return Ok(()),
+                other => from_tree::<ServiceAccount>(&other?).map_err(RestError::other)?,
+            };
+            let Some(account) = plan::without(&live, &key.account_uid, &key.secret.name) else { return Ok(()) };
+            match self.executor.one(Action::update(&account)).await {
+                Err(e) if e.not_found() => return Ok(()),
+                Err(e) if e.conflict() && tried < REMOVALS => tokio::time::sleep(PAUSE).await,
+                other => return other,
+            }
+            tried += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn secrets_and_whom_they_are_for() {
+        for (annotations, want) in [
+            (json!({}), None),
+            (json!({ACCOUNT: ""}), None),
+            (json!({ACCOUNT: "a"}), Some(("a", ""))),
+            (json!({ACCOUNT: "a", ACCOUNT_UID: "u"}), Some(("a", "u"))),
+        ] {
+            let meta = json!({"name": "s", "namespace": "ns", "uid": "1", "annotations": annotations});
+            let key = TokenKey::of(&serde_json::from_value(json!({"metadata": meta})).expect("secret"));
+            let got = key.as_ref().map(|k| (k.account.as_str(), k.account_uid.as_str()));
+            assert_eq!(got, want, "{annotations}");
+        }
     }
 }
