@@ -28,10 +28,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     Box::pin(async move {
         let roles = cx.informer::<ClusterRole>();
         let queue: Queue<Key> = Queue::new("ClusterRoleAggregator");
-        let this = Arc::new(Aggregation {
-            executor: cx.executor(plan::MANAGER, plan::MANAGER),
-            roles: roles.store(),
-        });
+        let this = Arc::new(Aggregation { executor: cx.executor(plan::MANAGER, plan::MANAGER), roles: roles.store() });
         let (wake, all) = (queue.clone(), roles.store());
         roles.add_handler(move |event: &Event<ClusterRole>| {
             // Any role may be part of any aggregate.

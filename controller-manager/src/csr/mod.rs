@@ -245,7 +245,8 @@ pub fn start_cleaning(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>>
 pub fn stale(csr: &Csr, now: Timestamp) -> bool {
     let Ok(expired) = expired(csr, now) else { return false };
     let conditions: Vec<_> = csr.status.iter().flat_map(|s| s.conditions.iter().flatten()).collect();
-    let older = |since: Option<Timestamp>, seconds: i64| since.is_some_and(|s| now.as_second() - s.as_second() > seconds);
+    let older =
+        |since: Option<Timestamp>, seconds: i64| since.is_some_and(|s| now.as_second() - s.as_second() > seconds);
     let served = conditions.iter().any(|c| {
         let since = c.last_update_time.as_ref().map(|t| t.0);
         match c.type_.as_str() {

@@ -262,12 +262,7 @@ mod tests {
                 "usages did not match [digital signature key encipherment server auth]",
             ),
             (APISERVER_CLIENT, Request::default(), CLIENT, ""),
-            (
-                APISERVER_CLIENT,
-                Request::default(),
-                SERVER,
-                "invalid usage for client certificate: server auth",
-            ),
+            (APISERVER_CLIENT, Request::default(), SERVER, "invalid usage for client certificate: server auth"),
             (
                 APISERVER_CLIENT,
                 Request::default(),

@@ -30,7 +30,7 @@ pub(super) fn split<'a>(
     revisions: &'a Revisions,
     template: &PodTemplateSpec,
 ) -> (Vec<&'a Arc<ControllerRevision>>, Vec<&'a Arc<ControllerRevision>>) {
-    revisions.iter().partition(|r| history::template_of(r).as_ref() == Some(template))
+    revisions.iter().partition(|r| history::holds(r, template))
 }
 
 /// Of equal revisions only the one with this hash stays; it takes over the pods of the others.
@@ -41,10 +41,8 @@ pub(super) fn merge(same: &[&Arc<ControllerRevision>], hash: &str, pods: &[Arc<P
         others.iter().any(|r| Some(history::hash_of(r)) == own)
     };
     let body = json!({"metadata": {"labels": {history::HASH_LABEL: hash}}});
-    let relabelled = pods
-        .iter()
-        .filter(of_another)
-        .map(|p| Action::patch::<Pod>(&p.metadata, PatchKind::Strategic, body.clone()));
+    let relabelled =
+        pods.iter().filter(of_another).map(|p| Action::patch::<Pod>(&p.metadata, PatchKind::Strategic, body.clone()));
     relabelled.chain(others.iter().map(|r| Action::delete::<ControllerRevision>(&r.metadata))).collect()
 }
 

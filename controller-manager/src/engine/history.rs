@@ -39,6 +39,23 @@ pub fn template_of(r: &ControllerRevision) -> Option<PodTemplateSpec> {
     from_tree(&template).ok()
 }
 
+/// Whether a revision holds a template, however it was written down.
+#[must_use]
+pub fn holds(r: &ControllerRevision, template: &PodTemplateSpec) -> bool {
+    template_of(r).is_some_and(|held| held == *template || alike(held) == alike(template.clone()))
+}
+
+/// The template with what may be left out written out.
+fn alike(mut template: PodTemplateSpec) -> PodTemplateSpec {
+    template.metadata.get_or_insert_default();
+    if let Some(spec) = &mut template.spec {
+        for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
+            container.resources.get_or_insert_default();
+        }
+    }
+    template
+}
+
 /// The hash of a revision: its label, or its name, which nothing else has.
 #[must_use]
 pub fn hash_of(r: &ControllerRevision) -> &str {
@@ -84,8 +101,7 @@ pub fn sorted(mut revisions: Vec<Arc<ControllerRevision>>) -> Vec<Arc<Controller
 /// Find the revision that holds `template` among `revisions` (sorted), or make it. A rollback renumbers an old one.
 #[must_use]
 pub fn current(author: &Author<'_>, template: &PodTemplateSpec, revisions: &[Arc<ControllerRevision>]) -> Current {
-    let (same, others): (Vec<_>, Vec<_>) =
-        revisions.iter().partition(|r| template_of(r).as_ref() == Some(template));
+    let (same, others): (Vec<_>, Vec<_>) = revisions.iter().partition(|r| holds(r, template));
     let next = others.iter().map(|r| r.revision).max().unwrap_or(0) + 1;
     if let Some(found) = same.last() {
         let mut actions = Vec::new();
@@ -143,8 +159,9 @@ pub async fn make(executor: &Executor, path: &str, body: &Value) -> Result<Made,
 }
 
 fn holds_same(there: &Value, wanted: &Value) -> bool {
-    let template = |v: &Value| from_tree::<ControllerRevision>(v).ok().as_ref().and_then(template_of);
-    template(there).is_some_and(|t| Some(t) == template(wanted))
+    let revision = |v: &Value| from_tree::<ControllerRevision>(v).ok();
+    let template = revision(wanted).as_ref().and_then(template_of);
+    revision(there).zip(template).is_some_and(|(r, template)| holds(&r, &template))
 }
 
 /// Delete the oldest revisions beyond `limit` that no pod and no status refers to. A negative limit is none.
@@ -220,7 +237,12 @@ mod tests {
                 "b",
                 Some(4),
             ),
-            ("another of its number", vec![revision("a", 1, "v1", &day(1)), revision("b", 1, "v2", &day(2))], "a", Some(2)),
+            (
+                "another of its number",
+                vec![revision("a", 1, "v1", &day(1)), revision("b", 1, "v2", &day(2))],
+                "a",
+                Some(2),
+            ),
         ] {
             let got = current(&author(), &template("v1"), &sorted(revisions));
             let number = got.actions.iter().find_map(|a| match a {
@@ -228,6 +250,26 @@ mod tests {
                 _ => None,
             });
             assert_eq!((got.name.as_str(), number), (want, renumbered), "{case}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_is_the_same_as_empty() {
+        let written = |text: Value| -> ControllerRevision {
+            serde_json::from_value(json!({"metadata": {}, "revision": 1, "data": {"spec": {"template": text}}}))
+                .expect("revision")
+        };
+        let with = |container: Value| {
+            json!({"metadata": {"creationTimestamp": null, "labels": {"a": "b"}},
+            "spec": {"containers": [container]}, "$patch": "replace"})
+        };
+        for (container, want) in [
+            (json!({"name": "c", "image": "v1"}), true),
+            (json!({"name": "c", "image": "v1", "resources": {}}), true),
+            (json!({"name": "c", "image": "v1", "resources": {"limits": {"cpu": "1"}}}), false),
+            (json!({"name": "c", "image": "v1", "securityContext": {}}), false),
+        ] {
+            assert_eq!(holds(&written(with(container.clone())), &template("v1")), want, "{container}");
         }
     }
 

@@ -131,8 +131,7 @@ mod tests {
 
     #[test]
     fn codes() {
-        let refused =
-            RestError::Api { code: 403, reason: String::new(), message: String::new(), causes: Vec::new() };
+        let refused = RestError::Api { code: 403, reason: String::new(), message: String::new(), causes: Vec::new() };
         for (done, want) in [(Ok(()), "200"), (Err(refused), "403"), (Err(RestError::other("x")), "500")] {
             assert_eq!(code(&done), want);
         }

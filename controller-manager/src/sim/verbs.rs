@@ -214,6 +214,10 @@ pub(super) fn patch(
             Some(schema) => strategic::apply(schema, &mut next, patch).map_err(|e| format!("{e:?}")),
             None => return refuse(415, "UnsupportedMediaType", "no strategic merge for this resource"),
         },
+        "application/apply-patch+yaml" => {
+            apply(&mut next, patch);
+            Ok(())
+        }
         _ => {
             merge_patch::apply(&mut next, patch);
             Ok(())
@@ -223,6 +227,20 @@ pub(super) fn patch(
         return refuse(422, "Invalid", why);
     }
     update(store, row, name, sub, next)
+}
+
+/// Server-side apply, for one applier and the fields at the top: those it no longer names are gone.
+fn apply(object: &mut Value, config: Value) {
+    const APPLIED: &str = "sim/applied";
+    let names = |v: &Value| v.as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    let now: Vec<String> =
+        names(&config).into_iter().filter(|n| !matches!(n.as_str(), "apiVersion" | "kind" | "metadata")).collect();
+    let before = object["metadata"]["annotations"][APPLIED].as_str().unwrap_or_default().to_owned();
+    merge_patch::apply(object, config);
+    if let Some(fields) = object.as_object_mut() {
+        fields.retain(|name, _| now.contains(name) || !before.split(',').any(|n| n == name));
+    }
+    object["metadata"]["annotations"][APPLIED] = json!(now.join(","));
 }
 
 /// DELETE.

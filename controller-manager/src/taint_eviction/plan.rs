@@ -190,7 +190,8 @@ mod tests {
             let condition =
                 json!({"type": "DisruptionTarget", "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z"});
             let pod = json!({"metadata": {"name": "p"}, "status": {"conditions": [condition]}});
-            let Action::Patch { body, .. } = disruption(&serde_json::from_value(pod).expect("pod"), "r", "m", None, now)
+            let Action::Patch { body, .. } =
+                disruption(&serde_json::from_value(pod).expect("pod"), "r", "m", None, now)
             else {
                 panic!("no patch")
             };
