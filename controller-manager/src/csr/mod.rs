@@ -65,6 +65,11 @@ fn watch(informer: &Informer<Csr>, queue: &Queue<Key>) {
     });
 }
 
+/// The controllers of requests have a queue each, and one name for all.
+fn queue() -> Queue<Key> {
+    Queue::with_backoff("certificate", Duration::from_millis(200), Duration::from_secs(1000))
+}
+
 fn parse(csr: &Csr) -> Result<Request, RestError> {
     let name = object::name(&csr.metadata);
     request::parse(&csr.spec.request.0).map_err(|e| RestError::other(format!("unable to parse csr {name:?}: {e}")))
@@ -86,8 +91,7 @@ struct Approver {
 pub fn start_approving(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     Box::pin(async move {
         let requests = cx.informer::<Csr>();
-        let queue: Queue<Key> =
-            Queue::with_backoff("certificate_csrapproving", Duration::from_millis(200), Duration::from_secs(1000));
+        let queue = queue();
         let this = Arc::new(Approver { executor: cx.executor(ACCOUNT, ACCOUNT), requests: requests.store() });
         watch(&requests, &queue);
         worker::run(cx, "csrapproving", 1, &queue, &this, |s, key| async move { s.sync(&key).await });
@@ -181,8 +185,7 @@ pub fn start_signing(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> 
             return Ok(Started::Skipped);
         }
         let requests = cx.informer::<Csr>();
-        let queue: Queue<Key> =
-            Queue::with_backoff("certificate_csrsigning", Duration::from_millis(200), Duration::from_secs(1000));
+        let queue = queue();
         let this = Arc::new(Signer {
             executor: cx.executor(ACCOUNT, ACCOUNT),
             requests: requests.store(),

@@ -33,7 +33,9 @@ const AGES: [f64; 11] = [
 pub(super) fn transport() {
     let created = "[ALPHA] Number of calls to get a new transport, partitioned by the result of the operation hit: \
         obtained from the cache, miss: created and added to the cache, uncacheable: created and not cached";
-    metrics::counter("rest_client_transport_create_calls_total", created, &["result"]).with_label_values(&["miss"]).inc();
+    metrics::counter("rest_client_transport_create_calls_total", created, &["result"])
+        .with_label_values(&["miss"])
+        .inc();
     let entries = "[ALPHA] Number of transport entries in the internal cache.";
     metrics::gauge("rest_client_transport_cache_entries", entries, &[]).with_label_values::<&str>(&[]).inc();
     let age = "[ALPHA] Histogram of the number of seconds the last auth exec plugin client certificate lived before being \

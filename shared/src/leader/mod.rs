@@ -141,8 +141,14 @@ impl Elector {
         Duration::ZERO
     }
 
-    /// Gives the lease back, so that nobody has to wait for it to run out.
+    /// Gives the lease back, so that nobody has to wait for it to run out. Who cannot in time lets it run out.
     async fn release(&self) {
+        if tokio::time::timeout(self.config.renew_deadline, self.give_back()).await.is_err() {
+            tracing::warn!("Failed to release lease in time");
+        }
+    }
+
+    async fn give_back(&self) {
         let Ok(Some(mut lease)) = self.api.get_opt(&self.config.lease_name).await else { return };
         let Some(spec) = lease.spec.as_mut() else { return };
         if spec.holder_identity.as_deref() != Some(&self.config.identity) {

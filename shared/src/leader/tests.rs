@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::LeaseSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
-use super::{Config, Step, decide};
+use super::{Config, Elector, Step, decide};
 
 fn config() -> Config {
     Config {
@@ -46,4 +46,15 @@ fn who_may_take_the_lease() {
             }
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_cannot_be_given_back_is_left() {
+    let silent = tower::service_fn(|_: http::Request<kube::client::Body>| {
+        std::future::pending::<Result<http::Response<kube::client::Body>, tower::BoxError>>()
+    });
+    let api = kube::Api::namespaced(kube::Client::new(silent, "default"), "kube-system");
+    let began = tokio::time::Instant::now();
+    Elector { api, config: config(), observed: None }.release().await;
+    assert_eq!(began.elapsed(), config().renew_deadline);
 }

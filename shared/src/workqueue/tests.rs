@@ -74,3 +74,20 @@ async fn shutdown_drains_and_wakes_every_worker() {
     }
     assert_eq!(handled, 10);
 }
+
+#[tokio::test]
+async fn queues_of_one_name_are_measured_as_one() {
+    let (one, other) = (Queue::new("test_one_name"), Queue::new("test_one_name"));
+    let depth = || crate::metrics::workqueue("test_one_name").depth.get();
+    one.add("a");
+    one.add("a");
+    other.add("b");
+    assert_eq!(depth(), 2.0);
+    assert_eq!(one.get().await, Some("a"));
+    one.add("a");
+    assert_eq!(depth(), 2.0, "it waits until it is done");
+    assert_eq!(other.get().await, Some("b"));
+    one.done(&"a");
+    assert_eq!(one.get().await, Some("a"));
+    assert_eq!(depth(), 0.0);
+}
