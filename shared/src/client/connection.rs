@@ -123,7 +123,7 @@ where
     let pair = pair.map(|files| (Arc::clone(&files), files.current()));
     let lanes = Arc::new(Mutex::new(Lanes { open: Vec::new(), pair }));
     let measures = Measures::of(config.cluster_url.authority().map_or("", |host| host.as_str()));
-    let patience = Arc::new(Patience { throttle: throttle.clone(), measures });
+    let patience = Arc::new(Patience::new(throttle.clone(), measures));
     let attempt = Arc::new(move |request: http::Request<Body>| {
         let (http, token) = lanes.lock().pick(&open);
         async move {

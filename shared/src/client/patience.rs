@@ -15,6 +15,8 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Frame, SizeHint};
 use kube::client::Body;
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::Throttle;
 use super::measured::{Measures, UnderWay};
@@ -28,17 +30,38 @@ const BROKEN: Duration = Duration::from_secs(1);
 /// A refusal is read up to so many bytes, so that its connection can be used again.
 const DRAINED: u64 = 2 << 10;
 
+/// Who waits longer for a turn says so, and then nothing of the kind for a while.
+const LONG: Duration = Duration::from_secs(1);
+const SILENCE: Duration = Duration::from_secs(10);
+const THROTTLED: &str = "client-side throttling, not priority and fairness";
+
 /// Marks a request, among its extensions, that is sent once, whatever is answered: where upstream asks without its client.
 #[derive(Clone, Copy, Debug)]
 pub struct Once;
 
 /// How the requests of a client are sent.
 pub(super) struct Patience {
-    pub(super) throttle: Throttle,
-    pub(super) measures: Arc<Measures>,
+    throttle: Throttle,
+    measures: Arc<Measures>,
+    /// When it last said that requests have to wait.
+    complained: Mutex<Option<Instant>>,
 }
 
 impl Patience {
+    pub(super) fn new(throttle: Throttle, measures: Arc<Measures>) -> Self {
+        Self { throttle, measures, complained: Mutex::default() }
+    }
+
+    /// Whether it is time to say again that requests have to wait.
+    fn complains(&self, now: Instant) -> bool {
+        let mut last = self.complained.lock();
+        let due = last.is_none_or(|last| now.duration_since(last) >= SILENCE);
+        if due {
+            *last = Some(now);
+        }
+        due
+    }
+
     /// Sends a request with `attempt`, again if need be. Who drops this future sends nothing more.
     pub(super) async fn send<B, E, Fut>(
         &self,
@@ -61,6 +84,10 @@ impl Patience {
         loop {
             if limited && let Some(waited) = self.throttle.turn().await {
                 under_way.waited(waited);
+                if waited > LONG && self.complains(Instant::now()) {
+                    tracing::info!(delay = ?waited, reason = THROTTLED, verb = %next.method(), URL = %next.uri(),
+                        "Waited before sending request");
+                }
             }
             let spare = copy(&next).filter(|_| under_way.attempts() < RETRIES);
             under_way.sent();

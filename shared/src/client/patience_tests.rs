@@ -3,8 +3,6 @@ use std::io;
 
 use bytes::Bytes;
 use http_body_util::Full;
-use parking_lot::Mutex;
-use tokio::time::Instant;
 
 use super::*;
 
@@ -19,7 +17,7 @@ fn answer(code: u16, after: &str) -> Answer {
 }
 
 fn patience(throttle: Throttle) -> Patience {
-    Patience { throttle, measures: Measures::of("patience.test:1") }
+    Patience::new(throttle, Measures::of("patience.test:1"))
 }
 
 /// How a request that is answered so ends, how often it was sent, and how long that took.
@@ -107,4 +105,16 @@ async fn who_does_not_wait_sends_nothing_more() {
     assert!(tokio::time::timeout(Duration::from_secs(15), asking).await.is_err());
     tokio::time::sleep(Duration::from_mins(1)).await;
     assert_eq!(*sent.lock(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn long_waits_are_told_now_and_then() {
+    let (patience, mut told) = (patience(Throttle::new(0.0, 0)), Vec::new());
+    for second in 0..25 {
+        if patience.complains(Instant::now()) {
+            told.push(second);
+        }
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    assert_eq!(told, [0, 10, 20]);
 }
