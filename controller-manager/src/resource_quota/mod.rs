@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, ResourceQuota, ResourceQuotaStatus, Service};
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;
 use proto::quantity::{Format, Quantity};
-use shared::informer::{Event, Store};
+use shared::informer::{Event, Informer, Store};
 use shared::workqueue::Queue;
 
 use self::usage::Usage;
@@ -37,6 +38,8 @@ struct Quotas {
     pods: Store<Pod>,
     services: Store<Service>,
     claims: Store<PersistentVolumeClaim>,
+    /// Of devices; none where they are not served.
+    device_claims: Option<Store<ResourceClaim>>,
     hub: Hub,
 }
 
@@ -52,6 +55,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             pods: pods.store(),
             services: services.store(),
             claims: claims.store(),
+            device_claims: cx.served::<ResourceClaim>().await?.as_ref().map(Informer::store),
             hub: cx.hub().clone(),
         });
         let wake = queue.clone();
@@ -139,6 +143,9 @@ impl Quotas {
         if !scoped {
             for service in self.services.list_namespace(&key.namespace) {
                 usage::add(&mut sum, &usage::service(&service));
+            }
+            for claim in self.device_claims.iter().flat_map(|all| all.list_namespace(&key.namespace)) {
+                usage::add(&mut sum, &usage::device_claim(&claim));
             }
         }
         let mut used: Usage = hard.keys().filter(|n| usage::tracked(n)).map(|n| (n.clone(), amount(&sum, n))).collect();

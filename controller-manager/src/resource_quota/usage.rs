@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, ResourceQuotaSpec, ScopedResourceSelectorRequirement, Service,
 };
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;
 use k8s_openapi::jiff::Timestamp;
 use proto::quantity::{Format, Quantity};
@@ -14,6 +15,11 @@ use crate::engine::pods;
 
 /// Amounts by resource name.
 pub type Usage = BTreeMap<String, Quantity>;
+
+/// Of the devices of a class, after its name.
+const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
+/// A claim is never given more.
+const MOST_DEVICES: i64 = 32;
 
 fn one() -> Quantity {
     Quantity::from_int(1, Format::DecimalSI)
@@ -113,8 +119,11 @@ pub fn tracked(name: &str) -> bool {
         "services.loadbalancers",
         "services.nodeports",
     ];
-    const OF_CLASS: [&str; 2] =
-        [".storageclass.storage.k8s.io/persistentvolumeclaims", ".storageclass.storage.k8s.io/requests.storage"];
+    const OF_CLASS: [&str; 3] = [
+        ".storageclass.storage.k8s.io/persistentvolumeclaims",
+        ".storageclass.storage.k8s.io/requests.storage",
+        DEVICES,
+    ];
     let huge = name.starts_with("hugepages-") || name.starts_with("requests.hugepages-");
     let extended = name.starts_with("requests.") && name.contains('/') && !name.contains("kubernetes.io/");
     NAMES.contains(&name) || huge || extended || OF_CLASS.iter().any(|suffix| name.ends_with(suffix))
@@ -187,6 +196,31 @@ pub fn claim(claim: &PersistentVolumeClaim) -> Usage {
             out.insert(format!("{class}.storageclass.storage.k8s.io/requests.storage"), storage.clone());
         }
         out.insert("requests.storage".into(), storage);
+    }
+    out
+}
+
+/// What a claim of devices uses at worst.
+#[must_use]
+pub fn device_claim(claim: &ResourceClaim) -> Usage {
+    let mut out = Usage::new();
+    let requests = claim.spec.devices.iter().flat_map(|d| d.requests.iter().flatten());
+    for request in requests {
+        let mut worst = Usage::new();
+        let any = request.first_available.iter().flatten();
+        let one = request.exactly.iter().map(|r| (r.device_class_name.as_str(), r.allocation_mode.as_deref(), r.count));
+        for (class, mode, count) in
+            one.chain(any.map(|r| (r.device_class_name.as_str(), r.allocation_mode.as_deref(), r.count)))
+        {
+            let devices = match mode.unwrap_or("ExactCount") {
+                "ExactCount" => count.unwrap_or(1),
+                "All" => MOST_DEVICES,
+                _ => 0,
+            };
+            let of_class = Usage::from([(format!("{class}{DEVICES}"), Quantity::from_int(devices, Format::DecimalSI))]);
+            raise(&mut worst, &of_class);
+        }
+        add(&mut out, &worst);
     }
     out
 }
@@ -323,12 +357,43 @@ mod tests {
             ("fast.storageclass.storage.k8s.io/requests.storage", true),
             ("example.com/gpu", false),
             ("limits.example.com/gpu", false),
+            ("gpu.deviceclass.resource.k8s.io/devices", true),
             ("requests.x.kubernetes.io/y", false),
             ("requests.gpu", false),
             ("count/secrets", false),
             ("bananas", false),
         ] {
             assert_eq!(tracked(name), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn devices_are_counted_at_worst() {
+        let exactly = |class: &str, mode: &str, count: i64| json!({"deviceClassName": class, "allocationMode": mode, "count": count});
+        let named = |class: &str, mode: &str, count: i64| {
+            let mut request = exactly(class, mode, count);
+            request["name"] = json!("r");
+            request
+        };
+        for (requests, want) in [
+            (json!([{"name": "a", "exactly": exactly("gpu", "ExactCount", 2)}]), json!({"gpu": "2"})),
+            (json!([{"name": "a", "exactly": exactly("gpu", "All", 0)}]), json!({"gpu": "32"})),
+            (json!([{"name": "a", "exactly": exactly("gpu", "Someday", 5)}]), json!({"gpu": "0"})),
+            (
+                json!([{"name": "a", "exactly": exactly("gpu", "ExactCount", 2)},
+                    {"name": "b", "firstAvailable": [named("gpu", "ExactCount", 1), named("gpu", "ExactCount", 4),
+                        named("nic", "ExactCount", 3)]}]),
+                json!({"gpu": "6", "nic": "3"}),
+            ),
+        ] {
+            let claim = json!({"metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}});
+            let used = device_claim(&serde_json::from_value(claim).expect("claim"));
+            let by_class = shown(&used).as_object().map(|o| {
+                o.iter()
+                    .map(|(k, v)| (k.trim_end_matches(DEVICES).to_owned(), v.clone()))
+                    .collect::<serde_json::Map<_, _>>()
+            });
+            assert_eq!(json!(by_class), want, "{requests}");
         }
     }
 
