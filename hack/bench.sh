@@ -17,4 +17,5 @@ example e2e apiserver "$bin/kube-apiserver"
 example e2e controllers "$bin/kube-apiserver" "$bin/kube-controller-manager"
 example scheduler throughput all
 example e2e scheduler "$bin/kube-apiserver" "$bin/kube-scheduler"
+cargo run --release --locked --quiet -p ironclad-proto --example codecs
 cargo run --release --locked --quiet -p ironclad-apiserver --example decisions

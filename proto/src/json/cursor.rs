@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::plain::until_special;
 use crate::scalar;
 
 /// A place in a well-formed text, always at a token or at the end.
@@ -68,11 +69,12 @@ impl<'a> Cursor<'a> {
     }
 
     fn string_end(&self, mut at: usize) -> usize {
-        while let Some(&b) = self.data.get(at) {
-            match b {
-                b'"' => break,
-                b'\\' => at += 2,
-                _ => at += 1,
+        while let Some(rest) = self.data.get(at..) {
+            at += until_special(rest);
+            match self.data.get(at) {
+                Some(b'\\') => at += 2,
+                Some(b'"') | None => break,
+                Some(_) => at += 1,
             }
         }
         at.min(self.data.len())

@@ -5,6 +5,7 @@ use std::io::Write as _;
 use serde_json::{Map, Number, Value};
 
 use super::MAX_TREE_DEPTH;
+use super::plain::until_escape;
 use super::text::schema_props;
 use crate::schema::{Card, Field, Kind, Message};
 use crate::zero::{self, Zero};
@@ -219,11 +220,10 @@ pub(crate) fn raw(json: &[u8], out: &mut Vec<u8>) -> bool {
     }
     let (mut quoted, mut start, mut i) = (false, 0, 0);
     while i < json.len() {
-        if quoted && let Some(skip) = plain(&json[i..]) {
-            i += skip;
-            continue;
+        if quoted {
+            i += until_escape(&json[i..]);
         }
-        let b = json[i];
+        let Some(&b) = json.get(i) else { break };
         match b {
             b'"' => quoted = !quoted,
             // What follows a backslash is no end.
@@ -256,18 +256,6 @@ fn is_line_break(bytes: &[u8]) -> bool {
     matches!(bytes, [0xe2, 0x80, 0xa8 | 0xa9, ..])
 }
 
-/// Bytes looked at together.
-const BLOCK: usize = 16;
-
-/// The length of a block that needs no escape, when the bytes begin with one.
-fn plain(bytes: &[u8]) -> Option<usize> {
-    let block: &[u8; BLOCK] = bytes.first_chunk()?;
-    let special = block.iter().fold(false, |found, &b| {
-        found | (b < 0x20) | (b == b'"') | (b == b'\\') | (b == b'<') | (b == b'>') | (b == b'&') | (b == 0xe2)
-    });
-    (!special).then_some(BLOCK)
-}
-
 fn number(n: &Number, out: &mut Vec<u8>) {
     if let Some(i) = n.as_i64() {
         int(i, out);
@@ -291,23 +279,6 @@ pub(crate) fn float(value: f64, out: &mut Vec<u8>) {
     }
 }
 
-/// Bytes that may need an escape; 0xe2 begins the two line separators.
-const ESCAPED: [bool; 256] = {
-    let mut table = [false; 256];
-    let mut i = 0;
-    while i < 0x20 {
-        table[i] = true;
-        i += 1;
-    }
-    table[b'"' as usize] = true;
-    table[b'\\' as usize] = true;
-    table[b'<' as usize] = true;
-    table[b'>' as usize] = true;
-    table[b'&' as usize] = true;
-    table[0xe2] = true;
-    table
-};
-
 /// The name of a schema field, which never needs an escape.
 pub(crate) fn name(name: &str, out: &mut Vec<u8>) {
     out.push(b'"');
@@ -321,18 +292,9 @@ pub(crate) fn text(value: &str, out: &mut Vec<u8>) {
     let bytes = value.as_bytes();
     let mut start = 0;
     let mut from = 0;
-    while from < bytes.len() {
-        if let Some(skip) = plain(&bytes[from..]) {
-            from += skip;
-            continue;
-        }
-        let rest = &bytes[from..bytes.len().min(from + BLOCK)];
-        let Some(found) = rest.iter().position(|b| ESCAPED[usize::from(*b)]) else {
-            from += rest.len();
-            continue;
-        };
-        let i = from + found;
-        let b = bytes[i];
+    loop {
+        let i = from + until_escape(bytes.get(from..).unwrap_or_default());
+        let Some(&b) = bytes.get(i) else { break };
         from = i + 1;
         if b == 0xe2 && !is_line_break(&bytes[i..]) {
             continue;

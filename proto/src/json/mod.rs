@@ -8,6 +8,7 @@ mod cursor;
 mod decode;
 mod encode;
 mod part;
+mod plain;
 mod scan;
 mod text;
 

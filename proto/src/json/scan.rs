@@ -1,6 +1,8 @@
 //! Syntax check of a JSON text, with the messages that Go's scanner gives. It allocates nothing but the stack of
 //! open brackets, and it comes before decoding, so that the decoder may rely on a well-formed text.
 
+use super::plain::until_special;
+
 /// Go's limit of nested arrays and objects.
 const MAX_DEPTH: usize = 10_000;
 
@@ -63,6 +65,7 @@ impl Scanner<'_> {
     fn string(&mut self) -> Checked {
         self.pos += 1;
         loop {
+            self.pos += until_special(self.data.get(self.pos..).unwrap_or_default());
             match self.peek() {
                 Some(b'"') => {
                     self.pos += 1;
@@ -84,7 +87,6 @@ impl Scanner<'_> {
                         _ => return self.fail("in string escape code"),
                     }
                 }
-                Some(c) if c >= 0x20 => self.pos += 1,
                 _ => return self.fail("in string literal"),
             }
         }

@@ -105,7 +105,7 @@ fn object<'a>(
                     shown.next();
                 }
                 let count = found[at..end].iter().take_while(|(index, _)| *index == present).count();
-                let field = schema.fields.get(present).ok_or(Error::UnexpectedEof)?;
+                let Some(field) = schema.fields.get(present) else { return Err(Error::UnexpectedEof) };
                 write_field(field, at..at + count, depth + 1, &mut first, found, out)?;
                 at += count;
             }

@@ -219,6 +219,24 @@ impl<'a> Iterator for Values<'a> {
     }
 }
 
+/// The first field and what follows it, where it is what nearly all are: a tag of one byte, with a number or a length of at
+/// most two.
+#[inline]
+fn usual(data: &[u8]) -> Option<(u32, Wire<'_>, &[u8])> {
+    let [tag @ 8..0x80, rest @ ..] = data else { return None };
+    let (value, rest) = match rest {
+        [low @ ..0x80, rest @ ..] => (usize::from(*low), rest),
+        [low, high @ ..0x80, rest @ ..] => (usize::from(low & 0x7f) | usize::from(*high) << 7, rest),
+        _ => return None,
+    };
+    let number = u32::from(tag >> 3);
+    match tag & 7 {
+        VARINT => Some((number, Wire::Varint(value as u64), rest)),
+        LENGTH => rest.split_at_checked(value).map(|(bytes, rest)| (number, Wire::Bytes(bytes), rest)),
+        _ => None,
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Reader<'a> {
     data: &'a [u8],
@@ -236,10 +254,10 @@ impl<'a> Reader<'a> {
     pub(crate) fn varint(&mut self) -> Result<u64, Error> {
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
-            let (&b, rest) = self.data.split_first().ok_or(Error::UnexpectedEof)?;
+            let [b, rest @ ..] = self.data else { return Err(Error::UnexpectedEof) };
             self.data = rest;
             value |= u64::from(b & 0x7f) << shift;
-            if b < 0x80 {
+            if *b < 0x80 {
                 return Ok(value);
             }
         }
@@ -247,7 +265,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], Error> {
-        let (taken, rest) = self.data.split_at_checked(len).ok_or(Error::UnexpectedEof)?;
+        let Some((taken, rest)) = self.data.split_at_checked(len) else { return Err(Error::UnexpectedEof) };
         self.data = rest;
         Ok(taken)
     }
@@ -259,7 +277,17 @@ impl<'a> Reader<'a> {
     }
 
     /// The next field; None at the end.
+    #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<(u32, Wire<'a>)>, Error> {
+        // Most of decoding is this line: what it finds is not moved through results that errors find room in.
+        if let Some((number, value, rest)) = usual(self.data) {
+            self.data = rest;
+            return Ok(Some((number, value)));
+        }
+        self.any()
+    }
+
+    fn any(&mut self) -> Result<Option<(u32, Wire<'a>)>, Error> {
         loop {
             if self.data.is_empty() {
                 return Ok(None);

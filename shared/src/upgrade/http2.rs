@@ -5,6 +5,7 @@
 //! than an answer nobody reads. Bodies end when their stream does.
 
 mod gathered;
+mod wakes;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -30,6 +31,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::run::Shutdown;
 use gathered::{Gathered, Holds, gathered};
+use wakes::Wakes;
 
 /// What may be on its way of one request's body: nearly all objects are smaller.
 const STREAM_WINDOW: u32 = 256 << 10;
@@ -89,7 +91,7 @@ where
     let mut connection: Connection<Gathered<T>, Bytes> = made?;
     outgoing.gather();
     let most = usize::try_from(settings.streams).unwrap_or(usize::MAX);
-    let mut running = FuturesUnordered::new();
+    let (mut running, wakes) = (FuturesUnordered::new(), Wakes::new());
     let mut waiting: VecDeque<Accepted> = VecDeque::new();
     let mut leaving = false;
     let mut idle = pin!(sleep(settings.idle));
@@ -104,13 +106,13 @@ where
         // anything to add.
         let leave = tokio::select! {
             biased;
-            Some(last) = running.next() => {
+            Some(last) = wakes.answers(running.next()) => {
                 if running.is_empty() {
                     idle.as_mut().reset(Instant::now() + settings.idle);
                 }
                 last
             }
-            next = connection.accept() => match next {
+            next = wakes.connection(connection.accept()) => match next {
                 None => break Ok(()),
                 Some(Err(error)) => break Err(error),
                 Some(Ok(accepted)) => {
