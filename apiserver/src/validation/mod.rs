@@ -9,6 +9,7 @@ mod admissionregistration;
 mod api_service;
 mod autoscaling;
 mod batch;
+mod bundle;
 mod certificates;
 mod conditions;
 mod config;
