@@ -14,6 +14,7 @@ use shared::status::{Status, field};
 
 use super::ip_allocator::{self, IpError};
 use super::node_ports::{self, PortRange, is_service};
+use crate::validation;
 use crate::verbs::engine::Engine;
 
 /// Ranges services are allocated from.
@@ -207,6 +208,11 @@ impl Services {
         Ok(())
     }
 
+    /// A port is none of those that are given out.
+    fn beyond(&self) -> node_ports::PortError {
+        node_ports::PortError::Range(self.ports.first, self.ports.last)
+    }
+
     /// A port that nobody has. A dry run takes none and shows the last of the range.
     async fn free_port(
         &self,
@@ -238,18 +244,16 @@ impl Services {
             // Given ports first, so that a generated one cannot take them.
             for given in [true, false] {
                 for (i, port) in ports.iter_mut().enumerate() {
-                    let wanted = number(&port["nodePort"]);
+                    let asked = port["nodePort"].as_i64().unwrap_or(0);
                     let wrong = |e: node_ports::PortError| {
-                        field::Error::invalid(
-                            field::Path::new("spec").child("ports").index(i).child("nodePort"),
-                            Value::from(wanted),
-                            &e.to_string(),
-                        )
+                        let path = field::Path::new("spec").child("ports").index(i).child("nodePort");
+                        field::Error::invalid(path, Value::from(asked), &e.to_string())
                     };
+                    let wanted = u16::try_from(asked).map_err(|_| wrong(self.beyond()))?;
                     if given && wanted != 0 && !mine.contains(&wanted) {
                         if dry_run {
                             if !(self.ports.first..=self.ports.last).contains(&wanted) {
-                                return Err(wrong(node_ports::PortError::Range(self.ports.first, self.ports.last)));
+                                return Err(wrong(self.beyond()));
                             }
                         } else {
                             node_ports::allocate(engine, self.ports, wanted).await.map_err(wrong)?;
@@ -266,11 +270,12 @@ impl Services {
             }
         }
         if health {
-            let wanted = spec.get("healthCheckNodePort").map_or(0, number);
+            let asked = spec.get("healthCheckNodePort").and_then(Value::as_i64).unwrap_or(0);
             let wrong = |e: node_ports::PortError| {
-                let why = format!("failed to allocate requested HealthCheck NodePort {wanted}: {e}");
-                field::Error::invalid(field::Path::new("spec").child("healthCheckNodePort"), Value::from(wanted), &why)
+                let why = format!("failed to allocate requested HealthCheck NodePort {asked}: {e}");
+                field::Error::invalid(field::Path::new("spec").child("healthCheckNodePort"), Value::from(asked), &why)
             };
+            let wanted = u16::try_from(asked).map_err(|_| wrong(self.beyond()))?;
             if wanted == 0 {
                 let p = self.free_port(engine, dry_run, taken).await.map_err(wrong)?;
                 spec.insert("healthCheckNodePort".to_owned(), Value::from(p));
@@ -320,6 +325,10 @@ impl Services {
     ) -> Result<Allocation, Status> {
         if !is_service(row) {
             return Ok(Allocation::default());
+        }
+        let wrong = validation::service::addressed(object);
+        if !wrong.is_empty() {
+            return Err(Status::invalid("", "Service", object["metadata"]["name"].as_str().unwrap_or(""), wrong));
         }
         if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
             self.default_families(spec);

@@ -128,6 +128,7 @@ impl Engine {
             "" | "scale" => validation::validate_update(t.row, storage, &new, &old),
             subresource => validation::validate_subresource(storage, subresource, &new, &old),
         });
+        errors.extend(self.gated.refuse(storage, t.subresource, &new, Some(&old)));
         self.refuse(t, storage, &new, false, errors)?;
         t.warnings.extend(validation::warnings(storage, t.subresource, &new, Some(&old)));
         let allocation = self.services.before_update(self, storage, &mut new, &old, t.options.dry_run).await?;
