@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use super::Directory;
 use super::backend::Backend;
 use super::service::ApiService;
-use super::Directory;
 use crate::api::Reader;
 use crate::registry::version_rank;
 
@@ -65,7 +65,8 @@ impl Directory {
     fn entry(&self, group: &str) -> Option<Map<String, Value>> {
         let mut services: Vec<&Arc<ApiService>> = self.services.values().filter(|s| s.group == group).collect();
         services.sort_by_cached_key(|s| (Reverse(s.version_priority), version_rank(&s.version)));
-        let named = |s: &Arc<ApiService>| json!({"groupVersion": format!("{group}/{}", s.version), "version": s.version});
+        let named =
+            |s: &Arc<ApiService>| json!({"groupVersion": format!("{group}/{}", s.version), "version": s.version});
         let versions: Vec<Value> = services.into_iter().map(named).collect();
         let preferred = versions.first()?.clone();
         let fields = [("name", json!(group)), ("versions", Value::Array(versions)), ("preferredVersion", preferred)];
@@ -198,8 +199,11 @@ mod tests {
         let mut known = Directory::default();
         for row in proto::resources::all().iter().filter(|r| r.group != GROUP) {
             let (of_group, of_version) = preference(&row.group, &row.version);
-            add(&mut known, json!({"group": row.group, "version": row.version, "groupPriorityMinimum": of_group,
-                "versionPriority": of_version}));
+            add(
+                &mut known,
+                json!({"group": row.group, "version": row.version, "groupPriorityMinimum": of_group,
+                "versionPriority": of_version}),
+            );
         }
         let own = |name: &str| proto::discovery::api_group(&groups, name);
         assert_eq!(known.group_list(own(GROUP)), list);
@@ -210,7 +214,9 @@ mod tests {
         assert_eq!(names(&list, "/items", "/metadata/name"), names(&before, "/items", "/metadata/name"));
         assert_eq!(list, before);
         // What is deleted is in no list of groups; the group is answered as ever.
-        known.services.retain(|(group, version), _| &**group != "batch" && (&**group, &**version) != ("autoscaling", "v2"));
+        known
+            .services
+            .retain(|(group, version), _| &**group != "batch" && (&**group, &**version) != ("autoscaling", "v2"));
         let list = known.group_list(own(GROUP));
         assert!(!names(&list, "/groups", "/name").contains(&"batch".to_owned()));
         assert_eq!(known.group("batch", own("batch")), own("batch"));
@@ -225,9 +231,15 @@ mod tests {
                 "service": {"namespace": "n", "name": "s"}})
         };
         let mut known = Directory::default();
-        add(&mut known, json!({"group": "apps", "version": "v1", "groupPriorityMinimum": 17800, "versionPriority": 15}));
-        add(&mut known, json!({"group": "authentication.k8s.io", "version": "v1", "groupPriorityMinimum": 17700,
-            "versionPriority": 15}));
+        add(
+            &mut known,
+            json!({"group": "apps", "version": "v1", "groupPriorityMinimum": 17800, "versionPriority": 15}),
+        );
+        add(
+            &mut known,
+            json!({"group": "authentication.k8s.io", "version": "v1", "groupPriorityMinimum": 17700,
+            "versionPriority": 15}),
+        );
         add(&mut known, remote("metrics.k8s.io", "v1beta1", 100, 100));
         add(&mut known, remote("apps", "v9", 17800, 1));
         add(&mut known, remote("z.io", "v1", 17700, 15));

@@ -4,9 +4,9 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
+use super::prune;
 use super::schema::{Additional, MAX_DEPTH, Schema};
 use super::structure::{key_fields, set_items};
-use super::prune;
 
 /// What is not asked of schemas.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

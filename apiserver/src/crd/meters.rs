@@ -16,8 +16,7 @@ const CALL: [f64; 15] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 
 
 /// Finding out what an update of a custom resource changes.
 static RATCHETED: LazyLock<Histogram> = LazyLock::new(|| {
-    let help =
-        "[ALPHA] Seconds that it takes to compare custom resources with what they were.";
+    let help = "[ALPHA] Seconds that it takes to compare custom resources with what they were.";
     let buckets = metrics::exponential(1e-5, 4.0, 10);
     metrics::histogram("apiextensions_apiserver_validation_ratcheting_seconds", help, &[], buckets)
         .with_label_values::<&str>(&[])

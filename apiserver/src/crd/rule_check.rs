@@ -106,7 +106,8 @@ impl Check<'_> {
         }
         if program.is_ok_and(|p| p.mentions("oldSelf")) {
             if let Some(apart) = apart {
-                let detail = format!("oldSelf cannot be used on the uncorrelatable portion of the schema within {apart}");
+                let detail =
+                    format!("oldSelf cannot be used on the uncorrelatable portion of the schema within {apart}");
                 self.expressions.push(Error::invalid(path.child("rule"), text("rule"), &detail));
             }
         } else if !rule["optionalOldSelf"].is_null() {

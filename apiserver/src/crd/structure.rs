@@ -103,14 +103,7 @@ pub(super) fn structure(text: &Value, path: &Path, at: At, lenient: Leniency, ou
 }
 
 /// Alternatives constrain values; they say nothing about structure.
-fn combined(
-    text: &Value,
-    path: &Path,
-    depth: usize,
-    int_or_string: bool,
-    lenient: Leniency,
-    out: &mut Vec<Error>,
-) {
+fn combined(text: &Value, path: &Path, depth: usize, int_or_string: bool, lenient: Leniency, out: &mut Vec<Error>) {
     for key in ["description", "type", "default", "additionalProperties", "nullable", "title"] {
         let typed = key == "type" && int_or_string;
         if !typed && text.get(key).is_some_and(|v| !v.is_null() && v != "" && *v != false) {

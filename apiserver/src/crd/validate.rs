@@ -46,13 +46,7 @@ pub fn is_structural(text: &Value) -> bool {
 }
 
 /// Defaults fit the places they are for.
-fn defaults(
-    text: &Value,
-    schema: &Schema,
-    path: &Path,
-    (depth, lenient): (usize, Leniency),
-    out: &mut Vec<Error>,
-) {
+fn defaults(text: &Value, schema: &Schema, path: &Path, (depth, lenient): (usize, Leniency), out: &mut Vec<Error>) {
     if depth > MAX_DEPTH {
         return;
     }

@@ -139,9 +139,7 @@ mod tests {
         let pem = shared::cert::self_signed("a", &[], &[]).expect("a pair").certificate;
         let issued_one = json!({"certificate": STANDARD.encode(&pem)});
         let seconds = lifetime(issued_one["certificate"].as_str().expect("text")).expect("a certificate");
-        let request = |status: &Value, wanted: Value| {
-            json!({"spec": {"signerName": "kubernetes.io/kubelet-serving", "expirationSeconds": wanted}, "status": status})
-        };
+        let request = |status: &Value, wanted: Value| json!({"spec": {"signerName": "kubernetes.io/kubelet-serving", "expirationSeconds": wanted}, "status": status});
         let none = json!({});
         for (before, after, wanted, counted) in [
             (&none, &issued_one, json!(seconds), true),
@@ -152,7 +150,9 @@ mod tests {
             let (new, old) = (request(after, wanted.clone()), request(before, wanted));
             assert_eq!(issued(&new, &old).is_some(), counted, "{new}");
         }
-        for (wanted, found, honored) in [(3600, 3600, true), (3600, 3900, true), (3600, 4080, false), (3600, 600, false)] {
+        for (wanted, found, honored) in
+            [(3600, 3600, true), (3600, 3900, true), (3600, 4080, false), (3600, 600, false)]
+        {
             assert_eq!(is_honored(wanted, found), honored, "{wanted} {found}");
         }
     }

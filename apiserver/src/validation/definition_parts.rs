@@ -50,9 +50,8 @@ impl Before<'_> {
     /// Whether a version had too many selectable fields, and has the same.
     fn has_many(&self, version: &Value) -> bool {
         let fields = |version: &Value| get(version, "selectableFields").clone();
-        self.same(version).is_some_and(|old| {
-            list(old, "selectableFields").len() > MOST_SELECTABLE && fields(old) == fields(version)
-        })
+        self.same(version)
+            .is_some_and(|old| list(old, "selectableFields").len() > MOST_SELECTABLE && fields(old) == fields(version))
     }
 }
 
@@ -181,7 +180,8 @@ fn typed(schema: &Value, place: &str, path: &Path, depth: usize, out: &mut Vec<E
     if depth > DEPTH || !schema.is_object() {
         return;
     }
-    for (key, place) in [("items", "for specified array items"), ("properties", FIELD), ("additionalProperties", FIELD)] {
+    for (key, place) in [("items", "for specified array items"), ("properties", FIELD), ("additionalProperties", FIELD)]
+    {
         for (inner, path) in inside(schema, key, path) {
             typed(inner, place, &path, depth + 1, out);
         }

@@ -138,30 +138,52 @@ mod tests {
 
     #[test]
     fn odd_spellings_are_refused_where_they_are_new() {
-        let service = |ip: &str, range: &str| {
-            json!({"spec": {"clusterIPs": ["None"], "externalIPs": ["1.2.3.4", ip], "loadBalancerSourceRanges": [range]}})
-        };
-        let aliases = json!({"spec": {"hostAliases": [{"ip": "010.1.1.1"}], "dnsConfig": {"nameservers": ["FE80::1", "x"]}}});
+        let service = |ip: &str, range: &str| json!({"spec": {"clusterIPs": ["None"], "externalIPs": ["1.2.3.4", ip], "loadBalancerSourceRanges": [range]}});
+        let aliases =
+            json!({"spec": {"hostAliases": [{"ip": "010.1.1.1"}], "dnsConfig": {"nameservers": ["FE80::1", "x"]}}});
         let slice = |kind: &str| json!({"addressType": kind, "endpoints": [{"addresses": ["1.2.3.04"]}]});
         let status = json!({"status": {"podIPs": [{"ip": "::ffff:1.2.3.4"}]}});
-        let rows: [(&str, &str, &str, Value, Option<Value>, &[&str]); 8] = [
+        type Row<'a> = (&'a str, &'a str, &'a str, Value, Option<Value>, &'a [&'a str]);
+        let rows: [Row<'_>; 8] = [
             ("", "services", "", service("1.2.3.4", "10.0.0.0/8"), None, &[]),
-            ("", "services", "", service("::ffff:1.2.3.4", "10.0.0.1/8"), None, &[
-                "spec.externalIPs[1]: Invalid value: \"::ffff:1.2.3.4\": must not be an IPv4-mapped IPv6 address",
-                "spec.loadBalancerSourceRanges[0]: Invalid value: \"10.0.0.1/8\": must not have bits set beyond the prefix length",
-            ]),
+            (
+                "",
+                "services",
+                "",
+                service("::ffff:1.2.3.4", "10.0.0.1/8"),
+                None,
+                &[
+                    "spec.externalIPs[1]: Invalid value: \"::ffff:1.2.3.4\": must not be an IPv4-mapped IPv6 address",
+                    "spec.loadBalancerSourceRanges[0]: Invalid value: \"10.0.0.1/8\": must not have bits set beyond the prefix length",
+                ],
+            ),
             ("", "services", "", service("01.2.3.4", "10.0.0.0/08"), Some(service("01.2.3.4", "10.0.0.0/08")), &[]),
-            ("", "pods", "", aliases.clone(), Some(aliases), &[
-                "spec.hostAliases[0].ip: Invalid value: \"010.1.1.1\": must not have leading 0s",
-            ]),
-            ("discovery.k8s.io", "endpointslices", "", slice("IPv4"), None, &[
-                "endpoints[0].addresses[0]: Invalid value: \"1.2.3.04\": must not have leading 0s",
-            ]),
+            (
+                "",
+                "pods",
+                "",
+                aliases.clone(),
+                Some(aliases),
+                &["spec.hostAliases[0].ip: Invalid value: \"010.1.1.1\": must not have leading 0s"],
+            ),
+            (
+                "discovery.k8s.io",
+                "endpointslices",
+                "",
+                slice("IPv4"),
+                None,
+                &["endpoints[0].addresses[0]: Invalid value: \"1.2.3.04\": must not have leading 0s"],
+            ),
             ("discovery.k8s.io", "endpointslices", "", slice("FQDN"), None, &[]),
             ("", "pods", "", status.clone(), None, &[]),
-            ("", "pods", "status", status, Some(json!({})), &[
-                "status.podIPs[0].ip: Invalid value: \"::ffff:1.2.3.4\": must not be an IPv4-mapped IPv6 address",
-            ]),
+            (
+                "",
+                "pods",
+                "status",
+                status,
+                Some(json!({})),
+                &["status.podIPs[0].ip: Invalid value: \"::ffff:1.2.3.4\": must not be an IPv4-mapped IPv6 address"],
+            ),
         ];
         for (group, plural, subresource, new, old, want) in rows {
             let row = builtin(group, plural).expect("a row");

@@ -270,7 +270,8 @@ async fn addresses_are_spelled_strictly_where_the_gate_asks_for_it() {
     let odd = |name: &str| json!({"metadata": {"name": name}, "spec": {"ports": [{"port": 80}], "externalIPs": ["010.1.2.3"]}});
     c.post(services, odd("before")).await.ok();
     c.restart_with(vec!["--feature-gates=StrictIPCIDRValidation=true".to_owned()]).await;
-    let message = "Service \"after\" is invalid: spec.externalIPs[0]: Invalid value: \"010.1.2.3\": must not have leading 0s";
+    let message =
+        "Service \"after\" is invalid: spec.externalIPs[0]: Invalid value: \"010.1.2.3\": must not have leading 0s";
     c.post(services, odd("after")).await.fails(422, "Invalid", message);
     // What was there stays, and nothing odd joins it.
     let path = format!("{services}/before");

@@ -256,5 +256,5 @@ async fn yaml_is_written_as_upstream_writes_it() {
     let want = "apiVersion: v1\ndata:\n  a2: 'x: y'\n  a10: \"yes\"\n  blank: \"\"\n  lines: |\n    a\n    b\n  number: \"0644\"\n  \
                 plain: a:b\nkind: ConfigMap\nmetadata:\n  creationTimestamp: \"";
     assert!(text.starts_with(want), "{text}");
-    assert!(text.contains("        f:data:\n          .: {}\n          f:a2: {}\n          f:a10: {}\n"), "{text}");
+    assert!(text.contains("      f:data:\n        .: {}\n        f:a2: {}\n        f:a10: {}\n"), "{text}");
 }

@@ -334,7 +334,9 @@ fn traits(text: &str) -> Traits {
         let last = rest.peek().is_none();
         let followed = rest.peek().is_none_or(|next| matches!(next, ' ' | '\t'));
         traits.marked |= match (before, c) {
-            (None, ',' | '[' | ']' | '{' | '}' | '&' | '*' | '!' | '|' | '>' | '\'' | '"' | '%' | '@' | '`' | '#') => true,
+            (None, ',' | '[' | ']' | '{' | '}' | '&' | '*' | '!' | '|' | '>' | '\'' | '"' | '%' | '@' | '`' | '#') => {
+                true
+            }
             (None, '?' | '-') | (_, ':') => followed,
             (Some(before), '#') => matches!(before, ' ' | '\t' | '\0') || is_break(before),
             _ => false,

@@ -1,4 +1,5 @@
-//! The YAML codec: YAML becomes JSON text, and the JSON codec does the rest, as upstream does it.
+//! The YAML codec: YAML becomes JSON text, and the JSON codec does the rest, as upstream does it. What is written is
+//! byte for byte what upstream's emitter writes ([`emit`]).
 //!
 //! Words that YAML 1.1 (which upstream's parser speaks) reads differently are understood where the schema asks for
 //! them: `yes`, `no`, `on`, `off` for booleans and `0644` for integers.

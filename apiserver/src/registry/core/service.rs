@@ -6,24 +6,27 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use parking_lot::Mutex;
 use proto::Value;
 use proto::resources::Resource;
 use serde_json::{Map, json};
 use shared::address;
 use shared::status::{Status, field};
 
-use super::ip_allocator::{self, IpError};
+use super::ip_allocator::{self, IpError, Taken};
 use super::node_ports::{self, PortRange, is_service};
 use crate::validation;
 use crate::verbs::engine::Engine;
 
 /// Ranges services are allocated from.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Services {
     /// Cluster address ranges, the first family is the default one.
     pub ranges: Vec<IpNet>,
     /// Node ports.
     pub ports: PortRange,
+    /// What `/metrics` counts.
+    taken: Mutex<Taken>,
 }
 
 /// What was taken for a write.
@@ -100,6 +103,11 @@ fn family(ip: &IpAddr) -> &'static str {
 }
 
 impl Services {
+    /// Over these ranges.
+    pub fn new(ranges: Vec<IpNet>, ports: PortRange) -> Self {
+        Self { ranges, ports, taken: Mutex::default() }
+    }
+
     fn families(&self) -> Vec<&'static str> {
         self.ranges.iter().map(|r| family(&r.addr())).collect()
     }
@@ -365,7 +373,7 @@ impl Services {
 
     /// Shows how much of the ranges is taken.
     pub fn publish(&self, engine: &Engine) {
-        ip_allocator::publish(engine, &self.ranges);
+        ip_allocator::publish(engine, &self.ranges, &self.taken);
     }
 
     /// Gives back what was taken.
@@ -399,7 +407,7 @@ mod tests {
     }
 
     fn services() -> Services {
-        Services { ranges: vec!["10.96.0.0/12".parse().expect("net")], ports: PortRange { first: 30000, last: 32767 } }
+        Services::new(vec!["10.96.0.0/12".parse().expect("net")], PortRange { first: 30000, last: 32767 })
     }
 
     #[test]
