@@ -55,7 +55,7 @@ fn services(flags: &FlagSet) -> anyhow::Result<Services> {
     anyhow::ensure!(ranges.len() <= 2, "service-cluster-ip-range must not contain more than two entries");
     let text = flags.string("service-node-port-range");
     let ports = PortRange::parse(&text).with_context(|| format!("invalid --service-node-port-range {text:?}"))?;
-    Ok(Services { ranges, ports })
+    Ok(Services::new(ranges, ports))
 }
 
 /// What the caches may keep of encoded objects, in bytes.

@@ -2,13 +2,15 @@
 //! places.
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use super::Directory;
 use super::backend::Backend;
 use super::service::ApiService;
-use super::{Directory, Remote};
 use crate::api::Reader;
 use crate::registry::version_rank;
 
@@ -40,47 +42,35 @@ impl Directory {
         !self.remotes.keys().any(|(other, _)| **other == *group)
     }
 
-    /// Puts the groups of other servers into an `APIGroupList`.
-    pub fn merge_groups(&self, list: &mut Value) {
-        let Some(groups) = list["groups"].as_array_mut() else { return };
-        for remote in self.remotes.values() {
-            insert_version(groups, remote);
-        }
-        for group in groups.iter_mut() {
-            self.finish(group);
-        }
-        // As upstream: by the priority of the API service that comes first, then by that service's name.
-        groups.sort_by_cached_key(|g| {
-            let name = g["name"].as_str().unwrap_or("");
-            let services = g["versions"].as_array().into_iter().flatten().map(|v| {
-                let version = v["version"].as_str().unwrap_or("");
-                (Reverse(self.priorities(name, version).0), format!("{version}.{name}"))
-            });
-            services.min()
-        });
+    /// The `APIGroupList`: the group of API services itself (`first`, which has none), then the groups that have some. One
+    /// that is deleted takes its version along, also of what is answered here.
+    pub fn group_list(&self, first: Option<Value>) -> Value {
+        let mut services: Vec<&ApiService> = self.services.values().map(AsRef::as_ref).collect();
+        services.sort_by(|a, b| (Reverse(a.group_priority), &a.name).cmp(&(Reverse(b.group_priority), &b.name)));
+        let mut names = HashSet::from([""]);
+        let others = services.iter().filter(|s| names.insert(&s.group)).filter_map(|s| self.entry(&s.group));
+        let groups: Vec<Value> = first.map(entry_of).into_iter().chain(others.map(Value::Object)).collect();
+        json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
     }
 
-    /// The `APIGroup` of a group, given what this server says of it.
-    pub fn merge_group(&self, name: &str, own: Option<Value>) -> Option<Value> {
-        let mut groups: Vec<Value> = own.into_iter().collect();
-        for remote in self.remotes.values().filter(|r| r.service.group == name) {
-            insert_version(&mut groups, remote);
-        }
-        let mut group = groups.pop()?;
-        group["kind"] = json!("APIGroup");
-        group["apiVersion"] = json!("v1");
-        self.finish(&mut group);
-        Some(group)
+    /// The `APIGroup` of a group: what its API services say, and without any what this server says.
+    pub fn group(&self, name: &str, own: Option<Value>) -> Option<Value> {
+        let Some(mut group) = self.entry(name) else { return own };
+        group.insert("kind".to_owned(), json!("APIGroup"));
+        group.insert("apiVersion".to_owned(), json!("v1"));
+        Some(Value::Object(group))
     }
 
-    fn finish(&self, group: &mut Value) {
-        let name = group["name"].as_str().unwrap_or("").to_owned();
-        if let Some(versions) = group["versions"].as_array_mut() {
-            self.sort_versions(&name, versions, of_version);
-        }
-        if let Some(first) = group.pointer("/versions/0").cloned() {
-            group["preferredVersion"] = first;
-        }
+    /// A group of the list, if it has API services.
+    fn entry(&self, group: &str) -> Option<Map<String, Value>> {
+        let mut services: Vec<&Arc<ApiService>> = self.services.values().filter(|s| s.group == group).collect();
+        services.sort_by_cached_key(|s| (Reverse(s.version_priority), version_rank(&s.version)));
+        let named =
+            |s: &Arc<ApiService>| json!({"groupVersion": format!("{group}/{}", s.version), "version": s.version});
+        let versions: Vec<Value> = services.into_iter().map(named).collect();
+        let preferred = versions.first()?.clone();
+        let fields = [("name", json!(group)), ("versions", Value::Array(versions)), ("preferredVersion", preferred)];
+        Some(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
     }
 
     /// Puts the groups of other servers into an `APIGroupDiscoveryList`.
@@ -117,17 +107,12 @@ fn of_version(version: &Value) -> &str {
     version["version"].as_str().unwrap_or("")
 }
 
-fn insert_version(groups: &mut Vec<Value>, remote: &Remote) {
-    let (group, version) = (&remote.service.group, &remote.service.version);
-    let at = groups.iter().position(|g| g["name"] == group.as_str()).unwrap_or_else(|| {
-        groups.push(json!({"name": group, "versions": []}));
-        groups.len() - 1
-    });
-    if let Some(versions) = groups[at]["versions"].as_array_mut()
-        && !versions.iter().any(|v| v["version"] == version.as_str())
-    {
-        versions.push(json!({"groupVersion": format!("{group}/{version}"), "version": version}));
+/// An `APIGroup` as it stands in a list.
+fn entry_of(mut group: Value) -> Value {
+    if let Some(fields) = group.as_object_mut() {
+        fields.retain(|name, _| !matches!(name.as_str(), "kind" | "apiVersion"));
     }
+    group
 }
 
 /// What a server says of the resources of a group version: an `APIVersionDiscovery`.
@@ -191,19 +176,15 @@ fn text<'v>(value: &'v Value, field: &str) -> &'v str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::aggregate::Discovered;
-    use std::sync::Arc;
+    use crate::aggregate::{Discovered, GROUP, Remote, preference};
 
-    fn directory(services: &[(&str, &str, i64, i64)]) -> Directory {
-        let mut directory = Directory::default();
-        for (group, version, of_group, of_version) in services {
-            let service = ApiService::read(&json!({"metadata": {"name": format!("{version}.{group}")},
-                "spec": {"group": group, "version": version, "groupPriorityMinimum": of_group,
-                    "versionPriority": of_version, "service": {"namespace": "n", "name": "s"}}}));
-            directory.services.insert(service.key(), Arc::new(service.clone()));
+    fn add(directory: &mut Directory, spec: Value) {
+        let name = format!("{}.{}", text(&spec, "version"), text(&spec, "group"));
+        let service = ApiService::read(&json!({"metadata": {"name": name}, "spec": spec}));
+        directory.services.insert(service.key(), Arc::new(service.clone()));
+        if service.behind.is_some() {
             directory.remotes.insert(service.key(), Arc::new(Remote { service, backend: Err("none".to_owned()) }));
         }
-        directory
     }
 
     fn names(list: &Value, pointer: &str, field: &str) -> Vec<String> {
@@ -214,38 +195,66 @@ mod tests {
     #[test]
     fn our_own_documents_stay_as_they_are() {
         let groups = proto::discovery::groups(proto::resources::all());
-        let directory = Directory::default();
-        let mut list = proto::discovery::api_group_list(&groups);
-        let before = list.clone();
-        directory.merge_groups(&mut list);
-        assert_eq!(names(&list, "/groups", "/name"), names(&before, "/groups", "/name"));
-        assert_eq!(list, before);
+        let list = proto::discovery::api_group_list(&groups);
+        let mut known = Directory::default();
+        for row in proto::resources::all().iter().filter(|r| r.group != GROUP) {
+            let (of_group, of_version) = preference(&row.group, &row.version);
+            add(
+                &mut known,
+                json!({"group": row.group, "version": row.version, "groupPriorityMinimum": of_group,
+                "versionPriority": of_version}),
+            );
+        }
+        let own = |name: &str| proto::discovery::api_group(&groups, name);
+        assert_eq!(known.group_list(own(GROUP)), list);
+        assert_eq!(known.group("batch", None), own("batch"));
         let mut list = proto::discovery::aggregated(&groups, false, "v2");
         let before = list.clone();
-        directory.merge_aggregated(&mut list);
+        known.merge_aggregated(&mut list);
         assert_eq!(names(&list, "/items", "/metadata/name"), names(&before, "/items", "/metadata/name"));
         assert_eq!(list, before);
+        // What is deleted is in no list of groups; the group is answered as ever.
+        known
+            .services
+            .retain(|(group, version), _| &**group != "batch" && (&**group, &**version) != ("autoscaling", "v2"));
+        let list = known.group_list(own(GROUP));
+        assert!(!names(&list, "/groups", "/name").contains(&"batch".to_owned()));
+        assert_eq!(known.group("batch", own("batch")), own("batch"));
+        let scaling = known.group("autoscaling", own("autoscaling")).expect("a group");
+        assert_eq!(names(&scaling, "/versions", "/version"), ["v1"]);
     }
 
     #[test]
     fn others_take_their_places() {
-        let mut known =
-            directory(&[("metrics.k8s.io", "v1beta1", 100, 100), ("apps", "v9", 17800, 1), ("z.io", "v1", 17700, 15)]);
+        let remote = |group: &str, version: &str, of_group: i64, of_version: i64| {
+            json!({"group": group, "version": version, "groupPriorityMinimum": of_group, "versionPriority": of_version,
+                "service": {"namespace": "n", "name": "s"}})
+        };
+        let mut known = Directory::default();
+        add(
+            &mut known,
+            json!({"group": "apps", "version": "v1", "groupPriorityMinimum": 17800, "versionPriority": 15}),
+        );
+        add(
+            &mut known,
+            json!({"group": "authentication.k8s.io", "version": "v1", "groupPriorityMinimum": 17700,
+            "versionPriority": 15}),
+        );
+        add(&mut known, remote("metrics.k8s.io", "v1beta1", 100, 100));
+        add(&mut known, remote("apps", "v9", 17800, 1));
+        add(&mut known, remote("z.io", "v1", 17700, 15));
         let entry = Arc::new(json!({"version": "v1beta1", "resources": [{"resource": "pods"}]}));
         known.found.insert(("metrics.k8s.io".into(), "v1beta1".into()), Discovered { entry, fresh: true });
-        let groups = proto::discovery::groups(proto::resources::all());
-        let mut list = proto::discovery::api_group_list(&groups);
-        known.merge_groups(&mut list);
+        let list = known.group_list(None);
         let order = names(&list, "/groups", "/name");
-        let at = |name: &str| order.iter().position(|n| n == name);
-        assert_eq!(order.last().map(String::as_str), Some("metrics.k8s.io"));
-        assert!(at("z.io") == at("authentication.k8s.io").map(|n| n + 1), "{order:?}");
-        let apps = &list["groups"][at("apps").expect("apps")];
+        assert_eq!(order, ["apps", "authentication.k8s.io", "z.io", "metrics.k8s.io"]);
+        let apps = &list["groups"][0];
         assert_eq!(names(apps, "/versions", "/version"), ["v1", "v9"]);
         assert_eq!(apps["preferredVersion"]["version"], "v1");
-        let group = known.merge_group("metrics.k8s.io", None).expect("a group");
+        let group = known.group("metrics.k8s.io", None).expect("a group");
         assert_eq!(group["preferredVersion"], json!({"groupVersion": "metrics.k8s.io/v1beta1", "version": "v1beta1"}));
-        assert_eq!(known.merge_group("nobody.io", None), None);
+        assert_eq!(known.group("nobody.io", None), None);
+        let groups = proto::discovery::groups(proto::resources::all());
         let mut list = proto::discovery::aggregated(&groups, false, "v2");
         known.merge_aggregated(&mut list);
         let metrics = list["items"].as_array().and_then(|l| l.last()).expect("a group");

@@ -79,9 +79,9 @@ impl Directory {
         if self.remotes.is_empty() { None } else { self.remotes.get(&(group.into(), version.into())) }
     }
 
-    /// Priorities of a group and of a version in it.
+    /// Priorities of a group and of a version in it, in aggregated discovery: of what is answered here it knows by itself.
     fn priorities(&self, group: &str, version: &str) -> (i64, i64) {
-        match self.services.get(&(group.into(), version.into())) {
+        match self.remote(group, version).map(|remote| &remote.service) {
             Some(service) => (service.group_priority, service.version_priority),
             None => preference(group, version),
         }

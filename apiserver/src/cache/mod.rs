@@ -18,7 +18,7 @@ mod reader;
 mod reads;
 mod state;
 
-pub use cacher::{Begin, CacheError, Cacher, Filter, Message, Scope, Snapshot, Start, Watch};
+pub use cacher::{Begin, CacheError, Cacher, Filter, Message, Scope, Since, Snapshot, Start, Watch};
 pub use encoded::{Budget, Encoded};
 pub use entry::{Change, Entry, Live, Raw, Seen};
 pub use hub::Hub;

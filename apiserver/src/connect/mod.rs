@@ -5,6 +5,7 @@
 //! ones speak WebSocket, which is translated ([`translate`]) or unpacked ([`tunnel`]). Objects are only read here.
 
 mod kubelet;
+mod meters;
 mod pods;
 mod proxy;
 pub mod spdy;

@@ -9,7 +9,7 @@ use shared::upgrade::{self, Dialed, RequestHead, ResponseHead};
 
 use super::translate::{self, Streams};
 use super::transport::{Origin, collect, forwarded};
-use super::{Call, Connect, tunnel};
+use super::{Call, Connect, meters, tunnel};
 use crate::access::tree::text;
 use crate::egress::BoxStream;
 use crate::verbs::query::Query;
@@ -33,6 +33,7 @@ impl Connect {
     /// `pods/log`.
     pub(super) async fn log(&self, call: Call<'_>) -> Result<HttpResponse, Status> {
         let query = Query::parse(call.request.query_string());
+        meters::logs(query.flag("insecureSkipTLSVerifyBackend"));
         let parameters = log_parameters(&query, &call.info.name)?;
         let pod = self.pod(&call).await?;
         let container = container(&pod, query.get("container").unwrap_or_default())?;
@@ -44,6 +45,7 @@ impl Connect {
         let path = format!("/containerLogs/{}/{}/{container}{parameters}", call.info.namespace, call.info.name);
         let response = kubelet.send("GET", &path, &HeaderMap::new(), None).await;
         let response = response
+            .inspect_err(meters::logs_failed)
             .map_err(|error| Status::unknown(&format!("Get \"https://{}{path}\": {error}", kubelet.authority())))?;
         match response.status().as_u16() {
             200..=206 => Ok(response),
@@ -108,22 +110,36 @@ pub(crate) async fn carried(
 }
 
 async fn translated(call: Call<'_>, kubelet: &Origin, path: String, streams: Streams) -> Result<HttpResponse, Status> {
-    match switched(kubelet, spdy_request("POST", path, translate::STREAM_PROTOCOL)).await? {
-        Dialed::Refused(head, body) => Ok(passed_on(&head, body)),
+    let switched = switched(kubelet, spdy_request("POST", path, translate::STREAM_PROTOCOL)).await;
+    match switched.inspect_err(|_| meters::translated(500))? {
+        Dialed::Refused(head, body) => {
+            meters::translated(head.status.as_u16());
+            Ok(passed_on(&head, body))
+        }
         Dialed::Switched(_, backend) => {
-            let head = websocket_answer(call.request, Some(translate::SUBPROTOCOL))?;
+            let head = websocket_answer(call.request, Some(translate::SUBPROTOCOL));
+            let head = head.inspect_err(|_| meters::translated(400))?;
             let (response, client) = upgrade::accept(call.request, call.payload, &head);
-            actix_web::rt::spawn(translate::translate(client, backend, streams));
+            actix_web::rt::spawn(async move {
+                let told = translate::translate(client, backend, streams).await;
+                meters::translated(if told { 200 } else { 500 });
+            });
             Ok(response)
         }
     }
 }
 
 async fn tunnelled(call: Call<'_>, kubelet: &Origin, path: String) -> Result<HttpResponse, Status> {
-    match switched(kubelet, spdy_request("POST", path, tunnel::STREAM_PROTOCOL)).await? {
-        Dialed::Refused(head, body) => Ok(passed_on(&head, body)),
+    let switched = switched(kubelet, spdy_request("POST", path, tunnel::STREAM_PROTOCOL)).await;
+    match switched.inspect_err(|_| meters::tunnelled(500))? {
+        Dialed::Refused(head, body) => {
+            meters::tunnelled(head.status.as_u16());
+            Ok(passed_on(&head, body))
+        }
         Dialed::Switched(_, backend) => {
-            let head = websocket_answer(call.request, Some(tunnel::SUBPROTOCOL))?;
+            let head = websocket_answer(call.request, Some(tunnel::SUBPROTOCOL));
+            let head = head.inspect_err(|_| meters::tunnelled(400))?;
+            meters::tunnelled(101);
             let (response, client) = upgrade::accept(call.request, call.payload, &head);
             actix_web::rt::spawn(tunnel::tunnel(client, backend));
             Ok(response)

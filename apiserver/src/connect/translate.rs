@@ -73,18 +73,17 @@ enum Broken {
     WebSocket(#[from] tungstenite::Error),
 }
 
-/// Translates until either side ends.
-pub async fn translate<C, K>(client: C, kubelet: K, streams: Streams)
+/// Translates until either side ends. Whether the kubelet said how the command ended.
+pub async fn translate<C, K>(client: C, kubelet: K, streams: Streams) -> bool
 where
     C: AsyncRead + AsyncWrite + Unpin,
     K: AsyncRead + AsyncWrite + Unpin,
 {
-    if let Err(error) = converse(super::websocket(client).await, kubelet, streams).await {
-        tracing::debug!(%error, "An exec or attach connection broke");
-    }
+    let told = converse(super::websocket(client).await, kubelet, streams).await;
+    told.inspect_err(|error| tracing::debug!(%error, "An exec or attach connection broke")).unwrap_or(false)
 }
 
-async fn converse<C, K>(socket: WebSocketStream<C>, kubelet: K, streams: Streams) -> Result<(), Broken>
+async fn converse<C, K>(socket: WebSocketStream<C>, kubelet: K, streams: Streams) -> Result<bool, Broken>
 where
     C: AsyncRead + AsyncWrite + Unpin,
     K: AsyncRead + AsyncWrite + Unpin,
@@ -107,11 +106,12 @@ where
     };
     // The directions wait for nothing but each their own: a command that reads as slowly as it writes must not stop.
     tokio::select! {
-        ended = input(&mut stream, &mut pinged, &mut write, &numbers) => return ended,
+        ended = input(&mut stream, &mut pinged, &mut write, &numbers) => return ended.map(|()| false),
         ended = output.copy(read) => ended?,
     }
     let told = output.told;
-    finish(&mut sink, &mut stream, told).await
+    finish(&mut sink, &mut stream, told).await?;
+    Ok(told)
 }
 
 /// Opens the streams; their numbers by channel.

@@ -7,6 +7,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::formats;
+use super::meters::timed;
 use super::schema::{Additional, Checks, ListKind, Schema};
 
 /// Most errors of one object; more help nobody.
@@ -59,7 +60,7 @@ fn named(path: &str) -> String {
 }
 
 fn at(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, out: &mut Vec<Error>) {
-    if old.is_some_and(|old| same(old, value)) {
+    if old.is_some_and(|old| timed(|| same(old, value))) {
         return;
     }
     if value.is_null() {
@@ -261,7 +262,8 @@ fn children(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, out
         Value::Array(list) => {
             let Some(items) = &schema.items else { return };
             for (i, inner) in list.iter().enumerate() {
-                at(inner, counterpart(inner, old, schema), items, &format!("{path}[{i}]"), out);
+                let before = old.and_then(|old| timed(|| counterpart(inner, old, schema)));
+                at(inner, before, items, &format!("{path}[{i}]"), out);
             }
         }
         _ => {}
@@ -269,10 +271,10 @@ fn children(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, out
 }
 
 /// The element of an old list that is the same one: only lists with keys tell.
-pub fn counterpart<'v>(item: &Value, old: Option<&'v Value>, list: &Schema) -> Option<&'v Value> {
+pub fn counterpart<'v>(item: &Value, old: &'v Value, list: &Schema) -> Option<&'v Value> {
     let ListKind::Map(keys) = &list.list else { return None };
     let alike = |other: &&Value| keys.iter().all(|k| other.get(&**k) == item.get(&**k));
-    old?.as_array()?.iter().find(alike)
+    old.as_array()?.iter().find(alike)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use proto::Value;
 use proto::resources::Row;
@@ -30,6 +30,8 @@ pub const PLURAL: &str = "customresourcedefinitions";
 pub const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_millis(500);
+/// Time after which it is said that objects of a definition that goes stay.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Rounds of deleting what is left before other definitions have their turn.
 const ROUNDS: usize = 5;
 /// Time until a definition whose objects take long to go is looked at again.
@@ -45,8 +47,8 @@ pub struct Controller {
     known: BTreeMap<String, Value>,
     /// What its rows were made from.
     published: BTreeMap<String, Source>,
-    /// Definitions whose objects are still going.
-    going: BTreeSet<String>,
+    /// Definitions whose objects are still going, and since when.
+    going: BTreeMap<String, Instant>,
 }
 
 /// What the rows of a definition are made from, as hashes: they are made again only when this changes.
@@ -75,6 +77,39 @@ fn outline(definition: &Value) -> Value {
     })
 }
 
+/// What is said of a definition that goes.
+#[derive(Debug, PartialEq, Eq)]
+struct Condition {
+    status: &'static str,
+    reason: &'static str,
+    message: String,
+}
+
+impl Condition {
+    fn of(status: &'static str, reason: &'static str, message: &str) -> Self {
+        Self { status, reason, message: message.to_owned() }
+    }
+
+    fn set(&self, object: &mut Value) {
+        names::set_condition(object, "Terminating", self.status, self.reason, &self.message, &meta::now());
+    }
+}
+
+/// What is said after deleting objects: whether all are gone, or why it failed; nothing was to delete of what was never
+/// established. Nothing new is said while they are going and it has not been for long.
+fn condition(outcome: Option<Result<&bool, &str>>, waited: Duration) -> Option<Condition> {
+    Some(match outcome {
+        None => Condition::of("False", "NeverEstablished", "resource was never established"),
+        Some(Ok(true)) => Condition::of("False", "InstanceDeletionCompleted", "removed all instances"),
+        Some(Ok(false)) if waited < PATIENCE => return None,
+        Some(Ok(false)) => {
+            let message = "could not confirm zero CustomResources remaining: context deadline exceeded";
+            Condition::of("True", "InstanceDeletionCheck", message)
+        }
+        Some(Err(why)) => Condition::of("True", "InstanceDeletionFailed", &format!("could not list instances: {why}")),
+    })
+}
+
 impl Controller {
     /// Over the pipeline; `None` when definitions are not served.
     pub fn new(engine: Arc<Engine>, api: Api) -> Option<Self> {
@@ -91,7 +126,7 @@ impl Controller {
             row,
             known: BTreeMap::new(),
             published: BTreeMap::new(),
-            going: BTreeSet::new(),
+            going: BTreeMap::new(),
         })
     }
 
@@ -130,7 +165,7 @@ impl Controller {
             let message = tokio::select! {
                 message = watch.receiver.recv() => message,
                 () = tokio::time::sleep(AGAIN), if !self.going.is_empty() => {
-                    let going = std::mem::take(&mut self.going);
+                    let going = self.going.keys().cloned().collect();
                     self.settle_again(going).await;
                     continue;
                 }
@@ -163,6 +198,7 @@ impl Controller {
     }
 
     fn forget(&mut self, name: &str) {
+        self.going.remove(name);
         if let Some(definition) = self.known.remove(name)
             && self.published.remove(name).is_some()
         {
@@ -238,40 +274,37 @@ impl Controller {
             return Ok(());
         }
         let name = tree::name(definition);
-        self.going.insert(name.to_owned());
-        let condition = |status: &'static str, reason: &'static str, message: String| {
-            move |object: &mut Value| {
-                names::set_condition(object, "Terminating", status, reason, &message, &meta::now());
-            }
+        let since = *self.going.entry(name.to_owned()).or_insert_with(Instant::now);
+        let progress = Condition::of("True", "InstanceDeletionInProgress", "CustomResource deletion is in progress");
+        self.note(name, &progress).await?;
+        let outcome = match is_true(definition, "Established") {
+            true => Some(self.delete_objects(definition).await),
+            false => None,
         };
-        self.note(
-            name,
-            &condition("True", "InstanceDeletionInProgress", "CustomResource deletion is in progress".to_owned()),
-        )
-        .await?;
-        match self.delete_objects(definition).await {
-            Ok(true) => {}
-            Ok(false) => return Ok(()),
-            Err(error) => {
-                let message = format!("could not list instances: {}", error.message);
-                self.note(name, &condition("True", "InstanceDeletionFailed", message)).await?;
-                return Err(error);
+        let waited = since.elapsed();
+        match condition(outcome.as_ref().map(|o| o.as_ref().map_err(|e| e.message.as_str())), waited) {
+            None => return Ok(()),
+            Some(stays) if stays.status == "True" => {
+                self.going.insert(name.to_owned(), Instant::now());
+                self.note(name, &stays).await?;
+                return outcome.map_or(Ok(()), |outcome| outcome.map(|_| ()));
+            }
+            Some(done) => {
+                let mut last = self.api.get(GROUP, PLURAL, "", name).await?;
+                done.set(&mut last);
+                if let Some(list) = tree::list_mut(&mut last, &["metadata", "finalizers"]) {
+                    list.retain(|f| f != FINALIZER);
+                }
+                self.api.update(&self.user, GROUP, PLURAL, "status", last).await?;
             }
         }
-        let done = condition("False", "InstanceDeletionCompleted", "removed all instances".to_owned());
-        let mut last = self.api.get(GROUP, PLURAL, "", name).await?;
-        done(&mut last);
-        if let Some(list) = tree::list_mut(&mut last, &["metadata", "finalizers"]) {
-            list.retain(|f| f != FINALIZER);
-        }
-        self.api.update(&self.user, GROUP, PLURAL, "status", last).await?;
         self.going.remove(name);
         Ok(())
     }
 
-    async fn note(&self, name: &str, change: &(dyn Fn(&mut Value) + Sync)) -> Result<(), Status> {
+    async fn note(&self, name: &str, condition: &Condition) -> Result<(), Status> {
         let mut change = |object: &mut Value| -> Result<(), Status> {
-            change(object);
+            condition.set(object);
             Ok(())
         };
         self.engine.modify(&self.row, "", name, false, &mut change).await.map(|_| ())
@@ -300,5 +333,27 @@ impl Controller {
             delay *= 2;
         }
         Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_a_definition_that_goes() {
+        let (soon, late) = (PATIENCE / 2, PATIENCE);
+        for (outcome, waited, want) in [
+            (None, soon, Some(("False", "NeverEstablished"))),
+            (Some(Ok(&true)), late, Some(("False", "InstanceDeletionCompleted"))),
+            (Some(Ok(&false)), soon, None),
+            (Some(Ok(&false)), late, Some(("True", "InstanceDeletionCheck"))),
+            (Some(Err("no")), soon, Some(("True", "InstanceDeletionFailed"))),
+        ] {
+            let found = condition(outcome, waited);
+            assert_eq!(found.as_ref().map(|c| (c.status, c.reason)), want, "{outcome:?} {waited:?}");
+        }
+        let failed = condition(Some(Err("no")), soon).map(|c| c.message);
+        assert_eq!(failed.as_deref(), Some("could not list instances: no"));
     }
 }

@@ -121,23 +121,34 @@ pub fn is_true(definition: &Value, condition: &str) -> bool {
 /// Compiles an established definition. Rows come best version first.
 pub fn rows(definition: &Value) -> Vec<Row> {
     let versions = tree::list(definition, "/spec/versions");
-    let Some(stored) = versions.iter().find(|v| v["storage"] == true) else { return Vec::new() };
+    let compiled = |version| (version, Arc::new(Schema::compile(&source(version))));
+    let versions: Vec<Compiled<'_>> = versions.iter().map(compiled).collect();
+    let Some(stored) = versions.iter().find(|(v, _)| v["storage"] == true) else { return Vec::new() };
     let conversion = Arc::new(Conversion::of(definition));
-    let shared = Shared { conversion, selectable: selectable(versions), schemas: schemas(versions) };
-    let make =
-        |version: &Value, storage: Option<Arc<Resource>>| Arc::new(row(definition, version, stored, &shared, storage));
+    let named = versions.iter().map(|(v, schema)| (tree::text(v, "/name").to_owned(), schema.clone()));
+    let shared = Shared {
+        conversion,
+        selectable: selectable(versions.iter().map(|(version, _)| *version)),
+        schemas: Arc::new(named.collect()),
+    };
+    let make = |version: &Compiled<'_>, storage: Option<Arc<Resource>>| {
+        Arc::new(row(definition, version, stored.0, &shared, storage))
+    };
     let storage_row = make(stored, None);
     let mut rows: Vec<Row> = versions
         .iter()
-        .filter(|v| v["served"] == true)
+        .filter(|(v, _)| v["served"] == true)
         .map(|v| {
-            let is_stored = v["name"] == stored["name"];
+            let is_stored = v.0["name"] == stored.0["name"];
             Row::from(if is_stored { storage_row.clone() } else { make(v, Some(storage_row.clone())) })
         })
         .collect();
     rows.sort_by_key(|r| version_rank(&r.version));
     rows
 }
+
+/// A version, and what its objects may hold.
+type Compiled<'v> = (&'v Value, Arc<Schema>);
 
 /// What all rows of a definition have in common.
 struct Shared {
@@ -152,14 +163,9 @@ fn source(version: &Value) -> Cow<'_, Value> {
     version.pointer("/schema/openAPIV3Schema").map_or_else(anything, Cow::Borrowed)
 }
 
-fn schemas(versions: &[Value]) -> Schemas {
-    let named = |v: &Value| (tree::text(v, "/name").to_owned(), Arc::new(Schema::compile(&source(v))));
-    Arc::new(versions.iter().map(named).collect())
-}
-
-fn selectable(versions: &[Value]) -> Arc<[(String, JsonPath)]> {
+fn selectable<'v>(versions: impl Iterator<Item = &'v Value>) -> Arc<[(String, JsonPath)]> {
     let mut found: Vec<(String, JsonPath)> = Vec::new();
-    for field in versions.iter().flat_map(|v| tree::list(v, "/selectableFields")) {
+    for field in versions.flat_map(|v| tree::list(v, "/selectableFields")) {
         let text = tree::text(field, "/jsonPath");
         let label = text.trim_start_matches('.').to_owned();
         if let Ok(path) = JsonPath::parse(text)
@@ -173,7 +179,7 @@ fn selectable(versions: &[Value]) -> Arc<[(String, JsonPath)]> {
 
 fn row(
     definition: &Value,
-    version: &Value,
+    (version, schema): &Compiled<'_>,
     stored: &Value,
     shared: &Shared,
     storage: Option<Arc<Resource>>,
@@ -183,8 +189,7 @@ fn row(
     let (name, kind, plural) =
         (tree::text(version, "/name"), text("kind"), tree::text(definition, "/spec/names/plural"));
     let source = source(version);
-    let schema = shared.schemas.get(name).cloned().unwrap_or_else(|| Arc::new(Schema::compile(&source)));
-    let item = merge::root(group, name, kind, &schema);
+    let item = merge::root(group, name, kind, schema);
     let list_kind =
         Some(text("listKind")).filter(|l| !l.is_empty()).map_or_else(|| format!("{kind}List"), str::to_owned);
     let list_schema = merge::list(&list_kind, &item);
@@ -196,7 +201,7 @@ fn row(
         .collect();
     let served = Served {
         definition: tree::name(definition).to_owned(),
-        schema,
+        schema: schema.clone(),
         schemas: shared.schemas.clone(),
         text: Arc::new((*source).clone()),
         hash: Sha256::digest(format!("{names}|{}|{source}", version["subresources"])).into(),

@@ -1,7 +1,8 @@
 //! What judging custom resources and changing their version takes, under upstream's names.
 
+use std::cell::Cell;
 use std::sync::LazyLock;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use prometheus::Histogram;
 use proto::Value;
@@ -13,10 +14,9 @@ use crate::access::tree;
 /// Seconds of a call.
 const CALL: [f64; 15] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
 
-/// Looking at what an update of a custom resource changes, and at that alone.
+/// Finding out what an update of a custom resource changes.
 static RATCHETED: LazyLock<Histogram> = LazyLock::new(|| {
-    let help =
-        "[ALPHA] Seconds that it takes to compare custom resources with what they were and to judge what is new.";
+    let help = "[ALPHA] Seconds that it takes to compare custom resources with what they were.";
     let buckets = metrics::exponential(1e-5, 4.0, 10);
     metrics::histogram("apiextensions_apiserver_validation_ratcheting_seconds", help, &[], buckets)
         .with_label_values::<&str>(&[])
@@ -27,9 +27,25 @@ pub fn publish() {
     LazyLock::force(&RATCHETED);
 }
 
-/// An object was compared with what it was.
-pub(super) fn compared(since: Instant) {
-    RATCHETED.observe(since.elapsed().as_secs_f64());
+thread_local! {
+    /// Time that went into comparing the object this thread judges.
+    static COMPARING: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Compares a part of an object with what it was, or finds what it was.
+pub(super) fn timed<T>(compare: impl FnOnce() -> T) -> T {
+    let since = Instant::now();
+    let found = compare();
+    COMPARING.set(COMPARING.get() + since.elapsed());
+    found
+}
+
+/// Judges an update of an object, of which comparing it with what it was is counted.
+pub(super) fn ratcheted<T>(judge: impl FnOnce() -> T) -> T {
+    COMPARING.set(Duration::ZERO);
+    let found = judge();
+    RATCHETED.observe(COMPARING.get().as_secs_f64());
+    found
 }
 
 /// A conversion webhook was asked; `failure` says what was wrong with it, and nothing when all was well.
@@ -83,5 +99,21 @@ pub(super) fn regenerated(definition: &Value, reason: &str) {
     );
     for version in tree::list(definition, "/spec/versions").iter().filter(|v| tree::flag(v, "/served")) {
         documents.with_label_values(&[group, tree::text(version, "/name"), name, reason]).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comparing_is_counted_and_nothing_else() {
+        let sum = || RATCHETED.get_sample_sum();
+        let before = (RATCHETED.get_sample_count(), sum());
+        let pause = Duration::from_millis(2);
+        ratcheted(|| std::thread::sleep(pause));
+        assert!(sum() - before.1 < pause.as_secs_f64());
+        ratcheted(|| timed(|| std::thread::sleep(pause)));
+        assert!(sum() - before.1 >= pause.as_secs_f64() && RATCHETED.get_sample_count() >= before.0 + 2);
     }
 }

@@ -4,7 +4,6 @@
 //! rows that carry [`Served`].
 
 use std::sync::OnceLock;
-use std::time::Instant;
 
 use proto::Value;
 use proto::resources::Resource;
@@ -87,18 +86,18 @@ pub fn create(row: &Resource, served: &Served, object: &Value) -> Vec<Error> {
 
 /// What is wrong with a changed object, beside its metadata.
 pub fn update(row: &Resource, served: &Served, subresource: &str, new: &Value, old: &Value) -> Vec<Error> {
-    let mut out = type_meta(row, new);
-    let since = Instant::now();
-    out.extend(check::check(new, Some(old), &served.schema));
-    meters::compared(since);
-    if let Some(scale) = &served.scale {
-        if subresource != "status" {
-            replicas(&scale.spec, new, &mut out);
+    meters::ratcheted(|| {
+        let mut out = type_meta(row, new);
+        out.extend(check::check(new, Some(old), &served.schema));
+        if let Some(scale) = &served.scale {
+            if subresource != "status" {
+                replicas(&scale.spec, new, &mut out);
+            }
+            scale_status(scale, new, &mut out);
         }
-        scale_status(scale, new, &mut out);
-    }
-    finish(served, new, Some(old), &mut out);
-    out
+        finish(served, new, Some(old), &mut out);
+        out
+    })
 }
 
 /// Embedded objects, unique lists, and rules where what is there makes sense so far.

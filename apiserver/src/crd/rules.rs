@@ -10,9 +10,10 @@ use shared::cel::{self, Budget, Program, Scope, Text};
 use shared::status::field::{Error, ErrorKind, Path};
 
 use super::check::{counterpart, same};
+use super::meters::timed;
+use super::rule_check::variables;
 use super::schema::{Additional, Schema};
 use super::types::Decl;
-use super::validate::variables;
 
 /// What is said when there is nothing left to spend.
 const EXHAUSTED: &str = "validation failed due to running out of cost budget, no further validation rules will be run";
@@ -122,7 +123,7 @@ struct Run {
 
 impl Run {
     fn at(&mut self, schema: &Schema, value: &Value, old: Option<&Value>, root: bool, path: &Path) {
-        if self.ended || value.is_null() || !schema.has_rules() || old.is_some_and(|o| same(o, value)) {
+        if self.ended || value.is_null() || !schema.has_rules() || old.is_some_and(|o| timed(|| same(o, value))) {
             return;
         }
         if !schema.rules.is_empty() {
@@ -142,7 +143,8 @@ impl Run {
             Value::Array(list) => {
                 let Some(items) = &schema.items else { return };
                 for (i, inner) in list.iter().enumerate() {
-                    self.at(items, inner, counterpart(inner, old, schema), false, &path.index(i));
+                    let before = old.and_then(|old| timed(|| counterpart(inner, old, schema)));
+                    self.at(items, inner, before, false, &path.index(i));
                 }
             }
             _ => {}

@@ -3,6 +3,7 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
+use super::leniency::Leniency;
 use super::schema::{MAX_DEPTH, pattern};
 use crate::access::tree;
 
@@ -34,8 +35,17 @@ fn children<'t>(text: &'t Value, path: &Path) -> Vec<(&'t Value, Path)> {
     found
 }
 
-/// What is wrong with a schema's structure. `nested`: it is an alternative of another one.
-pub(super) fn structure(text: &Value, path: &Path, depth: usize, nested: bool, out: &mut Vec<Error>) {
+/// Where a schema stands.
+#[derive(Clone, Copy, Default)]
+pub(super) struct At {
+    pub(super) depth: usize,
+    /// In an alternative of another one.
+    pub(super) nested: bool,
+}
+
+/// What is wrong with a schema's structure.
+pub(super) fn structure(text: &Value, path: &Path, at: At, lenient: Leniency, out: &mut Vec<Error>) {
+    let At { depth, nested } = at;
     if depth > MAX_DEPTH || !text.is_object() {
         return;
     }
@@ -77,23 +87,23 @@ pub(super) fn structure(text: &Value, path: &Path, depth: usize, nested: bool, o
         out.push(Error::invalid(path.child("pattern"), text, &message));
     }
     if !nested {
-        extensions(text, path, out);
+        extensions(text, path, lenient, out);
     }
     for (inner, path) in children(text, path) {
-        structure(inner, &path, depth + 1, nested, out);
+        structure(inner, &path, At { depth: depth + 1, nested }, lenient, out);
     }
     for key in ["allOf", "anyOf", "oneOf"] {
         for (i, inner) in text[key].as_array().into_iter().flatten().enumerate() {
-            combined(inner, &path.child(key).index(i), depth + 1, is(text, "x-kubernetes-int-or-string"), out);
+            combined(inner, &path.child(key).index(i), depth + 1, is(text, "x-kubernetes-int-or-string"), lenient, out);
         }
     }
     if text["not"].is_object() {
-        combined(&text["not"], &path.child("not"), depth + 1, false, out);
+        combined(&text["not"], &path.child("not"), depth + 1, false, lenient, out);
     }
 }
 
 /// Alternatives constrain values; they say nothing about structure.
-fn combined(text: &Value, path: &Path, depth: usize, int_or_string: bool, out: &mut Vec<Error>) {
+fn combined(text: &Value, path: &Path, depth: usize, int_or_string: bool, lenient: Leniency, out: &mut Vec<Error>) {
     for key in ["description", "type", "default", "additionalProperties", "nullable", "title"] {
         let typed = key == "type" && int_or_string;
         if !typed && text.get(key).is_some_and(|v| !v.is_null() && v != "" && *v != false) {
@@ -106,12 +116,10 @@ fn combined(text: &Value, path: &Path, depth: usize, int_or_string: bool, out: &
             out.push(Error::forbidden(path.child(key), "must be false to be structural"));
         }
     }
-    let mut found = Vec::new();
-    structure(text, path, depth, true, &mut found);
-    out.extend(found);
+    structure(text, path, At { depth, nested: true }, lenient, out);
 }
 
-fn extensions(text: &Value, path: &Path, out: &mut Vec<Error>) {
+fn extensions(text: &Value, path: &Path, lenient: Leniency, out: &mut Vec<Error>) {
     let kind = text["type"].as_str().unwrap_or("");
     if kind == "array" && text["items"].is_null() {
         out.push(Error::required(path.child("items"), "must be specified"));
@@ -143,7 +151,7 @@ fn extensions(text: &Value, path: &Path, out: &mut Vec<Error>) {
             out.push(Error::not_supported(at, map_type, &["atomic", "granular"]));
         }
     }
-    lists(text, kind, path, out);
+    lists(text, kind, path, lenient, out);
 }
 
 /// What is said of a place is only said of places of a type.
@@ -156,7 +164,7 @@ fn of_type(kind: &str, wanted: &str, said: &str, path: &Path, out: &mut Vec<Erro
     }
 }
 
-fn lists(text: &Value, kind: &str, list: &Path, out: &mut Vec<Error>) {
+fn lists(text: &Value, kind: &str, list: &Path, lenient: Leniency, out: &mut Vec<Error>) {
     let list_type = text["x-kubernetes-list-type"].as_str();
     let at = list.child("x-kubernetes-list-type");
     if let Some(list_type) = list_type {
@@ -172,20 +180,23 @@ fn lists(text: &Value, kind: &str, list: &Path, out: &mut Vec<Error>) {
         Some(other) if other != "map" && !keys.is_empty() => out.push(Error::invalid(at, other, message)),
         _ => {}
     }
-    let (items, path) = (&text["items"], list.child("items"));
-    if let (Some(list_type @ ("set" | "map")), true) = (list_type, is(items, "nullable")) {
-        let message = format!("cannot be nullable when x-kubernetes-list-type is {list_type}");
-        out.push(Error::forbidden(path.child("nullable"), &message));
+    if kind == "array" && !lenient.sets {
+        set_items(text, list, out);
     }
-    match list_type {
-        Some("set") if kind == "array" => set_items(items, &path, out),
-        Some("map") => map_keys(items, &keys, list, out),
-        _ => {}
+    if list_type == Some("map") {
+        map_keys(text, &keys, list, out);
+    }
+    if !lenient.keys {
+        key_fields(text, list, out);
     }
 }
 
 /// Elements of a set change as a whole.
-fn set_items(items: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn set_items(text: &Value, list: &Path, out: &mut Vec<Error>) {
+    if text["x-kubernetes-list-type"] != "set" {
+        return;
+    }
+    let items = &text["items"];
     let key = match items["type"].as_str() {
         Some("object") if items["x-kubernetes-map-type"] != "atomic" => "x-kubernetes-map-type",
         Some("array") if !matches!(items["x-kubernetes-list-type"].as_str(), None | Some("atomic")) => {
@@ -194,12 +205,12 @@ fn set_items(items: &Value, path: &Path, out: &mut Vec<Error>) {
         _ => return,
     };
     let message = "must be atomic as item of a list with x-kubernetes-list-type=set";
-    out.push(Error::invalid(path.child(key), items["x-kubernetes-list-type"].clone(), message));
+    out.push(Error::invalid(list.child("items").child(key), items["x-kubernetes-list-type"].clone(), message));
 }
 
 /// Keys of a map's elements are there and are single values.
-fn map_keys(items: &Value, keys: &[String], list: &Path, out: &mut Vec<Error>) {
-    let (at, path) = (list.child("x-kubernetes-list-map-keys"), list.child("items"));
+fn map_keys(text: &Value, keys: &[String], list: &Path, out: &mut Vec<Error>) {
+    let (items, at, path) = (&text["items"], list.child("x-kubernetes-list-map-keys"), list.child("items"));
     if keys.is_empty() {
         out.push(Error::required(&at, "must not be empty if x-kubernetes-list-type is map"));
     }
@@ -209,22 +220,38 @@ fn map_keys(items: &Value, keys: &[String], list: &Path, out: &mut Vec<Error>) {
         out.push(Error::invalid(path.child("type"), kind, message));
         return;
     }
-    let required = tree::strings(items, "/required");
     for (i, key) in keys.iter().enumerate() {
         let all = || Value::from(keys);
+        match items["properties"].get(key) {
+            None => out.push(Error::invalid(&at, all(), "entries must all be names of item properties")),
+            Some(property) if matches!(property["type"].as_str(), Some("object" | "array")) => {
+                let message = "must be a scalar type if parent array's x-kubernetes-list-type is map";
+                out.push(Error::invalid(path.child("properties").key(key).child("type"), kind, message));
+            }
+            Some(_) => {}
+        }
         if keys[..i].contains(key) {
             out.push(Error::invalid(&at, all(), "must not contain duplicate entries"));
         }
-        let Some(property) = items["properties"].get(key) else {
-            out.push(Error::invalid(&at, all(), "entries must all be names of item properties"));
-            continue;
-        };
-        let path = path.child("properties").key(key);
-        if matches!(property["type"].as_str(), Some("object" | "array")) {
-            let message = "must be a scalar type if parent array's x-kubernetes-list-type is map";
-            out.push(Error::invalid(path.child("type"), kind, message));
-        }
-        if property["default"].is_null() && !required.contains(key) {
+    }
+}
+
+/// Elements that are known by something are never null, and what they are known by is there.
+pub(super) fn key_fields(text: &Value, list: &Path, out: &mut Vec<Error>) {
+    let (items, path) = (&text["items"], list.child("items"));
+    let Some(list_type @ ("set" | "map")) = text["x-kubernetes-list-type"].as_str() else { return };
+    if is(items, "nullable") {
+        let message = format!("cannot be nullable when x-kubernetes-list-type is {list_type}");
+        out.push(Error::forbidden(path.child("nullable"), &message));
+    }
+    if list_type != "map" {
+        return;
+    }
+    let required = tree::strings(items, "/required");
+    for key in tree::strings(text, "/x-kubernetes-list-map-keys") {
+        let Some(property) = items["properties"].get(&key) else { continue };
+        let path = path.child("properties").key(&key);
+        if property["default"].is_null() && !required.contains(&key) {
             let message =
                 "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
             out.push(Error::required(path.child("default"), message));

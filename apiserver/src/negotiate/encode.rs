@@ -17,9 +17,7 @@ pub fn envelope(format: Format, pretty: bool, schema: Option<&Message>, value: &
         }
         (Format::Cbor, schema) => return cbor::encode(schema, value),
         (Format::Yaml, Some(s)) => return yaml::encode(s, value).into_bytes(),
-        (Format::Yaml, None) => {
-            return serde_norway::to_string(value).unwrap_or_default().into_bytes();
-        }
+        (Format::Yaml, None) => return yaml::encode_any(value).into_bytes(),
         (_, Some(s)) if pretty => json::encode_pretty(s, value, &mut out),
         (_, Some(s)) => {
             json::encode(s, value, &mut out);

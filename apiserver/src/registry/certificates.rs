@@ -1,10 +1,13 @@
 //! Certificate signing requests record who asked; approval is a subresource of its own.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use proto::Value;
 use serde_json::{Map, json};
+use shared::metrics;
 
 use super::meta::now;
-use super::strategy::{StrategyCx, restore};
+use super::strategy::{Count, StrategyCx, restore};
 
 /// Requester fields come from the authenticated user, never from the body.
 pub(super) fn prepare_create(object: &mut Value, cx: &mut StrategyCx<'_>) {
@@ -47,6 +50,44 @@ pub fn approval(new: &mut Value, old: &Value) {
     date(new, old);
 }
 
+/// What to count of a change that brings a certificate somebody wanted for a certain time.
+pub(super) fn issued(new: &Value, old: &Value) -> Option<Count> {
+    let certificate = |object: &Value| object.pointer("/status/certificate").and_then(Value::as_str).map(str::to_owned);
+    let wanted = old.pointer("/spec/expirationSeconds").and_then(Value::as_i64)?;
+    if certificate(old).is_some_and(|c| !c.is_empty()) {
+        return None;
+    }
+    let issued = certificate(new).filter(|c| !c.is_empty())?;
+    let signer = old.pointer("/spec/signerName").and_then(Value::as_str).unwrap_or_default();
+    let signer = if signer.starts_with("kubernetes.io/") { signer } else { "other" }.to_owned();
+    let honored = lifetime(&issued).is_some_and(|found| is_honored(wanted, found));
+    Some(Box::new(move || {
+        let counter = |name: &str, help: &str| {
+            metrics::counter(&format!("apiserver_certificates_registry_csr_{name}"), help, &["signerName"])
+        };
+        let help = "[ALPHA] Certificates issued to who wanted them for a certain time, by signer.";
+        counter("requested_duration_total", help).with_label_values(&[&signer]).inc();
+        let help = "[ALPHA] Certificates issued for about the time that was wanted, by signer.";
+        let counter = counter("honored_duration_total", help);
+        if honored {
+            counter.with_label_values(&[&signer]).inc();
+        }
+    }))
+}
+
+/// Seconds from the first to the last moment of a certificate.
+fn lifetime(encoded: &str) -> Option<i64> {
+    let pem = STANDARD.decode(encoded).ok()?;
+    let (_, block) = x509_parser::pem::parse_x509_pem(&pem).ok()?;
+    let validity = block.parse_x509().ok()?.validity().clone();
+    Some(validity.not_after.timestamp() - validity.not_before.timestamp())
+}
+
+/// Signers may begin a little before now, and err by a twentieth.
+fn is_honored(wanted: i64, found: i64) -> bool {
+    (wanted - found).abs() < 300 + wanted / 20
+}
+
 /// A write of a pod certificate request's `status`: the outcome stays as it was.
 pub(super) fn prepare_pod_status(new: &mut Value, old: &Value) {
     keep(new, old, &["Issued", "Denied", "Failed"]);
@@ -86,5 +127,33 @@ fn date_transitions(new: &mut Value, old: &Value) {
         let same = |c: &&Value| c["type"] == condition["type"] && c["status"] == condition["status"];
         let since = conditions(old).iter().find(same).map(|c| &c["lastTransitionTime"]).filter(|time| !time.is_null());
         condition["lastTransitionTime"] = since.cloned().unwrap_or_else(|| json!(now()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_are_counted_once_and_with_what_was_wanted() {
+        let pem = shared::cert::self_signed("a", &[], &[]).expect("a pair").certificate;
+        let issued_one = json!({"certificate": STANDARD.encode(&pem)});
+        let seconds = lifetime(issued_one["certificate"].as_str().expect("text")).expect("a certificate");
+        let request = |status: &Value, wanted: Value| json!({"spec": {"signerName": "kubernetes.io/kubelet-serving", "expirationSeconds": wanted}, "status": status});
+        let none = json!({});
+        for (before, after, wanted, counted) in [
+            (&none, &issued_one, json!(seconds), true),
+            (&none, &issued_one, Value::Null, false),
+            (&none, &none, json!(seconds), false),
+            (&issued_one, &issued_one, json!(seconds), false),
+        ] {
+            let (new, old) = (request(after, wanted.clone()), request(before, wanted));
+            assert_eq!(issued(&new, &old).is_some(), counted, "{new}");
+        }
+        for (wanted, found, honored) in
+            [(3600, 3600, true), (3600, 3900, true), (3600, 4080, false), (3600, 600, false)]
+        {
+            assert_eq!(is_honored(wanted, found), honored, "{wanted} {found}");
+        }
     }
 }

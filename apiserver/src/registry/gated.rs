@@ -1,10 +1,14 @@
-//! Fields behind feature gates that are off: a write loses them, unless the stored object uses the gate's fields already.
+//! What feature gates change of writes. Fields behind gates that are off are lost, unless the stored object uses the
+//! gate's fields already; gates that are on may refuse more.
 //!
 //! A table and one walk; a gate of another field is one line.
 
 use proto::Value;
 use proto::resources::Resource;
 use shared::flags::FeatureGates;
+use shared::status::field::Error;
+
+use crate::validation::strict_addresses;
 
 /// The fields of a gate in some resources. In a path `*` stands for all elements of a list or map; a part with `?` at
 /// its end goes with its last field, one with `!` with the field that follows.
@@ -138,7 +142,11 @@ struct Fields {
 
 /// The fields of the gates that are off.
 #[derive(Default)]
-pub struct Gated(Vec<Fields>);
+pub struct Gated {
+    off: Vec<Fields>,
+    /// `StrictIPCIDRValidation`
+    strict_addresses: bool,
+}
 
 impl Gated {
     /// Of a server with these gates.
@@ -149,7 +157,15 @@ impl Gated {
             Fields { plural, group, paths: gate.fields.iter().map(path).collect() }
         };
         let off = GATES.iter().filter(|gate| !gates.enabled(gate.name));
-        Self(off.flat_map(|gate| gate.within.iter().map(move |row| of(gate, row))).collect())
+        Self {
+            off: off.flat_map(|gate| gate.within.iter().map(move |row| of(gate, row))).collect(),
+            strict_addresses: gates.enabled("StrictIPCIDRValidation"),
+        }
+    }
+
+    /// What gates that are on find wrong with an object, beside what everybody does.
+    pub fn refuse(&self, row: &Resource, subresource: &str, new: &Value, old: Option<&Value>) -> Vec<Error> {
+        if self.strict_addresses { strict_addresses::check(row, subresource, new, old) } else { Vec::new() }
     }
 
     /// Takes what is behind a gate that is off out of an object about to be stored in the place of `old`.
@@ -157,7 +173,7 @@ impl Gated {
         if row.custom.is_some() {
             return;
         }
-        for Fields { paths, .. } in self.0.iter().filter(|f| f.plural == row.plural && f.group == row.group) {
+        for Fields { paths, .. } in self.off.iter().filter(|f| f.plural == row.plural && f.group == row.group) {
             if old.is_none_or(|old| !paths.iter().any(|path| has(old, path))) {
                 for path in paths {
                     take(object, path);
@@ -290,8 +306,6 @@ mod tests {
     /// Every path leads to a field.
     #[test]
     fn paths_are_of_fields() {
-        let nothing = Gated(Vec::new());
-        assert!(nothing.0.is_empty());
         for gate in GATES {
             assert!(FeatureGates::default().all().any(|(name, _, _)| name == gate.name), "{}", gate.name);
             for (of, prefix) in gate.within {

@@ -65,7 +65,12 @@ pub struct Strategy {
     pub orphans_by_default: bool,
     /// Lives in etcd for `--event-ttl` only.
     pub expires: bool,
+    /// What is to be counted once a change (of the second to the first) is written.
+    pub counts: Option<fn(&Value, &Value) -> Option<Count>>,
 }
+
+/// Counts what was written.
+pub type Count = Box<dyn FnOnce() + Send>;
 
 const PLAIN: Strategy = Strategy {
     generation: Generation::None,
@@ -81,6 +86,7 @@ const PLAIN: Strategy = Strategy {
     on_delete: None,
     orphans_by_default: false,
     expires: false,
+    counts: None,
 };
 
 const WITH_GENERATION: Strategy = Strategy { generation: Generation::Spec, ..PLAIN };
@@ -194,6 +200,7 @@ static ROWS: &[(&str, &str, Strategy)] = &[
             prepare_create: Some(certificates::prepare_create),
             prepare_update: Some(certificates::prepare_update),
             prepare_status: Some(certificates::prepare_status),
+            counts: Some(certificates::issued),
             ..PLAIN
         },
     ),

@@ -10,7 +10,7 @@ use super::answer::{self, Shape};
 use super::health::Endpoint;
 use super::server::Server;
 use super::{logs, profiles};
-use crate::aggregate::Directory;
+use crate::aggregate::{self, Directory};
 use crate::api::RequestInfo;
 use crate::negotiate::{self, Media};
 use crate::openapi;
@@ -217,14 +217,13 @@ pub(super) async fn serve(
         ["apis"] => match aggregated(server, &rows, &directory, false, shape) {
             Some(r) => r,
             None => {
-                let mut list = discovery::api_group_list(&groups(&rows));
-                directory.merge_groups(&mut list);
-                document(Some(list), "APIGroupList", query, shape)
+                let first = discovery::api_group(&groups(&rows), aggregate::GROUP);
+                document(Some(directory.group_list(first)), "APIGroupList", query, shape)
             }
         },
         ["apis", group] => {
             let own = discovery::api_group(&groups(&rows), group);
-            document(directory.merge_group(group, own), "APIGroup", query, shape)
+            document(directory.group(group, own), "APIGroup", query, shape)
         }
         ["apis", group, version] => {
             let tree = discovery::resource_list(&groups(&rows), group, version);

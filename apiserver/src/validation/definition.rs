@@ -3,10 +3,12 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use super::definition_parts;
+use super::bundle;
+use super::definition_parts::{self, Before};
 use super::meta::annotation;
 use super::names::{complain, dns1035_label, dns1123_subdomain};
 use super::tree::{at, flag, get, list, text, texts};
+use crate::crd::leniency::{self, Leniency};
 
 const APPROVED: &str = "api-approved.kubernetes.io";
 const POLICY: &str = "https://github.com/kubernetes/enhancements/pull/1111";
@@ -26,7 +28,7 @@ pub(super) fn definition(object: &Value, out: &mut Vec<Error>) {
 /// A changed definition: what defines the resource stays.
 pub(super) fn definition_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     let (spec, before) = (get(new, "spec"), get(old, "spec"));
-    specification(spec, Allowed::beside(old), out);
+    specification(spec, Allowed::beside(old, spec), out);
     let established = is_true(old, "Established");
     let kept: [(&[&str], bool); 4] = [
         (&["scope"], established),
@@ -51,22 +53,27 @@ pub(super) fn definition_status(new: &Value, _: &Value, out: &mut Vec<Error>) {
 
 /// What is let through because it was there before.
 #[derive(Clone, Copy, Default)]
-struct Allowed {
+struct Allowed<'o> {
     /// Certificates that are none.
     bundle: bool,
     /// Versions without a schema.
     no_schema: bool,
     /// Reviews of versions that nobody knows.
     reviews: bool,
+    /// What is said of versions.
+    before: Before<'o>,
 }
 
-impl Allowed {
-    fn beside(old: &Value) -> Self {
+impl<'o> Allowed<'o> {
+    fn beside(old: &'o Value, spec: &Value) -> Self {
         let (versions, conversion) = (list(get(old, "spec"), "versions"), at(old, &["spec", "conversion"]));
         let (client, reviews) = (at(conversion, &["webhook", "clientConfig"]), reviews(conversion));
-        let bundle = text(client, "caBundle");
+        let schemas: Vec<&Value> = versions.iter().map(schema).filter(|schema| !schema.is_null()).collect();
+        let structure = prunes_nothing(spec) && !schemas.iter().all(|schema| definition_parts::is_structural(schema));
+        let lenient = Leniency { structure, ..Leniency::beside(&schemas) };
         Self {
-            bundle: !is_true(old, "Established") || (!bundle.is_empty() && !is_bundle(bundle)),
+            before: Before { lenient, versions },
+            bundle: !is_true(old, "Established") || bundle::refused(text(client, "caBundle")).is_some(),
             no_schema: versions.iter().any(|v| schema(v).is_null()),
             reviews: !reviews.is_empty() && !knows_reviews(&reviews),
         }
@@ -82,7 +89,7 @@ fn schema(version: &Value) -> &Value {
     at(version, &["schema", "openAPIV3Schema"])
 }
 
-fn specification(spec: &Value, allowed: Allowed, out: &mut Vec<Error>) {
+fn specification(spec: &Value, allowed: Allowed<'_>, out: &mut Vec<Error>) {
     let path = Path::new("spec");
     let group = text(spec, "group");
     let wrong = dns1123_subdomain(group);
@@ -107,7 +114,7 @@ fn specification(spec: &Value, allowed: Allowed, out: &mut Vec<Error>) {
         }
     }
     names(own, &path.child("names"), out);
-    definition_parts::of_all(spec, &path, out);
+    definition_parts::of_all(spec, allowed.before, &path, out);
     conversion(spec, &path, allowed, out);
 }
 
@@ -206,13 +213,21 @@ fn approval(object: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
     }
 }
 
-fn versions(spec: &Value, path: &Path, allowed: Allowed, out: &mut Vec<Error>) {
+fn versions(spec: &Value, path: &Path, allowed: Allowed<'_>, out: &mut Vec<Error>) {
     let all = list(spec, "versions");
     let path = path.child("versions");
-    for (i, version) in all.iter().enumerate() {
-        if !allowed.no_schema && schema(version).is_null() {
-            out.push(Error::required(path.index(i).child("schema").child("openAPIV3Schema"), ""));
+    let preserves = flag(spec, "preserveUnknownFields");
+    for (i, version) in all.iter().enumerate().filter(|(_, version)| schema(version).is_null()) {
+        let at = path.index(i).child("schema").child("openAPIV3Schema");
+        if !allowed.no_schema {
+            out.push(Error::required(at, ""));
+        } else if !preserves && flag(version, "served") {
+            out.push(Error::required(at, "because otherwise all fields are pruned"));
         }
+    }
+    if preserves && all.iter().any(|version| leniency::has_default(schema(version))) {
+        let message = "must be false in order to use defaults in the schema";
+        out.push(Error::invalid(Path::of(&["spec", "preserveUnknownFields"]), true, message));
     }
     for (i, version) in all.iter().enumerate() {
         let path = path.index(i);
@@ -220,7 +235,7 @@ fn versions(spec: &Value, path: &Path, allowed: Allowed, out: &mut Vec<Error>) {
         if !wrong.is_empty() {
             out.push(Error::invalid(path.child("name"), text(version, "name"), &wrong.join(",")));
         }
-        definition_parts::of_one(all, version, &path, out);
+        definition_parts::of_one(all, version, allowed.before, &path, out);
     }
     let shown = || get(spec, "versions").clone();
     let mut seen = std::collections::BTreeSet::new();
@@ -241,14 +256,14 @@ fn knows_reviews(versions: &[&str]) -> bool {
     versions.iter().any(|v| matches!(*v, "v1" | "v1beta1"))
 }
 
-/// Whether these are certificates.
-fn is_bundle(encoded: &str) -> bool {
-    let decoded = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, encoded).unwrap_or_default();
-    shared::cert::certificates(&decoded).is_ok_and(|all| !all.is_empty())
+/// Unknown fields stay, and no schema asks for anything else: the only definitions whose schemas need not be structural.
+fn prunes_nothing(spec: &Value) -> bool {
+    let special = |version: &Value| leniency::has_default(schema(version)) || leniency::is_extended(schema(version));
+    flag(spec, "preserveUnknownFields") && !list(spec, "versions").iter().any(special)
 }
 
 /// Conversion between versions. Paths are those of upstream's internal form.
-fn conversion(spec: &Value, path: &Path, allowed: Allowed, out: &mut Vec<Error>) {
+fn conversion(spec: &Value, path: &Path, allowed: Allowed<'_>, out: &mut Vec<Error>) {
     let (conversion, path) = (get(spec, "conversion"), path.child("conversion"));
     let strategy = text(conversion, "strategy");
     if !matches!(strategy, "" | "None" | "Webhook") {
@@ -268,10 +283,9 @@ fn conversion(spec: &Value, path: &Path, allowed: Allowed, out: &mut Vec<Error>)
     }
     if client.is_object() {
         super::admissionregistration::client(client, &at_client, out);
-        let bundle = text(client, "caBundle");
-        if !bundle.is_empty() && !allowed.bundle && !is_bundle(bundle) {
-            let message = "unable to load root certificates: data does not contain any valid RSA or ECDSA certificates";
-            out.push(Error::invalid(at_client.child("caBundle"), bundle, message));
+        let trusted = text(client, "caBundle");
+        if let Some(why) = bundle::refused(trusted).filter(|_| !allowed.bundle) {
+            out.push(Error::invalid(at_client.child("caBundle"), trusted, &why));
         }
     } else {
         out.push(Error::required(at_client, "required when strategy is set to Webhook"));
@@ -279,7 +293,7 @@ fn conversion(spec: &Value, path: &Path, allowed: Allowed, out: &mut Vec<Error>)
     review_versions(&reviews(conversion), &at_reviews, allowed, out);
 }
 
-fn review_versions(versions: &[&str], path: &Path, allowed: Allowed, out: &mut Vec<Error>) {
+fn review_versions(versions: &[&str], path: &Path, allowed: Allowed<'_>, out: &mut Vec<Error>) {
     if versions.is_empty() {
         out.push(Error::required(path, ""));
         return;
@@ -327,9 +341,9 @@ mod tests {
         assert_eq!(
             check(crd("bars.ex.com", "ex.com", json!({"properties": {"a": {"type": "strin"}, "b": {}}}))),
             [
+                "spec.validation.openAPIV3Schema.properties[b].type: Required value: must not be empty for specified object fields",
                 "spec.validation.openAPIV3Schema.type: Required value: must not be empty at the root",
                 r#"spec.validation.openAPIV3Schema.properties[a].type: Unsupported value: "strin": supported values: "array", "boolean", "integer", "number", "object", "string""#,
-                "spec.validation.openAPIV3Schema.properties[b].type: Required value: must not be empty for specified object fields",
             ]
         );
         let protected = check(crd("bars.x.k8s.io", "x.k8s.io", object()));
@@ -352,5 +366,24 @@ mod tests {
         definition_update(&new, &old, &mut out);
         assert_eq!(out.len(), 1);
         assert_eq!(out[0].to_string(), r#"spec.scope: Invalid value: "Cluster": field is immutable"#);
+    }
+
+    /// Definitions, alone and beside old ones, with what upstream's own validation says of them.
+    #[test]
+    fn definitions_are_judged_as_upstream_judges_them() {
+        let rows: Value = serde_json::from_str(include_str!("../../testdata/definitions.json")).expect("rows");
+        let mut wrong = Vec::new();
+        for row in rows.as_array().expect("rows") {
+            let mut out = Vec::new();
+            match &row["old"] {
+                Value::Null => definition(&row["new"], &mut out),
+                old => definition_update(&row["new"], old, &mut out),
+            }
+            let found: Vec<String> = out.iter().map(ToString::to_string).collect();
+            if json!(found) != row["errors"] {
+                wrong.push(format!("{row}\n  found {found:#?}\n  wanted {:#}", row["errors"]));
+            }
+        }
+        assert!(wrong.is_empty(), "{} of them:\n{}", wrong.len(), wrong.join("\n"));
     }
 }

@@ -8,8 +8,9 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::tree::{at, entries, flag, get, has, list, text};
+use crate::crd::field_path;
+use crate::crd::leniency::{Leniency, TYPES};
 
-const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
 /// Deepest schema that is looked at.
 const DEPTH: usize = 200;
 /// Selectable fields of a version.
@@ -24,7 +25,35 @@ const PARTS: [(&str, &str, Judge); 3] = [
     ("additionalPrinterColumns", "additionalPrinterColumns", columns),
 ];
 
-type Judge = fn(&Value, bool, &Path, &mut Vec<Error>);
+type Judge = fn(&Value, (bool, Leniency), &Path, &mut Vec<Error>);
+
+/// What the parts of a definition are let through with.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Before<'o> {
+    /// What its schemas are.
+    pub(super) lenient: Leniency,
+    /// The versions there were.
+    pub(super) versions: &'o [Value],
+}
+
+impl Before<'_> {
+    fn same(&self, version: &Value) -> Option<&Value> {
+        self.versions.iter().find(|old| text(old, "name") == text(version, "name"))
+    }
+
+    /// Rules of a schema that stays were cheap enough once.
+    fn lenient(&self, version: &Value) -> Leniency {
+        let costs = self.same(version).is_some_and(|old| get(old, "schema") == get(version, "schema"));
+        Leniency { costs, ..self.lenient }
+    }
+
+    /// Whether a version had too many selectable fields, and has the same.
+    fn has_many(&self, version: &Value) -> bool {
+        let fields = |version: &Value| get(version, "selectableFields").clone();
+        self.same(version)
+            .is_some_and(|old| list(old, "selectableFields").len() > MOST_SELECTABLE && fields(old) == fields(version))
+    }
+}
 
 fn common(versions: &[Value], part: &str) -> bool {
     versions.windows(2).all(|pair| get(&pair[0], part) == get(&pair[1], part))
@@ -35,25 +64,26 @@ fn has_status(version: &Value) -> bool {
 }
 
 /// What one of the versions has for itself.
-pub(super) fn of_one(all: &[Value], version: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn of_one(all: &[Value], version: &Value, before: Before<'_>, path: &Path, out: &mut Vec<Error>) {
     deprecation(version, path, out);
     for (part, _, judge) in PARTS.into_iter().filter(|(part, ..)| !common(all, part)) {
-        judge(get(version, part), has_status(version), &path.child(part), out);
+        judge(get(version, part), (has_status(version), before.lenient(version)), &path.child(part), out);
     }
     if !common(all, "selectableFields") || !common(all, "schema") {
-        selectable(version, &path.child("selectableFields"), out);
+        selectable(version, before, &path.child("selectableFields"), out);
     }
 }
 
 /// What all versions have in common.
-pub(super) fn of_all(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn of_all(spec: &Value, before: Before<'_>, path: &Path, out: &mut Vec<Error>) {
     let all = list(spec, "versions");
     let Some(first) = all.first() else { return };
     for (part, name, judge) in PARTS.into_iter().filter(|(part, ..)| common(all, part)) {
-        judge(get(first, part), all.iter().any(has_status), &path.child(name), out);
+        let (status, lenient) = (all.iter().any(has_status), before.lenient(first));
+        judge(get(first, part), (status, lenient), &path.child(name), out);
     }
     if common(all, "selectableFields") && common(all, "schema") {
-        selectable(first, &path.child("selectableFields"), out);
+        selectable(first, before, &path.child("selectableFields"), out);
     }
 }
 
@@ -79,7 +109,7 @@ fn deprecation(version: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// A schema says of every place what it holds.
-fn schema(holder: &Value, status: bool, path: &Path, out: &mut Vec<Error>) {
+fn schema(holder: &Value, (status, lenient): (bool, Leniency), path: &Path, out: &mut Vec<Error>) {
     let (schema, path) = (get(holder, "openAPIV3Schema"), path.child("openAPIV3Schema"));
     if schema.is_null() {
         return;
@@ -91,10 +121,22 @@ fn schema(holder: &Value, status: bool, path: &Path, out: &mut Vec<Error>) {
     if flag(schema, "nullable") {
         out.push(Error::forbidden(path.child("nullable"), "nullable cannot be true at the root"));
     }
-    typed(schema, "at the root", &path, 0, out);
-    if out.len() == before {
-        crate::crd::validate::schema(schema, &path, out);
+    if !lenient.structure {
+        typed(schema, "at the root", &path, 0, out);
     }
+    if !lenient.types {
+        known(schema, &path, 0, out);
+    }
+    if out.len() == before && !lenient.structure {
+        crate::crd::validate::schema(schema, &path, lenient, out);
+    }
+}
+
+/// Whether a schema describes every place once.
+pub(super) fn is_structural(schema: &Value) -> bool {
+    let mut out = Vec::new();
+    typed(schema, "", &Path::default(), 0, &mut out);
+    out.is_empty() && crate::crd::validate::is_structural(schema)
 }
 
 /// What the root of a schema may say where the status is written on its own, and judged apart from the rest.
@@ -133,32 +175,58 @@ fn root(schema: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// Every place has a type.
+/// Every place has a type; what is inside is judged first.
 fn typed(schema: &Value, place: &str, path: &Path, depth: usize, out: &mut Vec<Error>) {
     if depth > DEPTH || !schema.is_object() {
         return;
+    }
+    for (key, place) in [("items", "for specified array items"), ("properties", FIELD), ("additionalProperties", FIELD)]
+    {
+        for (inner, path) in inside(schema, key, path) {
+            typed(inner, place, &path, depth + 1, out);
+        }
     }
     let open =
         ["x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"].iter().any(|key| flag(schema, key));
     match text(schema, "type") {
         "" if open && depth > 0 => {}
         "" => out.push(Error::required(path.child("type"), &format!("must not be empty {place}"))),
-        "object" => {}
-        other if !TYPES.contains(&other) => out.push(Error::not_supported(path.child("type"), other, &TYPES)),
-        other if depth == 0 => out.push(Error::invalid(path.child("type"), other, "must be object at the root")),
+        other if depth == 0 && other != "object" => {
+            out.push(Error::invalid(path.child("type"), other, "must be object at the root"));
+        }
         _ => {}
     }
-    let field = "for specified object fields";
-    for (name, inner) in entries(schema, "properties") {
-        typed(inner, field, &path.child("properties").key(name), depth + 1, out);
-    }
-    if has(schema, "additionalProperties") {
-        typed(get(schema, "additionalProperties"), field, &path.child("additionalProperties"), depth + 1, out);
-    }
-    typed(get(schema, "items"), "for specified array items", &path.child("items"), depth + 1, out);
 }
 
-fn columns(columns: &Value, _: bool, path: &Path, out: &mut Vec<Error>) {
+/// A place that belongs to an object.
+const FIELD: &str = "for specified object fields";
+
+/// Types are known ones.
+fn known(schema: &Value, path: &Path, depth: usize, out: &mut Vec<Error>) {
+    if depth > DEPTH || !schema.is_object() {
+        return;
+    }
+    let kind = text(schema, "type");
+    if !kind.is_empty() && !TYPES.contains(&kind) {
+        out.push(Error::not_supported(path.child("type"), kind, &TYPES));
+    }
+    for key in ["additionalProperties", "properties", "items"] {
+        for (inner, path) in inside(schema, key, path) {
+            known(inner, &path, depth + 1, out);
+        }
+    }
+}
+
+/// The schemas that another one has under a key, and where they are.
+fn inside<'s>(schema: &'s Value, key: &str, path: &Path) -> Vec<(&'s Value, Path)> {
+    let path = path.child(key);
+    match key {
+        "properties" => entries(schema, key).map(|(name, inner)| (inner, path.key(name))).collect(),
+        _ => vec![(get(schema, key), path)],
+    }
+}
+
+fn columns(columns: &Value, _: (bool, Leniency), path: &Path, out: &mut Vec<Error>) {
     const KINDS: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
     const FORMATS: [&str; 8] = ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
     for (i, column) in columns.as_array().into_iter().flatten().enumerate() {
@@ -192,7 +260,7 @@ fn simple_path(value: &str, path: &Path, out: &mut Vec<Error>) -> bool {
     value.starts_with('.')
 }
 
-fn subresources(subresources: &Value, _: bool, path: &Path, out: &mut Vec<Error>) {
+fn subresources(subresources: &Value, _: (bool, Leniency), path: &Path, out: &mut Vec<Error>) {
     let scale = get(subresources, "scale");
     if !scale.is_object() {
         return;
@@ -219,7 +287,7 @@ fn below(value: &str, prefix: &str) -> bool {
 }
 
 /// Fields that objects are selected by hold a single value.
-fn selectable(version: &Value, path: &Path, out: &mut Vec<Error>) {
+fn selectable(version: &Value, before: Before<'_>, path: &Path, out: &mut Vec<Error>) {
     let schema = at(version, &["schema", "openAPIV3Schema"]);
     let mut seen = BTreeSet::new();
     for (i, field) in list(version, "selectableFields").iter().enumerate() {
@@ -228,25 +296,25 @@ fn selectable(version: &Value, path: &Path, out: &mut Vec<Error>) {
             out.push(Error::required(path, ""));
             continue;
         }
-        let steps = value.strip_prefix('.').map(|rest| rest.split('.'));
-        let found =
-            steps.clone().and_then(|mut steps| steps.try_fold(schema, |s, step| get(s, "properties").get(step)));
-        let Some(found) = found else {
-            out.push(Error::invalid(path, value, "is an invalid path: does not refer to a valid field"));
-            continue;
+        let (names, found) = match field_path::follow(value, schema, false) {
+            Ok(found) => found,
+            Err(why) => {
+                out.push(Error::invalid(path, value, &format!("is an invalid path: {why}")));
+                continue;
+            }
         };
-        if steps.and_then(|mut steps| steps.next()) == Some("metadata") {
+        if names.first().is_some_and(|name| name == "metadata") {
             out.push(Error::invalid(&path, value, "must not point to fields in metadata"));
         }
         if !matches!(text(found, "type"), "string" | "boolean" | "integer") {
             let message = "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.";
             out.push(Error::invalid(&path, value, message));
         }
-        if !seen.insert(value) {
+        if !seen.insert(names) {
             out.push(Error::duplicate(path, value));
         }
     }
-    if seen.len() > MOST_SELECTABLE {
+    if seen.len() > MOST_SELECTABLE && !before.has_many(version) {
         out.push(Error::too_many(path, seen.len(), MOST_SELECTABLE));
     }
 }
@@ -267,9 +335,9 @@ mod tests {
     fn said(versions: &[Value]) -> Vec<String> {
         let (mut out, path) = (Vec::new(), Path::new("spec"));
         for (i, version) in versions.iter().enumerate() {
-            of_one(versions, version, &path.child("versions").index(i), &mut out);
+            of_one(versions, version, Before::default(), &path.child("versions").index(i), &mut out);
         }
-        of_all(&json!({"versions": versions}), &path, &mut out);
+        of_all(&json!({"versions": versions}), Before::default(), &path, &mut out);
         out.iter().map(ToString::to_string).collect()
     }
 

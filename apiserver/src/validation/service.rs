@@ -145,6 +145,13 @@ fn affinity(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
+/// What is wrong with a new service's addresses and families, which is said before anything is allocated.
+pub fn addressed(object: &Value) -> Vec<Error> {
+    let mut out = Vec::new();
+    cluster_ips(get(object, "spec"), &Path::new("spec"), &mut out);
+    out
+}
+
 fn cluster_ips(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     if text(spec, "type") == "ExternalName" {
         return;

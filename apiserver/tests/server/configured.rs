@@ -259,3 +259,24 @@ async fn whoever_denies_everything_denies_it_by_name() {
     );
     c.get("/api/v1/namespaces/default/configmaps").await.ok();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn addresses_are_spelled_strictly_where_the_gate_asks_for_it() {
+    if etcd_is_missing() {
+        return;
+    }
+    let mut c = Cluster::start().await;
+    let services = "/api/v1/namespaces/default/services";
+    let odd = |name: &str| json!({"metadata": {"name": name}, "spec": {"ports": [{"port": 80}], "externalIPs": ["010.1.2.3"]}});
+    c.post(services, odd("before")).await.ok();
+    c.restart_with(vec!["--feature-gates=StrictIPCIDRValidation=true".to_owned()]).await;
+    let message =
+        "Service \"after\" is invalid: spec.externalIPs[0]: Invalid value: \"010.1.2.3\": must not have leading 0s";
+    c.post(services, odd("after")).await.fails(422, "Invalid", message);
+    // What was there stays, and nothing odd joins it.
+    let path = format!("{services}/before");
+    c.patch(&path, "merge-patch+json", json!({"metadata": {"labels": {"a": "b"}}})).await.ok();
+    let more = json!({"spec": {"externalIPs": ["010.1.2.3", "::ffff:1.2.3.4"]}});
+    let refused = c.patch(&path, "merge-patch+json", more).await;
+    assert!(refused.code == 422 && refused.text().contains("spec.externalIPs[1]"), "{}", refused.text());
+}

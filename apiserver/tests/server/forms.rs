@@ -245,3 +245,16 @@ async fn what_is_only_asked_has_no_table() {
         assert!(ask(&format!("{TABLE},application/json")).await.ok()["kind"].is_string());
     }
 }
+
+/// Strings are quoted as upstream's emitter quotes them; the table is in the crate that writes them.
+#[tokio::test(flavor = "multi_thread")]
+async fn yaml_is_written_as_upstream_writes_it() {
+    let Some((c, ns)) = workspace("yaml").await else { return };
+    let data = json!({"a10": "yes", "a2": "x: y", "lines": "a\nb\n", "number": "0644", "plain": "a:b", "blank": ""});
+    c.post(&format!("{ns}/configmaps"), json!({"metadata": {"name": "m"}, "data": data})).await.ok();
+    let text = c.send("GET", &format!("{ns}/configmaps/m"), "application/yaml", None).await.text();
+    let want = "apiVersion: v1\ndata:\n  a2: 'x: y'\n  a10: \"yes\"\n  blank: \"\"\n  lines: |\n    a\n    b\n  number: \"0644\"\n  \
+                plain: a:b\nkind: ConfigMap\nmetadata:\n  creationTimestamp: \"";
+    assert!(text.starts_with(want), "{text}");
+    assert!(text.contains("      f:data:\n        .: {}\n        f:a2: {}\n        f:a10: {}\n"), "{text}");
+}

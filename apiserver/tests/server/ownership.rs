@@ -184,3 +184,22 @@ async fn status_that_is_no_subresource_has_owners_as_other_fields_have() {
     let left = c.patch(path, "apply-patch+yaml", bolt(json!({"a": 1}))).await.ok();
     assert_eq!(left["status"], json!({"a": 1}), "who no longer sets a field of his own gives it up");
 }
+
+/// An empty list in JSON is a list, and somebody's; in protobuf there is none.
+#[tokio::test(flavor = "multi_thread")]
+async fn empty_lists_are_owned_as_upstream_sees_them() {
+    let Some((c, ns)) = workspace("empty-lists").await else { return };
+    let slices = ns.replace("/api/v1", "/apis/discovery.k8s.io/v1") + "/endpointslices";
+    let slice = |name: &str| {
+        json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": name},
+            "addressType": "IPv4", "endpoints": [], "ports": []})
+    };
+    let owned = |made: &Value| made["metadata"]["managedFields"][0]["fieldsV1"].clone();
+    let made = c.post(&slices, slice("json")).await.ok();
+    assert_eq!(owned(&made), json!({"f:addressType": {}, "f:endpoints": {}, "f:ports": {}}));
+    let schema = proto::schema::kind("discovery.k8s.io", "v1", "EndpointSlice").expect("schema");
+    let body = bytes::Bytes::from(proto::protobuf::encode_envelope(schema, &slice("protobuf")));
+    let headers = [("Content-Type", "application/vnd.kubernetes.protobuf"), ("Accept", "application/json")];
+    let made = c.call("POST", &slices, &headers, Some(body)).await.ok();
+    assert_eq!(owned(&made), json!({"f:addressType": {}}));
+}

@@ -48,3 +48,33 @@ async fn a_second_family_is_given_back() {
     assert!(elsewhere["spec"].get("clusterIPs").is_none(), "{elsewhere}");
     assert_eq!(taken(&again).await, [404, 404]);
 }
+
+/// What cannot be given is said before what is wrong otherwise, and nothing stays taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn there_being_nothing_to_give_is_said_first() {
+    let Some((c, ns)) = crate::workspace("given-first").await else { return };
+    let services = format!("{ns}/services");
+    let service = |change: Value| {
+        let mut service = json!({"metadata": {"name": "s"}, "spec": {"type": "NodePort", "sessionAffinity": "Never",
+            "ports": [{"port": 80, "nodePort": 31987}]}});
+        proto::merge::merge_patch::apply(&mut service, change);
+        service
+    };
+    let invalid = |what: &str| format!("Service \"s\" is invalid: {what}");
+    let affinity = "spec.sessionAffinity: Unsupported value: \"Never\": supported values: \"ClientIP\", \"None\"";
+    let range = "provided port is not in the valid range. The range of valid ports is 30000-32767";
+    for (change, want) in [
+        (json!({"spec": {"clusterIP": "10.1.2.3.4"}}), "spec.clusterIPs[0]: Invalid value: \"10.1.2.3.4\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".to_owned()),
+        (json!({"spec": {"clusterIP": "192.0.2.1"}}), "spec.clusterIPs: Invalid value: [\"192.0.2.1\"]: failed to allocate IP 192.0.2.1: the provided network does not match the current range".to_owned()),
+        (json!({"spec": {"ports": [{"port": 80, "nodePort": 70000}]}}), format!("spec.ports[0].nodePort: Invalid value: 70000: {range}")),
+        (json!({"spec": {"ports": [{"port": 80, "nodePort": -1}]}}), format!("spec.ports[0].nodePort: Invalid value: -1: {range}")),
+        (json!({}), affinity.to_owned()),
+    ] {
+        for dry in ["", "?dryRun=All"] {
+            let refused = c.post(&format!("{services}{dry}"), service(change.clone())).await;
+            refused.fails(422, "Invalid", &invalid(&want));
+        }
+    }
+    let good = c.post(&services, service(json!({"spec": {"sessionAffinity": "None"}}))).await.ok();
+    assert_eq!(good["spec"]["ports"][0]["nodePort"], 31987);
+}

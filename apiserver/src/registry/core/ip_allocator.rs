@@ -1,17 +1,19 @@
 //! Cluster addresses. An address is taken by creating an IPAddress object of its name: etcd decides who was first, so
 //! any number of servers may allocate from the same range.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Instant;
 
 use ipnet::IpNet;
+use parking_lot::Mutex;
 use proto::Value;
 use rand::Rng;
 use serde_json::json;
 use shared::address;
 
 use super::allocator_meters::{self, Chosen};
-use crate::cache::Scope;
+use crate::cache::Since;
 use crate::negotiate::Media;
 use crate::registry::{builtin, meta};
 use crate::storage::{Written, codec};
@@ -132,16 +134,48 @@ async fn free(engine: &Engine, net: &IpNet, namespace: &str, name: &str) -> Resu
     Err(IpError::Full)
 }
 
+/// The addresses that are taken, as far as the cache has told.
+#[derive(Debug, Default)]
+pub struct Taken {
+    sequence: u64,
+    addresses: HashSet<IpAddr>,
+}
+
+impl Taken {
+    /// Follows what has changed since the last time.
+    fn follow(&mut self, news: Since) {
+        if news.complete {
+            self.addresses.clear();
+        }
+        for (entry, gone) in news.entries {
+            let Ok(address) = entry.name().parse() else { continue };
+            if gone {
+                self.addresses.remove(&address);
+            } else {
+                self.addresses.insert(address);
+            }
+        }
+        self.sequence = news.sequence;
+    }
+
+    fn within(&self, range: &IpNet) -> u64 {
+        self.addresses.iter().filter(|ip| range.contains(*ip)).count() as u64
+    }
+}
+
 /// Shows how many addresses of the ranges are taken, as far as the cache knows.
-pub fn publish(engine: &Engine, ranges: &[IpNet]) {
+pub fn publish(engine: &Engine, ranges: &[IpNet], taken: &Mutex<Taken>) {
     let Some(cacher) = builtin("networking.k8s.io", "ipaddresses").and_then(|row| engine.hub.running(&row)) else {
         return;
     };
-    let there = cacher.list(&Scope::default(), 0).items;
-    let addresses: Vec<IpAddr> = there.iter().filter_map(|e| e.name().parse().ok()).collect();
+    let mut taken = taken.lock();
+    let news = cacher.since(taken.sequence);
+    if news.sequence == taken.sequence && !news.complete {
+        return;
+    }
+    taken.follow(news);
     for range in ranges {
-        let taken = addresses.iter().filter(|ip| range.contains(*ip)).count() as u64;
-        allocator_meters::addresses(range, taken, size(range));
+        allocator_meters::addresses(range, taken.within(range), size(range));
     }
 }
 
@@ -181,6 +215,26 @@ mod tests {
         assert_eq!(static_band(14), 0);
         for _ in 0..100 {
             assert!(contains(&net, preview(&net)));
+        }
+    }
+
+    #[test]
+    fn taken_addresses_are_followed() {
+        let entry = |name: &str| {
+            let raw = crate::cache::Raw::Json(bytes::Bytes::new());
+            std::sync::Arc::new(crate::cache::Entry::new(name, 1, raw, Vec::new(), std::iter::empty()))
+        };
+        let net: IpNet = "10.96.0.0/12".parse().expect("net");
+        let mut taken = Taken::default();
+        for (complete, entries, want) in [
+            (true, vec![("10.96.0.1", false), ("10.97.0.1", false), ("192.0.2.1", false), ("odd", false)], 2),
+            (false, vec![("10.96.0.1", false), ("10.96.0.9", false)], 3),
+            (false, vec![("10.96.0.9", true), ("10.96.0.8", true)], 2),
+            (true, vec![("10.96.0.1", false)], 1),
+        ] {
+            let entries = entries.into_iter().map(|(name, gone)| (entry(name), gone)).collect();
+            taken.follow(Since { sequence: taken.sequence + 1, complete, entries });
+            assert_eq!(taken.within(&net), want);
         }
     }
 }

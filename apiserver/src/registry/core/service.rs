@@ -6,23 +6,27 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use parking_lot::Mutex;
 use proto::Value;
 use proto::resources::Resource;
 use serde_json::{Map, json};
 use shared::address;
 use shared::status::{Status, field};
 
-use super::ip_allocator::{self, IpError};
+use super::ip_allocator::{self, IpError, Taken};
 use super::node_ports::{self, PortRange, is_service};
+use crate::validation;
 use crate::verbs::engine::Engine;
 
 /// Ranges services are allocated from.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Services {
     /// Cluster address ranges, the first family is the default one.
     pub ranges: Vec<IpNet>,
     /// Node ports.
     pub ports: PortRange,
+    /// What `/metrics` counts.
+    taken: Mutex<Taken>,
 }
 
 /// What was taken for a write.
@@ -99,6 +103,11 @@ fn family(ip: &IpAddr) -> &'static str {
 }
 
 impl Services {
+    /// Over these ranges.
+    pub fn new(ranges: Vec<IpNet>, ports: PortRange) -> Self {
+        Self { ranges, ports, taken: Mutex::default() }
+    }
+
     fn families(&self) -> Vec<&'static str> {
         self.ranges.iter().map(|r| family(&r.addr())).collect()
     }
@@ -207,6 +216,11 @@ impl Services {
         Ok(())
     }
 
+    /// A port is none of those that are given out.
+    fn beyond(&self) -> node_ports::PortError {
+        node_ports::PortError::Range(self.ports.first, self.ports.last)
+    }
+
     /// A port that nobody has. A dry run takes none and shows the last of the range.
     async fn free_port(
         &self,
@@ -238,18 +252,16 @@ impl Services {
             // Given ports first, so that a generated one cannot take them.
             for given in [true, false] {
                 for (i, port) in ports.iter_mut().enumerate() {
-                    let wanted = number(&port["nodePort"]);
+                    let asked = port["nodePort"].as_i64().unwrap_or(0);
                     let wrong = |e: node_ports::PortError| {
-                        field::Error::invalid(
-                            field::Path::new("spec").child("ports").index(i).child("nodePort"),
-                            Value::from(wanted),
-                            &e.to_string(),
-                        )
+                        let path = field::Path::new("spec").child("ports").index(i).child("nodePort");
+                        field::Error::invalid(path, Value::from(asked), &e.to_string())
                     };
+                    let wanted = u16::try_from(asked).map_err(|_| wrong(self.beyond()))?;
                     if given && wanted != 0 && !mine.contains(&wanted) {
                         if dry_run {
                             if !(self.ports.first..=self.ports.last).contains(&wanted) {
-                                return Err(wrong(node_ports::PortError::Range(self.ports.first, self.ports.last)));
+                                return Err(wrong(self.beyond()));
                             }
                         } else {
                             node_ports::allocate(engine, self.ports, wanted).await.map_err(wrong)?;
@@ -266,11 +278,12 @@ impl Services {
             }
         }
         if health {
-            let wanted = spec.get("healthCheckNodePort").map_or(0, number);
+            let asked = spec.get("healthCheckNodePort").and_then(Value::as_i64).unwrap_or(0);
             let wrong = |e: node_ports::PortError| {
-                let why = format!("failed to allocate requested HealthCheck NodePort {wanted}: {e}");
-                field::Error::invalid(field::Path::new("spec").child("healthCheckNodePort"), Value::from(wanted), &why)
+                let why = format!("failed to allocate requested HealthCheck NodePort {asked}: {e}");
+                field::Error::invalid(field::Path::new("spec").child("healthCheckNodePort"), Value::from(asked), &why)
             };
+            let wanted = u16::try_from(asked).map_err(|_| wrong(self.beyond()))?;
             if wanted == 0 {
                 let p = self.free_port(engine, dry_run, taken).await.map_err(wrong)?;
                 spec.insert("healthCheckNodePort".to_owned(), Value::from(p));
@@ -321,6 +334,10 @@ impl Services {
         if !is_service(row) {
             return Ok(Allocation::default());
         }
+        let wrong = validation::service::addressed(object);
+        if !wrong.is_empty() {
+            return Err(Status::invalid("", "Service", object["metadata"]["name"].as_str().unwrap_or(""), wrong));
+        }
         if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
             self.default_families(spec);
         }
@@ -356,7 +373,7 @@ impl Services {
 
     /// Shows how much of the ranges is taken.
     pub fn publish(&self, engine: &Engine) {
-        ip_allocator::publish(engine, &self.ranges);
+        ip_allocator::publish(engine, &self.ranges, &self.taken);
     }
 
     /// Gives back what was taken.
@@ -390,7 +407,7 @@ mod tests {
     }
 
     fn services() -> Services {
-        Services { ranges: vec!["10.96.0.0/12".parse().expect("net")], ports: PortRange { first: 30000, last: 32767 } }
+        Services::new(vec!["10.96.0.0/12".parse().expect("net")], PortRange { first: 30000, last: 32767 })
     }
 
     #[test]

@@ -203,12 +203,17 @@ impl Engine {
         meta::fill(&mut object);
         self.gated.drop_from(storage, &mut object, None);
         strategy.create(storage, &mut object, &mut StrategyCx { user: t.user, warnings: &mut t.warnings });
+        // Services are judged with what they were given: there being nothing to give is said first, and alone.
+        let allocation = self.services.before_create(self, storage, &mut object, t.options.dry_run).await?;
         let mut errors = self.check_admin_access(t, storage, &object, None).await;
         errors.extend(validation::validate_create(t.row, storage, &object));
-        self.refuse(t, storage, &object, true, errors)?;
+        errors.extend(self.gated.refuse(storage, "", &object, None));
+        if let Err(refused) = self.refuse(t, storage, &object, true, errors) {
+            self.services.undo(self, allocation).await;
+            return Err(refused);
+        }
         t.warnings.extend(validation::warnings(storage, "", &object, None));
         let name = meta::text(&object, "name").to_owned();
-        let allocation = self.services.before_create(self, storage, &mut object, t.options.dry_run).await?;
         if let Err(refused) = self.judge(t, Operation::Create, Some(&mut object), None).await {
             self.services.undo(self, allocation).await;
             return Err(refused);

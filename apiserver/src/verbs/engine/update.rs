@@ -128,6 +128,7 @@ impl Engine {
             "" | "scale" => validation::validate_update(t.row, storage, &new, &old),
             subresource => validation::validate_subresource(storage, subresource, &new, &old),
         });
+        errors.extend(self.gated.refuse(storage, t.subresource, &new, Some(&old)));
         self.refuse(t, storage, &new, false, errors)?;
         t.warnings.extend(validation::warnings(storage, t.subresource, &new, Some(&old)));
         let allocation = self.services.before_update(self, storage, &mut new, &old, t.options.dry_run).await?;
@@ -141,6 +142,7 @@ impl Engine {
         meta::metadata(&mut new).remove("resourceVersion");
         let deletable = meta::is_deletable(&new) && !strategy.holds.is_some_and(|f| f(&new));
         let freed = if t.options.dry_run { Allocation::default() } else { freed(storage, &new, &old, deletable) };
+        let count = strategy.counts.filter(|_| !t.options.dry_run).and_then(|counts| counts(&new, &old));
         let waiting = Waiting::new(storage, self.encode(storage, &new).await?, new);
         drop(old);
         let revision = base.revision();
@@ -161,6 +163,9 @@ impl Engine {
         };
         match written.map_err(|e| storage_status(&e))? {
             Written::Done(revision) => {
+                if let Some(count) = count {
+                    count();
+                }
                 self.services.undo(self, freed).await;
                 waiting.at(self, storage, revision).await.map(Ok)
             }

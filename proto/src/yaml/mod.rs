@@ -1,7 +1,12 @@
-//! The YAML codec: YAML becomes JSON text, and the JSON codec does the rest, as upstream does it.
+//! The YAML codec: YAML becomes JSON text, and the JSON codec does the rest, as upstream does it. What is written is
+//! byte for byte what upstream's emitter writes ([`emit`]).
 //!
 //! Words that YAML 1.1 (which upstream's parser speaks) reads differently are understood where the schema asks for
 //! them: `yes`, `no`, `on`, `off` for booleans and `0644` for integers.
+
+mod emit;
+mod order;
+mod plain;
 
 use std::fmt;
 
@@ -85,7 +90,7 @@ pub fn encode(schema: &Message, value: &Value) -> String {
 /// Any value as YAML.
 #[must_use]
 pub fn encode_any(value: &Value) -> String {
-    serde_norway::to_string(value).unwrap_or_default()
+    emit::document(value)
 }
 
 fn message(error: &serde_norway::Error) -> String {

@@ -1,0 +1,195 @@
+//! Whether the rules of a schema can be run: what they say, their types, what they may cost.
+
+use proto::Value;
+use shared::cel::{Declared, Program, Type};
+use shared::status::field::{Error, Path};
+
+use super::field_path;
+use super::leniency::Leniency;
+use super::schema::{Additional, ListKind, MAX_DEPTH, Schema};
+use super::types::{Decl, cardinality, factor};
+use super::validate::{Costs, RULE_COST, too_expensive};
+
+/// Rules and the places they stand at.
+const RULES: &str = "x-kubernetes-validations";
+/// Reasons a rule may give.
+const REASONS: [&str; 4] = ["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
+
+/// Judges all rules of a schema; expressions only where the schema is `sound` and so is what the rules say otherwise.
+pub(super) fn rules(
+    text: &Value,
+    schema: &Schema,
+    path: &Path,
+    (sound, lenient): (bool, Leniency),
+    costs: &mut Costs,
+    out: &mut Vec<Error>,
+) {
+    let mut check = Check { lenient, sound, costs, said: Vec::new(), expressions: Vec::new() };
+    check.at(text, schema, path, Spot { root: true, bounded: Some(1), depth: 0 }, None);
+    let Check { said, expressions, .. } = check;
+    out.extend(said);
+    out.extend(expressions);
+}
+
+/// Where a schema stands.
+#[derive(Clone, Copy)]
+struct Spot {
+    /// It is that of a whole object.
+    root: bool,
+    /// How often it can be there, by the limits of what it is in; `None` for no limit.
+    bounded: Option<u64>,
+    depth: usize,
+}
+
+struct Check<'c> {
+    lenient: Leniency,
+    sound: bool,
+    costs: &'c mut Costs,
+    /// What is wrong with what rules say beside their expressions.
+    said: Vec<Error>,
+    expressions: Vec<Error>,
+}
+
+impl Check<'_> {
+    /// What is below first. `apart`: the place that holds this one, whose values cannot be compared with those before.
+    fn at(&mut self, text: &Value, schema: &Schema, path: &Path, spot: Spot, apart: Option<&Path>) {
+        if spot.depth > MAX_DEPTH || !schema.has_rules() {
+            return;
+        }
+        let before = self.said.len();
+        let bounded = spot.bounded.zip(factor(schema)).map(|(n, by)| n.saturating_mul(by));
+        let below = Spot { root: false, bounded, depth: spot.depth + 1 };
+        if let Additional::Schema(inner) = &schema.additional {
+            self.at(&text["additionalProperties"], inner, &path.child("additionalProperties"), below, apart);
+        }
+        for (key, inner) in &schema.properties {
+            self.at(&text["properties"][&**key], inner, &path.child("properties").key(key), below, apart);
+        }
+        if let Some(inner) = &schema.items {
+            let apart = apart.or((!matches!(schema.list, ListKind::Map(_))).then_some(path));
+            self.at(&text["items"], inner, &path.child("items"), below, apart);
+        }
+        let own = text[RULES].as_array().map_or(&[][..], Vec::as_slice);
+        for (i, rule) in own.iter().enumerate() {
+            words(rule, text, &path.child(RULES).index(i), &mut self.said);
+        }
+        if own.is_empty() || !self.sound || self.said.len() > before {
+            return;
+        }
+        let Some(decl) = Decl::of(schema, spot.root || schema.embedded) else {
+            let message = "internal error: failed to construct type information for x-kubernetes-validations rules: unable to convert structural schema to CEL declarations";
+            self.expressions.push(Error::internal(path.child(RULES), message));
+            return;
+        };
+        let times = cardinality(spot.bounded, decl.min_bytes);
+        for (i, rule) in own.iter().enumerate() {
+            self.one(rule, &decl, &path.child(RULES).index(i), times, apart);
+        }
+    }
+
+    fn one(&mut self, rule: &Value, decl: &Decl, path: &Path, times: u64, apart: Option<&Path>) {
+        let text = |key: &str| rule[key].as_str().unwrap_or("");
+        let declared = variables(&decl.of, rule["optionalOldSelf"] == true);
+        let program = compiled(text("rule"), &declared, &Type::Bool, "cel expression must evaluate to a bool");
+        match &program {
+            Ok(program) => self.charge(path.child("rule"), "estimated rule cost", cost(program, decl, times)),
+            Err(why) => self.complain(path.child("rule"), rule, why),
+        }
+        // The message of a rule that cannot be run does not matter.
+        if program.is_ok() && !text("messageExpression").trim().is_empty() {
+            let at = path.child("messageExpression");
+            let wrong = "must evaluate to a string";
+            match compiled(text("messageExpression"), &declared, &Type::String, wrong) {
+                Ok(message) => self.charge(at, "estimated messageExpression cost", cost(&message, decl, times)),
+                Err(why) => self.complain(at, rule, &format!("messageExpression {why}")),
+            }
+        }
+        if program.is_ok_and(|p| p.mentions("oldSelf")) {
+            if let Some(apart) = apart {
+                let detail =
+                    format!("oldSelf cannot be used on the uncorrelatable portion of the schema within {apart}");
+                self.expressions.push(Error::invalid(path.child("rule"), text("rule"), &detail));
+            }
+        } else if !rule["optionalOldSelf"].is_null() {
+            let (at, value) = (path.child("optionalOldSelf"), rule["optionalOldSelf"].clone());
+            self.expressions.push(Error::invalid(at, value, "may not be set if oldSelf is not used in rule"));
+        }
+    }
+
+    fn charge(&mut self, path: Path, what: &str, cost: u64) {
+        if cost > RULE_COST && !self.lenient.costs {
+            self.expressions.push(Error::forbidden(&path, &too_expensive(what, cost, RULE_COST)));
+        }
+        self.costs.add(path, cost);
+    }
+
+    fn complain(&mut self, path: Path, rule: &Value, detail: &str) {
+        let mut error = Error::invalid(path, Value::Null, detail);
+        error.shown = Some(shown(rule));
+        self.expressions.push(error);
+    }
+}
+
+fn cost(program: &Program, decl: &Decl, times: u64) -> u64 {
+    program.estimate(&|place| decl.size(place)).max.saturating_mul(times)
+}
+
+/// What is wrong with a rule beside its expressions.
+fn words(rule: &Value, schema: &Value, path: &Path, out: &mut Vec<Error>) {
+    let text = |key: &str| rule[key].as_str().unwrap_or("");
+    let blank = |key: &str| !text(key).is_empty() && text(key).trim().is_empty();
+    let lines = |text: &str| text.trim().contains(['\n', '\r']);
+    let (message, at) = (text("message"), path.child("message"));
+    if text("rule").trim().is_empty() {
+        out.push(Error::required(path.child("rule"), "rule is not specified"));
+    } else if blank("message") {
+        out.push(Error::invalid(at, message, "must be non-empty if specified"));
+    } else if lines(message) {
+        out.push(Error::invalid(at, message, "must not contain line breaks"));
+    } else if lines(text("rule")) && message.is_empty() {
+        out.push(Error::required(at, "message must be specified if rule contains line breaks"));
+    }
+    if blank("messageExpression") {
+        out.push(Error::required(path.child("messageExpression"), "messageExpression must be non-empty if specified"));
+    }
+    let reason = text("reason");
+    if !rule["reason"].is_null() && !REASONS.contains(&reason) {
+        out.push(Error::not_supported(path.child("reason"), reason, &REASONS));
+    }
+    let (field, at) = (text("fieldPath"), path.child("fieldPath"));
+    if blank("fieldPath") {
+        out.push(Error::invalid(&at, field, "must be non-empty if specified"));
+    }
+    if field.contains(['\n', '\r']) {
+        out.push(Error::invalid(&at, field, "must not contain line breaks"));
+    }
+    if !field.is_empty() && field_path::follow(field, schema, true).is_err() {
+        out.push(Error::invalid(&at, field, "must be a valid path"));
+    }
+}
+
+/// A rule as upstream prints it in messages.
+fn shown(rule: &Value) -> String {
+    let fields = ["rule", "message", "messageExpression", "reason", "fieldPath", "optionalOldSelf"];
+    let shown = fields.map(|key| {
+        let empty = if matches!(key, "reason" | "optionalOldSelf") { Value::Null } else { Value::from("") };
+        let mut text = Vec::new();
+        proto::json::encode_any(rule.get(key).unwrap_or(&empty), &mut text);
+        format!("\"{}{}\":{}", key[..1].to_uppercase(), &key[1..], String::from_utf8_lossy(&text))
+    });
+    format!("{{{}}}", shown.join(","))
+}
+
+/// What a rule may name.
+pub(super) fn variables(of: &Type, optional: bool) -> Declared {
+    let old = if optional { Type::optional(of.clone()) } else { of.clone() };
+    Declared::from([("self".to_owned(), of.clone()), ("oldSelf".to_owned(), old)])
+}
+
+fn compiled(source: &str, declared: &Declared, wanted: &Type, wrong: &str) -> Result<Program, String> {
+    let program = Program::compile(source, declared).map_err(|e| format!("compilation failed: {e}"))?;
+    if !program.result().is(wanted) {
+        return Err(wrong.to_owned());
+    }
+    Ok(program)
+}

@@ -1,0 +1,195 @@
+//! Addresses and networks in fields that take any spelling, where the gate `StrictIPCIDRValidation` is on: only what was
+//! there before may be spelled oddly, and not even that in some fields.
+
+use proto::Value;
+use proto::resources::Resource;
+use shared::address::{strict_ip, strict_network};
+use shared::status::field::{Error, Path};
+
+use super::tree::get;
+
+/// A field that takes any spelling.
+struct Place {
+    /// `plural.group` of whoever has it.
+    of: &'static str,
+    /// The subresource it is judged with.
+    with: &'static str,
+    /// `*` stands for all elements of a list.
+    path: &'static str,
+    judge: fn(&str) -> Option<String>,
+    /// What was there before is let through.
+    keeps: bool,
+}
+
+const fn place(of: &'static str, path: &'static str, judge: fn(&str) -> Option<String>) -> Place {
+    Place { of, with: "", path, judge, keeps: false }
+}
+
+/// One in which what was there before is let through.
+const fn kept(of: &'static str, with: &'static str, path: &'static str, judge: fn(&str) -> Option<String>) -> Place {
+    Place { of, with, path, judge, keeps: true }
+}
+
+static PLACES: &[Place] = &[
+    place("endpoints", "subsets.*.addresses.*.ip", ip),
+    place("endpoints", "subsets.*.notReadyAddresses.*.ip", ip),
+    place("endpointslices.discovery.k8s.io", "endpoints.*.addresses.*", ip),
+    place("nodes", "spec.podCIDRs.*", network),
+    kept("networkpolicies.networking.k8s.io", "", "spec.ingress.*.from.*.ipBlock.cidr", network),
+    kept("networkpolicies.networking.k8s.io", "", "spec.ingress.*.from.*.ipBlock.except.*", network),
+    kept("networkpolicies.networking.k8s.io", "", "spec.egress.*.to.*.ipBlock.cidr", network),
+    kept("networkpolicies.networking.k8s.io", "", "spec.egress.*.to.*.ipBlock.except.*", network),
+    kept("ingresses.networking.k8s.io", "status", "status.loadBalancer.ingress.*.ip", ip),
+    kept("services", "status", "status.loadBalancer.ingress.*.ip", ip),
+    kept("services", "", "spec.clusterIPs.*", ip),
+    kept("services", "", "spec.externalIPs.*", ip),
+    kept("services", "", "spec.loadBalancerSourceRanges.*", network),
+    kept("pods", "status", "status.podIPs.*.ip", ip),
+    kept("pods", "status", "status.hostIPs.*.ip", ip),
+];
+
+/// Fields of a pod's specification.
+const OF_PODS: [&str; 2] = ["hostAliases.*.ip", "dnsConfig.nameservers.*"];
+/// Whoever has such a specification, and where.
+const PODS: [(&str, &str); 9] = [
+    ("pods", "spec"),
+    ("podtemplates", "template.spec"),
+    ("replicationcontrollers", "spec.template.spec"),
+    ("daemonsets.apps", "spec.template.spec"),
+    ("deployments.apps", "spec.template.spec"),
+    ("replicasets.apps", "spec.template.spec"),
+    ("statefulsets.apps", "spec.template.spec"),
+    ("jobs.batch", "spec.template.spec"),
+    ("cronjobs.batch", "spec.jobTemplate.spec.template.spec"),
+];
+
+/// What is wrong with the spelling of an object's addresses.
+pub fn check(row: &Resource, subresource: &str, new: &Value, old: Option<&Value>) -> Vec<Error> {
+    let is = |of: &str| {
+        let (plural, group) = of.split_once('.').unwrap_or((of, ""));
+        row.plural == plural && row.group == group && row.custom.is_none()
+    };
+    let mut out = Vec::new();
+    // Host names are no addresses.
+    if row.plural == "endpointslices" && get(new, "addressType") == "FQDN" {
+        return out;
+    }
+    for place in PLACES.iter().filter(|place| is(place.of) && place.with == subresource) {
+        let before = old.filter(|_| place.keeps).map(|old| values(old, place.path)).unwrap_or_default();
+        judge(new, place.path, place.judge, &before, &mut out);
+    }
+    for (_, at) in PODS.iter().filter(|(of, _)| is(of) && subresource.is_empty()) {
+        for field in OF_PODS {
+            judge(new, &format!("{at}.{field}"), ip, &[], &mut out);
+        }
+    }
+    out
+}
+
+fn judge(object: &Value, path: &str, why: fn(&str) -> Option<String>, before: &[String], out: &mut Vec<Error>) {
+    each(object, path, &Path::default(), &mut |at, text| {
+        if let Some(why) = why(text.trim()).filter(|_| !before.iter().any(|b| b == text)) {
+            out.push(Error::invalid(at, text, &why));
+        }
+    });
+}
+
+/// What is at a path.
+fn values(object: &Value, path: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    each(object, path, &Path::default(), &mut |_, text| found.push(text.to_owned()));
+    found
+}
+
+fn each(value: &Value, path: &str, at: &Path, visit: &mut dyn FnMut(&Path, &str)) {
+    if path.is_empty() {
+        if let Some(text) = value.as_str() {
+            visit(at, text);
+        }
+        return;
+    }
+    let (part, rest) = path.split_once('.').unwrap_or((path, ""));
+    if part != "*" {
+        return each(get(value, part), rest, &at.child(part), visit);
+    }
+    for (i, item) in value.as_array().into_iter().flatten().enumerate() {
+        each(item, rest, &at.index(i), visit);
+    }
+}
+
+fn ip(text: &str) -> Option<String> {
+    odd(strict_ip(text))
+}
+
+fn network(text: &str) -> Option<String> {
+    odd(strict_network(text))
+}
+
+/// Why a spelling is refused. What is no address at all is refused anyway, and these fields need no canonical form.
+fn odd<T>(read: Result<T, String>) -> Option<String> {
+    read.err().filter(|why| why.starts_with("must not"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::builtin;
+    use serde_json::json;
+
+    #[test]
+    fn odd_spellings_are_refused_where_they_are_new() {
+        let service = |ip: &str, range: &str| json!({"spec": {"clusterIPs": ["None"], "externalIPs": ["1.2.3.4", ip], "loadBalancerSourceRanges": [range]}});
+        let aliases =
+            json!({"spec": {"hostAliases": [{"ip": "010.1.1.1"}], "dnsConfig": {"nameservers": ["FE80::1", "x"]}}});
+        let slice = |kind: &str| json!({"addressType": kind, "endpoints": [{"addresses": ["1.2.3.04"]}]});
+        let status = json!({"status": {"podIPs": [{"ip": "::ffff:1.2.3.4"}]}});
+        type Row<'a> = (&'a str, &'a str, &'a str, Value, Option<Value>, &'a [&'a str]);
+        let rows: [Row<'_>; 8] = [
+            ("", "services", "", service("1.2.3.4", "10.0.0.0/8"), None, &[]),
+            (
+                "",
+                "services",
+                "",
+                service("::ffff:1.2.3.4", "10.0.0.1/8"),
+                None,
+                &[
+                    "spec.externalIPs[1]: Invalid value: \"::ffff:1.2.3.4\": must not be an IPv4-mapped IPv6 address",
+                    "spec.loadBalancerSourceRanges[0]: Invalid value: \"10.0.0.1/8\": must not have bits set beyond the prefix length",
+                ],
+            ),
+            ("", "services", "", service("01.2.3.4", "10.0.0.0/08"), Some(service("01.2.3.4", "10.0.0.0/08")), &[]),
+            (
+                "",
+                "pods",
+                "",
+                aliases.clone(),
+                Some(aliases),
+                &["spec.hostAliases[0].ip: Invalid value: \"010.1.1.1\": must not have leading 0s"],
+            ),
+            (
+                "discovery.k8s.io",
+                "endpointslices",
+                "",
+                slice("IPv4"),
+                None,
+                &["endpoints[0].addresses[0]: Invalid value: \"1.2.3.04\": must not have leading 0s"],
+            ),
+            ("discovery.k8s.io", "endpointslices", "", slice("FQDN"), None, &[]),
+            ("", "pods", "", status.clone(), None, &[]),
+            (
+                "",
+                "pods",
+                "status",
+                status,
+                Some(json!({})),
+                &["status.podIPs[0].ip: Invalid value: \"::ffff:1.2.3.4\": must not be an IPv4-mapped IPv6 address"],
+            ),
+        ];
+        for (group, plural, subresource, new, old, want) in rows {
+            let row = builtin(group, plural).expect("a row");
+            let found: Vec<String> =
+                check(&row, subresource, &new, old.as_ref()).iter().map(ToString::to_string).collect();
+            assert_eq!(found, want, "{new}");
+        }
+    }
+}

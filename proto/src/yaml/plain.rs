@@ -1,0 +1,257 @@
+//! What YAML 1.1 reads a text as that stands without quotes: only a text may stand so that is read as text again.
+
+/// Words with a meaning of their own.
+const WORDS: [&str; 39] = [
+    "", "~", "null", "Null", "NULL", "y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON", "n", "N",
+    "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF", ".nan", ".NaN", ".NAN", ".inf", ".Inf", ".INF",
+    "+.inf", "+.Inf", "+.INF", "-.inf", "-.Inf", "-.INF",
+];
+
+/// True for what is read as the text it is.
+pub(super) fn is_text(text: &str) -> bool {
+    if WORDS.contains(&text) {
+        return false;
+    }
+    match text.bytes().next() {
+        Some(b'.') => !is_fraction(text),
+        Some(b'+' | b'-' | b'0'..=b'9') => !is_timestamp(text) && !is_number(text) && !is_base60(text),
+        _ => true,
+    }
+}
+
+/// A number that begins with its point: here underscores stand between digits alone.
+fn is_fraction(text: &str) -> bool {
+    let digit = |at: Option<usize>| at.and_then(|at| text.as_bytes().get(at)).is_some_and(u8::is_ascii_digit);
+    let between = text.match_indices('_').all(|(at, _)| digit(at.checked_sub(1)) && digit(Some(at + 1)));
+    between && is_float(&text.replace('_', ""))
+}
+
+fn is_number(text: &str) -> bool {
+    let plain = text.replace('_', "");
+    let unsigned = plain.strip_prefix(['+', '-']).unwrap_or(&plain);
+    is_integer(&plain, unsigned) || is_float(&plain)
+}
+
+/// An integer of at most 64 bits with any prefix.
+fn is_integer(plain: &str, unsigned: &str) -> bool {
+    // The sign may also follow this prefix.
+    if let Some(digits) = plain.strip_prefix("0b")
+        && i64::from_str_radix(digits, 2).is_ok()
+    {
+        return true;
+    }
+    let (base, digits) = match unsigned.get(..2).map(str::to_ascii_lowercase).as_deref() {
+        Some("0x") => (16, &unsigned[2..]),
+        Some("0o") => (8, &unsigned[2..]),
+        Some("0b") => (2, &unsigned[2..]),
+        Some(two) if two.starts_with('0') => (8, &unsigned[1..]),
+        _ => (10, unsigned),
+    };
+    let is_digit = |c: char| c.is_digit(base);
+    if digits.is_empty() || !digits.chars().all(is_digit) {
+        return false;
+    }
+    let Ok(value) = u64::from_str_radix(digits, base) else { return false };
+    match plain.as_bytes().first() {
+        Some(b'-') => value <= i64::MIN.unsigned_abs(),
+        Some(b'+') => i64::try_from(value).is_ok(),
+        _ => true,
+    }
+}
+
+/// `[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?`, of a size that there is.
+fn is_float(text: &str) -> bool {
+    let rest = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let (whole, rest) = digits(rest);
+    let (fraction, rest) = match rest.strip_prefix('.') {
+        Some(rest) => digits(rest),
+        None => (0, rest),
+    };
+    if whole + fraction == 0 {
+        return false;
+    }
+    if let Some(exponent) = rest.strip_prefix(['e', 'E']) {
+        let (count, rest) = digits(exponent.strip_prefix(['+', '-']).unwrap_or(exponent));
+        if count == 0 || !rest.is_empty() {
+            return false;
+        }
+    } else if !rest.is_empty() {
+        return false;
+    }
+    text.parse::<f64>().is_ok_and(f64::is_finite)
+}
+
+/// `[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?`: hours and minutes once were numbers.
+fn is_base60(text: &str) -> bool {
+    let rest = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let (rest, fraction) = rest.split_once('.').unwrap_or((rest, ""));
+    let counts = |c: char| c.is_ascii_digit() || c == '_';
+    let mut parts = rest.split(':');
+    let first = parts.next().unwrap_or_default();
+    let is_part = |part: &str| match part.as_bytes() {
+        [one] => one.is_ascii_digit(),
+        [ten, one] => matches!(ten, b'0'..=b'5') && one.is_ascii_digit(),
+        _ => false,
+    };
+    let mut count = 0;
+    let sixties = parts.inspect(|_| count += 1).all(is_part);
+    sixties
+        && count > 0
+        && first.starts_with(|c: char| c.is_ascii_digit())
+        && first.chars().all(counts)
+        && fraction.chars().all(counts)
+}
+
+/// Digits at the beginning, and what follows.
+fn digits(text: &str) -> (usize, &str) {
+    let count = text.bytes().take_while(u8::is_ascii_digit).count();
+    (count, &text[count..])
+}
+
+/// A date, or a date with a time: after `T` or `t` with a zone, after a space without.
+fn is_timestamp(text: &str) -> bool {
+    date(text).is_some_and(|rest| {
+        let time = match rest.as_bytes().first() {
+            None => return true,
+            Some(b'T' | b't') => &rest[1..],
+            Some(b' ') => rest.trim_start_matches(' '),
+            Some(_) => return false,
+        };
+        match (rest.starts_with(' '), time_of_day(time)) {
+            (_, None) => false,
+            (true, Some(rest)) => rest.is_empty(),
+            (false, Some(rest)) => is_zone(rest),
+        }
+    })
+}
+
+/// What follows a date: four digits, then one or two of each that name a day there is.
+fn date(text: &str) -> Option<&str> {
+    let (4, rest) = digits(text) else { return None };
+    let year: i32 = text[..4].parse().ok()?;
+    let (month, rest) = short(rest.strip_prefix('-')?)?;
+    let (day, rest) = short(rest.strip_prefix('-')?)?;
+    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let days = match month {
+        1 | 3 | 5 | 7 | 8 | 10 | 12 => 31,
+        4 | 6 | 9 | 11 => 30,
+        2 if leap => 29,
+        2 => 28,
+        _ => 0,
+    };
+    (1..=days).contains(&day).then_some(rest)
+}
+
+/// What follows a time of day.
+fn time_of_day(text: &str) -> Option<&str> {
+    let (hour, rest) = short(text)?;
+    let (minute, rest) = short(rest.strip_prefix(':')?)?;
+    let (second, rest) = short(rest.strip_prefix(':')?)?;
+    let fraction = rest.strip_prefix(['.', ',']).map(digits).filter(|(count, _)| *count > 0);
+    (hour < 24 && minute < 60 && second < 60).then_some(fraction.map_or(rest, |(_, rest)| rest))
+}
+
+/// `Z`, or an offset such as `+02:00`.
+fn is_zone(text: &str) -> bool {
+    let two = |at: usize| text.get(at..at + 2).filter(|t| t.bytes().all(|b| b.is_ascii_digit()));
+    let at_most = |at: usize, most: u32| two(at).and_then(|t| t.parse().ok()).is_some_and(|n: u32| n <= most);
+    let offset = text.len() == 6 && text.starts_with(['+', '-']) && text.get(3..4) == Some(":");
+    text == "Z" || offset && at_most(1, 24) && at_most(4, 60)
+}
+
+/// A number of one or two digits, and what follows.
+fn short(text: &str) -> Option<(u32, &str)> {
+    let count = digits(text).0.min(2);
+    Some((text[..count].parse().ok()?, &text[count..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_that_look_like_something_else() {
+        for text in [
+            "",
+            "~",
+            "null",
+            "y",
+            "No",
+            "OFF",
+            ".inf",
+            "-.Inf",
+            "1",
+            "-1",
+            "+1",
+            "0",
+            "08",
+            "0644",
+            "0x1F",
+            "0o17",
+            "0b101",
+            "-0b1",
+            "0b-1",
+            "1_000",
+            "1.",
+            ".5",
+            ".5_0",
+            "1.5e3",
+            "+.5",
+            "1e3",
+            "18446744073709551615",
+            "99999999999999999999",
+            "1:30",
+            "190:20:30.15",
+            "-1:0",
+            "2001-1-1",
+            "2001-12-14t21:59:43.10-05:00",
+            "2001-12-14T21:59:43Z",
+            "2001-12-14   1:2:3",
+            "2024-02-29",
+            "2001-01-01T00:00:00,5Z",
+            "12_:30",
+        ] {
+            assert!(!is_text(text), "{text}");
+        }
+        for text in [
+            "a",
+            "<<",
+            "nul",
+            "nO",
+            "=",
+            ".",
+            "..",
+            ".e5",
+            "._5",
+            ".5_",
+            "-",
+            "+",
+            "-.nan",
+            "0x",
+            "0xg",
+            "0xFFFFFFFFFFFFFFFFFF",
+            "0b",
+            "0b2",
+            "1e999",
+            "1e",
+            "1.2.3",
+            "1:60",
+            "1:",
+            ":30",
+            "2001-13-1",
+            "2023-02-29",
+            "2001-1-1T1:1:1",
+            "2001-1-1 1:1:1Z",
+            "20011-1-1",
+            "1Gi",
+            "10m",
+            "1.5.",
+            "2001-01-01T24:00:00Z",
+            "2001-1-1T1:1:1+1:00",
+            "é",
+            "0é",
+        ] {
+            assert!(is_text(text), "{text}");
+        }
+    }
+}
