@@ -45,7 +45,7 @@ fn of_container(c: &Container, limits: bool) -> Usage {
 }
 
 /// What a pod asks for as a whole: its containers and sidecars together, or its hungriest init container.
-fn of_pod(spec: &PodSpec, limits: bool) -> Usage {
+pub(crate) fn of_pod(spec: &PodSpec, limits: bool) -> Usage {
     let mut sum = Usage::new();
     for c in &spec.containers {
         add(&mut sum, &of_container(c, limits));

@@ -59,6 +59,12 @@ pub(super) const TABLE: &[Row] = &[
         "[ALPHA] How long the computation of a metric takes.",
     ),
     row(
+        "horizontal_pod_autoscaler_controller_desired_replicas",
+        &["namespace", "hpa_name"],
+        Gauge,
+        "[ALPHA] Replicas that an autoscaler's target should have.",
+    ),
+    row(
         "horizontal_pod_autoscaler_controller_num_horizontal_pod_autoscalers",
         &[],
         Gauge,
