@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, ResourceQuota, ResourceQuotaStatus, Service};
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;
 use proto::quantity::{Format, Quantity};
-use shared::informer::{Event, Store};
+use shared::informer::{Event, Informer, Store};
 use shared::workqueue::Queue;
 
 use self::usage::Usage;
@@ -21,7 +22,6 @@ use crate::engine::executor::Executor;
 use crate::engine::metadata::{Change, Hub};
 use crate::engine::object::{self, Key};
 use crate::engine::pod::Pod;
-use crate::engine::pods;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
@@ -37,6 +37,7 @@ struct Quotas {
     pods: Store<Pod>,
     services: Store<Service>,
     claims: Store<PersistentVolumeClaim>,
+    devices: Option<Store<ResourceClaim>>,
     hub: Hub,
 }
 
@@ -45,6 +46,10 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     Box::pin(async move {
         let (quotas, pods) = (cx.informer::<ResourceQuota>(), cx.pods());
         let (services, claims) = (cx.informer::<Service>(), cx.informer::<PersistentVolumeClaim>());
+        let devices = match cx.gate("DynamicResourceAllocation") {
+            true => cx.served::<ResourceClaim>().await?,
+            false => None,
+        };
         let queue: Queue<Key> = Queue::new("resourcequota_primary");
         let this = Arc::new(Quotas {
             executor: cx.executor("resourcequota-controller", "resourcequota-controller"),
@@ -52,6 +57,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             pods: pods.store(),
             services: services.store(),
             claims: claims.store(),
+            devices: devices.as_ref().map(Informer::store),
             hub: cx.hub().clone(),
         });
         let wake = queue.clone();
@@ -71,7 +77,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let again = replenish.clone();
         pods.add_handler(move |event: &Event<Pod>| match event {
             Event::Deleted(p) => again(object::namespace(&p.metadata)),
-            Event::Updated { old, new } if pods::finished(new) && !pods::finished(old) => {
+            Event::Updated { old, new } if usage::gives_back(old, new, clock::now()) => {
                 again(object::namespace(&new.metadata))
             }
             _ => {}
@@ -86,11 +92,19 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             }
         });
         let again = replenish.clone();
-        claims.add_handler(move |event: &Event<PersistentVolumeClaim>| {
-            if let Event::Deleted(c) = event {
-                again(object::namespace(&c.metadata));
-            }
+        claims.add_handler(move |event: &Event<PersistentVolumeClaim>| match event {
+            Event::Deleted(c) => again(object::namespace(&c.metadata)),
+            Event::Updated { old, new } if usage::claim_changes(old, new) => again(object::namespace(&new.metadata)),
+            _ => {}
         });
+        if let Some(devices) = &devices {
+            let again = replenish.clone();
+            devices.add_handler(move |event: &Event<ResourceClaim>| {
+                if let Event::Deleted(c) = event {
+                    again(object::namespace(&c.metadata));
+                }
+            });
+        }
         cx.hub().listen(move |_: &Served, change: &Change<'_>| {
             if let Change::Deleted(meta) = change
                 && !meta.namespace.is_empty()
@@ -128,7 +142,7 @@ impl Quotas {
         let Some(spec) = quota.spec.as_ref() else { return Ok(None) };
         let hard = spec.hard.clone().unwrap_or_default();
         let now = clock::now();
-        let mut sum = Usage::new();
+        let (mut sum, mut failure) = (Usage::new(), None);
         for pod in self.pods.list_namespace(&key.namespace).iter().filter(|p| usage::in_scope(spec, p)) {
             usage::add(&mut sum, &usage::pod(pod, now));
         }
@@ -139,23 +153,34 @@ impl Quotas {
             for service in self.services.list_namespace(&key.namespace) {
                 usage::add(&mut sum, &usage::service(&service));
             }
+            for claim in self.devices.iter().flat_map(|d| d.list_namespace(&key.namespace)) {
+                usage::add(&mut sum, &usage::device_claim(&claim));
+            }
             for name in hard.keys() {
-                if let Some(n) = self.count(&key.namespace, name).await? {
-                    sum.insert(name.clone(), Quantity::from_int(n, Format::DecimalSI));
+                match self.count(&key.namespace, name).await {
+                    Ok(Some(n)) => drop(sum.insert(name.clone(), Quantity::from_int(n, Format::DecimalSI))),
+                    Ok(None) => {}
+                    // What cannot be counted now is used as before; the rest is told all the same.
+                    Err(e) => {
+                        let used = quota.status.as_ref().and_then(|s| s.used.as_ref()?.get(name));
+                        sum.extend(used.and_then(|q| Some((name.clone(), Quantity::parse(&q.0).ok()?))));
+                        failure = Some(e);
+                    }
                 }
             }
         }
         let status = status(&hard, &sum);
+        let again = || failure.map_or(Ok(None), Err);
         if quota.status.as_ref().is_some_and(|old| same(old, &status)) {
-            return Ok(None);
+            return again();
         }
         let mut copy = ResourceQuota::clone(&quota);
         copy.status = Some(status);
         // Admission writes to the same status: on a conflict everything is counted anew.
-        let Action::Update { path, body } = Action::update_status(&copy) else { return Ok(None) };
+        let Action::Update { path, body } = Action::update_status(&copy) else { return again() };
         match self.executor.rest.put(&path, &body).await {
-            Err(e) if e.not_found() => Ok(None),
-            other => other.map(|_| None),
+            Err(e) if !e.not_found() => Err(e),
+            _ => again(),
         }
     }
 
@@ -166,7 +191,11 @@ impl Quotas {
             None if PLAIN.contains(&name) => (name, ""),
             None => return Ok(None),
         };
-        if group.is_empty() && matches!(plural, "pods" | "services" | "persistentvolumeclaims") {
+        let elsewhere = match group {
+            "" => matches!(plural, "pods" | "services" | "persistentvolumeclaims"),
+            _ => self.devices.is_some() && (group, plural) == ("resource.k8s.io", "resourceclaims"),
+        };
+        if elsewhere {
             return Ok(None);
         }
         let catalogue = self.hub.catalogue();

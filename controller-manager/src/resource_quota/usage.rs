@@ -1,16 +1,22 @@
 //! What objects use, by the names of quota resources.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, ResourceQuotaSpec, ScopedResourceSelectorRequirement, Service,
 };
+use k8s_openapi::api::resource::v1::{DeviceRequest, ResourceClaim};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;
 use k8s_openapi::jiff::Timestamp;
 use proto::quantity::{Format, Quantity};
 
 use crate::engine::pod::{Container, Pod, PodSpec};
 use crate::engine::pods;
+
+/// What a quota's name for the devices of a class ends in.
+pub const PER_DEVICE_CLASS: &str = ".deviceclass.resource.k8s.io/devices";
+/// The most devices that a claim may be given.
+const MOST_DEVICES: i64 = 32;
 
 /// Amounts by resource name.
 pub type Usage = BTreeMap<String, Quantity>;
@@ -90,6 +96,13 @@ pub fn counts(pod: &Pod, now: Timestamp) -> bool {
     }
 }
 
+/// Whether a pod uses less than before, or is in another scope.
+#[must_use]
+pub fn gives_back(old: &Pod, new: &Pod, now: Timestamp) -> bool {
+    let scope = |p: &Pod| p.spec.as_ref().is_some_and(|s| terminating(s));
+    (counts(old, now) && !counts(new, now)) || scope(old) != scope(new)
+}
+
 /// What a pod uses.
 #[must_use]
 pub fn pod(pod: &Pod, now: Timestamp) -> Usage {
@@ -133,6 +146,12 @@ pub fn service(service: &Service) -> Usage {
     out
 }
 
+/// In whole bytes, as nothing else is a valid amount in a quota.
+fn whole(q: Quantity) -> Quantity {
+    let up = Quantity::from_int(q.saturating_value(), q.format());
+    if up == q { q } else { up }
+}
+
 /// What a claim uses.
 #[must_use]
 pub fn claim(claim: &PersistentVolumeClaim) -> Usage {
@@ -148,7 +167,7 @@ pub fn claim(claim: &PersistentVolumeClaim) -> Usage {
         .filter(|c| !c.is_empty());
     let asked = claim.spec.as_ref().and_then(|s| s.resources.as_ref()?.requests.as_ref()?.get("storage"));
     let given = claim.status.as_ref().and_then(|s| s.allocated_resources.as_ref()?.get("storage"));
-    let storage = [asked, given].into_iter().flatten().filter_map(|q| Quantity::parse(&q.0).ok()).max();
+    let storage = [asked, given].into_iter().flatten().filter_map(|q| Quantity::parse(&q.0).ok()).max().map(whole);
     if let Some(class) = class {
         out.insert(format!("{class}.storageclass.storage.k8s.io/persistentvolumeclaims"), one());
     }
@@ -157,6 +176,42 @@ pub fn claim(claim: &PersistentVolumeClaim) -> Usage {
             out.insert(format!("{class}.storageclass.storage.k8s.io/requests.storage"), storage.clone());
         }
         out.insert("requests.storage".into(), storage);
+    }
+    out
+}
+
+/// What a claim of devices uses, by device class.
+#[must_use]
+pub fn device_claim(claim: &ResourceClaim) -> Usage {
+    let mut out = Usage::from([("count/resourceclaims.resource.k8s.io".to_owned(), one())]);
+    for request in claim.spec.devices.iter().flat_map(|d| d.requests.iter().flatten()) {
+        add(&mut out, &of_request(request));
+    }
+    out
+}
+
+/// Of several alternatives the most that each class may come to.
+fn of_request(request: &DeviceRequest) -> Usage {
+    let mut out = Usage::new();
+    let mut claim = |class: &str, mode: Option<&str>, count: Option<i64>| {
+        let devices = match mode {
+            Some("ExactCount") => count.unwrap_or(0),
+            Some("All") => MOST_DEVICES,
+            _ => 0,
+        };
+        let devices = Quantity::from_int(devices, Format::DecimalSI);
+        raise(&mut out, &Usage::from([(format!("{class}{PER_DEVICE_CLASS}"), devices)]));
+    };
+    match (request.first_available.as_deref(), &request.exactly) {
+        (Some(alternatives @ [_, ..]), _) => {
+            for a in alternatives {
+                claim(&a.device_class_name, a.allocation_mode.as_deref(), a.count);
+            }
+        }
+        (_, Some(exactly)) => {
+            claim(&exactly.device_class_name, exactly.allocation_mode.as_deref(), exactly.count);
+        }
+        _ => {}
     }
     out
 }
@@ -184,18 +239,32 @@ pub fn scoped(spec: &ResourceQuotaSpec) -> bool {
 #[must_use]
 pub fn claim_in_scope(spec: &ResourceQuotaSpec, claim: &PersistentVolumeClaim) -> bool {
     const SCOPE: &str = "VolumeAttributesClass";
+    let classes = attributes_classes(claim);
+    let plain = spec.scopes.iter().flatten().all(|s| s == SCOPE && !classes.is_empty());
+    let selected = spec.scope_selector.iter().flat_map(|s| s.match_expressions.iter().flatten()).all(|r| {
+        let values = r.values.as_deref().unwrap_or_default();
+        let listed = |c: &&str| values.iter().any(|v| v == c);
+        let any = classes.iter().any(|c| matches_class(&r.operator, true, listed(c)));
+        r.scope_name == SCOPE && (any || (classes.is_empty() && matches_class(&r.operator, false, false)))
+    });
+    plain && selected
+}
+
+fn attributes_classes(claim: &PersistentVolumeClaim) -> BTreeSet<&str> {
     let asked = claim.spec.as_ref().and_then(|s| s.volume_attributes_class_name.as_deref());
     let given = claim.status.as_ref().and_then(|s| s.current_volume_attributes_class_name.as_deref());
     let target = claim.status.as_ref().and_then(|s| s.modify_volume_status.as_ref());
     let target = target.and_then(|m| m.target_volume_attributes_class_name.as_deref());
-    let classes: Vec<&str> = [asked, given, target].into_iter().flatten().filter(|c| !c.is_empty()).collect();
-    let plain = spec.scopes.iter().flatten().all(|s| s == SCOPE && !classes.is_empty());
-    let selected = spec.scope_selector.iter().flat_map(|s| s.match_expressions.iter().flatten()).all(|r| {
-        let values = r.values.as_deref().unwrap_or_default();
-        let listed = classes.iter().any(|c| values.iter().any(|v| v == c));
-        r.scope_name == SCOPE && matches_class(&r.operator, !classes.is_empty(), listed)
-    });
-    plain && selected
+    [asked, given, target].into_iter().flatten().filter(|c| !c.is_empty()).collect()
+}
+
+/// Whether a claim was given another amount, or is in another scope.
+#[must_use]
+pub fn claim_changes(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
+    fn given(c: &PersistentVolumeClaim) -> Option<&Stored> {
+        c.status.as_ref()?.allocated_resources.as_ref()?.get("storage")
+    }
+    given(old) != given(new) || attributes_classes(old) != attributes_classes(new)
 }
 
 fn matches_class(operator: &str, some: bool, listed: bool) -> bool {
@@ -210,10 +279,9 @@ fn matches_class(operator: &str, some: bool, listed: bool) -> bool {
 
 fn scope(name: &str, operator: &str, values: &[String], pod: &Pod) -> bool {
     let Some(spec) = pod.spec.as_ref() else { return false };
-    let terminating = spec.active_deadline_seconds.is_some_and(|s| s >= 0);
     match name {
-        "Terminating" => terminating,
-        "NotTerminating" => !terminating,
+        "Terminating" => terminating(spec),
+        "NotTerminating" => !terminating(spec),
         "BestEffort" => best_effort(spec),
         "NotBestEffort" => !best_effort(spec),
         "CrossNamespacePodAffinity" => cross_namespace(spec),
@@ -224,6 +292,10 @@ fn scope(name: &str, operator: &str, values: &[String], pod: &Pod) -> bool {
         }
         _ => false,
     }
+}
+
+fn terminating(spec: &PodSpec) -> bool {
+    spec.active_deadline_seconds.is_some_and(|s| s >= 0)
 }
 
 fn best_effort(spec: &PodSpec) -> bool {
@@ -302,6 +374,68 @@ mod tests {
             json!({"count/persistentvolumeclaims": "1", "persistentvolumeclaims": "1", "requests.storage": "1Gi",
                 "fast.storageclass.storage.k8s.io/persistentvolumeclaims": "1", "fast.storageclass.storage.k8s.io/requests.storage": "1Gi"})
         );
+    }
+
+    #[test]
+    fn claims_of_devices() {
+        let claim = |requests: Value| -> ResourceClaim {
+            serde_json::from_value(json!({"metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}}))
+                .expect("claim")
+        };
+        let of = |class: &str, mode: &str, n: i64| json!({"name": "r", "deviceClassName": class, "allocationMode": mode, "count": n});
+        let exactly = |v: Value| json!({"name": "r", "exactly": v});
+        for (requests, want) in [
+            (json!([exactly(of("gpu", "ExactCount", 2)), exactly(of("gpu", "ExactCount", 1))]), json!({"gpu": "3"})),
+            (json!([exactly(of("gpu", "All", 0)), exactly(of("nic", "New", 7))]), json!({"gpu": "32", "nic": "0"})),
+            (
+                json!([{"name": "r", "firstAvailable": [of("gpu", "ExactCount", 2), of("gpu", "ExactCount", 4), of("nic", "ExactCount", 1)]}]),
+                json!({"gpu": "4", "nic": "1"}),
+            ),
+        ] {
+            let mut used = shown(&device_claim(&claim(requests)));
+            let map = used.as_object_mut().expect("map");
+            assert_eq!(map.remove("count/resourceclaims.resource.k8s.io"), Some(json!("1")));
+            let named: Value =
+                map.iter().map(|(k, v)| (k.trim_end_matches(PER_DEVICE_CLASS).to_owned(), v.clone())).collect();
+            assert_eq!(named, want);
+        }
+    }
+
+    #[test]
+    fn changes_that_matter() {
+        let plain = json!({"containers": [{"name": "c"}]});
+        let bounded = json!({"containers": [{"name": "c"}], "activeDeadlineSeconds": 5});
+        for (old, new, want) in [
+            (a_pod(plain.clone(), "Running"), a_pod(plain.clone(), "Failed"), true),
+            (a_pod(plain.clone(), "Failed"), a_pod(plain.clone(), "Failed"), false),
+            (a_pod(plain.clone(), "Pending"), a_pod(plain.clone(), "Running"), false),
+            (a_pod(plain, "Running"), a_pod(bounded, "Running"), true),
+        ] {
+            assert_eq!(gives_back(&old, &new, Timestamp::UNIX_EPOCH), want);
+        }
+        let claim = |v: Value| -> PersistentVolumeClaim { serde_json::from_value(v).expect("claim") };
+        let plain = claim(json!({"spec": {"volumeAttributesClassName": "a"}}));
+        for (status, want) in [
+            (json!({"phase": "Bound"}), false),
+            (json!({"currentVolumeAttributesClassName": "a"}), false),
+            (json!({"currentVolumeAttributesClassName": "b"}), true),
+            (json!({"allocatedResources": {"storage": "1Gi"}}), true),
+        ] {
+            let new = claim(json!({"spec": {"volumeAttributesClassName": "a"}, "status": status}));
+            assert_eq!(claim_changes(&plain, &new), want);
+        }
+        let both = claim(
+            json!({"spec": {"volumeAttributesClassName": "a"}, "status": {"currentVolumeAttributesClassName": "b"}}),
+        );
+        for (operator, class, want) in
+            [("In", "b", true), ("In", "c", false), ("NotIn", "a", true), ("Exists", "", true)]
+        {
+            let spec = json!({"scopeSelector": {"matchExpressions": [{"scopeName": "VolumeAttributesClass", "operator": operator, "values": [class]}]}});
+            let spec: ResourceQuotaSpec = serde_json::from_value(spec).expect("quota");
+            assert_eq!(claim_in_scope(&spec, &both), want, "{operator} {class}: any of its classes will do");
+        }
+        let uneven = claim(json!({"spec": {"resources": {"requests": {"storage": "1500m"}}}}));
+        assert_eq!(shown(&super::claim(&uneven))["requests.storage"], "2");
     }
 
     #[test]
