@@ -99,7 +99,7 @@ pub fn counts(pod: &Pod, now: Timestamp) -> bool {
 /// Whether a pod uses less than before, or is in another scope.
 #[must_use]
 pub fn gives_back(old: &Pod, new: &Pod, now: Timestamp) -> bool {
-    let scope = |p: &Pod| p.spec.as_ref().is_some_and(|s| terminating(s));
+    let scope = |p: &Pod| p.spec.as_ref().is_some_and(terminating);
     (counts(old, now) && !counts(new, now)) || scope(old) != scope(new)
 }
 

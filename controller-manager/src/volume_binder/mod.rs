@@ -116,9 +116,15 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                     wake.add(Key::of(&claim.metadata));
                 }
             }
-            // What failed is tried again.
-            for volume in volumes.list().iter().filter(|v| plan::doomed(v)) {
-                wake.add(Key::of(&volume.metadata));
+            // What failed is tried again, and a claim may have taken another volume.
+            for volume in volumes.list() {
+                let reference = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
+                let (namespace, name) =
+                    reference.map(|r| (r.namespace.as_deref(), r.name.as_deref())).unwrap_or_default();
+                let claim = all.get(namespace.unwrap_or_default(), name.unwrap_or_default());
+                if plan::doomed(&volume) || !plan::volume(&volume, claim.as_deref()).is_empty() {
+                    wake.add(Key::of(&volume.metadata));
+                }
             }
             std::future::ready(())
         });

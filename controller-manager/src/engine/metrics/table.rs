@@ -96,9 +96,9 @@ pub(super) const TABLE: &[Row] = &[
     ),
     row(
         "resourceclaim_controller_resource_claims",
-        &["admin_access", "allocated"],
+        &["admin_access", "allocated", "source"],
         Gauge,
-        "[ALPHA] Resource claims, by whether devices are allocated and administrative access is asked for.",
+        "[ALPHA] Resource claims, by who made them and whether devices are allocated and administrative access is asked for.",
     ),
     row(
         "selinux_warning_controller_selinux_volume_conflict",
