@@ -17,13 +17,16 @@ use self::plan::{Change, Snapshot};
 use crate::engine::action::Action;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
-use crate::engine::object::{self, Key};
+use crate::engine::object::Key;
 use crate::engine::owned;
 use crate::engine::pod::Pod;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::services::{self, Triggers};
 use crate::engine::worker::{self, Synced};
+
+/// Marks endpoints that are only there for an election.
+const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 
 struct EndpointsController {
     executor: Executor,
@@ -47,12 +50,22 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         });
         owned::watch(&services, &queue);
         services::watch_pods(&pods, cx.selectors(), queue.clone(), cx.settings().endpoints_batch);
-        let wake = queue.clone();
+        let (wake, known) = (queue.clone(), services.store());
         endpoints.add_handler(move |event: &Event<Held>| {
-            // Somebody deleted it, or it was left over from before: have a look.
-            if !matches!(event, Event::Updated { .. }) {
-                let meta = event.object().meta();
-                wake.add(Key::new(meta.namespace(), meta.name()));
+            // Somebody deleted what a service still needs.
+            if let Event::Deleted(gone) = event
+                && known.get(gone.meta().namespace(), gone.meta().name()).is_some()
+            {
+                wake.add(Key::new(gone.meta().namespace(), gone.meta().name()));
+            }
+        });
+        let (term, all, wake) = (cx.clone(), endpoints.store(), queue.clone());
+        cx.spawn("endpoints-leftovers", async move {
+            if term.factory().wait_synced().await {
+                // Their services may have gone while nobody looked.
+                for left in all.list().iter().filter(|e| e.meta().annotation(LEADER).is_none()) {
+                    wake.add(Key::new(left.meta().namespace(), left.meta().name()));
+                }
             }
         });
         worker::run(cx, "endpoints", cx.settings().workers.endpoint, &queue, &this, |s, key| async move {
@@ -64,15 +77,12 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 
 impl EndpointsController {
     async fn sync(&self, key: &Key) -> Synced {
-        let current = self.endpoints.get(&key.namespace, &key.name);
         let Some(service) = self.services.get(&key.namespace, &key.name) else {
             self.triggers.lock().forget(key);
-            // Only what this controller made goes with the service.
-            if let Some(current) = current.filter(|c| plan::ours(c)) {
-                let delete = Action::Delete { path: current.path(), options: json!({}) };
-                // Rare, and larger than all the rest of this.
-                Box::pin(self.executor.one(delete)).await?;
-            }
+            // Whoever made them: endpoints go with their service.
+            let path = format!("{}/{}", Held::collection_path(Some(&key.namespace)), key.name);
+            // Rare, and larger than all the rest of this.
+            Box::pin(self.executor.one(Action::Delete { path, options: json!({}) })).await?;
             return Ok(None);
         };
         if services::selecting(&service).is_none() {
@@ -80,21 +90,15 @@ impl EndpointsController {
         }
         let pods = services::behind(&self.pods, &service);
         let trigger = self.triggers.lock().next(key, &service, &pods);
+        let current = self.endpoints.get(&key.namespace, &key.name);
         let snapshot = Snapshot { service, pods, current, trigger };
         let Some(change) = plan::plan(&snapshot) else { return Ok(None) };
         let Err(error) = self.write(&change).await else { return Ok(None) };
         if error.namespace_terminating() {
             return Ok(None);
         }
-        if !error.conflict() && !error.already_exists() {
-            let (reason, verb) = match change {
-                Change::Create(_) => ("FailedToCreateEndpoint", "create"),
-                Change::Update(_) => ("FailedToUpdateEndpoint", "update"),
-            };
-            let about = object::reference::<Service>(&snapshot.service.metadata);
-            let text = format!("Failed to {verb} endpoint for service {key}: {error}");
-            self.executor.events.say(&about, true, reason, text);
-        }
+        let (about, reason, what) = plan::complaint(&change, key);
+        self.executor.events.say(&about, true, reason, format!("{what}: {error}"));
         Err(error)
     }
 

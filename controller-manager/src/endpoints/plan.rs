@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Service, ServiceSpec};
+use k8s_openapi::api::core::v1::{ObjectReference, Service, ServiceSpec};
 use k8s_openapi::jiff::Timestamp;
 use proto::protobuf::{write_bytes, write_nested, write_number};
 
 use super::held::{Held, SUBSETS};
+use crate::engine::object::Key;
 use crate::engine::packed::{NewMeta, Texts};
 use crate::engine::pod::Pod;
 use crate::engine::services::{self, Port, PortSet, PortSets, TRIGGER};
@@ -30,12 +31,6 @@ pub struct Snapshot {
     pub current: Option<Arc<Held>>,
     /// What caused the change.
     pub trigger: Option<Timestamp>,
-}
-
-/// Whether this controller made the object.
-#[must_use]
-pub fn ours(endpoints: &Held) -> bool {
-    endpoints.meta().label(MANAGED_BY) == Some(CONTROLLER)
 }
 
 /// What is to be written.
@@ -124,18 +119,47 @@ fn pack<'a>(addresses: &'a [Served<'a>], sets: &'a PortSets<'a>) -> Vec<Subset<'
     subsets
 }
 
+/// Leaves as many addresses as there may be: of those that are ready each subset its share, or else all of those and of
+/// the others each subset its share.
 fn truncate(subsets: &mut [Subset<'_>]) -> bool {
-    let mut room = CAPACITY;
-    let mut cut = false;
-    let mut shorten = |list: &mut Vec<&Served<'_>>| {
-        cut |= list.len() > room;
-        list.truncate(room);
-        room -= list.len();
+    let ready: usize = subsets.iter().map(|s| s.ready.len()).sum();
+    let unready: usize = subsets.iter().map(|s| s.unready.len()).sum();
+    if ready + unready <= CAPACITY {
+        return false;
+    }
+    let few_ready = ready <= CAPACITY;
+    let (room, total) = if few_ready { (CAPACITY - ready, unready) } else { (CAPACITY, ready) };
+    let mut left = room;
+    for subset in subsets {
+        let list = if few_ready { &mut subset.unready } else { &mut subset.ready };
+        list.truncate((list.len() * room).div_ceil(total).min(left));
+        left -= list.len();
+        if !few_ready {
+            subset.unready.clear();
+        }
+    }
+    true
+}
+
+/// Whom a failed write is told of, why, and what was to be done. An object that is to be made has no namespace yet.
+#[must_use]
+pub fn complaint(change: &Change, key: &Key) -> (ObjectReference, &'static str, String) {
+    let (of, reason, what) = match change {
+        Change::Create(new) => (new, "FailedToCreateEndpoint", format!("Failed to create endpoint for service {key}")),
+        Change::Update(new) => (new, "FailedToUpdateEndpoint", format!("Failed to update endpoint {key}")),
     };
-    // Ready addresses first; unready ones only get the room that is left.
-    subsets.iter_mut().for_each(|subset| shorten(&mut subset.ready));
-    subsets.iter_mut().for_each(|subset| shorten(&mut subset.unready));
-    cut
+    let there = matches!(change, Change::Update(_));
+    let text = |text: &str| Some(text.to_owned()).filter(|_| there);
+    let about = ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Endpoints".to_owned()),
+        name: Some(key.name.clone()),
+        namespace: text(&key.namespace),
+        uid: text(of.meta().uid()),
+        resource_version: text(of.meta().version()),
+        ..ObjectReference::default()
+    };
+    (about, reason, what)
 }
 
 /// The subsets as the server writes them: texts that are no pointers in Go are there also when they are empty.
@@ -264,6 +288,42 @@ mod tests {
         let mut dying = pod("b", "10.1.0.2", true);
         dying["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         assert_eq!(subsets(service(json!({})), vec![done, dying]), Value::Null);
+    }
+
+    #[test]
+    fn too_many_addresses_are_cut_off_in_proportion() {
+        for (counts, want) in [
+            ([(500, 100), (300, 100)], None),
+            ([(500, 500), (300, 0)], Some([(500, 200), (300, 0)])),
+            ([(600, 300), (200, 100)], Some([(600, 150), (200, 50)])),
+            ([(1500, 10), (500, 10)], Some([(750, 0), (250, 0)])),
+            ([(1000, 5), (1, 5)], Some([(1000, 0), (0, 0)])),
+        ] {
+            let pod = Pod::default();
+            let served = Served { ip: "10.0.0.1", pod: &pod, ready: true, set: 0 };
+            let list = |n: usize| std::iter::repeat_n(&served, n).collect();
+            let subset = |(ready, unready)| Subset { ports: &[], ready: list(ready), unready: list(unready) };
+            let mut subsets = counts.map(subset);
+            let cut = truncate(&mut subsets);
+            let left = subsets.map(|s| (s.ready.len(), s.unready.len()));
+            assert_eq!((cut, left), (want.is_some(), want.unwrap_or(counts)), "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn failures_are_told_of_the_endpoints() {
+        let held = |meta: Value| Held::of_json(&json!({"metadata": meta})).expect("endpoints");
+        let key = Key::new("ns", "web");
+        let (about, reason, what) = complaint(&Change::Create(held(json!({"name": "web", "namespace": "ns"}))), &key);
+        assert_eq!(
+            (about.kind.as_deref(), about.namespace, reason),
+            (Some("Endpoints"), None, "FailedToCreateEndpoint")
+        );
+        assert_eq!(what, "Failed to create endpoint for service ns/web");
+        let there = held(json!({"name": "web", "namespace": "ns", "uid": "u"}));
+        let (about, _, what) = complaint(&Change::Update(there), &key);
+        assert_eq!((about.uid.as_deref(), about.namespace.as_deref()), (Some("u"), Some("ns")));
+        assert_eq!(what, "Failed to update endpoint ns/web");
     }
 
     #[test]

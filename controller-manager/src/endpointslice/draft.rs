@@ -8,6 +8,9 @@ use crate::engine::pod::Pod;
 use crate::engine::services::{self, Port};
 use crate::engine::{object, pods};
 
+/// The ways in which a service may want its traffic distributed.
+pub const DISTRIBUTIONS: [&str; 3] = ["PreferClose", "PreferSameZone", "PreferSameNode"];
+
 /// Where an endpoint should be used from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hints<'a> {
@@ -40,7 +43,7 @@ impl<'a> Draft<'a> {
         let serving = pods::ready(pod);
         let publish = spec.publish_not_ready_addresses == Some(true);
         let ready = publish || (serving && !object::deleting(&pod.metadata));
-        let zone = node.and_then(|n| object::label(&n.metadata, ZONE));
+        let zone = node.and_then(|n| object::label(&n.metadata, ZONE)).filter(|zone| !zone.is_empty());
         let hints = hints(spec, ready, zone, pods::node(pod));
         let hostname = services::hostname(pod, &s.service);
         let draft = Self { pod, v6: family == "IPv6", ready, serving, hostname, zone, hints };
@@ -105,7 +108,5 @@ fn hints<'a>(spec: &ServiceSpec, ready: bool, zone: Option<&'a str>, node: &'a s
     // The annotation for hints by topology, if there is one, comes before this field.
     let wish = spec.traffic_distribution.as_deref().filter(|_| ready)?;
     let node = Some(node).filter(|n| wish == "PreferSameNode" && !n.is_empty());
-    matches!(wish, "PreferClose" | "PreferSameZone" | "PreferSameNode")
-        .then_some(Hints { zone, node })
-        .filter(|h| h.zone.is_some() || h.node.is_some())
+    DISTRIBUTIONS.contains(&wish).then_some(Hints { zone, node }).filter(|h| h.zone.is_some() || h.node.is_some())
 }

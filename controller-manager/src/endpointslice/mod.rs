@@ -8,7 +8,7 @@ pub mod topology;
 pub mod tracker;
 pub mod write;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
-use self::plan::{CONTROLLER, MANAGED_BY, SERVICE_NAME, Snapshot};
+use self::plan::{CONTROLLER, MANAGED_BY, Plan, Snapshot};
 use self::report::{Distributions, Names, Report};
 use self::slice::Slice;
 use self::topology::Zones;
@@ -61,9 +61,18 @@ struct Slices {
     triggers: Mutex<Triggers>,
     report: Mutex<Report>,
     distributions: Mutex<Distributions>,
+    /// Services that were given hints by topology.
+    hinted: Mutex<HashSet<Key>>,
     max_per_slice: usize,
     /// The zones as last looked at; taken away when a node changes.
     zones: Mutex<Option<Zones>>,
+}
+
+/// Why a look came to no good end.
+enum Stop {
+    /// The cache lags behind what was written.
+    Stale,
+    Failed(RestError),
 }
 
 /// Wire the endpointslice controller.
@@ -84,6 +93,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             triggers: Mutex::default(),
             report: Mutex::new(Report::new(&NAMES)),
             distributions: Mutex::default(),
+            hinted: Mutex::default(),
             max_per_slice: cx.settings().max_endpoints_per_slice,
             zones: Mutex::default(),
         });
@@ -91,17 +101,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         services::watch_pods(&pods, cx.selectors(), queue.clone(), cx.settings().endpointslice_batch);
         let (wake, watcher) = (queue.clone(), Arc::clone(&this));
         slices.add_handler(move |event: &Event<Slice>| {
-            let slice = event.object();
-            if slice.meta().label(MANAGED_BY) != Some(CONTROLLER) {
-                return;
-            }
-            if let Some(name) = slice.meta().label(SERVICE_NAME) {
-                let key = Key::new(slice.meta().namespace(), name);
-                match event {
-                    Event::Deleted(s) => watcher.tracker.gone(&key, s.meta().uid()),
-                    _ if !watcher.tracker.news(&key, slice) => return,
-                    _ => {}
-                }
+            for key in watcher.tracker.concerned(event, CONTROLLER) {
                 wake.add(key);
             }
         });
@@ -154,22 +154,33 @@ impl Slices {
     }
 
     async fn sync(&self, key: &Key) -> Synced {
+        let (result, synced) = match self.reconcile(key).await {
+            Ok(()) => ("success", Ok(None)),
+            Err(Stop::Stale) => ("stale", Ok(Some(STALE_RETRY))),
+            Err(Stop::Failed(e)) => ("error", Err(e)),
+        };
+        metrics::count("endpoint_slice_controller_syncs", &[result]);
+        synced
+    }
+
+    async fn reconcile(&self, key: &Key) -> Result<(), Stop> {
         let Some(service) = self.services.get(&key.namespace, &key.name) else {
             // The slices go by garbage collection.
             self.triggers.lock().forget(key);
             self.tracker.forget(key);
             self.report.lock().forget(key);
             self.distributions.lock().note(key, None);
-            return Ok(None);
+            self.hinted.lock().remove(key);
+            return Ok(());
         };
         if services::selecting(&service).is_none() {
-            return Ok(None);
+            return Ok(());
         }
         let mut slices = self.slices.by_index(BY_SERVICE, &key.to_string());
         slices.retain(|s| s.meta().label(MANAGED_BY) == Some(CONTROLLER));
         slices.sort_by(|a, b| a.meta().name().cmp(b.meta().name()));
         if self.tracker.stale(key, &slices) {
-            return Ok(Some(STALE_RETRY));
+            return Err(Stop::Stale);
         }
         let pods = services::behind(&self.pods, &service);
         let trigger = self.triggers.lock().next(key, &service, &pods);
@@ -186,32 +197,44 @@ impl Slices {
             zones.get_or_insert_with(|| Zones::of(&self.nodes.list())).clone()
         });
         let topology = zones.is_some();
-        let snapshot = Snapshot { service, pods, nodes, slices, max_per_slice: self.max_per_slice, trigger, zones };
-        let writes = plan::plan(&snapshot);
+        let hinted = self.hinted.lock().contains(key);
+        let max_per_slice = self.max_per_slice;
+        let snapshot = Snapshot { service, pods, nodes, slices, max_per_slice, trigger, zones, hinted };
+        let Plan { writes, hinted, lost } = plan::plan(&snapshot);
+        self.remember_hints(key, hinted);
         write::count("endpoint_slice_controller_changes", &writes);
         let sync = report::read(&snapshot.slices, &writes, self.max_per_slice);
         let written = write::carry_out(&self.executor, &self.tracker, key, writes).await;
-        let result = if written.is_ok() { "success" } else { "error" };
-        metrics::count("endpoint_slice_controller_syncs", &[result]);
         if written.is_ok() {
             let wish = snapshot.service.spec.as_ref().and_then(|s| s.traffic_distribution.as_deref());
-            let wish = wish.filter(|w| !w.is_empty());
+            let wish = wish.filter(|w| draft::DISTRIBUTIONS.contains(w) && !topology);
             let labels = [if topology { "Auto" } else { "Disabled" }, wish.unwrap_or_default()];
             metrics::observe(CHANGED, &labels, metrics::float(sync.changed));
             self.report.lock().synced(key, &sync);
             self.distributions.lock().note(key, wish);
         }
-        written.or_else(|e| {
-            if e.namespace_terminating() {
-                return Ok(());
-            }
-            if !e.conflict() {
-                let about = object::reference::<Service>(&snapshot.service.metadata);
-                let text = format!("Error updating Endpoint Slices for Service {key}: {e}");
-                self.executor.events.say(&about, true, "FailedToUpdateEndpointSlices", text);
-            }
-            Err(e)
-        })?;
-        Ok(None)
+        let lost =
+            lost.iter().map(|(pod, node)| format!("skipping Pod {pod} for Service {key}: Node {node} Not Found"));
+        let failed = written.err().filter(|f| !f.for_good());
+        let why = failed.iter().map(|f| format!("failed to {} for Service {key}: {}", f.what, f.error));
+        let errors: Vec<String> = lost.chain(why).collect();
+        let text = match errors.as_slice() {
+            [] => return Ok(()),
+            [one] => one.clone(),
+            all => format!("[{}]", all.join(", ")),
+        };
+        let about = object::reference::<Service>(&snapshot.service.metadata);
+        let event = format!("Error updating Endpoint Slices for Service {key}: {text}");
+        self.executor.events.say(&about, true, "FailedToUpdateEndpointSlices", event);
+        Err(Stop::Failed(failed.map_or_else(|| RestError::other(text), |f| f.error)))
+    }
+
+    fn remember_hints(&self, key: &Key, hinted: bool) {
+        let mut all = self.hinted.lock();
+        if hinted {
+            all.insert(key.clone());
+        } else {
+            all.remove(key);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The EndpointSlices of a service: endpoints per address family and set of ports, at most so many per slice, changed
 //! with as few writes as possible.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
 use std::iter;
 use std::sync::Arc;
@@ -45,24 +45,39 @@ pub struct Snapshot {
     pub trigger: Option<Timestamp>,
     /// The zones of the cluster, for services that ask for hints by topology.
     pub zones: Option<Zones>,
+    /// Whether it was given such hints the last time.
+    pub hinted: bool,
+}
+
+/// What follows.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// The writes that bring the slices in line.
+    pub writes: Vec<Write>,
+    /// Whether there are hints by topology now.
+    pub hinted: bool,
+    /// Pods that are left out, and the nodes they are said to be on, which are not there.
+    pub lost: BTreeSet<(String, String)>,
 }
 
 type Ports<'a> = Vec<Port<'a>>;
 
-/// The writes that bring the slices in line.
+/// Decide.
 #[must_use]
-pub fn plan(s: &Snapshot) -> Vec<Write> {
-    let Some(spec) = services::selecting(&s.service) else { return Vec::new() };
-    if object::deleting(&s.service.metadata) {
-        return Vec::new();
-    }
+pub fn plan(s: &Snapshot) -> Plan {
+    let Some(spec) = services::selecting(&s.service) else { return Plan::default() };
     let families = address_types(spec);
-    let stray = s.slices.iter().filter(|x| !families.contains(&x.address_type()));
-    let mut writes: Vec<Write> = stray.map(|slice| Write::Delete(Arc::clone(slice))).collect();
+    let strays: Vec<&Arc<Slice>> = s.slices.iter().filter(|x| !families.contains(&x.address_type())).collect();
+    let mut out = Plan { hinted: s.hinted && strays.is_empty(), ..Plan::default() };
     for family in families {
-        writes.extend(reconcile_family(s, spec, family));
+        reconcile_family(s, spec, family, &mut out);
     }
-    writes
+    out.writes.extend(strays.into_iter().map(|slice| Write::Delete(Arc::clone(slice))));
+    // What is about to be collected together with the service gets no company.
+    if object::deleting(&s.service.metadata) {
+        out.writes.retain(|write| !matches!(write, Write::Create(_)));
+    }
+    out
 }
 
 fn address_types(spec: &ServiceSpec) -> Vec<&'static str> {
@@ -75,26 +90,30 @@ fn address_types(spec: &ServiceSpec) -> Vec<&'static str> {
     vec![if v6 { "IPv6" } else { "IPv4" }]
 }
 
-fn reconcile_family(s: &Snapshot, spec: &ServiceSpec, family: &str) -> Vec<Write> {
-    let mut groups = groups(s, spec, family);
-    let told = zone_hints(s, family, &mut groups);
+fn reconcile_family(s: &Snapshot, spec: &ServiceSpec, family: &str, plan: &mut Plan) {
+    let mut groups = groups(s, spec, family, &mut plan.lost);
+    let told = zone_hints(s, family, &mut groups, &mut plan.hinted);
     let frame = Frame { s, family, labels: labels(s, spec) };
+    let mut out = Changes::default();
     let mut by_ports: BTreeMap<Ports<'_>, Vec<&Arc<Slice>>> = BTreeMap::new();
     for slice in s.slices.iter().filter(|x| x.address_type() == family && !x.meta().deleting()) {
+        if !slice.meta().has_owner("v1", "Service", object::uid(&s.service.metadata)) {
+            // Of an earlier service of that name, with which it goes: it is no use to this one.
+            out.foreign.push(slice);
+            continue;
+        }
         let ports: Ports<'_> = slice.ports().map(slice::port).collect();
         by_ports.entry(sorted(&ports)).or_default().push(slice);
     }
     let wanted: Vec<Wanted<'_>> = groups.iter().map(Wanted::of).collect();
-    let mut out = Changes::default();
     for group in &wanted {
         let there = by_ports.remove(group.key).unwrap_or_default();
         reconcile_ports(&frame, group, &there, &mut out);
     }
     // Slices for ports nobody serves any more.
     out.delete.extend(by_ports.into_values().flatten());
-    let mut writes = out.finish(&frame);
-    writes.extend(told.map(|event| Write::Tell(Box::new(event))));
-    writes
+    plan.writes.extend(out.finish(&frame));
+    plan.writes.extend(told.map(|event| Write::Tell(Box::new(event))));
 }
 
 /// The endpoints of one set of ports.
@@ -104,13 +123,19 @@ struct Group<'a> {
 }
 
 /// The endpoints of a family, in the order of their sets of ports.
-fn groups<'a>(s: &'a Snapshot, spec: &'a ServiceSpec, family: &str) -> Vec<Group<'a>> {
+fn groups<'a>(
+    s: &'a Snapshot,
+    spec: &'a ServiceSpec,
+    family: &str,
+    lost: &mut BTreeSet<(String, String)>,
+) -> Vec<Group<'a>> {
     let publish = spec.publish_not_ready_addresses == Some(true);
     let mut sets = PortSets::new(spec);
     let mut endpoints: Vec<Vec<Draft<'a>>> = Vec::new();
     for pod in s.pods.iter().filter(|p| services::belongs(p, true)) {
         let node = s.nodes.get(pods::node(pod));
         if node.is_none() && !publish {
+            lost.insert((object::name(&pod.metadata).to_owned(), pods::node(pod).to_owned()));
             continue;
         }
         let Some(draft) = Draft::of(s, spec, pod, node.map(AsRef::as_ref), family) else { continue };
@@ -128,26 +153,22 @@ fn groups<'a>(s: &'a Snapshot, spec: &'a ServiceSpec, family: &str) -> Vec<Group
 }
 
 /// Hints by topology for all endpoints of a family, and the event that tells of them.
-fn zone_hints<'a>(s: &'a Snapshot, family: &str, groups: &mut [Group<'a>]) -> Option<Action> {
-    let had = s.slices.iter().any(|x| x.address_type() == family && x.has_hints());
-    if s.zones.is_none() && !had {
-        return None;
-    }
+fn zone_hints<'a>(s: &'a Snapshot, family: &str, groups: &mut [Group<'a>], hinted: &mut bool) -> Option<Action> {
     let about = object::reference::<Service>(&s.service.metadata);
+    let disabled =
+        |why: &str| Action::warning(&about, "TopologyAwareHintsDisabled", format!("{why}, addressType: {family}"));
     let Some(zones) = s.zones.as_ref() else {
-        let closer = s.service.spec.as_ref().is_some_and(|x| x.traffic_distribution.is_some());
-        let text = format!("Topology Aware Hints has been disabled, addressType: {family}");
-        return (!closer).then(|| Action::normal(&about, "TopologyAwareHintsDisabled", text));
+        return std::mem::take(hinted).then(|| disabled("Topology Aware Hints has been disabled"));
     };
     let mut all: Vec<&mut Draft<'a>> = groups.iter_mut().flat_map(|group| group.endpoints.iter_mut()).collect();
     match topology::allocate(zones, &mut all) {
-        Ok(()) if had => None,
-        Ok(()) => {
+        Ok(()) => (!std::mem::replace(hinted, true)).then(|| {
             let text = format!("Topology Aware Hints has been enabled, addressType: {family}");
-            Some(Action::normal(&about, "TopologyAwareHintsEnabled", text))
-        }
+            Action::normal(&about, "TopologyAwareHintsEnabled", text)
+        }),
         Err(why) => {
-            Some(Action::warning(&about, "TopologyAwareHintsDisabled", format!("{why}, addressType: {family}")))
+            *hinted = false;
+            Some(disabled(&why))
         }
     }
 }
@@ -242,6 +263,8 @@ struct Changes<'a> {
     create: Vec<Content<'a>>,
     update: Vec<(&'a Arc<Slice>, Content<'a>)>,
     delete: Vec<&'a Arc<Slice>>,
+    /// Deleted, and never used for anything else.
+    foreign: Vec<&'a Arc<Slice>>,
     kept: usize,
 }
 
@@ -263,7 +286,7 @@ impl<'a> Changes<'a> {
         }
         let created = self.create.iter().map(|content| Write::Create(frame.created(content)));
         let updated = self.update.iter().map(|(slice, content)| Write::Update(frame.updated(slice, content)));
-        let deleted = self.delete.iter().map(|slice| Write::Delete(Arc::clone(slice)));
+        let deleted = self.delete.iter().chain(&self.foreign).map(|slice| Write::Delete(Arc::clone(slice)));
         created.chain(updated).chain(deleted).collect()
     }
 }

@@ -24,13 +24,14 @@ fn world(pods: Vec<Arc<Pod>>, max: usize) -> Snapshot {
         max_per_slice: max,
         trigger: None,
         zones: None,
+        hinted: false,
     }
 }
 
 /// Apply the planned writes, as the server would.
 fn apply(s: &mut Snapshot) -> Vec<String> {
     let mut log = Vec::new();
-    for write in plan(s) {
+    for write in plan(s).writes {
         match write {
             Write::Create(slice) => {
                 let mut tree = slice.tree().expect("a tree");
@@ -55,7 +56,7 @@ fn apply(s: &mut Snapshot) -> Vec<String> {
             other => panic!("{other:?}"),
         }
     }
-    assert!(plan(s).is_empty(), "the plan settles");
+    assert!(plan(s).writes.is_empty(), "the plan settles");
     log
 }
 
@@ -110,4 +111,69 @@ fn traffic_distribution_gives_hints() {
     apply(&mut s);
     let v = s.slices[0].tree().expect("a tree");
     assert_eq!(v["endpoints"][0]["hints"], json!({"forNodes": [{"name": "n1"}], "forZones": [{"name": "z1"}]}));
+}
+
+#[test]
+fn slices_of_an_earlier_service_are_not_used_again() {
+    let mut s = world(vec![pod(1, true, false)], 100);
+    apply(&mut s);
+    let mut tree = s.slices[0].tree().expect("a tree");
+    tree["metadata"]["ownerReferences"][0]["uid"] = json!("earlier");
+    s.slices = vec![Arc::new(Slice::of_json(&tree).expect("slice"))];
+    let writes = plan(&s).writes;
+    assert!(matches!(writes.as_slice(), [Write::Create(_), Write::Delete(_)]), "{writes:?}");
+}
+
+#[test]
+fn a_service_that_goes_gets_no_new_slices() {
+    let mut s = world(vec![pod(1, true, false)], 1);
+    apply(&mut s);
+    let mut service = Service::clone(&s.service);
+    service.metadata.deletion_timestamp = Some(object::seconds(Timestamp::UNIX_EPOCH));
+    s.service = Arc::new(service);
+    s.pods = vec![pod(2, true, false), pod(3, true, false)];
+    let writes = plan(&s).writes;
+    assert!(matches!(writes.as_slice(), [Write::Update(_)]), "those that are there are kept right: {writes:?}");
+}
+
+#[test]
+fn pods_on_nodes_that_are_not_there() {
+    let mut s = world(vec![pod(1, true, false)], 100);
+    s.nodes.clear();
+    let got = plan(&s);
+    assert_eq!(got.lost, BTreeSet::from([("p1".to_owned(), "n1".to_owned())]));
+    assert!(matches!(got.writes.as_slice(), [Write::Create(slice)] if slice.endpoints().count() == 0));
+    let mut service = Service::clone(&s.service);
+    service.spec.as_mut().expect("spec").publish_not_ready_addresses = Some(true);
+    s.service = Arc::new(service);
+    let got = plan(&s);
+    assert!(got.lost.is_empty());
+    assert!(matches!(got.writes.as_slice(), [Write::Create(slice)] if slice.endpoints().count() == 1));
+}
+
+#[test]
+fn hints_by_topology_are_told_of_when_they_come_and_go() {
+    let told = |s: &Snapshot| -> Vec<(bool, &'static str, String)> {
+        let writes = plan(s).writes.into_iter();
+        let events = writes.filter_map(|w| if let Write::Tell(action) = w { Some(*action) } else { None });
+        events
+            .map(|a| match a {
+                Action::Event { warning, reason, message, .. } => (warning, reason, message),
+                other => panic!("{other:?}"),
+            })
+            .collect()
+    };
+    let mut s = world(vec![pod(1, true, false)], 100);
+    assert_eq!(told(&s), []);
+    s.hinted = true;
+    let gone = "Topology Aware Hints has been disabled, addressType: IPv4".to_owned();
+    assert_eq!(told(&s), [(true, "TopologyAwareHintsDisabled", gone)]);
+    assert!(!plan(&s).hinted);
+    s.zones = Some(Zones::Shares(BTreeMap::from([("z1".to_owned(), 1.0)])));
+    assert_eq!(told(&s), [], "as before");
+    s.hinted = false;
+    assert_eq!(told(&s)[0].1, "TopologyAwareHintsEnabled");
+    assert!(plan(&s).hinted);
+    s.zones = Some(Zones::Unknown);
+    assert!(told(&s)[0].0);
 }

@@ -10,7 +10,7 @@ use proto::quantity::Quantity;
 
 use super::draft::{Draft, Hints};
 use super::plan::ZONE;
-use crate::engine::{nodes, object};
+use crate::engine::{metrics, nodes, object};
 
 /// How much more than its share an endpoint may get.
 const OVERLOAD: f64 = 0.2;
@@ -22,16 +22,14 @@ const EXCLUDED: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role
 pub enum Zones {
     /// By zone; they add up to one.
     Shares(BTreeMap<String, f64>),
-    /// A node lacks a zone or says nothing of its CPUs.
+    /// A node lacks a zone or says nothing of its CPUs, or all ready nodes are in one zone.
     Unknown,
-    /// All ready nodes are in one zone, or there are none.
-    One,
 }
 
-/// Whether the service asks for hints.
+/// Whether the service asks for hints; the older annotation comes first.
 #[must_use]
 pub fn wanted(service: &Service) -> bool {
-    let mode = ["service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints"]
+    let mode = ["service.kubernetes.io/topology-aware-hints", "service.kubernetes.io/topology-mode"]
         .iter()
         .find_map(|a| object::annotation(&service.metadata, a));
     matches!(mode, Some("Auto" | "auto"))
@@ -60,7 +58,7 @@ impl Zones {
             *by_zone.entry(zone).or_default() += cpu;
         }
         if by_zone.len() < 2 {
-            return Self::One;
+            return Self::Unknown;
         }
         let total: f64 = by_zone.values().sum();
         Self::Shares(by_zone.into_iter().map(|(z, cpu)| (z, cpu / total)).collect())
@@ -82,61 +80,74 @@ pub fn allocate<'a>(zones: &'a Zones, endpoints: &mut [&mut Draft<'a>]) -> Resul
     }
     let mut ready: Vec<&mut &mut Draft<'a>> = endpoints.iter_mut().filter(|e| e.ready).collect();
     ready.sort_by(|a, b| a.addresses().cmp(b.addresses()));
-    let shares = match zones {
-        Zones::Shares(shares) => shares,
-        Zones::Unknown => {
-            return Err(
-                "Insufficient Node information: allocatable CPU or zone not specified on one or more nodes".into()
-            );
-        }
-        Zones::One => return Err("Nodes only ready in one zone".into()),
+    let Zones::Shares(shares) = zones else {
+        return Err("Insufficient Node information: allocatable CPU or zone not specified on one or more nodes".into());
     };
     let counts = format!("({} endpoints, {} zones)", ready.len(), shares.len());
     if shares.len() > ready.len() {
         return Err(format!("Insufficient number of endpoints {counts}"));
     }
-    #[allow(
-        clippy::cast_precision_loss,
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "small counts"
-    )]
-    let minimum = |share: f64| (share * ready.len() as f64 / (1.0 + OVERLOAD)).ceil() as usize;
-    let needs: BTreeMap<&'a str, usize> = shares.iter().map(|(z, s)| (z.as_str(), minimum(*s))).collect();
-    if needs.values().sum::<usize>() > ready.len() {
+    let total = float(ready.len());
+    let minimum = |share: f64| (share * total * (1.0 / (1.0 + OVERLOAD))).ceil();
+    if shares.values().map(|share| minimum(*share)).sum::<f64>() > total {
         return Err(format!(
             "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold {counts}"
         ));
     }
-    let mut serves: Vec<&'a str> = Vec::with_capacity(ready.len());
+    let mut have: BTreeMap<&str, usize> = BTreeMap::new();
     for e in &ready {
         let Some(zone) = e.zone.filter(|z| !z.is_empty()) else {
             return Err("One or more endpoints do not have a zone specified".into());
         };
-        serves.push(zone);
+        *have.entry(zone).or_default() += 1;
     }
-    balance(&mut serves, &needs);
-    for (e, zone) in ready.into_iter().zip(serves) {
+    // What each zone has too much, or lacks.
+    let spare = shares.iter().map(|(zone, share)| {
+        let wanted = (share * total).max(minimum(*share));
+        (zone.as_str(), float(have.get(zone.as_str()).copied().unwrap_or(0)) - wanted)
+    });
+    let (mut gives, mut takes) = moves(spare.collect());
+    for e in ready {
+        let own = e.zone.unwrap_or_default();
+        let left = gives.get_mut(own).filter(|n| **n > 0);
+        let zone = match (left, takes.iter_mut().find(|(_, n)| **n > 0)) {
+            (Some(left), Some((zone, needs))) => {
+                (*left, *needs) = (*left - 1, *needs - 1);
+                *zone
+            }
+            _ => own,
+        };
         e.hints = Some(Hints { zone: Some(zone), node: None });
     }
     Ok(())
 }
 
-/// Move endpoints from the zones with the most to spare to those that lack some.
-fn balance<'a>(serves: &mut [&'a str], needs: &BTreeMap<&'a str, usize>) {
-    let count = |serves: &[&str], zone: &str| serves.iter().filter(|z| **z == zone).count();
-    for (poor, need) in needs {
-        while count(serves, poor) < *need {
-            let spare = |i: &usize| {
-                let zone = serves[*i];
-                count(serves, zone).saturating_sub(needs.get(zone).copied().unwrap_or(0))
-            };
-            let giver =
-                (0..serves.len()).filter(|i| serves[*i] != *poor && spare(i) > 0).max_by_key(|i| (spare(i), *i));
-            let Some(giver) = giver else { return };
-            serves[giver] = poor;
+fn float(n: usize) -> f64 {
+    metrics::float(n)
+}
+
+type Counts<'a> = BTreeMap<&'a str, usize>;
+
+/// How many endpoints each zone gives away and takes over, one after the other from the zone with the most to the zone
+/// with the least, as long as that makes them more even.
+fn moves(spare: BTreeMap<&str, f64>) -> (Counts<'_>, Counts<'_>) {
+    fn most<'a>(of: &BTreeMap<&'a str, f64>) -> Option<(&'a str, f64)> {
+        of.iter().map(|(zone, n)| (*zone, *n)).max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(a.0)))
+    }
+    let (mut rich, mut poor): (BTreeMap<&str, f64>, BTreeMap<&str, f64>) =
+        spare.into_iter().partition(|(_, n)| *n > 0.0);
+    poor.values_mut().for_each(|n| *n = -*n);
+    let (mut gives, mut takes) = (Counts::new(), Counts::new());
+    while let (Some((giver, spare)), Some((taker, lacks))) = (most(&rich), most(&poor)) {
+        if spare < 0.5 || lacks < 0.5 || (spare < 1.0 && lacks < 1.0) {
+            break;
+        }
+        for (zone, left, counts) in [(giver, &mut rich, &mut gives), (taker, &mut poor, &mut takes)] {
+            *left.entry(zone).or_default() -= 1.0;
+            *counts.entry(zone).or_default() += 1;
         }
     }
+    (gives, takes)
 }
 
 #[cfg(test)]
@@ -164,21 +175,48 @@ mod tests {
     }
 
     #[test]
+    fn the_older_annotation_comes_first() {
+        let of = |old: &str, new: &str| {
+            let annotations =
+                json!({"service.kubernetes.io/topology-aware-hints": old, "service.kubernetes.io/topology-mode": new});
+            wanted(&serde_json::from_value(json!({"metadata": {"annotations": annotations}})).expect("service"))
+        };
+        assert_eq!([of("Auto", "Disabled"), of("Disabled", "Auto")], [true, false]);
+    }
+
+    #[test]
+    fn zones_come_closer_to_their_share() {
+        for (spare, gives, takes) in [
+            (vec![("a", 1.0), ("b", -1.0)], vec![("a", 1)], vec![("b", 1)]),
+            (vec![("a", 0.9), ("b", -0.9)], vec![], vec![]),
+            (vec![("a", 1.2), ("b", -0.6), ("c", -0.6)], vec![("a", 1)], vec![("b", 1)]),
+            (vec![("a", 2.0), ("b", -1.5), ("c", -0.5)], vec![("a", 2)], vec![("b", 2)]),
+        ] {
+            let got = moves(spare.into_iter().collect());
+            assert_eq!(got, (gives.into_iter().collect(), takes.into_iter().collect()));
+        }
+    }
+
+    #[test]
     fn endpoints_serve_their_zone_where_that_is_fair() {
         let even = Zones::of(&[node("a", "2", "True"), node("b", "2000m", "True"), node("c", "64", "False")]);
         assert_eq!(even, Zones::Shares(BTreeMap::from([("a".into(), 0.5), ("b".into(), 0.5)])));
         assert_eq!(hints(&even, &["a", "a", "b", "b"]).expect("hints"), ["a", "a", "b", "b"]);
         assert_eq!(
             hints(&even, &["a", "a", "a", "a"]).expect("hints"),
-            ["a", "a", "b", "b"],
+            ["b", "b", "a", "a"],
             "one zone gives to the other"
         );
+        let crowd = [["a"; 11].as_slice(), ["b"; 9].as_slice()].concat();
+        let got = hints(&even, &crowd).expect("hints");
+        assert_eq!(got.iter().filter(|z| *z == "b").count(), 10, "not only what would be too little");
         assert_eq!(hints(&even, &["a"]).unwrap_err(), "Insufficient number of endpoints (1 endpoints, 2 zones)");
         assert_eq!(
             hints(&even, &["a", "", "b", "b"]).unwrap_err(),
             "One or more endpoints do not have a zone specified"
         );
-        assert_eq!(hints(&Zones::of(&[node("a", "1", "True")]), &["a"]).unwrap_err(), "Nodes only ready in one zone");
+        let one = hints(&Zones::of(&[node("a", "1", "True")]), &["a"]).unwrap_err();
+        assert!(one.starts_with("Insufficient Node information"), "{one}");
         assert!(hints(&Zones::of(&[node("", "1", "True")]), &["a"]).unwrap_err().starts_with("Insufficient Node"));
         let skewed = Zones::Shares(BTreeMap::from([("a".into(), 0.45), ("b".into(), 0.45), ("c".into(), 0.1)]));
         let refused = hints(&skewed, &["a", "b", "c"]).unwrap_err();

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use shared::informer::Event;
 
+use super::plan::{MANAGED_BY, SERVICE_NAME};
 use super::slice::Slice;
 use crate::engine::object::Key;
 use crate::engine::rest::Written as Answer;
@@ -37,7 +39,7 @@ impl Tracker {
     }
 
     /// The watch showed that a slice is gone.
-    pub fn gone(&self, key: &Key, uid: &str) {
+    fn gone(&self, key: &Key, uid: &str) {
         if let Some(m) = self.written.lock().get_mut(key) {
             m.slices.remove(uid);
         }
@@ -48,10 +50,35 @@ impl Tracker {
         self.written.lock().remove(key);
     }
 
+    /// The owners whom news of a slice concern, where `controller` marks the slices that are tracked here.
+    #[must_use]
+    pub fn concerned(&self, event: &Event<Slice>, controller: &str) -> Vec<Key> {
+        let of = |slice: &Slice| {
+            let name = slice.meta().label(SERVICE_NAME).filter(|_| slice.meta().label(MANAGED_BY) == Some(controller));
+            name.map(|name| Key::new(slice.meta().namespace(), name))
+        };
+        let (slice, owner) = (event.object(), of(event.object()));
+        if let Event::Updated { old, .. } = event
+            && of(old) != owner
+        {
+            // Somebody gave it away or took it: who had it is not to wait for it any more.
+            let before = of(old).inspect(|key| self.gone(key, slice.meta().uid()));
+            return before.into_iter().chain(owner).collect();
+        }
+        let news = |key: &Key| match event {
+            Event::Deleted(_) => {
+                self.gone(key, slice.meta().uid());
+                true
+            }
+            _ => self.news(key, slice),
+        };
+        owner.into_iter().filter(news).collect()
+    }
+
     /// Whether a slice that the watch shows calls for a look: not when it is what was written here, unless a look was put
     /// off for it.
     #[must_use]
-    pub fn news(&self, key: &Key, slice: &Slice) -> bool {
+    fn news(&self, key: &Key, slice: &Slice) -> bool {
         let mut all = self.written.lock();
         let Some(written) = all.get_mut(key) else { return true };
         let own = (slice.meta().generation(), false);
@@ -99,5 +126,25 @@ mod tests {
         t.wrote(&key, Answer { uid: "v".into(), generation: 1, ..Answer::default() });
         t.gone(&key, "v");
         assert!(!t.stale(&key, &[]), "deleted by somebody else before we saw it");
+    }
+
+    #[test]
+    fn whom_a_slice_concerns() {
+        let (t, web) = (Tracker::default(), Key::new("ns", "web"));
+        let slice = |generation: i64, service: &str, mark: &str| -> Arc<Slice> {
+            let labels = json!({SERVICE_NAME: service, MANAGED_BY: mark});
+            let meta = json!({"uid": "u", "namespace": "ns", "generation": generation, "labels": labels});
+            Arc::new(Slice::of_json(&json!({"metadata": meta, "addressType": "IPv4"})).expect("slice"))
+        };
+        let changed = |old: Arc<Slice>, new: Arc<Slice>| t.concerned(&Event::Updated { old, new }, "me");
+        let own = || slice(1, "web", "me");
+        assert_eq!(t.concerned(&Event::Added(own()), "me"), std::slice::from_ref(&web));
+        assert_eq!(t.concerned(&Event::Added(own()), "other"), []);
+        t.wrote(&web, Answer { uid: "u".into(), generation: 2, ..Answer::default() });
+        assert_eq!(changed(own(), slice(2, "web", "me")), [], "written here");
+        assert_eq!(changed(own(), slice(2, "shop", "me")), [web.clone(), Key::new("ns", "shop")]);
+        assert!(!t.stale(&web, &[]), "it is not waited for");
+        assert_eq!(changed(own(), slice(2, "web", "other")), std::slice::from_ref(&web));
+        assert_eq!(changed(slice(2, "web", "other"), own()), [web]);
     }
 }

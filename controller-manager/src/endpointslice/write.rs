@@ -46,27 +46,50 @@ pub fn count(metric: &str, writes: &[Write]) {
     }
 }
 
+/// A write that the server did not take.
+#[derive(Debug)]
+pub struct Failed {
+    /// What was to be done, as messages say it.
+    pub what: String,
+    /// Why it was not.
+    pub error: RestError,
+}
+
+impl Failed {
+    /// Whether there is nothing to be done about it: the namespace takes no new objects any more.
+    #[must_use]
+    pub fn for_good(&self) -> bool {
+        self.error.namespace_terminating()
+    }
+}
+
 /// Carries out what was planned for `key`, remembering each write in `tracker`.
 ///
 /// # Errors
 /// The first write that the server did not take.
-pub async fn carry_out(executor: &Executor, tracker: &Tracker, key: &Key, writes: Vec<Write>) -> Result<(), RestError> {
+pub async fn carry_out(executor: &Executor, tracker: &Tracker, key: &Key, writes: Vec<Write>) -> Result<(), Failed> {
+    let named = |verb: &str, slice: &Slice| format!("{verb} {} EndpointSlice", slice.meta().name());
     // What is rare is in boxes: it is larger than the rest.
     for write in writes {
         match write {
             Write::Create(slice) => {
                 let path = Slice::collection_path(Some(slice.meta().namespace()));
-                tracker.wrote(key, executor.rest.send_packed("POST", &path, slice.body()).await?);
+                let made = executor.rest.send_packed("POST", &path, slice.body()).await;
+                let failed = |error| Failed { what: "create EndpointSlice".to_owned(), error };
+                tracker.wrote(key, made.map_err(failed)?);
             }
             Write::Update(slice) => {
-                tracker.wrote(key, executor.rest.send_packed("PUT", &slice.path(), slice.body()).await?);
+                let put = executor.rest.send_packed("PUT", &slice.path(), slice.body()).await;
+                tracker.wrote(key, put.map_err(|error| Failed { what: named("update", &slice), error })?);
             }
             Write::Delete(slice) => {
                 let options = json!({"preconditions": {"uid": slice.meta().uid()}});
-                Box::pin(executor.one(Action::Delete { path: slice.path(), options })).await?;
+                let deleted = Box::pin(executor.one(Action::Delete { path: slice.path(), options })).await;
+                deleted.map_err(|error| Failed { what: named("delete", &slice), error })?;
                 tracker.deleted(key, slice.meta().uid());
             }
-            Write::Tell(event) => Box::pin(executor.one(*event)).await?,
+            // Events are not waited for.
+            Write::Tell(event) => drop(Box::pin(executor.one(*event)).await),
         }
     }
     Ok(())

@@ -11,9 +11,9 @@ use parking_lot::Mutex;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
-use self::plan::CONTROLLER;
+use self::plan::{CONTROLLER, Mirrored};
 use crate::endpoints::held::Held;
-use crate::endpointslice::plan::{MANAGED_BY, SERVICE_NAME};
+use crate::endpointslice::plan::MANAGED_BY;
 use crate::endpointslice::report::{self, Names, Report};
 use crate::endpointslice::slice::Slice;
 use crate::endpointslice::tracker::Tracker;
@@ -22,7 +22,7 @@ use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::metrics;
-use crate::engine::object::Key;
+use crate::engine::object::{self, Key};
 use crate::engine::owned;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
@@ -77,16 +77,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         owned::watch(&services, &queue);
         let (wake, watcher) = (queue.clone(), Arc::clone(&this));
         slices.add_handler(move |event: &Event<Slice>| {
-            let meta = event.object().meta();
-            if meta.label(MANAGED_BY) == Some(CONTROLLER)
-                && let Some(name) = meta.label(SERVICE_NAME)
-            {
-                let key = Key::new(meta.namespace(), name);
-                match event {
-                    Event::Deleted(_) => watcher.tracker.gone(&key, meta.uid()),
-                    _ if !watcher.tracker.news(&key, event.object()) => return,
-                    _ => {}
-                }
+            for key in watcher.tracker.concerned(event, CONTROLLER) {
                 wake.add(key);
             }
         });
@@ -126,21 +117,43 @@ impl Mirror {
         if self.tracker.stale(key, &slices) {
             return Ok(Some(STALE_RETRY));
         }
-        let (writes, began) = (plan::plan(endpoints.as_ref(), &slices, self.limit), clock::instant());
+        let began = clock::instant();
+        let mirrored = endpoints.as_ref().map(|e| (e, plan::mirror(e, self.limit)));
+        let skipped = mirrored.as_ref().map_or(0, |(_, m)| m.skipped);
+        if let Some((endpoints, mirrored)) = &mirrored {
+            self.complain(endpoints, mirrored);
+        }
+        let writes = plan::plan(mirrored, &slices);
         write::count("endpoint_slice_mirroring_controller_changes", &writes);
         let sync = report::read(&slices, &writes, self.limit);
         let written = write::carry_out(&self.executor, &self.tracker, key, writes).await;
         if written.is_ok() {
             self.report.lock().synced(key, &sync);
             metrics::observe(UPDATED, &[], metrics::float(sync.updated));
-            let skipped = endpoints.as_ref().map_or(0, |e| plan::skipped(e, self.limit));
             metrics::observe(SKIPPED, &[], metrics::float(skipped));
         }
         let took = clock::instant().saturating_duration_since(began);
         metrics::observe("endpoint_slice_mirroring_controller_endpoints_sync_duration", &[], took.as_secs_f64());
         match written {
-            Err(e) if e.namespace_terminating() => Ok(None),
-            other => other.map(|()| None),
+            Err(f) if !f.for_good() => Err(f.error),
+            _ => Ok(None),
+        }
+    }
+
+    /// Tell of addresses that are not mirrored.
+    fn complain(&self, endpoints: &Endpoints, &Mirrored { skipped, invalid, .. }: &Mirrored) {
+        let about = object::reference::<Endpoints>(&endpoints.metadata);
+        if invalid > 0 {
+            let text = format!("Skipped {invalid} invalid IP addresses when mirroring to EndpointSlices");
+            self.executor.events.say(&about, true, "InvalidIPAddress", text);
+        }
+        if skipped > invalid {
+            let limit = self.limit;
+            let text = format!(
+                "A max of {limit} addresses can be mirrored to EndpointSlices per Endpoints subset. \
+                 {skipped} addresses were skipped"
+            );
+            self.executor.events.say(&about, true, "TooManyAddressesToMirror", text);
         }
     }
 }

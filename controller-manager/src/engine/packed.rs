@@ -201,6 +201,18 @@ impl<'a> Meta<'a> {
         values(self.0, DELETED).next().is_some()
     }
 
+    /// Whether one of its owners is this object.
+    #[must_use]
+    pub fn has_owner(self, api_version: &str, kind: &str, uid: &str) -> bool {
+        values(self.0, OWNERS).any(|o| text(o, 4) == uid && text(o, 1) == kind && text(o, 5) == api_version)
+    }
+
+    /// The first of its owners as apiVersion, kind, name and uid.
+    #[must_use]
+    pub fn controller(self) -> Option<[&'a str; 4]> {
+        values(self.0, OWNERS).next().map(|o| [text(o, 5), text(o, 1), text(o, 3), text(o, 4)])
+    }
+
     /// A label's value.
     #[must_use]
     pub fn label(self, key: &str) -> Option<&'a str> {
@@ -341,6 +353,8 @@ mod tests {
         assert_eq!((meta.generation(), meta.deleting(), meta.label("a"), meta.label("b")), (2, false, Some("b"), None));
         assert_eq!((meta.annotation("x"), meta.annotations().len()), (Some("y"), 1));
         assert!(meta.has_labels(&Texts::from([("a", "b"), ("c", "")])) && !meta.has_labels(&Texts::from([("a", "b")])));
+        assert_eq!(meta.controller(), Some(["v1", "X", "x", "o"]));
+        assert!(meta.has_owner("v1", "X", "o") && !meta.has_owner("v1", "X", "p") && !meta.has_owner("v1", "Y", "o"));
         assert!(Packed::read(&[0x0a, 0xff]).is_err());
     }
 

@@ -13,7 +13,7 @@ use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::metrics;
 use crate::engine::object::{self, Key};
-use crate::engine::pod::Pod;
+use crate::engine::pod::{Pod, Volume};
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
@@ -37,16 +37,18 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let wake = queue.clone();
         pods.add_handler(move |event: &Event<Pod>| {
             let pod = event.object();
-            if matches!(event, Event::Added(_)) && has_ephemeral(pod) {
+            if matches!(event, Event::Added(_)) && ephemeral(pod).next().is_some() {
                 wake.add(Key::of(&pod.metadata));
             }
         });
-        let wake = queue.clone();
+        let (wake, all) = (queue.clone(), pods.store());
         claims.add_handler(move |event: &Event<PersistentVolumeClaim>| {
-            if let Event::Deleted(claim) = event
-                && let Some(owner) = object::controller_of(&claim.metadata).filter(|o| o.kind == "Pod")
-            {
-                wake.add(Key::new(object::namespace(&claim.metadata), owner.name.clone()));
+            // Also one that was somebody else's, and in the way.
+            let Event::Deleted(claim) = event else { return };
+            for pod in all.list_namespace(object::namespace(&claim.metadata)) {
+                if ephemeral(&pod).any(|v| claim_name(&pod, v) == object::name(&claim.metadata)) {
+                    wake.add(Key::of(&pod.metadata));
+                }
             }
         });
         let workers = cx.settings().workers.ephemeral_volume;
@@ -55,71 +57,73 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     })
 }
 
-fn has_ephemeral(pod: &Pod) -> bool {
-    pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).any(|v| v.ephemeral.is_some())
+fn ephemeral(pod: &Pod) -> impl Iterator<Item = &Volume> {
+    pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(|v| v.ephemeral.is_some())
 }
 
-/// The claims still to be made, and a complaint for each name that is taken by somebody else's.
-#[must_use]
-pub fn plan(pod: &Pod, there: &dyn Fn(&str) -> Option<Arc<PersistentVolumeClaim>>) -> (Vec<Action>, Option<String>) {
-    let mut actions = Vec::new();
-    if object::deleting(&pod.metadata) {
-        return (actions, None);
-    }
+fn claim_name(pod: &Pod, volume: &Volume) -> String {
+    format!("{}-{}", object::name(&pod.metadata), volume.name)
+}
+
+/// The claim of one volume, if it has still to be made; why it cannot be, if its name is taken.
+fn missing(
+    pod: &Pod,
+    volume: &Volume,
+    there: Option<&PersistentVolumeClaim>,
+) -> Result<Option<PersistentVolumeClaim>, String> {
     let owner = object::controller_ref::<Pod>(&pod.metadata);
-    for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
-        let Some(template) = volume.ephemeral.as_ref().and_then(|e| e.volume_claim_template.as_ref()) else { continue };
-        let name = format!("{}-{}", object::name(&pod.metadata), volume.name);
-        if let Some(claim) = there(&name) {
-            let ours = object::controller_of(&claim.metadata).is_some_and(|r| r.uid == owner.uid);
-            if !ours {
-                let key = Key::of(&claim.metadata);
-                return (
-                    actions,
-                    Some(format!("PVC {key} was not created for pod {} (pod is not owner)", Key::of(&pod.metadata))),
-                );
-            }
-            continue;
-        }
+    if let Some(claim) = there {
+        let ours = object::controller_of(&claim.metadata).is_some_and(|r| r.uid == owner.uid);
+        let (claim, pod) = (Key::of(&claim.metadata), Key::of(&pod.metadata));
+        return if ours {
+            Ok(None)
+        } else {
+            Err(format!("PVC {claim} was not created for pod {pod} (pod is not owner)"))
+        };
+    }
+    let template = volume.ephemeral.as_ref().and_then(|e| e.volume_claim_template.as_ref());
+    Ok(template.map(|template| {
         let meta = template.metadata.clone().unwrap_or_default();
-        actions.push(Action::create(&PersistentVolumeClaim {
+        PersistentVolumeClaim {
             metadata: ObjectMeta {
-                name: Some(name),
+                name: Some(claim_name(pod, volume)),
                 namespace: pod.metadata.namespace.as_deref().map(str::to_owned),
                 labels: meta.labels,
                 annotations: meta.annotations,
-                owner_references: Some(vec![owner.clone()]),
+                owner_references: Some(vec![owner]),
                 ..ObjectMeta::default()
             },
             spec: Some(template.spec.clone()),
             status: None,
-        }));
-    }
-    (actions, None)
+        }
+    }))
 }
 
 impl Ephemeral {
     async fn sync(&self, key: &Key) -> Synced {
         let Some(pod) = self.pods.get(&key.namespace, &key.name) else { return Ok(None) };
-        let (actions, complaint) = plan(&pod, &|name| self.claims.get(&key.namespace, name));
-        let about = object::reference::<Pod>(&pod.metadata);
-        for action in actions {
-            metrics::count("ephemeral_volume_controller_create_total", &[]);
-            match self.executor.one(action).await {
-                Err(e) if e.already_exists() || e.namespace_terminating() => {}
-                Err(e) => {
-                    metrics::count("ephemeral_volume_controller_create_failures_total", &[]);
-                    let text = format!("ephemeral volume controller: {e}");
-                    self.executor.events.say(&about, true, "EphemeralVolume", text);
-                    return Err(e);
-                }
-                Ok(()) => {}
+        if object::deleting(&pod.metadata) {
+            return Ok(None);
+        }
+        for volume in ephemeral(&pod) {
+            if let Err(why) = self.make(&pod, volume).await {
+                let text = format!("ephemeral volume {}: {why}", volume.name);
+                self.executor.events.say(&object::reference::<Pod>(&pod.metadata), true, "FailedBinding", text.clone());
+                return Err(RestError::other(format!("pod {key}, {text}")));
             }
         }
-        match complaint {
-            Some(why) => Err(RestError::other(why)),
-            None => Ok(None),
-        }
+        Ok(None)
+    }
+
+    async fn make(&self, pod: &Pod, volume: &Volume) -> Result<(), String> {
+        let name = claim_name(pod, volume);
+        let there = self.claims.get(object::namespace(&pod.metadata), &name);
+        let Some(claim) = missing(pod, volume, there.as_deref())? else { return Ok(()) };
+        metrics::count("ephemeral_volume_controller_create_total", &[]);
+        self.executor.one(Action::create(&claim)).await.map_err(|e| {
+            metrics::count("ephemeral_volume_controller_create_failures_total", &[]);
+            format!("create PVC {name}: {e}")
+        })
     }
 }
 
@@ -133,19 +137,19 @@ mod tests {
         let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": {"containers": [], "volumes": [
             {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"metadata": {"labels": {"a": "b"}}, "spec": {"accessModes": ["ReadWriteOnce"]}}}},
             {"name": "other", "emptyDir": {}}]}})).expect("pod");
-        let (actions, complaint) = plan(&pod, &|_| None);
-        let [Action::Create { body, .. }] = actions.as_slice() else { panic!("{actions:?}") };
-        assert_eq!(body["metadata"]["name"], "p-scratch");
-        assert_eq!(body["metadata"]["ownerReferences"][0]["uid"], "u");
-        assert_eq!(complaint, None);
-        let made: Arc<PersistentVolumeClaim> = Arc::new(serde_json::from_value(body.clone()).expect("claim"));
-        assert!(plan(&pod, &|_| Some(Arc::clone(&made))).0.is_empty());
-        let foreign: Arc<PersistentVolumeClaim> = Arc::new(
-            serde_json::from_value(json!({"metadata": {"name": "p-scratch", "namespace": "ns"}})).expect("claim"),
-        );
+        let volumes: Vec<&Volume> = ephemeral(&pod).collect();
+        let [scratch] = volumes.as_slice() else { panic!("{volumes:?}") };
+        let made = missing(&pod, scratch, None).expect("free").expect("claim");
+        let json = serde_json::to_value(&made).expect("json");
+        assert_eq!(json["metadata"]["name"], "p-scratch");
+        assert_eq!(json["metadata"]["labels"], json!({"a": "b"}));
+        assert_eq!(json["metadata"]["ownerReferences"][0]["uid"], "u");
+        assert_eq!(missing(&pod, scratch, Some(&made)), Ok(None));
+        let foreign: PersistentVolumeClaim =
+            serde_json::from_value(json!({"metadata": {"name": "p-scratch", "namespace": "ns"}})).expect("claim");
         assert_eq!(
-            plan(&pod, &|_| Some(Arc::clone(&foreign))).1.as_deref(),
-            Some("PVC ns/p-scratch was not created for pod ns/p (pod is not owner)")
+            missing(&pod, scratch, Some(&foreign)),
+            Err("PVC ns/p-scratch was not created for pod ns/p (pod is not owner)".to_owned())
         );
     }
 }

@@ -63,14 +63,55 @@ pub struct Node {
     pub foreground: bool,
     /// Has the finalizer `orphan`.
     pub orphan: bool,
+    /// How often it was looked up and was there, though no watch has shown it.
+    pub lookups: u8,
 }
 
 impl Node {
     /// Whether a reference from an object in `namespace` leads here.
     fn is_meant_by(&self, owner: &Owner, namespace: &str) -> bool {
-        let at = &self.identity;
-        let near = at.namespace.is_empty() || *at.namespace == *namespace;
-        near && at.kind == owner.kind && at.name == owner.name && at.api_version == owner.api_version
+        !self.identity.is_far_from(namespace) && self.identity.is_called(owner)
+    }
+
+    /// Whether such a reference has to be verified. What was never seen may well be in a namespace, even if the first who
+    /// named it is in none.
+    fn is_doubted(&self, owner: &Owner, namespace: &str) -> bool {
+        let unsure = self.virtual_ && *self.identity.namespace != *namespace;
+        unsure || !self.is_meant_by(owner, namespace)
+    }
+}
+
+impl Identity {
+    fn is_called(&self, owner: &Owner) -> bool {
+        self.kind == owner.kind && self.name == owner.name && self.api_version == owner.api_version
+    }
+
+    /// It is in a namespace, and in another one.
+    fn is_far_from(&self, namespace: &str) -> bool {
+        !self.namespace.is_empty() && *self.namespace != *namespace
+    }
+
+    fn named(owner: &Owner, namespace: &Arc<str>) -> Self {
+        Self {
+            api_version: Arc::clone(&owner.api_version),
+            kind: Arc::clone(&owner.kind),
+            namespace: Arc::clone(namespace),
+            name: Arc::clone(&owner.name),
+        }
+    }
+
+    /// Another name for what is not here. A kind outside of namespaces stays outside.
+    fn otherwise(&self, owner: &Owner, namespace: &Arc<str>) -> Self {
+        let mut other = Self::named(owner, namespace);
+        if self.namespace.is_empty() && other.kind == self.kind && other.api_version == self.api_version {
+            other.namespace = Arc::clone(&self.namespace);
+        }
+        other
+    }
+
+    /// Kinds count most, so that the order of two does not depend on where they are.
+    fn order(&self) -> (&str, &str, &str, &str) {
+        (&self.kind, &self.api_version, &self.namespace, &self.name)
     }
 }
 
@@ -100,6 +141,19 @@ pub struct Work {
     pub delete: Vec<Uid>,
     /// Owners whose dependents are to be set free.
     pub orphan: Vec<Uid>,
+    /// Dependents that name an owner in another namespace.
+    pub strays: Vec<Stray>,
+}
+
+/// An object that names an owner which is known to be in another namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stray {
+    /// Where it is.
+    pub at: Identity,
+    /// Its unique id.
+    pub uid: Uid,
+    /// The owner as it names it.
+    pub owner: Owner,
 }
 
 /// The graph.
@@ -128,12 +182,10 @@ impl Graph {
         self.nodes.is_empty()
     }
 
-    /// Uids of seen objects of one kind, for reconciling a fresh list.
+    /// Uids of seen objects of one kind in whatever version, for reconciling a fresh list.
     pub fn of_kind<'a>(&'a self, api_version: &'a str, kind: &'a str) -> impl Iterator<Item = &'a Uid> + 'a {
-        self.nodes
-            .iter()
-            .filter(move |(_, n)| !n.virtual_ && *n.identity.api_version == *api_version && *n.identity.kind == *kind)
-            .map(|(uid, _)| uid)
+        let is = move |at: &Identity| *at.kind == *kind && group(&at.api_version) == group(api_version);
+        self.nodes.iter().filter(move |(_, n)| !n.virtual_ && is(&n.identity)).map(|(uid, _)| uid)
     }
 
     /// Dependents of `uid` that are in the graph.
@@ -158,17 +210,14 @@ impl Graph {
         let mut work = Work::default();
         let uid = seen.uid.clone();
         let mut unveiled = false;
-        let (before, was_deleting, was_waiting) = match self.nodes.get_mut(&uid) {
+        let (before, was_orphaning, was_waiting) = match self.nodes.get_mut(&uid) {
             Some(node) => {
                 unveiled = std::mem::replace(&mut node.virtual_, false);
                 node.identity = seen.identity;
+                let (orphaned, waited) = (node.deleting && node.orphan, node.deleting_dependents);
                 (node.version, node.foreground, node.orphan) = (seen.version, seen.foreground, seen.orphan);
-                let waited = node.deleting_dependents;
-                (
-                    std::mem::replace(&mut node.owners, seen.owners.clone()),
-                    std::mem::replace(&mut node.deleting, seen.deleting),
-                    waited,
-                )
+                node.deleting = seen.deleting;
+                (std::mem::replace(&mut node.owners, seen.owners.clone()), orphaned, waited)
             }
             None => {
                 let node = Node {
@@ -181,28 +230,29 @@ impl Graph {
                     version: seen.version,
                     foreground: seen.foreground,
                     orphan: seen.orphan,
+                    lookups: 0,
                 };
                 self.nodes.insert(uid.clone(), Box::new(node));
                 (Vec::new(), false, false)
             }
         };
         self.unlink(&uid, &before, &seen.owners, &mut work);
-        self.link(&uid, &seen.owners, &mut work);
+        self.link(&uid, &before, &seen.owners, &mut work);
         if unveiled {
             // Those who took it for another object, or looked in another place, have no owner in it.
-            work.delete.extend(self.mistaken(&uid));
+            self.mistaken(&uid, &mut work);
         }
-        if seen.deleting && seen.orphan && !was_deleting {
+        // Who sets its dependents free does not wait for them to go.
+        if seen.deleting && seen.orphan && !was_orphaning {
             work.orphan.push(uid.clone());
-        }
-        if seen.deleting && seen.foreground && !was_waiting {
+        } else if seen.deleting && seen.foreground && !seen.orphan && !was_waiting {
             let dependents: Vec<Uid> =
                 self.nodes.get(&uid).map(|n| n.dependents.iter().cloned().collect()).unwrap_or_default();
             work.delete.extend(dependents);
             work.delete.push(uid.clone());
         }
         if let Some(node) = self.nodes.get_mut(&uid) {
-            node.deleting_dependents = seen.deleting && seen.foreground;
+            node.deleting_dependents = seen.deleting && seen.foreground && !seen.orphan;
         }
         work
     }
@@ -225,25 +275,26 @@ impl Graph {
     }
 
     /// Dependents that name this object by other coordinates than its own.
-    fn mistaken(&self, uid: &Uid) -> Vec<Uid> {
-        let Some(owner) = self.nodes.get(uid) else { return Vec::new() };
-        let wrong = |d: &Node| d.owners.iter().any(|o| o.uid == *uid && !owner.is_meant_by(o, &d.identity.namespace));
-        self.dependents(uid).filter(|(_, d)| wrong(d)).map(|(u, _)| u.clone()).collect()
+    fn mistaken(&self, uid: &Uid, work: &mut Work) {
+        let Some(owner) = self.nodes.get(uid) else { return };
+        for (dependent, d) in self.dependents(uid) {
+            let namespace = &d.identity.namespace;
+            if d.owners.iter().any(|o| o.uid == *uid && !owner.is_meant_by(o, namespace)) {
+                work.delete.push(dependent.clone());
+                work.strays.extend(stray(uid, owner, dependent, d));
+            }
+        }
     }
 
-    fn link(&mut self, uid: &Uid, owners: &[Owner], work: &mut Work) {
-        let namespace = self.nodes.get(uid).map(|n| n.identity.namespace.clone()).unwrap_or_else(|| "".into());
+    fn link(&mut self, uid: &Uid, before: &[Owner], owners: &[Owner], work: &mut Work) {
+        let Some(at) = self.nodes.get(uid).map(|n| n.identity.clone()) else { return };
+        let mut doubted = false;
         for owner in owners {
             let node = self.nodes.entry(owner.uid.clone()).or_insert_with(|| {
                 // Named but not seen: look it up.
                 work.delete.push(owner.uid.clone());
                 Box::new(Node {
-                    identity: Identity {
-                        api_version: owner.api_version.clone(),
-                        kind: owner.kind.clone(),
-                        namespace: namespace.clone(),
-                        name: owner.name.clone(),
-                    },
+                    identity: Identity::named(owner, &at.namespace),
                     owners: Vec::new(),
                     dependents: HashSet::new(),
                     virtual_: true,
@@ -252,13 +303,59 @@ impl Graph {
                     version: None,
                     foreground: false,
                     orphan: false,
+                    lookups: 0,
                 })
             });
             node.dependents.insert(uid.clone());
-            if !node.virtual_ && !node.is_meant_by(owner, &namespace) {
+            let new = before.iter().all(|o| o.uid != owner.uid);
+            if new && !doubted && node.is_doubted(owner, &at.namespace) {
+                doubted = true;
                 work.delete.push(uid.clone());
+                if !node.virtual_ && node.identity.is_far_from(&at.namespace) {
+                    work.strays.push(Stray { at: at.clone(), uid: uid.clone(), owner: owner.clone() });
+                }
             }
         }
+    }
+
+    /// The server has no object of this uid at `there`. Those who name it so have lost it; while others name it otherwise,
+    /// it may be there after all, and is looked up under the next of its names.
+    pub fn absent(&mut self, uid: &Uid, there: &Identity) -> Work {
+        let mut work = Work::default();
+        let Some(node) = self.nodes.get(uid) else { return work };
+        let (is_virtual, same) = (node.virtual_, node.identity == *there);
+        let (mut meant, mut others) = (Vec::new(), Vec::new());
+        for (dependent, d) in self.dependents(uid) {
+            let namespace = &d.identity.namespace;
+            for owner in d.owners.iter().filter(|o| o.uid == *uid) {
+                if there.is_called(owner) && !there.is_far_from(namespace) {
+                    meant.push(dependent.clone());
+                } else {
+                    others.push(there.otherwise(owner, namespace));
+                }
+            }
+        }
+        let gone = if is_virtual { others.is_empty() } else { same };
+        if gone {
+            return self.remove(uid);
+        }
+        work.delete = meant;
+        if is_virtual && same {
+            let next = others.iter().filter(|o| o.order() > there.order()).min_by_key(|o| o.order());
+            let next = next.or_else(|| others.iter().min_by_key(|o| o.order())).cloned();
+            if let (Some(next), Some(node)) = (next, self.nodes.get_mut(uid)) {
+                node.identity = next;
+            }
+        }
+        work
+    }
+
+    /// It was looked up, and is there although nobody has shown it: how often that was so before.
+    pub fn found_unseen(&mut self, uid: &str) -> Option<u8> {
+        let node = self.nodes.get_mut(uid).filter(|n| n.virtual_)?;
+        let before = node.lookups;
+        node.lookups = before.saturating_add(1);
+        Some(before)
     }
 
     /// An object is gone (or a virtual one proved not to exist).
@@ -280,85 +377,16 @@ impl Graph {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn seen(uid: &str, owners: &[(&str, bool)], state: &str) -> Seen {
-        let owner = |(uid, block): &(&str, bool)| Owner {
-            api_version: "v1".into(),
-            kind: "X".into(),
-            name: (*uid).into(),
-            uid: (*uid).into(),
-            block_owner_deletion: Some(*block),
-        };
-        Seen {
-            identity: Identity { api_version: "v1".into(), kind: "X".into(), namespace: "ns".into(), name: uid.into() },
-            uid: uid.into(),
-            owners: owners.iter().map(owner).collect(),
-            deleting: !state.is_empty(),
-            foreground: state == "foreground",
-            orphan: state == "orphan",
-            version: None,
-        }
-    }
-
-    fn deletes(work: &Work) -> Vec<&str> {
-        let mut out: Vec<&str> = work.delete.iter().map(AsRef::as_ref).collect();
-        out.sort_unstable();
-        out
-    }
-
-    #[test]
-    fn background_deletion_follows_the_owner() {
-        let mut g = Graph::default();
-        assert_eq!(g.observe(seen("rs", &[], "")), Work::default());
-        assert_eq!(g.observe(seen("pod", &[("rs", true)], "")), Work::default());
-        assert_eq!(deletes(&g.remove("rs")), ["pod"]);
-    }
-
-    #[test]
-    fn unseen_owners_are_looked_up() {
-        let mut g = Graph::default();
-        assert_eq!(deletes(&g.observe(seen("pod", &[("rs", true)], ""))), ["rs"]);
-        assert!(g.get("rs").is_some_and(|n| n.virtual_));
-        assert_eq!(g.observe(seen("rs", &[], "")), Work::default());
-        assert!(g.get("rs").is_some_and(|n| !n.virtual_ && n.dependents.contains("pod")));
-    }
-
-    #[test]
-    fn foreground_deletion_goes_down_and_comes_back_up() {
-        let mut g = Graph::default();
-        g.observe(seen("rs", &[], ""));
-        g.observe(seen("pod", &[("rs", true)], ""));
-        assert_eq!(deletes(&g.observe(seen("rs", &[], "foreground"))), ["pod", "rs"]);
-        assert_eq!(g.observe(seen("rs", &[], "foreground")), Work::default(), "once");
-        assert_eq!(deletes(&g.remove("pod")), ["rs"]);
-    }
-
-    #[test]
-    fn unblocking_lets_the_owner_go() {
-        let mut g = Graph::default();
-        g.observe(seen("rs", &[], "foreground"));
-        g.observe(seen("pod", &[("rs", true)], ""));
-        assert_eq!(deletes(&g.observe(seen("pod", &[("rs", false)], ""))), ["rs"]);
-    }
-
-    #[test]
-    fn orphaning() {
-        let mut g = Graph::default();
-        g.observe(seen("rs", &[], ""));
-        let work = g.observe(seen("rs", &[], "orphan"));
-        assert_eq!(work.orphan, ["rs".into()]);
-    }
-
-    #[test]
-    fn dropped_owners_leave_no_trace() {
-        let mut g = Graph::default();
-        g.observe(seen("pod", &[("gone", true)], ""));
-        g.observe(seen("pod", &[], ""));
-        g.remove("gone");
-        g.remove("pod");
-        assert!(g.is_empty());
-    }
+fn group(api_version: &str) -> &str {
+    api_version.split_once('/').map_or("", |(group, _)| group)
 }
+
+fn stray(uid: &Uid, owner: &Node, dependent: &Uid, d: &Node) -> Option<Stray> {
+    let far = owner.identity.is_far_from(&d.identity.namespace);
+    let named = d.owners.iter().find(|o| o.uid == *uid).filter(|_| far)?;
+    Some(Stray { at: d.identity.clone(), uid: dependent.clone(), owner: named.clone() })
+}
+
+#[cfg(test)]
+#[path = "graph_tests.rs"]
+mod tests;

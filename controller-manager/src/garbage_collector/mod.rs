@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use shared::informer::Text;
 use shared::workqueue::Queue;
 
-use self::graph::{Graph, Identity, Owner, Seen, Uid, Work};
+use self::graph::{Graph, Identity, Owner, Seen, Stray, Uid, Work};
 use self::plan::{OwnerState, Step, Subject};
 use crate::engine::action::PatchKind;
 use crate::engine::context::Context;
@@ -38,6 +38,11 @@ const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
 /// How many owners known not to exist are remembered.
 const ABSENT: usize = 500;
+/// How soon what is there and was not shown by a watch is looked up again, and how late.
+const UNSEEN: Duration = Duration::from_millis(5);
+const UNSEEN_LONGEST: Duration = Duration::from_secs(1000);
+/// How soon the next name of what is not under its first name is tried.
+const RENAMED: Duration = Duration::from_millis(100);
 
 struct Collector {
     rest: Rest,
@@ -140,6 +145,7 @@ impl Collector {
         let mut add = |w: Work| {
             work.delete.extend(w.delete);
             work.orphan.extend(w.orphan);
+            work.strays.extend(w.strays);
         };
         match change {
             Change::Applied(meta) => add(graph.observe(seen(&names(), meta))),
@@ -156,13 +162,8 @@ impl Collector {
                     add(graph.remove(&uid));
                 }
             }
-            Change::Withdrawn => {
-                let names = names();
-                let gone: Vec<Uid> = graph.of_kind(&names.0, &names.1).cloned().collect();
-                for uid in gone {
-                    add(graph.remove(&uid));
-                }
-            }
+            // Its objects need not be gone: another version may show them, or the same one later.
+            Change::Withdrawn => {}
         }
         drop(graph);
         self.enqueue(work);
@@ -175,16 +176,20 @@ impl Collector {
         for uid in work.orphan {
             self.orphan.add(uid);
         }
+        for stray in work.strays {
+            self.complain(&stray);
+        }
     }
 
-    /// Where an object is on the server.
-    fn path(&self, identity: &Identity) -> Result<String, RestError> {
+    /// Where an object is on the server; none where it would have to be in a namespace, and is not.
+    fn path(&self, identity: &Identity) -> Result<Option<String>, RestError> {
         let catalogue = self.hub.catalogue();
         let served = catalogue.kind(&identity.api_version, &identity.kind).ok_or_else(|| {
             self.hub.rediscover();
             RestError::other(format!("no matches for kind {:?} in version {:?}", identity.kind, identity.api_version))
         })?;
-        Ok(format!("{}/{}", served.path(Some(&identity.namespace)), identity.name))
+        let nowhere = served.namespaced && identity.namespace.is_empty();
+        Ok((!nowhere).then(|| format!("{}/{}", served.path(Some(&identity.namespace)), identity.name)))
     }
 
     /// The live metadata, if it is still the same object.
@@ -209,24 +214,21 @@ impl Collector {
             graph.get(uid).filter(concerns).map(|n| (n.identity.clone(), n.virtual_, n.deleting_dependents))
         };
         let Some((identity, is_virtual, deleting_dependents)) = known else { return Ok(None) };
-        let path = self.path(&identity)?;
+        let Some(path) = self.path(&identity)? else { return Ok(None) };
         if self.delete_as_seen(uid, &path).await? {
             return Ok(None);
         }
         let Some(live) = self.live(&path, uid).await? else {
-            let work = {
-                let mut graph = self.graph.lock();
-                // A stand-in may have been filled meanwhile, by an object in another place.
-                let same = graph.get(uid).is_some_and(|n| n.virtual_ == is_virtual && n.identity == identity);
-                if same { graph.remove(uid) } else { Work::default() }
-            };
             self.remember_absent(uid, &identity);
+            let work = self.graph.lock().absent(uid, &identity);
             self.enqueue(work);
-            return Ok(None);
+            let renamed = self.graph.lock().get(uid).is_some_and(|n| n.virtual_);
+            return Ok(renamed.then_some(RENAMED));
         };
         if is_virtual {
-            // It exists after all; its own watch will show it.
-            return Ok(None);
+            // It exists after all. Its own watch shows it, unless it comes and goes while that is away.
+            let before = self.graph.lock().found_unseen(uid);
+            return Ok(before.map(|n| UNSEEN.saturating_mul(1 << n.min(20)).min(UNSEEN_LONGEST)));
         }
         let owners: Vec<Owner> =
             serde_json::from_value(live["metadata"]["ownerReferences"].clone()).unwrap_or_default();
@@ -234,10 +236,7 @@ impl Collector {
         let mut states = Vec::with_capacity(owners.len());
         if !subject.deleting {
             for owner in owners {
-                let state = self.owner_state(&owner, &identity).await?;
-                if state == OwnerState::Dangling && self.lives_elsewhere(&owner, &identity) {
-                    self.complain(uid, &identity, &owner);
-                }
+                let Some(state) = self.owner_state(&owner, &identity).await? else { return Ok(None) };
                 states.push((owner, state));
             }
         }
@@ -257,19 +256,14 @@ impl Collector {
         };
         let mut states = Vec::with_capacity(owners.len());
         for owner in owners {
-            if self.owner_state(&owner, &identity).await? != OwnerState::Dangling
-                || self.lives_elsewhere(&owner, &identity)
-            {
+            if self.owner_state(&owner, &identity).await? != Some(OwnerState::Dangling) {
                 return Ok(false);
             }
             states.push((owner, OwnerState::Dangling));
         }
         let subject = Subject { foreground_finalizer, orphan_finalizer, ..Subject::default() };
         let Step::Delete { propagation, unblock: false } = plan::plan(subject, &states) else { return Ok(false) };
-        let options = json!({
-            "kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation,
-            "preconditions": {"uid": &**uid, "resourceVersion": version.to_string()},
-        });
+        let options = delete_options(uid, Some(&version.to_string().into()), propagation);
         match self.rest.delete(path, &options).await {
             Ok(_) => Ok(true),
             // Gone, which the graph may not have been told, or another version: look at what there is.
@@ -293,29 +287,26 @@ impl Collector {
         }
     }
 
-    /// Whether the graph knows the owner in another namespace than its dependent's.
-    fn lives_elsewhere(&self, owner: &Owner, dependent: &Identity) -> bool {
-        let graph = self.graph.lock();
-        let there = graph.get(&owner.uid).filter(|n| !n.virtual_).map(|n| &n.identity.namespace);
-        there.is_some_and(|ns| !ns.is_empty() && *ns != dependent.namespace)
-    }
-
     /// Tell that the dependent names an owner it cannot have.
-    fn complain(&self, uid: &Uid, dependent: &Identity, owner: &Owner) {
+    fn complain(&self, Stray { at, uid, owner }: &Stray) {
         let about = ObjectReference {
-            api_version: Some(dependent.api_version.to_string()),
-            kind: Some(dependent.kind.to_string()),
-            namespace: Some(dependent.namespace.to_string()),
-            name: Some(dependent.name.to_string()),
+            api_version: Some(at.api_version.to_string()),
+            kind: Some(at.kind.to_string()),
+            namespace: Some(at.namespace.to_string()),
+            name: Some(at.name.to_string()),
             uid: Some(uid.to_string()),
             ..ObjectReference::default()
         };
-        let named = format!("{}/{}, name: {}, uid: {}", owner.api_version, owner.kind, owner.name, owner.uid);
-        let text = format!("ownerRef [{named}] does not exist in namespace \"{}\"", dependent.namespace);
+        let (namespace, Owner { api_version, kind, name, uid, .. }) = (&at.namespace, owner);
+        let text = format!(
+            "ownerRef [{api_version}/{kind}, namespace: {namespace}, name: {name}, uid: {uid}] \
+             does not exist in namespace {namespace:?}"
+        );
         self.events.say(&about, true, "OwnerRefInvalidNamespace", text);
     }
 
-    async fn owner_state(&self, owner: &Owner, dependent: &Identity) -> Result<OwnerState, RestError> {
+    /// How an owner fares; none when it is in a namespace and the dependent in none, which nothing will ever mend.
+    async fn owner_state(&self, owner: &Owner, dependent: &Identity) -> Result<Option<OwnerState>, RestError> {
         let identity = Identity {
             api_version: Arc::clone(&owner.api_version),
             kind: Arc::clone(&owner.kind),
@@ -323,16 +314,16 @@ impl Collector {
             name: Arc::clone(&owner.name),
         };
         if self.is_absent(&owner.uid, &identity) {
-            return Ok(OwnerState::Dangling);
+            return Ok(Some(OwnerState::Dangling));
         }
-        let path = self.path(&identity)?;
+        let Some(path) = self.path(&identity)? else { return Ok(None) };
         let Some(live) = self.live(&path, &owner.uid).await? else {
             self.remember_absent(&owner.uid, &identity);
-            return Ok(OwnerState::Dangling);
+            return Ok(Some(OwnerState::Dangling));
         };
         let waiting = live["metadata"]["deletionTimestamp"].is_string()
             && live["metadata"]["finalizers"].as_array().is_some_and(|a| a.iter().any(|x| x == FOREGROUND));
-        Ok(if waiting { OwnerState::WaitingForDependents } else { OwnerState::Solid })
+        Ok(Some(if waiting { OwnerState::WaitingForDependents } else { OwnerState::Solid }))
     }
 
     fn is_absent(&self, uid: &Uid, identity: &Identity) -> bool {
@@ -372,19 +363,30 @@ impl Collector {
                 if unblock {
                     self.unblock(path, live).await?;
                 }
-                let options = json!({
-                    "kind": "DeleteOptions", "apiVersion": "v1",
-                    "propagationPolicy": propagation, "preconditions": {"uid": &**uid},
-                });
-                match self.rest.delete(path, &options).await {
-                    Err(e) if e.not_found() => {}
-                    // Another object of that name, or one that changed: its own event brings it back.
-                    Err(e) if e.conflict() => return Err(e),
-                    other => drop(other?),
-                }
+                self.delete_as_judged(uid, path, live, propagation).await?;
             }
         }
         Ok(None)
+    }
+
+    /// Deletes the version that was judged, or a later one that has the same owners.
+    async fn delete_as_judged(&self, uid: &Uid, path: &str, judged: &Value, policy: &str) -> Result<(), RestError> {
+        let (version, owners) = (&judged["metadata"]["resourceVersion"], &judged["metadata"]["ownerReferences"]);
+        match self.rest.delete(path, &delete_options(uid, Some(version), policy)).await {
+            Err(e) if e.not_found() => return Ok(()),
+            Err(e) if e.conflict() => {
+                let Some(live) = self.live(path, uid).await? else { return Ok(()) };
+                if live["metadata"]["resourceVersion"] == *version || live["metadata"]["ownerReferences"] != *owners {
+                    return Err(e);
+                }
+            }
+            other => return other.map(drop),
+        }
+        // Writes that have nothing to do with owners must not keep it for ever.
+        match self.rest.delete(path, &delete_options(uid, None, policy)).await {
+            Err(e) if e.not_found() => Ok(()),
+            other => other.map(drop),
+        }
     }
 
     async fn drop_finalizer(&self, path: &str, live: &Value, finalizer: &str) -> Result<(), RestError> {
@@ -419,25 +421,48 @@ impl Collector {
                 graph.dependents(uid).map(|(u, d)| (u.clone(), d.identity.clone())).collect();
             (node.identity.clone(), dependents)
         };
+        let mut failure = None;
         for (dependent, at) in dependents {
-            let path = self.path(&at)?;
-            let patch = plan::drop_owners_patch(&dependent, &[uid.to_string()]);
-            match self.rest.patch(&path, PatchKind::Strategic, &patch).await {
-                Err(e) if e.not_found() || e.invalid() => {}
-                Err(RestError::Api { code: 415, .. }) => {
-                    // Custom resources know no strategic merge.
-                    if let Some(live) = self.live(&path, &dependent).await? {
-                        self.drop_owners(&path, &live, &[uid.to_string()]).await?;
-                    }
-                }
-                Err(e) if e.conflict() => {}
-                other => drop(other?),
+            if let Err(e) = self.set_free(&dependent, &at, uid).await {
+                failure.get_or_insert(e);
             }
         }
-        let path = self.path(&identity)?;
+        if let Some(e) = failure {
+            return Err(e);
+        }
+        let Some(path) = self.path(&identity)? else { return Ok(None) };
         if let Some(live) = self.live(&path, uid).await? {
             self.drop_finalizer(&path, &live, ORPHAN).await?;
         }
         Ok(None)
     }
+
+    /// Takes an owner off one of its dependents. Only then may the owner go: dependents of what is gone are collected.
+    async fn set_free(&self, dependent: &Uid, at: &Identity, owner: &Uid) -> Result<(), RestError> {
+        let Some(path) = self.path(at)? else { return Ok(()) };
+        let owners = [owner.to_string()];
+        let patch = plan::drop_owners_patch(dependent, &owners);
+        match self.rest.patch(&path, PatchKind::Strategic, &patch).await {
+            Err(e) if e.not_found() => Ok(()),
+            // Custom resources know no strategic merge.
+            Err(RestError::Api { code: 415, .. }) => match self.live(&path, dependent).await? {
+                Some(live) => self.drop_owners(&path, &live, &owners).await,
+                None => Ok(()),
+            },
+            // Another object of that name is nobody's dependent.
+            Err(e) if e.conflict() || e.invalid() => match self.live(&path, dependent).await? {
+                Some(_) => Err(e),
+                None => Ok(()),
+            },
+            other => other.map(drop),
+        }
+    }
+}
+
+fn delete_options(uid: &Uid, version: Option<&Value>, policy: &str) -> Value {
+    let mut conditions = json!({"uid": &**uid});
+    if let Some(version) = version {
+        conditions["resourceVersion"] = version.clone();
+    }
+    json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy, "preconditions": conditions})
 }

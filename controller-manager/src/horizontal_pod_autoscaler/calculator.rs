@@ -14,6 +14,7 @@ use proto::quantity::Quantity;
 
 use crate::engine::pod::{Container, Pod};
 use crate::engine::{object, pods};
+use crate::resource_quota::usage;
 
 /// One pod's measured use.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -102,7 +103,7 @@ pub fn utilization(
     container: Option<&str>,
     target: i32,
 ) -> Result<Proposal, String> {
-    let groups = group(scene, &samples, resource)?;
+    let (samples, groups) = group(scene, samples, resource)?;
     let requests = requests(scene.pods, resource, container)?;
     let measure = |samples: &Samples| {
         let known: Vec<(i64, i64)> =
@@ -126,13 +127,17 @@ pub fn utilization(
 
 /// A value per pod; `resource` is empty unless the samples are of a resource.
 pub fn per_pod(scene: Scene<'_>, samples: Samples, resource: &str, target: i64) -> Result<Proposal, String> {
-    let groups = group(scene, &samples, resource)?;
+    let (samples, groups) = group(scene, samples, resource)?;
     let measure = |samples: &Samples| {
         let total = samples.values().fold(0i64, |sum, s| sum.saturating_add(s.value));
         let value = total / i64::try_from(samples.len()).unwrap_or(1).max(1);
         Ok(Use { ratio: ratio(value, target), utilization: None, value })
     };
-    let missing = |_: &str, ratio: f64| Some(if ratio < 1.0 { target } else { 0 });
+    let missing = |_: &str, ratio: f64| match ratio {
+        r if r < 1.0 => Some(target),
+        r if r > 1.0 => Some(0),
+        _ => None,
+    };
     damped(scene, samples, &groups, &measure, &missing)
 }
 
@@ -165,10 +170,6 @@ fn damped(
     measure: &dyn Fn(&Samples) -> Result<Use, String>,
     missing: &dyn Fn(&str, f64) -> Option<i64>,
 ) -> Result<Proposal, String> {
-    samples.retain(|pod, _| !groups.ignored.contains(pod) && !groups.unready.contains(pod));
-    if samples.is_empty() {
-        return Err("did not receive metrics for any ready pods".to_owned());
-    }
     let seen = measure(&samples)?;
     let propose = |replicas| Ok(Proposal { replicas, utilization: seen.utilization, value: seen.value });
     let unready_count = !groups.unready.is_empty() && seen.ratio > 1.0;
@@ -200,10 +201,10 @@ struct Groups {
     ready: usize,
     unready: HashSet<String>,
     missing: HashSet<String>,
-    ignored: HashSet<String>,
 }
 
-fn group(scene: Scene<'_>, samples: &Samples, resource: &str) -> Result<Groups, String> {
+/// Tells pods apart, and leaves the samples of those that count.
+fn group(scene: Scene<'_>, mut samples: Samples, resource: &str) -> Result<(Samples, Groups), String> {
     if scene.pods.is_empty() {
         return Err("no pods returned by selector while calculating replica count".to_owned());
     }
@@ -211,18 +212,25 @@ fn group(scene: Scene<'_>, samples: &Samples, resource: &str) -> Result<Groups, 
     for pod in scene.pods {
         let name = object::name(&pod.metadata).to_owned();
         if object::deleting(&pod.metadata) || pods::phase(pod) == "Failed" {
-            out.ignored.insert(name);
+            samples.remove(&name);
         } else if pods::phase(pod) == "Pending" {
+            samples.remove(&name);
             out.unready.insert(name);
         } else {
             match samples.get(&name) {
                 None => drop(out.missing.insert(name)),
-                Some(sample) if resource == "cpu" && !settled(scene, pod, sample) => drop(out.unready.insert(name)),
+                Some(sample) if resource == "cpu" && !settled(scene, pod, sample) => {
+                    samples.remove(&name);
+                    out.unready.insert(name);
+                }
                 Some(_) => out.ready += 1,
             }
         }
     }
-    Ok(out)
+    if samples.is_empty() {
+        return Err("did not receive metrics for targeted pods (pods might be unready)".to_owned());
+    }
+    Ok((samples, out))
 }
 
 /// Whether a CPU sample says something about the pod's ordinary work, and not about its start.
@@ -260,21 +268,29 @@ fn requests<'a>(all: &'a [Arc<Pod>], resource: &str, container: Option<&str>) ->
 fn request(pod: &Pod, resource: &str, container: Option<&str>) -> Result<i64, String> {
     let name = object::name(&pod.metadata);
     let Some(spec) = pod.spec.as_ref() else { return Ok(0) };
-    let whole = spec.resources.as_ref().and_then(|r| r.requests.as_ref()).filter(|r| !r.is_empty());
-    if let (None, Some(whole)) = (container, whole) {
-        let request = whole.get(resource);
-        return request.map(milli).ok_or_else(|| format!("missing pod-level request for {resource} in Pod {name}"));
+    let whole = spec.resources.as_ref().and_then(|r| r.requests.as_ref());
+    if container.is_none() && whole.is_some_and(|r| r.keys().any(|k| of_whole_pods(k))) {
+        let all = usage::of_pod(spec, false);
+        let request = all.get(resource).map(Quantity::saturating_milli_value);
+        return request.ok_or_else(|| format!("missing pod-level request for {resource} in Pod {name}"));
     }
     let sidecar = |c: &&Container| c.restart_policy.as_deref() == Some("Always");
     let running = spec.containers.iter().chain(spec.init_containers.iter().flatten().filter(sidecar));
-    let mut sum = 0i64;
-    for c in running.filter(|c| container.is_none_or(|wanted| c.name == wanted)) {
+    let mut counted = running.filter(|c| container.is_none_or(|wanted| c.name == wanted)).peekable();
+    if let (Some(wanted), None) = (container, counted.peek()) {
+        return Err(format!("container {wanted} not found in Pod {name}"));
+    }
+    counted.try_fold(0i64, |sum, c| {
         let request = c.resources.as_ref().and_then(|r| r.requests.as_ref()).and_then(|r| r.get(resource));
         let request =
             request.ok_or_else(|| format!("missing request for {resource} in container {} of Pod {name}", c.name))?;
-        sum = sum.saturating_add(milli(request));
-    }
-    Ok(sum)
+        Ok(sum.saturating_add(milli(request)))
+    })
+}
+
+/// Resources that a pod may ask for besides its containers.
+fn of_whole_pods(resource: &str) -> bool {
+    matches!(resource, "cpu" | "memory") || resource.starts_with("hugepages-")
 }
 
 #[cfg(test)]

@@ -110,11 +110,18 @@ fn what_cannot_be_computed() {
     let none = utilization(scene(&[], 1), samples(&[("a", 1)]), "cpu", None, 30).unwrap_err();
     assert_eq!(none, "no pods returned by selector while calculating replica count");
     let none = utilization(scene(&all, 1), samples(&[]), "cpu", None, 30).unwrap_err();
-    assert_eq!(none, "did not receive metrics for any ready pods");
+    assert_eq!(none, "did not receive metrics for targeted pods (pods might be unready)");
     let bare = [pod("b", None, json!({"phase": "Running"}))];
     let none = utilization(scene(&bare, 1), samples(&[("b", 1)]), "memory", None, 30).unwrap_err();
     assert_eq!(none, "missing request for memory in container app of Pod b");
     let none = utilization(scene(&bare, 1), samples(&[("b", 1)]), "memory", Some("log"), 30).unwrap_err();
+    assert_eq!(none, "container log not found in Pod b");
+    let none = utilization(scene(&bare, 1), samples(&[]), "memory", None, 30).unwrap_err();
+    assert_eq!(
+        none, "did not receive metrics for targeted pods (pods might be unready)",
+        "before requests are asked for"
+    );
+    let none = utilization(scene(&all, 1), samples(&[("older", 1)]), "cpu", None, 30).unwrap_err();
     assert_eq!(none, "no metrics returned matched known pods");
 }
 
@@ -129,6 +136,13 @@ fn requests_of_pods() {
     assert_eq!(of(json!({"containers": [c("a", "1"), c("b", "250m")]})), Ok(1250));
     assert_eq!(of(json!({"containers": [c("a", "1")], "initContainers": [sidecar, c("i", "9")]})), Ok(1050));
     assert_eq!(of(json!({"containers": [{"name": "a"}], "resources": {"requests": {"cpu": "2"}}})), Ok(2000));
+    let memory = json!({"requests": {"memory": "1Gi"}});
+    assert_eq!(
+        of(json!({"containers": [c("a", "1"), {"name": "b"}], "resources": memory, "overhead": {"cpu": "10m"}})),
+        Ok(1010)
+    );
+    let none = of(json!({"containers": [{"name": "b"}], "resources": memory})).unwrap_err();
+    assert_eq!(none, "missing pod-level request for cpu in Pod p");
 }
 
 #[test]
@@ -138,6 +152,8 @@ fn values_per_pod() {
     assert_eq!((p.replicas, p.value, p.utilization), (4, 20_000, None));
     let p = per_pod(scene(&pods, 3), samples(&[("a", 1_000), ("b", 1_000)]), "", 4_000).expect("p");
     assert_eq!(p.replicas, 2, "c is taken to be at its target");
+    let p = per_pod(scene(&pods, 3), samples(&[("a", 19_000), ("b", 21_000)]), "", 20_000).expect("p");
+    assert_eq!(p.replicas, 3, "at the target nothing is assumed of c");
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub(super) struct Fault {
     pub(super) cause: String,
     /// What the sum of all says.
     pub(super) error: String,
-    /// The spec is at fault, not a measurement.
+    /// Its type is none that there is.
     pub(super) spec: bool,
 }
 
@@ -44,14 +44,14 @@ pub(super) fn one(s: &Snapshot<'_>, spec: &MetricSpec, reading: Option<&Measured
     match spec.type_.as_str() {
         "Resource" => {
             let Some(m) = &spec.resource else { return Err(unknown("Resource")) };
-            let fail = |(cause, spec): (String, bool)| Fault {
+            let fail = |cause: String| Fault {
                 reason: "FailedGetResourceMetric",
                 error: format!("failed to get {} resource metric value: {cause}", m.name),
                 cause,
-                spec,
+                spec: false,
             };
             let (p, name) = of_resource(scene, &m.name, None, &m.target, reading).map_err(fail)?;
-            let current = resource_value(&p);
+            let current = resource_value(&p, &m.name);
             Ok(Done {
                 replicas: p.replicas,
                 name,
@@ -62,14 +62,14 @@ pub(super) fn one(s: &Snapshot<'_>, spec: &MetricSpec, reading: Option<&Measured
         }
         "ContainerResource" => {
             let Some(m) = &spec.container_resource else { return Err(unknown("ContainerResource")) };
-            let fail = |(cause, spec): (String, bool)| Fault {
+            let fail = |cause: String| Fault {
                 reason: "FailedGetContainerResourceMetric",
                 error: format!("failed to get {} container metric value: {cause}", m.container),
                 cause,
-                spec,
+                spec: false,
             };
             let (p, name) = of_resource(scene, &m.name, Some(&m.container), &m.target, reading).map_err(fail)?;
-            let current = resource_value(&p);
+            let current = resource_value(&p, &m.name);
             Ok(Done {
                 replicas: p.replicas,
                 name,
@@ -119,11 +119,11 @@ fn of_object(
     status: &MakeStatus<'_>,
 ) -> Result<Done, Fault> {
     let Some(m) = &spec.object else { return Err(unknown("Object")) };
-    let fail = |cause: String, error: String, spec: bool| Fault {
+    let fail = |cause: String, error: String| Fault {
         reason: "FailedGetObjectMetric",
         error: format!("failed to get object metric value: {error}"),
         cause,
-        spec,
+        spec: false,
     };
     let (kind, name) = (&m.described_object.kind, &m.described_object.name);
     let value = || {
@@ -133,7 +133,7 @@ fn of_object(
     let (p, text, current) = match m.target.type_.as_str() {
         "Value" => {
             let target = m.target.value.as_ref().map_or(0, milli);
-            let p = value().and_then(|v| calculator::total(scene, v, target)).map_err(|e| fail(e.clone(), e, false))?;
+            let p = value().and_then(|v| calculator::total(scene, v, target)).map_err(|e| fail(e.clone(), e))?;
             let current = MetricValueStatus { value: Some(stored(p.value)), ..MetricValueStatus::default() };
             (p, format!("{kind} metric {}", m.metric.name), current)
         }
@@ -141,7 +141,7 @@ fn of_object(
             let target = m.target.average_value.as_ref().map_or(0, milli);
             let value = value().map_err(|e| {
                 let error = format!("failed to get {} object metric: {e}", m.metric.name);
-                fail(e, error, false)
+                fail(e, error)
             })?;
             let p = calculator::shared(scene.tolerances, s.scale.observed, value, target);
             let text = format!("external metric {}({})", m.metric.name, selector_text(m.metric.selector.as_ref()));
@@ -149,7 +149,7 @@ fn of_object(
         }
         _ => {
             let why = "invalid object metric source: neither a value target nor an average value target was set";
-            return Err(fail(why.into(), why.into(), true));
+            return Err(fail(why.into(), why.into()));
         }
     };
     Ok(Done {
@@ -173,11 +173,11 @@ fn of_external(
     status: &MakeStatus<'_>,
 ) -> Result<Done, Fault> {
     let Some(m) = &spec.external else { return Err(unknown("External")) };
-    let fail = |cause: String, error: String, spec: bool| Fault {
+    let fail = |cause: String, error: String| Fault {
         reason: "FailedGetExternalMetric",
         error: format!("failed to get {} external metric value: {error}", m.metric.name),
         cause,
-        spec,
+        spec: false,
     };
     let shown = selector_text(m.metric.selector.as_ref());
     let value = || {
@@ -187,19 +187,19 @@ fn of_external(
     let (p, current) = if let Some(target) = &m.target.average_value {
         let value = value().map_err(|e| {
             let error = format!("failed to get {} external metric: {e}", m.metric.name);
-            fail(e, error, false)
+            fail(e, error)
         })?;
         let p = calculator::shared(scene.tolerances, s.scale.observed, value, milli(target));
         (p, average(p.value))
     } else if let Some(target) = &m.target.value {
         let p = value().and_then(|v| calculator::total(scene, v, milli(target))).map_err(|e| {
             let error = format!("failed to get external metric {}: {e}", m.metric.name);
-            fail(e, error, false)
+            fail(e, error)
         })?;
         (p, MetricValueStatus { value: Some(stored(p.value)), ..MetricValueStatus::default() })
     } else {
         let why = "invalid external metric source: neither a value target nor an average value target was set";
-        return Err(fail(why.into(), why.into(), true));
+        return Err(fail(why.into(), why.into()));
     };
     Ok(Done {
         replicas: p.replicas,
@@ -210,26 +210,26 @@ fn of_external(
     })
 }
 
-/// A resource of the pods or of a container in each; an error says whether the spec is at fault.
+/// A resource of the pods or of a container in each.
 fn of_resource(
     scene: Scene<'_>,
     resource: &str,
     container: Option<&str>,
     target: &MetricTarget,
     reading: Option<&Measured>,
-) -> Result<(Proposal, String), (String, bool)> {
+) -> Result<(Proposal, String), String> {
     let samples = || samples(reading).map_err(|e| format!("unable to get metrics for resource {resource}: {e}"));
     if let Some(target) = &target.average_value {
         let p = samples().and_then(|found| calculator::per_pod(scene, found, resource, milli(target)));
-        let p = p.map_err(|e| (format!("failed to get {resource} usage: {e}"), false))?;
+        let p = p.map_err(|e| format!("failed to get {resource} usage: {e}"))?;
         return Ok((p, format!("{resource} resource")));
     }
     let Some(target) = target.average_utilization else {
         let why = "invalid resource metric source: neither an average utilization target nor an average value (usage) target was set";
-        return Err((why.to_owned(), true));
+        return Err(why.to_owned());
     };
     let p = samples().and_then(|found| calculator::utilization(scene, found, resource, container, target));
-    let p = p.map_err(|e| (format!("failed to get {resource} utilization: {e}"), false))?;
+    let p = p.map_err(|e| format!("failed to get {resource} utilization: {e}"))?;
     let of = if container.is_some() { " container" } else { "" };
     Ok((p, format!("{resource}{of} resource utilization (percentage of request)")))
 }
@@ -274,15 +274,22 @@ fn scene<'a>(s: &Snapshot<'a>) -> Scene<'a> {
 }
 
 fn stored(milli: i64) -> Stored {
-    Stored(Quantity::from_milli(milli, Format::DecimalSI).canonical())
+    shown(milli, Format::DecimalSI)
+}
+
+fn shown(milli: i64, format: Format) -> Stored {
+    Stored(Quantity::from_milli(milli, format).canonical())
 }
 
 fn average(value: i64) -> MetricValueStatus {
     MetricValueStatus { average_value: Some(stored(value)), ..MetricValueStatus::default() }
 }
 
-fn resource_value(p: &Proposal) -> MetricValueStatus {
-    MetricValueStatus { average_utilization: p.utilization, ..average(p.value) }
+/// Memory is shown as a metrics server shows it.
+fn resource_value(p: &Proposal, resource: &str) -> MetricValueStatus {
+    let format = if resource == "memory" { Format::BinarySI } else { Format::DecimalSI };
+    let value = Some(shown(p.value, format));
+    MetricValueStatus { average_utilization: p.utilization, average_value: value, value: None }
 }
 
 /// A selector as upstream's messages show it.

@@ -12,7 +12,7 @@ pub mod target;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec};
@@ -40,7 +40,11 @@ use crate::engine::settings::Hpa;
 use crate::engine::worker::{self, Synced};
 
 const COUNT: &str = "horizontal_pod_autoscaler_controller_num_horizontal_pod_autoscalers";
+const DESIRED: &str = "horizontal_pod_autoscaler_controller_desired_replicas";
 const ACCOUNT: &str = "horizontal-pod-autoscaler";
+/// How often a scale that somebody else wrote meanwhile is tried, and how long between.
+const RESCALES: usize = 5;
+const RESCALE_PAUSE: Duration = Duration::from_millis(10);
 
 /// What is kept of an autoscaler between two looks.
 #[derive(Default)]
@@ -80,6 +84,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             let mut known = memory.memory.lock();
             if let Event::Deleted(_) = event {
                 known.remove(&key);
+                metrics::forget(DESIRED, &[&key.namespace, &key.name]);
             } else {
                 known.entry(key.clone()).or_default();
                 wake.add_after(key, config.sync_period);
@@ -112,23 +117,30 @@ impl Autoscaler {
         let api_version = reference.api_version.as_deref().unwrap_or_default();
         let rest = &self.executor.rest;
         let found = self.targets.scale(rest, &key.namespace, api_version, &reference.kind, &reference.name).await;
-        let (mut decision, current) = match found {
-            Err(why) => (plan::without_scale(hpa, &why, clock::now()), 0),
+        let mut action = "none";
+        let mut decision = match found {
+            Err(why) => plan::without_scale(hpa, &why, clock::now()),
             Ok(mut found) => {
                 let mut decision = self.decide(key, hpa, spec, &found.scale).await;
                 if let Some((size, _)) = decision.rescale {
                     let result = self.rescale(&mut found, size).await;
                     let now = clock::now();
-                    if result.is_ok()
-                        && let Some(memory) = self.memory.lock().get_mut(key)
-                    {
-                        memory.history.scaled(spec.behavior.as_ref(), found.scale.wanted, size, now);
+                    if result.is_ok() {
+                        action = if size > found.scale.wanted { "scale_up" } else { "scale_down" };
+                        if let Some(memory) = self.memory.lock().get_mut(key) {
+                            memory.history.scaled(spec.behavior.as_ref(), found.scale.wanted, size, now);
+                        }
                     }
                     plan::after_rescale(&mut decision, &before, result, now);
                 }
-                (decision, found.scale.wanted)
+                decision
             }
         };
+        if let Some(desired) = decision.desired
+            && self.memory.lock().contains_key(key)
+        {
+            metrics::set(DESIRED, &[&key.namespace, &key.name], f64::from(desired));
+        }
         let about = object::reference::<HorizontalPodAutoscaler>(&hpa.metadata);
         for (warning, reason, message) in decision.events.drain(..) {
             self.executor.events.say(&about, warning, reason, message);
@@ -136,7 +148,7 @@ impl Autoscaler {
         if decision.status != before {
             let mut copy = hpa.clone();
             copy.status = Some(decision.status.clone());
-            let Action::Update { path, body } = Action::update_status(&copy) else { return ("none", "internal") };
+            let Action::Update { path, body } = Action::update_status(&copy) else { return (action, "internal") };
             if let Err(e) = rest.put(&path, &body).await {
                 self.executor.events.say(&about, true, "FailedUpdateStatus", e.to_string());
                 decision.failure.get_or_insert(format!("failed to update status for {}: {e}", key.name));
@@ -147,11 +159,10 @@ impl Autoscaler {
         }
         let error = match &decision.failure {
             None => "none",
-            Some(_) if decision.computed.iter().any(|c| c.bad_spec) => "spec",
+            Some(_) if target::malformed(api_version) => "spec",
             Some(_) => "internal",
         };
-        let rescaled = decision.rescale.as_ref().filter(|_| error == "none").map(|r| r.0);
-        (direction(current, rescaled), error)
+        (action, error)
     }
 
     async fn decide(
@@ -161,10 +172,11 @@ impl Autoscaler {
         spec: &HorizontalPodAutoscalerSpec,
         scale: &Scale,
     ) -> Decision {
-        let (pods, selecting) = self.selected(key, scale);
+        let asks = plan::asks_metrics(spec, scale);
+        let (pods, selecting) = if asks { self.selected(key, scale) } else { Default::default() };
         let mut readings: Vec<Option<Measured>> = Vec::new();
         let mut took: Vec<Instant> = Vec::new();
-        if plan::asks_metrics(spec, scale) && selecting.len() < 2 {
+        if asks && selecting.len() < 2 {
             for metric in spec.metrics.iter().flatten() {
                 took.push(clock::instant());
                 readings.push(match plan::query(metric) {
@@ -198,7 +210,8 @@ impl Autoscaler {
                 (None, true) => "spec",
                 (None, false) => "internal",
             };
-            let labels = [direction(scale.wanted, done.replicas), error, kind];
+            let seen = hpa.status.as_ref().and_then(|s| s.current_replicas).unwrap_or(0);
+            let labels = [direction(seen, done.replicas), error, kind];
             metrics::count("horizontal_pod_autoscaler_controller_metric_computation_total", &labels);
             if let Some(started) = took.get(done.metric) {
                 let name = "horizontal_pod_autoscaler_controller_metric_computation_duration_seconds";
@@ -228,9 +241,24 @@ impl Autoscaler {
         (pods, selecting)
     }
 
+    /// Sets the replicas, whoever wrote the target meanwhile.
     async fn rescale(&self, found: &mut Found, size: i32) -> Result<(), String> {
-        found.body["spec"]["replicas"] = body(&size);
-        self.executor.rest.put(&found.path, &found.body).await.map(drop).map_err(|e| e.to_string())
+        let rest = &self.executor.rest;
+        for left in (0..RESCALES).rev() {
+            found.body["spec"]["replicas"] = body(&size);
+            match rest.put(&found.path, &found.body).await {
+                Ok(_) => break,
+                Err(e) if e.conflict() && left > 0 => {
+                    tokio::time::sleep(RESCALE_PAUSE).await;
+                    match rest.get(&found.path).await {
+                        Ok(latest) => found.body = latest,
+                        Err(e) => tracing::warn!(controller = ACCOUNT, path = found.path, error = %e, "no newer scale"),
+                    }
+                }
+                Err(e) => return Err(e.to_string()),
+            }
+        }
+        Ok(())
     }
 }
 

@@ -102,6 +102,8 @@ pub struct Decision {
     pub rescale: Option<(i32, String)>,
     /// What went wrong.
     pub failure: Option<String>,
+    /// The replicas there should be, when the look came to its end.
+    pub desired: Option<i32>,
     /// The metrics that were computed.
     pub computed: Vec<Computed>,
 }
@@ -158,13 +160,13 @@ pub fn plan(s: &Snapshot<'_>, history: &mut History) -> Decision {
     if current == 0 && min != 0 {
         let message = "scaling is disabled since the replica count of the target is zero";
         set(&mut out.status, s.now, ACTIVE, false, "ScalingDisabled", message);
-        replicas(&mut out.status, current, 0, None);
+        settle(&mut out, current, 0, None);
     } else if current > max {
         out.rescale = Some((max, "Current number of replicas above Spec.MaxReplicas".into()));
-        replicas(&mut out.status, current, max, None);
+        settle(&mut out, current, max, None);
     } else if current < min {
         out.rescale = Some((min, "Current number of replicas below Spec.MinReplicas".into()));
-        replicas(&mut out.status, current, min, None);
+        settle(&mut out, current, min, None);
     } else {
         by_metrics(s, history, (min, max), &mut out);
     }
@@ -198,7 +200,12 @@ fn by_metrics(s: &Snapshot<'_>, history: &mut History, (min, max): (i32, i32), o
     if verdict.replicas != current {
         out.rescale = Some((verdict.replicas, reason));
     }
-    replicas(&mut out.status, current, verdict.replicas, Some(statuses));
+    settle(out, current, verdict.replicas, Some(statuses));
+}
+
+fn settle(out: &mut Decision, current: i32, desired: i32, metrics: Option<Vec<MetricStatus>>) {
+    replicas(&mut out.status, current, desired, metrics);
+    out.desired = Some(desired);
 }
 
 /// The rescale was tried: what the status says then, and what is told.
@@ -222,7 +229,7 @@ pub fn after_rescale(
             let message = format!("the HPA controller was unable to update the target scale: {error}");
             set(&mut decision.status, now, ABLE, false, "FailedUpdateScale", message);
             decision.status.desired_replicas = before.desired_replicas;
-            decision.status.current_metrics.clone_from(&before.current_metrics);
+            decision.desired = None;
             decision.failure = Some(format!("failed to rescale: {error}"));
         }
     }
@@ -316,7 +323,8 @@ fn replicas(
     desired: i32,
     metrics: Option<Vec<MetricStatus>>,
 ) {
-    status.current_replicas = Some(current);
+    // None are not written at all.
+    status.current_replicas = Some(current).filter(|n| *n != 0);
     status.desired_replicas = desired;
     status.current_metrics = metrics.filter(|m| !m.is_empty());
     status.observed_generation = None;

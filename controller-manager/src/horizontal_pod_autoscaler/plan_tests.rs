@@ -116,7 +116,10 @@ fn grows_by_cpu() {
 fn a_failed_rescale() {
     let hpa = hpa(json!({"metrics": [cpu_target(50)]}));
     let mut d = look(&hpa, 2, &[cpu(2, 900)], &[]);
+    assert_eq!(d.desired, Some(4));
     after_rescale(&mut d, &HorizontalPodAutoscalerStatus::default(), Err("no".into()), now());
+    assert_eq!((d.desired, d.status.current_metrics.map(|m| m.len())), (None, Some(1)), "what was measured stays");
+    d.status.current_metrics = None;
     assert_eq!(d.events[0].1, "FailedRescale");
     assert_eq!(conditions(&d)[0], "AbleToScale=False FailedUpdateScale");
     assert_eq!((d.status.desired_replicas, d.status.last_scale_time.is_none()), (0, true));
@@ -134,6 +137,7 @@ fn outside_of_the_bounds_nothing_is_measured() {
         let d = look(&hpa, wanted, &[], &[]);
         assert_eq!(d.rescale, rescale);
         if wanted == 0 {
+            assert_eq!((d.status.current_replicas, d.desired), (None, Some(0)), "as it is read back");
             assert_eq!(conditions(&d)[1], "ScalingActive=False ScalingDisabled");
         }
     }
@@ -217,6 +221,26 @@ fn object_and_pods_metrics() {
     );
     let d = look(&hpa, 2, &[cpu(2, 600)], &[]);
     assert_eq!(d.rescale, Some((4, "pods metric rps above target".into())));
+}
+
+#[test]
+fn memory_is_shown_as_a_metrics_server_shows_it() {
+    let hpa = hpa(json!({"metrics": [{"type": "Resource", "resource": {"name": "memory",
+        "target": {"type": "AverageValue", "averageValue": "64Mi"}}}]}));
+    let d = look(&hpa, 2, &[cpu(2, 67_108_864_000)], &[]);
+    let status = serde_json::to_value(d.status.current_metrics.as_ref().expect("metrics")).expect("json");
+    assert_eq!(status[0]["resource"]["current"], json!({"averageValue": "64Mi"}));
+}
+
+#[test]
+fn faults_of_metrics_and_of_specs() {
+    for (metric, bad_spec) in [
+        (json!({"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization"}}}), false),
+        (json!({"type": "CheddarCheese"}), true),
+    ] {
+        let d = look(&hpa(json!({"metrics": [metric]})), 2, &[cpu(2, 900)], &[]);
+        assert_eq!((d.computed[0].bad_spec, d.rescale, d.desired), (bad_spec, None, None));
+    }
 }
 
 #[test]

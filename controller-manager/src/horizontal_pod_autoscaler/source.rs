@@ -44,23 +44,18 @@ async fn of_resource(
         format!("unable to fetch metrics from resource metrics API: {}", worded(&e, "get pods.metrics.k8s.io"))
     })?;
     let items = items(&list).ok_or("no metrics returned from resource metrics API")?;
-    resource_samples(items, resource, container).map(Reading::Samples)
+    Ok(Reading::Samples(resource_samples(items, resource, container)))
 }
 
-fn resource_samples(items: &[Value], resource: &str, container: Option<&str>) -> Result<Samples, String> {
+fn resource_samples(items: &[Value], resource: &str, container: Option<&str>) -> Samples {
     let mut out = Samples::with_capacity(items.len());
     for item in items {
         let (name, containers) = (text(&item["metadata"]["name"]), item["containers"].as_array());
         let containers = containers.map(Vec::as_slice).unwrap_or_default();
         let used = |c: &Value| c["usage"].get(resource).map(milli);
         let value = match container {
-            Some(wanted) => {
-                let found = containers.iter().find(|c| c["name"] == wanted).ok_or_else(|| {
-                    let space = text(&item["metadata"]["namespace"]);
-                    format!("failed to get container metrics: container {wanted} not present in metrics for pod {space}/{name}")
-                })?;
-                used(found)
-            }
+            // A pod whose container was not measured yet is one without a sample.
+            Some(wanted) => containers.iter().find(|c| c["name"] == wanted).and_then(used),
             None if containers.is_empty() => None,
             // A container without a value leaves the whole pod unknown.
             None => containers.iter().map(used).try_fold(0i64, |sum, v| v.map(|v| sum.saturating_add(v))),
@@ -70,7 +65,7 @@ fn resource_samples(items: &[Value], resource: &str, container: Option<&str>) ->
             out.insert(name, Sample { at: time(&item["timestamp"]), window, value });
         }
     }
-    Ok(out)
+    out
 }
 
 const CUSTOM: &str = "unable to fetch metrics from custom metrics API";
@@ -231,18 +226,15 @@ mod tests {
             {"metadata": {"name": "b", "namespace": "ns"}, "containers": [{"name": "app", "usage": {}}]},
             {"metadata": {"name": "c", "namespace": "ns"}, "containers": []}]);
         let items = items.as_array().expect("items");
-        let whole = resource_samples(items, "cpu", None).expect("samples");
+        let whole = resource_samples(items, "cpu", None);
         assert_eq!(whole.len(), 1, "pods without a value for every container are unknown");
         let a = whole["a"];
         assert_eq!(
             (a.value, a.window, a.at.to_string()),
             (1250, Duration::from_secs(15), "2026-01-01T00:00:10Z".into())
         );
-        assert_eq!(resource_samples(&items[..2], "cpu", Some("app")).expect("samples")["a"].value, 250);
-        assert_eq!(
-            resource_samples(items, "cpu", Some("app")).unwrap_err(),
-            "failed to get container metrics: container app not present in metrics for pod ns/c"
-        );
+        let one = resource_samples(items, "cpu", Some("app"));
+        assert_eq!((one.len(), one["a"].value), (1, 250), "as are those without that container");
     }
 
     #[test]

@@ -71,7 +71,7 @@ impl Targets {
         kind: &str,
         name: &str,
     ) -> Result<Found, String> {
-        if api_version.matches('/').count() > 1 {
+        if malformed(api_version) {
             return Err(format!("unexpected GroupVersion string: {api_version}"));
         }
         let catalogue = self.catalogue(rest).await.map_err(|e| e.to_string())?;
@@ -95,6 +95,11 @@ impl Targets {
 fn mappings<'a>(catalogue: &'a Catalogue, api_version: &str, kind: &str) -> Vec<&'a Served> {
     let group = group(api_version);
     catalogue.preferred.iter().filter(|s| s.group == group && s.kind == kind).collect()
+}
+
+/// Whether this is no version of a group at all.
+pub fn malformed(api_version: &str) -> bool {
+    api_version.matches('/').count() > 1
 }
 
 fn group(api_version: &str) -> &str {

@@ -29,6 +29,9 @@ const GRACE: Duration = Duration::from_millis(500);
 /// Resources deleted before all others: what runs must stop before what it depends on goes.
 const FIRST: [(&str, &str); 1] = [("", "pods")];
 
+/// A namespace is looked at again no later than this while it waits for its content.
+const LONGEST_WAIT: Duration = Duration::from_secs(15);
+
 /// What is left of a resource.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -99,24 +102,47 @@ impl Namespaces {
         if !plan::holds(&ns) {
             return Ok(None);
         }
-        let (round, estimate) = self.empty(&key.name).await;
+        let round = self.empty(&ns).await;
         if let Some(conditions) = plan::conditions(&ns, &round, clock::now()) {
             ns.status.get_or_insert_default().conditions = Some(conditions);
-            ns = self.write_status(&ns).await?;
+            match self.write_status(&ns).await {
+                Ok(written) => ns = written,
+                // Telling of it is not worth doing all of it again.
+                Err(error) => tracing::warn!(namespace = key.name, %error, "the conditions were not written"),
+            }
         }
-        if round.clean() {
-            return match self.rest.put(&format!("{path}/finalize"), &body(&plan::finalized(&ns))).await {
-                Err(e) if e.not_found() => Ok(None),
-                other => other.map(|_| None),
-            };
+        if !round.failures.is_empty() || !round.discovery.is_empty() {
+            let text = [round.discovery, round.failures].concat().join(", ");
+            return Err(RestError::other(format!("deletion of namespace {} failed: {text}", key.name)));
         }
-        if round.failures.is_empty() && round.discovery.is_empty() {
-            // Only waiting: half of what the slowest was given, to notice an earlier end.
-            let wait = estimate.map_or(Duration::from_secs(1), |e| Duration::from_secs(e.as_secs() / 2 + 1));
-            return Ok(Some(wait.min(Duration::from_secs(15))));
+        if round.estimate > Duration::ZERO {
+            let wait = Duration::from_secs(round.estimate.as_secs() / 2 + 1);
+            return Ok(Some(wait.min(LONGEST_WAIT)));
         }
-        let text = [round.discovery, round.failures].concat().join(", ");
-        Err(RestError::other(format!("deletion of namespace {} failed: {text}", key.name)))
+        self.finalize(&path, ns).await
+    }
+
+    /// Takes the finalizer off, whoever writes to the namespace meanwhile.
+    async fn finalize(&self, path: &str, mut ns: Namespace) -> Synced {
+        loop {
+            match self.rest.put(&format!("{path}/finalize"), &body(&plan::finalized(&ns))).await {
+                Err(e) if e.not_found() => return Ok(None),
+                Err(e) if e.conflict() => {
+                    let live = match self.rest.get(path).await {
+                        Err(e) if e.not_found() => return Ok(None),
+                        other => other?,
+                    };
+                    let newer: Namespace = from_tree(&live).map_err(RestError::other)?;
+                    if newer.metadata.uid != ns.metadata.uid
+                        || newer.metadata.resource_version == ns.metadata.resource_version
+                    {
+                        return Err(e);
+                    }
+                    ns = newer;
+                }
+                other => return other.map(|_| None),
+            }
+        }
     }
 
     async fn write_status(&self, ns: &Namespace) -> Result<Namespace, RestError> {
@@ -125,56 +151,55 @@ impl Namespaces {
     }
 
     /// Delete all content; what is left and how long it may take.
-    async fn empty(&self, namespace: &str) -> (Round, Option<Duration>) {
+    async fn empty(&self, ns: &Namespace) -> Round {
         let mut round = Round::default();
-        let mut estimate = None;
         let catalogue = match discover(&self.rest).await {
             Ok(c) => c,
             Err(e) => {
+                round.broken = Some(e.to_string());
                 round.discovery.push(e.to_string());
-                return (round, None);
+                return round;
             }
         };
-        round.discovery.extend(catalogue.stale.iter().map(|gv| format!("{gv}: stale GroupVersion discovery")));
+        round.discovery.extend(catalogue.stale.iter().map(|gv| plan::stale(gv)));
+        round.discovery.sort();
         let all = catalogue.preferred.iter().filter(|s| s.namespaced && s.can("delete"));
         let (first, rest): (Vec<&Served>, Vec<&Served>) =
             all.partition(|s| FIRST.contains(&(s.group.as_str(), s.plural.as_str())));
         for served in first {
-            self.remove_all(namespace, served, &mut round, &mut estimate).await;
+            self.remove_all(ns, served, &mut round).await;
         }
         if !round.remaining.is_empty() || !round.failures.is_empty() {
-            return (round, estimate);
+            return round;
         }
         for served in rest {
-            self.remove_all(namespace, served, &mut round, &mut estimate).await;
+            self.remove_all(ns, served, &mut round).await;
         }
-        (round, estimate)
+        round
     }
 
-    async fn remove_all(&self, namespace: &str, served: &Served, round: &mut Round, estimate: &mut Option<Duration>) {
-        let resource = dotted(served);
+    async fn remove_all(&self, ns: &Namespace, served: &Served, round: &mut Round) {
+        let namespace = object::name(&ns.metadata);
         match self.remove_resource(namespace, served).await {
             Ok(left) if left.is_empty() => {}
             Ok(left) => {
-                round.remaining.insert(resource, left.len());
-                for item in &left {
-                    for f in &item.metadata.finalizers {
-                        *round.finalizers.entry(f.clone()).or_default() += 1;
-                    }
-                    let grace = item.metadata.deletion_grace_period_seconds.map(Duration::from_secs);
-                    *estimate = (*estimate).max(grace);
-                }
+                // Only pods are given time.
+                let given = left.iter().filter(|_| FIRST.contains(&(served.group.as_str(), served.plural.as_str())));
+                let longest = given.filter_map(|item| item.metadata.deletion_grace_period_seconds).max().unwrap_or(0);
+                let grace = plan::grace(longest, ns.metadata.deletion_timestamp.as_ref(), clock::now());
+                let finalizers = left.iter().flat_map(|item| item.metadata.finalizers.iter().cloned());
+                round.left(namespace, served, (left.len(), finalizers), grace);
             }
-            Err(e) => round.failures.push(format!("unexpected error deleting {resource} in {namespace}: {e}")),
+            Err(e) => round.failures.push(e.to_string()),
         }
     }
 
     /// What is left of a resource after asking for its deletion.
     async fn remove_resource(&self, namespace: &str, served: &Served) -> Result<Vec<Item>, RestError> {
         let path = served.path(Some(namespace));
-        let items = self.list(&path, served).await?;
-        if items.is_empty() {
-            return Ok(items);
+        let before = self.list(&path, served).await?;
+        if before.as_ref().is_some_and(Vec::is_empty) {
+            return Ok(Vec::new());
         }
         let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"});
         let by_collection = served.can("deletecollection");
@@ -188,7 +213,7 @@ impl Namespaces {
             false
         };
         if !done {
-            for item in &items {
+            for item in before.iter().flatten() {
                 let name = &item.metadata.name;
                 match self.rest.delete(&format!("{path}/{name}"), &options).await {
                     Err(e) if e.not_found() || e.unsupported() => {}
@@ -196,22 +221,18 @@ impl Namespaces {
                 }
             }
         }
-        self.list(&path, served).await
+        self.list(&path, served).await.map(Option::unwrap_or_default)
     }
 
-    async fn list(&self, path: &str, served: &Served) -> Result<Vec<Item>, RestError> {
+    /// None when the resource cannot be listed.
+    async fn list(&self, path: &str, served: &Served) -> Result<Option<Vec<Item>>, RestError> {
         if !served.can("list") {
-            return Ok(Vec::new());
+            return Ok(None);
         }
         match self.rest.get_as::<Left>(path, METADATA).await {
-            Ok(left) => Ok(left.items.unwrap_or_default()),
-            Err(e) if e.not_found() || e.unsupported() => Ok(Vec::new()),
+            Ok(left) => Ok(Some(left.items.unwrap_or_default())),
+            Err(e) if e.not_found() || e.unsupported() => Ok(None),
             Err(e) => Err(e),
         }
     }
-}
-
-/// `pods.` or `deployments.apps`, as the conditions' messages spell resources.
-fn dotted(served: &Served) -> String {
-    format!("{}.{}", served.plural, served.group)
 }

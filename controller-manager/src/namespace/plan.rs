@@ -1,18 +1,25 @@
 //! What a dying namespace's status says, and when it may go.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
+use crate::engine::discovery::Served;
 use crate::engine::object;
 
 /// The finalizer of this controller in `spec.finalizers`.
 pub const FINALIZER: &str = "kubernetes";
+/// How long finalizers are thought to take.
+const FINALIZERS: Duration = Duration::from_secs(15);
 
 /// What a round of deletions left.
 #[derive(Clone, Debug, Default)]
 pub struct Round {
+    /// Discovery did not work at all.
+    pub broken: Option<String>,
     /// Discovery did not work for these.
     pub discovery: Vec<String>,
     /// Deletions that failed.
@@ -21,19 +28,60 @@ pub struct Round {
     pub remaining: BTreeMap<String, usize>,
     /// Instances that hold a finalizer, by finalizer.
     pub finalizers: BTreeMap<String, usize>,
+    /// How long what is left may take; nothing when nothing is waited for.
+    pub estimate: Duration,
 }
 
 impl Round {
-    /// Nothing is left and nothing went wrong.
-    #[must_use]
-    pub fn clean(&self) -> bool {
-        self.discovery.is_empty() && self.failures.is_empty() && self.remaining.is_empty() && self.finalizers.is_empty()
+    /// Some instances of a resource are left. Those that are not given any time and hold no finalizer should not be.
+    pub fn left(
+        &mut self,
+        namespace: &str,
+        served: &Served,
+        (instances, finalizers): (usize, impl Iterator<Item = String>),
+        grace: Duration,
+    ) {
+        let Served { group, version, plural, .. } = served;
+        self.remaining.insert(format!("{plural}.{group}"), instances);
+        let mut held = false;
+        for finalizer in finalizers {
+            held = true;
+            *self.finalizers.entry(finalizer).or_default() += 1;
+        }
+        self.estimate = self.estimate.max(if held && grace.is_zero() { FINALIZERS } else { grace });
+        if !held && grace.is_zero() {
+            self.failures.push(format!(
+                "unexpected items still remain in namespace: {namespace} for gvr: {group}/{version}, Resource={plural}"
+            ));
+        }
     }
+
+    fn discovery_message(&self) -> String {
+        let list = || format!("unable to retrieve the complete list of server APIs: {}", self.discovery.join(", "));
+        let some = || format!("Discovery failed for some groups, {} failing: {}", self.discovery.len(), list());
+        self.broken.clone().unwrap_or_else(some)
+    }
+}
+
+/// What discovery says of a group version whose server does not answer.
+#[must_use]
+pub fn stale(group_version: &str) -> String {
+    format!("{group_version}: stale GroupVersion discovery: {group_version}")
+}
+
+/// How long the pods of a namespace may take to stop, of which the slowest is given `longest` seconds, unless they have
+/// had them.
+#[must_use]
+pub fn grace(longest: u64, deleted: Option<&Time>, now: Timestamp) -> Duration {
+    let since = deleted.map_or(0, |at| now.as_second() - at.0.as_second());
+    if u64::try_from(since).is_ok_and(|since| since >= longest) { Duration::ZERO } else { Duration::from_secs(longest) }
 }
 
 /// The conditions after a round, in upstream's order; None if they are there already.
 #[must_use]
 pub fn conditions(namespace: &Namespace, round: &Round, now: Timestamp) -> Option<Vec<NamespaceCondition>> {
+    let mut failures = round.failures.clone();
+    failures.sort();
     let listed = |m: &BTreeMap<String, usize>, link: &str| {
         m.iter().map(|(k, n)| format!("{k}{link}{n} resource instances")).collect::<Vec<_>>().join(", ")
     };
@@ -43,14 +91,7 @@ pub fn conditions(namespace: &Namespace, round: &Round, now: Timestamp) -> Optio
             "NamespaceDeletionDiscoveryFailure",
             !round.discovery.is_empty(),
             ("ResourcesDiscovered", "All resources successfully discovered"),
-            (
-                "DiscoveryFailed",
-                format!(
-                    "Discovery failed for some groups, {} failing: {}",
-                    round.discovery.len(),
-                    round.discovery.join(", ")
-                ),
-            ),
+            ("DiscoveryFailed", round.discovery_message()),
         ),
         (
             "NamespaceDeletionGroupVersionParsingFailure",
@@ -64,11 +105,7 @@ pub fn conditions(namespace: &Namespace, round: &Round, now: Timestamp) -> Optio
             ("ContentDeleted", "All content successfully deleted, may be waiting on finalization"),
             (
                 "ContentDeletionFailed",
-                format!(
-                    "Failed to delete all resource types, {} remaining: {}",
-                    round.failures.len(),
-                    round.failures.join(", ")
-                ),
+                format!("Failed to delete all resource types, {} remaining: {}", failures.len(), failures.join(", ")),
             ),
         ),
         (
@@ -122,10 +159,10 @@ pub fn conditions(namespace: &Namespace, round: &Round, now: Timestamp) -> Optio
     changed.then_some(out)
 }
 
-/// Whether this controller still has to finish the namespace.
+/// Whether anybody still has to finish the namespace: as long as that is so, its content is looked after.
 #[must_use]
 pub fn holds(namespace: &Namespace) -> bool {
-    namespace.spec.as_ref().and_then(|s| s.finalizers.as_ref()).is_some_and(|f| f.iter().any(|x| x == FINALIZER))
+    namespace.spec.as_ref().and_then(|s| s.finalizers.as_ref()).is_some_and(|f| !f.is_empty())
 }
 
 /// The namespace without this controller's finalizer.
@@ -149,8 +186,7 @@ mod tests {
             serde_json::from_value(json!({"metadata": {"name": "n"}, "spec": {"finalizers": ["kubernetes"]}}))
                 .expect("namespace");
         let mut round = Round::default();
-        round.remaining.insert("pods.".into(), 2);
-        round.finalizers.insert("example.com/x".into(), 1);
+        round.left("n", &served("", "v1", "pods"), (2, ["example.com/x".to_owned()].into_iter()), Duration::ZERO);
         let got = conditions(&ns, &round, Timestamp::UNIX_EPOCH).expect("conditions");
         let texts: Vec<_> =
             got.iter().map(|c| (c.type_.as_str(), c.status.as_str(), c.message.clone().unwrap_or_default())).collect();
@@ -174,6 +210,58 @@ mod tests {
         again.status.get_or_insert_default().conditions = Some(got);
         assert_eq!(conditions(&again, &round, Timestamp::UNIX_EPOCH), None);
         assert!(holds(&ns) && !holds(&finalized(&ns)));
-        assert!(!round.clean());
+        let mut shared = ns.clone();
+        shared.spec.get_or_insert_default().finalizers = Some(vec![FINALIZER.into(), "example.com/x".into()]);
+        assert!(holds(&finalized(&shared)), "the content is looked after until the last finalizer is off");
+    }
+
+    fn served(group: &str, version: &str, plural: &str) -> Served {
+        Served {
+            group: group.into(),
+            version: version.into(),
+            plural: plural.into(),
+            kind: String::new(),
+            namespaced: true,
+            verbs: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn how_long_what_is_left_may_take() {
+        let (apps, none) = (served("apps", "v1", "deployments"), Duration::ZERO);
+        let unexpected = "unexpected items still remain in namespace: n for gvr: apps/v1, Resource=deployments";
+        for (finalizers, grace, estimate, failures) in [
+            (vec!["f".to_owned()], none, FINALIZERS, vec![]),
+            (vec!["f".to_owned()], Duration::from_secs(5), Duration::from_secs(5), vec![]),
+            (vec![], Duration::from_secs(30), Duration::from_secs(30), vec![]),
+            (vec![], none, none, vec![unexpected.to_owned()]),
+        ] {
+            let mut round = Round::default();
+            round.left("n", &apps, (1, finalizers.into_iter()), grace);
+            assert_eq!((round.estimate, round.failures), (estimate, failures));
+        }
+        let at = |s| Timestamp::from_second(s).expect("time");
+        for (longest, now, want) in [(30, 110, 30), (30, 130, 0), (0, 100, 0)] {
+            assert_eq!(grace(longest, Some(&Time(at(100))), at(now)), Duration::from_secs(want), "{longest} {now}");
+        }
+    }
+
+    #[test]
+    fn failures_in_the_conditions() {
+        let ns: Namespace = serde_json::from_value(json!({"metadata": {"name": "n"}, "spec": {}})).expect("namespace");
+        let mut round = Round { discovery: vec![stale("metrics.k8s.io/v1beta1")], ..Round::default() };
+        round.failures = vec!["b".into(), "a".into()];
+        let message = |round: &Round, i: usize| {
+            let all = conditions(&ns, round, Timestamp::UNIX_EPOCH).expect("conditions");
+            all[i].message.clone().unwrap_or_default()
+        };
+        assert_eq!(
+            message(&round, 0),
+            "Discovery failed for some groups, 1 failing: unable to retrieve the complete list of server APIs: \
+             metrics.k8s.io/v1beta1: stale GroupVersion discovery: metrics.k8s.io/v1beta1"
+        );
+        assert_eq!(message(&round, 2), "Failed to delete all resource types, 2 remaining: a, b");
+        round.broken = Some("gone".into());
+        assert_eq!(message(&round, 0), "gone");
     }
 }

@@ -16,7 +16,7 @@ use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::object::{self, Key};
 use crate::engine::owned;
-use crate::engine::pod::Pod;
+use crate::engine::pod::{Pod, Volume};
 use crate::engine::pods;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
@@ -55,9 +55,22 @@ fn claims_of(pod: &Pod) -> impl Iterator<Item = String> + '_ {
     })
 }
 
-/// Whether a pod still uses a claim: it was given a node and has not ended.
-fn uses(pod: &Pod, claim: &str) -> bool {
-    !pods::node(pod).is_empty() && !pods::finished(pod) && claims_of(pod).any(|c| c == claim)
+/// Whether a pod uses a claim: it was given a node and names the claim, even if it has ended; or the claim was made for
+/// it, and the kubelet is not through with it.
+fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+    let name = object::name(&claim.metadata);
+    let named = |v: &Volume| v.persistent_volume_claim.as_ref().is_some_and(|c| c.claim_name == name);
+    let made_for = || {
+        let owner = object::controller_of(&claim.metadata);
+        !shut_down(pod) && owner.is_some_and(|o| o.uid == object::uid(&pod.metadata))
+    };
+    let volumes = || pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+    !pods::node(pod).is_empty() && (volumes().any(named) || (claims_of(pod).any(|c| c == name) && made_for()))
+}
+
+/// Whether only finalizers keep the pod.
+fn shut_down(pod: &Pod) -> bool {
+    object::deleting(&pod.metadata) && pod.metadata.deletion_grace_period_seconds == Some(0)
 }
 
 struct Claims {
@@ -79,12 +92,21 @@ pub fn start_claims(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         owned::watch(&claims, &queue);
         let wake = queue.clone();
         pods.add_handler(move |event: &Event<Pod>| {
-            let pod = event.object();
-            let ended = matches!(event, Event::Deleted(_)) || pods::finished(pod);
-            if ended || matches!(event, Event::Added(_)) {
+            let free = |pod: &Pod| {
                 for claim in claims_of(pod) {
                     wake.add(Key::new(object::namespace(&pod.metadata), claim));
                 }
+            };
+            let pod = event.object();
+            let gone = matches!(event, Event::Deleted(_));
+            if gone || pods::finished(pod) || pods::node(pod).is_empty() || shut_down(pod) {
+                free(pod);
+            }
+            // One of the same name may have come before the other was seen to go.
+            if let Event::Updated { old, .. } = event
+                && old.metadata.uid != pod.metadata.uid
+            {
+                free(old);
             }
         });
         worker::run(cx, "pvc-protection", 1, &queue, &this, |s, key| async move { s.sync(&key).await });
@@ -95,14 +117,14 @@ pub fn start_claims(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 impl Claims {
     async fn sync(&self, key: &Key) -> Synced {
         let Some(claim) = self.claims.get(&key.namespace, &key.name) else { return Ok(None) };
-        let cached = || self.pods.list_namespace(&key.namespace).iter().any(|p| uses(p, &key.name));
+        let cached = || self.pods.list_namespace(&key.namespace).iter().any(|p| uses(p, &claim));
         let Some(action) = plan(&*claim, CLAIM, object::deleting(&claim.metadata) && cached()) else { return Ok(None) };
         if object::deleting(&claim.metadata) {
             // The last word before something is lost is the server's.
             let path = Pod::collection_path(Some(&key.namespace));
             let live = self.executor.rest.get(&path).await?;
             let pods: Vec<Pod> = from_tree(&live["items"]).map_err(RestError::other)?;
-            if pods.iter().any(|p| uses(p, &key.name)) {
+            if pods.iter().any(|p| uses(p, &claim)) {
                 return Ok(None);
             }
         }
@@ -165,14 +187,29 @@ mod tests {
 
     #[test]
     fn who_uses_a_claim() {
-        let pod = |node: &str, phase: &str| -> Pod {
-            serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {"nodeName": node, "containers": [], "volumes": [
-                {"name": "v", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "e", "ephemeral": {}}]}, "status": {"phase": phase}}))
+        let pod = |node: &str, phase: &str, grace: Option<i64>| -> Pod {
+            let going = grace.map(|_| "2026-01-01T00:00:00Z");
+            serde_json::from_value(json!({"metadata": {"name": "p", "uid": "u", "deletionTimestamp": going, "deletionGracePeriodSeconds": grace},
+                "spec": {"nodeName": node, "containers": [], "volumes": [
+                    {"name": "v", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "e", "ephemeral": {}}]}, "status": {"phase": phase}}))
             .expect("pod")
         };
-        assert!(uses(&pod("n", "Running"), "c"));
-        assert!(uses(&pod("n", "Running"), "p-e"));
-        assert!(!uses(&pod("n", "Succeeded"), "c"));
-        assert!(!uses(&pod("", "Pending"), "c"), "not scheduled yet");
+        let claim = |name: &str, owner: &str| -> PersistentVolumeClaim {
+            let owner = json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": owner, "controller": true}]);
+            serde_json::from_value(json!({"metadata": {"name": name, "ownerReferences": owner}})).expect("claim")
+        };
+        for (why, pod, claim, want) in [
+            ("named", pod("n", "Running", None), claim("c", "x"), true),
+            ("its end is not enough", pod("n", "Succeeded", None), claim("c", "x"), true),
+            ("nor is its deletion", pod("n", "Failed", Some(0)), claim("c", "x"), true),
+            ("not scheduled yet", pod("", "Pending", None), claim("c", "x"), false),
+            ("another", pod("n", "Running", None), claim("d", "x"), false),
+            ("made for it", pod("n", "Running", None), claim("p-e", "u"), true),
+            ("made for one before it", pod("n", "Running", None), claim("p-e", "old"), false),
+            ("being stopped", pod("n", "Running", Some(30)), claim("p-e", "u"), true),
+            ("stopped", pod("n", "Failed", Some(0)), claim("p-e", "u"), false),
+        ] {
+            assert_eq!(uses(&pod, &claim), want, "{why}");
+        }
     }
 }

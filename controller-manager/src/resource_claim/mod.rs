@@ -47,6 +47,8 @@ struct Claims {
     templates: Store<ResourceClaimTemplate>,
     made: Mutex<Made>,
     queue: Queue<Item>,
+    admin_access: bool,
+    prioritized_list: bool,
 }
 
 /// Wire the resource claim controller.
@@ -69,6 +71,8 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             templates: templates.store(),
             made: Mutex::default(),
             queue: queue.clone(),
+            admin_access: cx.gate("DRAAdminAccess"),
+            prioritized_list: cx.gate("DRAPrioritizedList"),
         });
         let state = Arc::clone(&this);
         pods.add_handler(move |event: &Event<Pod>| {
@@ -121,7 +125,8 @@ fn count(event: &Event<ResourceClaim>) {
     let step = |claim: &ResourceClaim, by: f64| {
         let allocated = claim.status.as_ref().is_some_and(|s| s.allocation.is_some());
         let labels = [plan::admin_access(claim), allocated].map(|yes| yes.to_string());
-        metrics::move_by("resourceclaim_controller_resource_claims", &[&labels[0], &labels[1]], by);
+        let labels = [labels[0].as_str(), &labels[1], plan::source(claim)];
+        metrics::move_by("resourceclaim_controller_resource_claims", &labels, by);
     };
     match event {
         Event::Added(new) => step(new, 1.0),
@@ -214,6 +219,9 @@ impl Claims {
             let why = format!("resourceclaimtemplate.resource.k8s.io {template:?} not found");
             return Err(RestError::other(format!("resource claim template {template:?}: {why}")));
         };
+        if let Some(why) = plan::refused(&found, self.admin_access, self.prioritized_list) {
+            return Err(RestError::other(why));
+        }
         let claim = plan::from_template(pod, entry, &found);
         let Action::Create { path, body } = Action::create(&claim) else { return Ok(None) };
         let result = self.executor.rest.post(&path, &body).await;

@@ -4,14 +4,18 @@
 //! I/O here.
 
 use k8s_openapi::api::core::v1::PodResourceClaim;
-use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference, ResourceClaimTemplate};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::api::resource::v1::{
+    DeviceRequest, ResourceClaim, ResourceClaimConsumerReference, ResourceClaimSpec, ResourceClaimTemplate,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use crate::engine::pod::Pod;
 use crate::engine::{object, pods};
 
 /// On generated claims: which of its pod's claims it is.
 pub const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
+/// On claims that the scheduler made for extended resources.
+const EXTENDED: &str = "resource.kubernetes.io/extended-resource-claim";
 /// On claims with an allocation.
 pub const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 /// A claim may be reserved for so many.
@@ -65,7 +69,11 @@ pub fn from_template(pod: &Pod, entry: &PodResourceClaim, template: &ResourceCla
             namespace: pod.metadata.namespace.as_deref().map(str::to_owned),
             labels: meta.labels,
             annotations: Some(annotations),
-            owner_references: Some(vec![object::controller_ref::<Pod>(&pod.metadata)]),
+            // The pod's own deletion does not wait for it.
+            owner_references: Some(vec![OwnerReference {
+                block_owner_deletion: None,
+                ..object::controller_ref::<Pod>(&pod.metadata)
+            }]),
             ..ObjectMeta::default()
         },
         spec: template.spec.spec.clone(),
@@ -75,12 +83,12 @@ pub fn from_template(pod: &Pod, entry: &PodResourceClaim, template: &ResourceCla
 
 /// Both names, cut in proportion to their length when they do not fit.
 fn base(pod: &str, claim: &str) -> String {
-    let length = pod.len() + 1 + claim.len();
+    let length = pod.len() + claim.len() + 2;
     if length <= NAME_BASE {
         return format!("{pod}-{claim}-");
     }
-    let cut = |s: &str, total: usize| s.get(..s.len() * NAME_BASE / total).unwrap_or(s).to_owned();
-    format!("{}-{}-", cut(pod, length), cut(claim, length))
+    let cut = |s: &str| s.get(..s.len() * NAME_BASE / length).unwrap_or(s).to_owned();
+    format!("{}-{}", cut(pod), cut(claim))
 }
 
 /// Whether the pod is over, or will never begin.
@@ -151,11 +159,40 @@ pub fn upkeep(claim: &ResourceClaim, valid: Vec<ResourceClaimConsumerReference>,
     out
 }
 
+fn requests(spec: &ResourceClaimSpec) -> &[DeviceRequest] {
+    spec.devices.as_ref().and_then(|d| d.requests.as_deref()).unwrap_or_default()
+}
+
 /// Whether any of its requests asks for administrative access.
 #[must_use]
 pub fn admin_access(claim: &ResourceClaim) -> bool {
-    let requests = claim.spec.devices.as_ref().and_then(|d| d.requests.as_deref()).unwrap_or_default();
-    requests.iter().any(|r| r.exactly.as_ref().and_then(|e| e.admin_access) == Some(true))
+    asks_for_admin(&claim.spec)
+}
+
+fn asks_for_admin(spec: &ResourceClaimSpec) -> bool {
+    requests(spec).iter().any(|r| r.exactly.as_ref().and_then(|e| e.admin_access) == Some(true))
+}
+
+/// Why no claim may be made from a template, by the features that are on.
+#[must_use]
+pub fn refused(template: &ResourceClaimTemplate, admin_access: bool, prioritized_list: bool) -> Option<&'static str> {
+    let spec = &template.spec.spec;
+    let listed = || requests(spec).iter().any(|r| r.first_available.as_ref().is_some_and(|l| !l.is_empty()));
+    if !admin_access && asks_for_admin(spec) {
+        return Some("admin access is requested, but the feature is disabled");
+    }
+    (!prioritized_list && listed())
+        .then_some("template includes a prioritized list of subrequests, but the feature is disabled")
+}
+
+/// Who a claim was made by, as the metrics have it.
+#[must_use]
+pub fn source(claim: &ResourceClaim) -> &'static str {
+    if object::annotation(&claim.metadata, EXTENDED) == Some("true") {
+        return "extended_resource";
+    }
+    let made = object::annotation(&claim.metadata, POD_CLAIM).is_some_and(|entry| !entry.is_empty());
+    if made { "resource_claim_template" } else { "" }
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ fn a_claim_from_a_template() {
     assert_eq!(
         json["metadata"]["ownerReferences"][0],
         json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u",
-        "controller": true, "blockOwnerDeletion": true})
+        "controller": true})
     );
     assert_eq!(json["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"], "gpu");
     assert!(belongs(&made, &p) && !belongs(&made, &pod(json!({"metadata": {"uid": "v"}}))));
@@ -58,9 +58,45 @@ fn a_claim_from_a_template() {
 
 #[test]
 fn long_names_are_cut_in_proportion() {
-    let name = base(&"p".repeat(80), &"c".repeat(40));
-    assert_eq!(name, format!("{}-{}-", "p".repeat(80 * 57 / 121), "c".repeat(40 * 57 / 121)));
-    assert!(name.len() <= 58);
+    let name = |pod: usize, claim: usize| base(&"p".repeat(pod), &"c".repeat(claim));
+    let cut = |pod: usize, claim: usize| format!("{}-{}", "p".repeat(pod), "c".repeat(claim));
+    assert_eq!(name(50, 5), format!("{}-", cut(50, 5)));
+    assert_eq!(name(50, 6), cut(50 * 57 / 58, 6 * 57 / 58), "no hyphen is left at the end");
+    assert_eq!(name(80, 40), cut(80 * 57 / 122, 40 * 57 / 122));
+}
+
+#[test]
+fn what_templates_may_ask_for() {
+    let (admin, list) = (
+        "admin access is requested, but the feature is disabled",
+        "template includes a prioritized list of subrequests, but the feature is disabled",
+    );
+    let exactly = json!({"name": "r", "exactly": {"deviceClassName": "gpu", "adminAccess": true}});
+    let first = json!({"name": "r", "firstAvailable": [{"name": "s", "deviceClassName": "gpu"}]});
+    for (request, admin_access, prioritized_list, want) in [
+        (&exactly, true, false, None),
+        (&exactly, false, true, Some(admin)),
+        (&first, false, true, None),
+        (&first, true, false, Some(list)),
+    ] {
+        let template = json!({"spec": {"spec": {"devices": {"requests": [request]}}}});
+        let template: ResourceClaimTemplate = serde_json::from_value(template).expect("template");
+        assert_eq!(refused(&template, admin_access, prioritized_list), want, "{request}");
+    }
+}
+
+#[test]
+fn who_made_a_claim() {
+    for (notes, want) in [
+        (json!({}), ""),
+        (json!({POD_CLAIM: ""}), ""),
+        (json!({POD_CLAIM: "gpu"}), "resource_claim_template"),
+        (json!({POD_CLAIM: "gpu", EXTENDED: "true"}), "extended_resource"),
+    ] {
+        let c: ResourceClaim =
+            serde_json::from_value(json!({"metadata": {"annotations": notes}, "spec": {}})).expect("claim");
+        assert_eq!(source(&c), want);
+    }
 }
 
 #[test]

@@ -22,7 +22,6 @@ use crate::engine::executor::Executor;
 use crate::engine::metadata::{Change, Hub};
 use crate::engine::object::{self, Key};
 use crate::engine::pod::Pod;
-use crate::engine::pods;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
@@ -38,8 +37,7 @@ struct Quotas {
     pods: Store<Pod>,
     services: Store<Service>,
     claims: Store<PersistentVolumeClaim>,
-    /// Of devices; none where they are not served.
-    device_claims: Option<Store<ResourceClaim>>,
+    devices: Option<Store<ResourceClaim>>,
     hub: Hub,
 }
 
@@ -48,6 +46,10 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     Box::pin(async move {
         let (quotas, pods) = (cx.informer::<ResourceQuota>(), cx.pods());
         let (services, claims) = (cx.informer::<Service>(), cx.informer::<PersistentVolumeClaim>());
+        let devices = match cx.gate("DynamicResourceAllocation") {
+            true => cx.served::<ResourceClaim>().await?,
+            false => None,
+        };
         let queue: Queue<Key> = Queue::new("resourcequota_primary");
         let this = Arc::new(Quotas {
             executor: cx.executor("resourcequota-controller", "resourcequota-controller"),
@@ -55,7 +57,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             pods: pods.store(),
             services: services.store(),
             claims: claims.store(),
-            device_claims: cx.served::<ResourceClaim>().await?.as_ref().map(Informer::store),
+            devices: devices.as_ref().map(Informer::store),
             hub: cx.hub().clone(),
         });
         let wake = queue.clone();
@@ -75,7 +77,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let again = replenish.clone();
         pods.add_handler(move |event: &Event<Pod>| match event {
             Event::Deleted(p) => again(object::namespace(&p.metadata)),
-            Event::Updated { old, new } if pods::finished(new) && !pods::finished(old) => {
+            Event::Updated { old, new } if usage::gives_back(old, new, clock::now()) => {
                 again(object::namespace(&new.metadata))
             }
             _ => {}
@@ -90,11 +92,19 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             }
         });
         let again = replenish.clone();
-        claims.add_handler(move |event: &Event<PersistentVolumeClaim>| {
-            if let Event::Deleted(c) = event {
-                again(object::namespace(&c.metadata));
-            }
+        claims.add_handler(move |event: &Event<PersistentVolumeClaim>| match event {
+            Event::Deleted(c) => again(object::namespace(&c.metadata)),
+            Event::Updated { old, new } if usage::claim_changes(old, new) => again(object::namespace(&new.metadata)),
+            _ => {}
         });
+        if let Some(devices) = &devices {
+            let again = replenish.clone();
+            devices.add_handler(move |event: &Event<ResourceClaim>| {
+                if let Event::Deleted(c) = event {
+                    again(object::namespace(&c.metadata));
+                }
+            });
+        }
         cx.hub().listen(move |_: &Served, change: &Change<'_>| {
             if let Change::Deleted(meta) = change
                 && !meta.namespace.is_empty()
@@ -144,7 +154,7 @@ impl Quotas {
             for service in self.services.list_namespace(&key.namespace) {
                 usage::add(&mut sum, &usage::service(&service));
             }
-            for claim in self.device_claims.iter().flat_map(|all| all.list_namespace(&key.namespace)) {
+            for claim in self.devices.iter().flat_map(|all| all.list_namespace(&key.namespace)) {
                 usage::add(&mut sum, &usage::device_claim(&claim));
             }
         }
@@ -167,7 +177,7 @@ impl Quotas {
         let mut copy = ResourceQuota::clone(&quota);
         copy.status = Some(status);
         // Admission writes to the same status: on a conflict everything is counted anew.
-        let Action::Update { path, body } = Action::update_status(&copy) else { return Ok(None) };
+        let Action::Update { path, body } = Action::update_status(&copy) else { return done() };
         match self.executor.rest.put(&path, &body).await {
             Err(e) if !e.not_found() => Err(e),
             _ => done(),
@@ -182,7 +192,11 @@ impl Quotas {
             None if PLAIN.contains(&name) => (name, ""),
             None => return Ok(None),
         };
-        if group.is_empty() && matches!(plural, "pods" | "services" | "persistentvolumeclaims") {
+        let elsewhere = match group {
+            "" => matches!(plural, "pods" | "services" | "persistentvolumeclaims"),
+            _ => self.devices.is_some() && (group, plural) == ("resource.k8s.io", "resourceclaims"),
+        };
+        if elsewhere {
             return Ok(None);
         }
         let catalogue = self.hub.catalogue();

@@ -1,11 +1,11 @@
 //! What objects use, by the names of quota resources.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, ResourceQuotaSpec, ScopedResourceSelectorRequirement, Service,
 };
-use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::resource::v1::{DeviceRequest, ResourceClaim};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;
 use k8s_openapi::jiff::Timestamp;
 use proto::quantity::{Format, Quantity};
@@ -13,13 +13,13 @@ use proto::quantity::{Format, Quantity};
 use crate::engine::pod::{Container, Pod, PodSpec};
 use crate::engine::pods;
 
+/// What a quota's name for the devices of a class ends in.
+pub const PER_DEVICE_CLASS: &str = ".deviceclass.resource.k8s.io/devices";
+/// The most devices that a claim may be given.
+const MOST_DEVICES: i64 = 32;
+
 /// Amounts by resource name.
 pub type Usage = BTreeMap<String, Quantity>;
-
-/// Of the devices of a class, after its name.
-const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
-/// A claim is never given more.
-const MOST_DEVICES: i64 = 32;
 
 fn one() -> Quantity {
     Quantity::from_int(1, Format::DecimalSI)
@@ -51,7 +51,7 @@ fn of_container(c: &Container, limits: bool) -> Usage {
 }
 
 /// What a pod asks for as a whole: its containers and sidecars together, or its hungriest init container.
-fn of_pod(spec: &PodSpec, limits: bool) -> Usage {
+pub(crate) fn of_pod(spec: &PodSpec, limits: bool) -> Usage {
     let mut sum = Usage::new();
     for c in &spec.containers {
         add(&mut sum, &of_container(c, limits));
@@ -99,9 +99,10 @@ pub fn counts(pod: &Pod, now: Timestamp) -> bool {
 /// Whether pods, services or claims are counted under this name; other objects are counted under names of their own.
 #[must_use]
 pub fn tracked(name: &str) -> bool {
-    const NAMES: [&str; 18] = [
+    const NAMES: [&str; 19] = [
         "count/persistentvolumeclaims",
         "count/pods",
+        "count/resourceclaims.resource.k8s.io",
         "count/services",
         "cpu",
         "ephemeral-storage",
@@ -122,11 +123,18 @@ pub fn tracked(name: &str) -> bool {
     const OF_CLASS: [&str; 3] = [
         ".storageclass.storage.k8s.io/persistentvolumeclaims",
         ".storageclass.storage.k8s.io/requests.storage",
-        DEVICES,
+        PER_DEVICE_CLASS,
     ];
     let huge = name.starts_with("hugepages-") || name.starts_with("requests.hugepages-");
     let extended = name.starts_with("requests.") && name.contains('/') && !name.contains("kubernetes.io/");
     NAMES.contains(&name) || huge || extended || OF_CLASS.iter().any(|suffix| name.ends_with(suffix))
+}
+
+/// Whether a pod uses less than before, or is in another scope.
+#[must_use]
+pub fn gives_back(old: &Pod, new: &Pod, now: Timestamp) -> bool {
+    let scope = |p: &Pod| p.spec.as_ref().is_some_and(terminating);
+    (counts(old, now) && !counts(new, now)) || scope(old) != scope(new)
 }
 
 /// What a pod uses.
@@ -172,6 +180,12 @@ pub fn service(service: &Service) -> Usage {
     out
 }
 
+/// In whole bytes, as nothing else is a valid amount in a quota.
+fn whole(q: Quantity) -> Quantity {
+    let up = Quantity::from_int(q.saturating_value(), q.format());
+    if up == q { q } else { up }
+}
+
 /// What a claim uses.
 #[must_use]
 pub fn claim(claim: &PersistentVolumeClaim) -> Usage {
@@ -187,7 +201,7 @@ pub fn claim(claim: &PersistentVolumeClaim) -> Usage {
         .filter(|c| !c.is_empty());
     let asked = claim.spec.as_ref().and_then(|s| s.resources.as_ref()?.requests.as_ref()?.get("storage"));
     let given = claim.status.as_ref().and_then(|s| s.allocated_resources.as_ref()?.get("storage"));
-    let storage = [asked, given].into_iter().flatten().filter_map(|q| Quantity::parse(&q.0).ok()).max();
+    let storage = [asked, given].into_iter().flatten().filter_map(|q| Quantity::parse(&q.0).ok()).max().map(whole);
     if let Some(class) = class {
         out.insert(format!("{class}.storageclass.storage.k8s.io/persistentvolumeclaims"), one());
     }
@@ -200,27 +214,38 @@ pub fn claim(claim: &PersistentVolumeClaim) -> Usage {
     out
 }
 
-/// What a claim of devices uses at worst.
+/// What a claim of devices uses, by device class.
 #[must_use]
 pub fn device_claim(claim: &ResourceClaim) -> Usage {
+    let mut out = Usage::from([("count/resourceclaims.resource.k8s.io".to_owned(), one())]);
+    for request in claim.spec.devices.iter().flat_map(|d| d.requests.iter().flatten()) {
+        add(&mut out, &of_request(request));
+    }
+    out
+}
+
+/// Of several alternatives the most that each class may come to.
+fn of_request(request: &DeviceRequest) -> Usage {
     let mut out = Usage::new();
-    let requests = claim.spec.devices.iter().flat_map(|d| d.requests.iter().flatten());
-    for request in requests {
-        let mut worst = Usage::new();
-        let any = request.first_available.iter().flatten();
-        let one = request.exactly.iter().map(|r| (r.device_class_name.as_str(), r.allocation_mode.as_deref(), r.count));
-        for (class, mode, count) in
-            one.chain(any.map(|r| (r.device_class_name.as_str(), r.allocation_mode.as_deref(), r.count)))
-        {
-            let devices = match mode.unwrap_or("ExactCount") {
-                "ExactCount" => count.unwrap_or(1),
-                "All" => MOST_DEVICES,
-                _ => 0,
-            };
-            let of_class = Usage::from([(format!("{class}{DEVICES}"), Quantity::from_int(devices, Format::DecimalSI))]);
-            raise(&mut worst, &of_class);
+    let mut claim = |class: &str, mode: Option<&str>, count: Option<i64>| {
+        let devices = match mode {
+            Some("ExactCount") => count.unwrap_or(0),
+            Some("All") => MOST_DEVICES,
+            _ => 0,
+        };
+        let devices = Quantity::from_int(devices, Format::DecimalSI);
+        raise(&mut out, &Usage::from([(format!("{class}{PER_DEVICE_CLASS}"), devices)]));
+    };
+    match (request.first_available.as_deref(), &request.exactly) {
+        (Some(alternatives @ [_, ..]), _) => {
+            for a in alternatives {
+                claim(&a.device_class_name, a.allocation_mode.as_deref(), a.count);
+            }
         }
-        add(&mut out, &worst);
+        (_, Some(exactly)) => {
+            claim(&exactly.device_class_name, exactly.allocation_mode.as_deref(), exactly.count);
+        }
+        _ => {}
     }
     out
 }
@@ -248,18 +273,32 @@ pub fn scoped(spec: &ResourceQuotaSpec) -> bool {
 #[must_use]
 pub fn claim_in_scope(spec: &ResourceQuotaSpec, claim: &PersistentVolumeClaim) -> bool {
     const SCOPE: &str = "VolumeAttributesClass";
+    let classes = attributes_classes(claim);
+    let plain = spec.scopes.iter().flatten().all(|s| s == SCOPE && !classes.is_empty());
+    let selected = spec.scope_selector.iter().flat_map(|s| s.match_expressions.iter().flatten()).all(|r| {
+        let values = r.values.as_deref().unwrap_or_default();
+        let listed = |c: &&str| values.iter().any(|v| v == c);
+        let any = classes.iter().any(|c| matches_class(&r.operator, true, listed(c)));
+        r.scope_name == SCOPE && (any || (classes.is_empty() && matches_class(&r.operator, false, false)))
+    });
+    plain && selected
+}
+
+fn attributes_classes(claim: &PersistentVolumeClaim) -> BTreeSet<&str> {
     let asked = claim.spec.as_ref().and_then(|s| s.volume_attributes_class_name.as_deref());
     let given = claim.status.as_ref().and_then(|s| s.current_volume_attributes_class_name.as_deref());
     let target = claim.status.as_ref().and_then(|s| s.modify_volume_status.as_ref());
     let target = target.and_then(|m| m.target_volume_attributes_class_name.as_deref());
-    let classes: Vec<&str> = [asked, given, target].into_iter().flatten().filter(|c| !c.is_empty()).collect();
-    let plain = spec.scopes.iter().flatten().all(|s| s == SCOPE && !classes.is_empty());
-    let selected = spec.scope_selector.iter().flat_map(|s| s.match_expressions.iter().flatten()).all(|r| {
-        let values = r.values.as_deref().unwrap_or_default();
-        let listed = classes.iter().any(|c| values.iter().any(|v| v == c));
-        r.scope_name == SCOPE && matches_class(&r.operator, !classes.is_empty(), listed)
-    });
-    plain && selected
+    [asked, given, target].into_iter().flatten().filter(|c| !c.is_empty()).collect()
+}
+
+/// Whether a claim was given another amount, or is in another scope.
+#[must_use]
+pub fn claim_changes(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
+    fn given(c: &PersistentVolumeClaim) -> Option<&Stored> {
+        c.status.as_ref()?.allocated_resources.as_ref()?.get("storage")
+    }
+    given(old) != given(new) || attributes_classes(old) != attributes_classes(new)
 }
 
 fn matches_class(operator: &str, some: bool, listed: bool) -> bool {
@@ -274,10 +313,9 @@ fn matches_class(operator: &str, some: bool, listed: bool) -> bool {
 
 fn scope(name: &str, operator: &str, values: &[String], pod: &Pod) -> bool {
     let Some(spec) = pod.spec.as_ref() else { return false };
-    let terminating = spec.active_deadline_seconds.is_some_and(|s| s >= 0);
     match name {
-        "Terminating" => terminating,
-        "NotTerminating" => !terminating,
+        "Terminating" => terminating(spec),
+        "NotTerminating" => !terminating(spec),
         "BestEffort" => best_effort(spec),
         "NotBestEffort" => !best_effort(spec),
         "CrossNamespacePodAffinity" => cross_namespace(spec),
@@ -288,6 +326,10 @@ fn scope(name: &str, operator: &str, values: &[String], pod: &Pod) -> bool {
         }
         _ => false,
     }
+}
+
+fn terminating(spec: &PodSpec) -> bool {
+    spec.active_deadline_seconds.is_some_and(|s| s >= 0)
 }
 
 fn best_effort(spec: &PodSpec) -> bool {
@@ -368,36 +410,6 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_counted_at_worst() {
-        let exactly = |class: &str, mode: &str, count: i64| json!({"deviceClassName": class, "allocationMode": mode, "count": count});
-        let named = |class: &str, mode: &str, count: i64| {
-            let mut request = exactly(class, mode, count);
-            request["name"] = json!("r");
-            request
-        };
-        for (requests, want) in [
-            (json!([{"name": "a", "exactly": exactly("gpu", "ExactCount", 2)}]), json!({"gpu": "2"})),
-            (json!([{"name": "a", "exactly": exactly("gpu", "All", 0)}]), json!({"gpu": "32"})),
-            (json!([{"name": "a", "exactly": exactly("gpu", "Someday", 5)}]), json!({"gpu": "0"})),
-            (
-                json!([{"name": "a", "exactly": exactly("gpu", "ExactCount", 2)},
-                    {"name": "b", "firstAvailable": [named("gpu", "ExactCount", 1), named("gpu", "ExactCount", 4),
-                        named("nic", "ExactCount", 3)]}]),
-                json!({"gpu": "6", "nic": "3"}),
-            ),
-        ] {
-            let claim = json!({"metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}});
-            let used = device_claim(&serde_json::from_value(claim).expect("claim"));
-            let by_class = shown(&used).as_object().map(|o| {
-                o.iter()
-                    .map(|(k, v)| (k.trim_end_matches(DEVICES).to_owned(), v.clone()))
-                    .collect::<serde_json::Map<_, _>>()
-            });
-            assert_eq!(json!(by_class), want, "{requests}");
-        }
-    }
-
-    #[test]
     fn services_and_claims() {
         let s: Service =
             serde_json::from_value(json!({"spec": {"type": "LoadBalancer", "ports": [{"port": 1}, {"port": 2}]}}))
@@ -415,6 +427,68 @@ mod tests {
             json!({"count/persistentvolumeclaims": "1", "persistentvolumeclaims": "1", "requests.storage": "1Gi",
                 "fast.storageclass.storage.k8s.io/persistentvolumeclaims": "1", "fast.storageclass.storage.k8s.io/requests.storage": "1Gi"})
         );
+    }
+
+    #[test]
+    fn claims_of_devices() {
+        let claim = |requests: Value| -> ResourceClaim {
+            serde_json::from_value(json!({"metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}}))
+                .expect("claim")
+        };
+        let of = |class: &str, mode: &str, n: i64| json!({"name": "r", "deviceClassName": class, "allocationMode": mode, "count": n});
+        let exactly = |v: Value| json!({"name": "r", "exactly": v});
+        for (requests, want) in [
+            (json!([exactly(of("gpu", "ExactCount", 2)), exactly(of("gpu", "ExactCount", 1))]), json!({"gpu": "3"})),
+            (json!([exactly(of("gpu", "All", 0)), exactly(of("nic", "New", 7))]), json!({"gpu": "32", "nic": "0"})),
+            (
+                json!([{"name": "r", "firstAvailable": [of("gpu", "ExactCount", 2), of("gpu", "ExactCount", 4), of("nic", "ExactCount", 1)]}]),
+                json!({"gpu": "4", "nic": "1"}),
+            ),
+        ] {
+            let mut used = shown(&device_claim(&claim(requests)));
+            let map = used.as_object_mut().expect("map");
+            assert_eq!(map.remove("count/resourceclaims.resource.k8s.io"), Some(json!("1")));
+            let named: Value =
+                map.iter().map(|(k, v)| (k.trim_end_matches(PER_DEVICE_CLASS).to_owned(), v.clone())).collect();
+            assert_eq!(named, want);
+        }
+    }
+
+    #[test]
+    fn changes_that_matter() {
+        let plain = json!({"containers": [{"name": "c"}]});
+        let bounded = json!({"containers": [{"name": "c"}], "activeDeadlineSeconds": 5});
+        for (old, new, want) in [
+            (a_pod(plain.clone(), "Running"), a_pod(plain.clone(), "Failed"), true),
+            (a_pod(plain.clone(), "Failed"), a_pod(plain.clone(), "Failed"), false),
+            (a_pod(plain.clone(), "Pending"), a_pod(plain.clone(), "Running"), false),
+            (a_pod(plain, "Running"), a_pod(bounded, "Running"), true),
+        ] {
+            assert_eq!(gives_back(&old, &new, Timestamp::UNIX_EPOCH), want);
+        }
+        let claim = |v: Value| -> PersistentVolumeClaim { serde_json::from_value(v).expect("claim") };
+        let plain = claim(json!({"spec": {"volumeAttributesClassName": "a"}}));
+        for (status, want) in [
+            (json!({"phase": "Bound"}), false),
+            (json!({"currentVolumeAttributesClassName": "a"}), false),
+            (json!({"currentVolumeAttributesClassName": "b"}), true),
+            (json!({"allocatedResources": {"storage": "1Gi"}}), true),
+        ] {
+            let new = claim(json!({"spec": {"volumeAttributesClassName": "a"}, "status": status}));
+            assert_eq!(claim_changes(&plain, &new), want);
+        }
+        let both = claim(
+            json!({"spec": {"volumeAttributesClassName": "a"}, "status": {"currentVolumeAttributesClassName": "b"}}),
+        );
+        for (operator, class, want) in
+            [("In", "b", true), ("In", "c", false), ("NotIn", "a", true), ("Exists", "", true)]
+        {
+            let spec = json!({"scopeSelector": {"matchExpressions": [{"scopeName": "VolumeAttributesClass", "operator": operator, "values": [class]}]}});
+            let spec: ResourceQuotaSpec = serde_json::from_value(spec).expect("quota");
+            assert_eq!(claim_in_scope(&spec, &both), want, "{operator} {class}: any of its classes will do");
+        }
+        let uneven = claim(json!({"spec": {"resources": {"requests": {"storage": "1500m"}}}}));
+        assert_eq!(shown(&super::claim(&uneven))["requests.storage"], "2");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Whether a volume suits a claim, and which suits best.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -48,43 +49,83 @@ pub fn bound_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> boo
 
 /// Why a volume named by a claim cannot serve it.
 #[must_use]
-pub fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<&'static str> {
-    let (Some(v), Some(c)) = (volume.spec.as_ref(), claim.spec.as_ref()) else { return Some("incomplete") };
-    let mode = |m: Option<&String>| m.map_or("Filesystem", String::as_str).to_owned();
-    if mode(v.volume_mode.as_ref()) != mode(c.volume_mode.as_ref()) {
-        return Some("incompatible volumeMode");
+pub fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<String> {
+    if object::deleting(&volume.metadata) {
+        return Some(format!("the volume is marked for deletion {:?}", object::name(&volume.metadata)));
     }
-    if capacity(volume) < wanted(claim) {
-        return Some("requested PV is too small");
-    }
-    if volume_class(volume) != claim_class(claim) {
-        return Some("storageClassName does not match");
-    }
-    let has = v.access_modes.as_deref().unwrap_or_default();
-    if !c.access_modes.iter().flatten().all(|m| has.contains(m)) {
-        return Some("incompatible accessMode");
-    }
-    None
+    let why = if capacity(volume) < wanted(claim) {
+        "requested PV is too small"
+    } else if volume_class(volume) != claim_class(claim) {
+        "storageClassName does not match"
+    } else if !same_attributes(volume, claim) {
+        "volumeAttributesClassName does not match"
+    } else if !same_mode(volume, claim) {
+        "incompatible volumeMode"
+    } else if !has_modes(volume, claim) {
+        "incompatible accessMode"
+    } else {
+        return None;
+    };
+    Some(why.to_owned())
 }
 
-/// The smallest free volume that suits the claim; one reserved for it comes first.
+fn same_attributes(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let of_volume = volume.spec.as_ref().and_then(|s| s.volume_attributes_class_name.as_deref());
+    let of_claim = claim.spec.as_ref().and_then(|s| s.volume_attributes_class_name.as_deref());
+    of_volume.unwrap_or_default() == of_claim.unwrap_or_default()
+}
+
+/// Whether both are file systems, or both are not.
+#[must_use]
+pub fn same_mode(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let of_volume = volume.spec.as_ref().and_then(|s| s.volume_mode.as_deref());
+    let of_claim = claim.spec.as_ref().and_then(|s| s.volume_mode.as_deref());
+    of_volume.unwrap_or("Filesystem") == of_claim.unwrap_or("Filesystem")
+}
+
+fn modes(volume: &PersistentVolume) -> BTreeSet<&str> {
+    volume.spec.iter().flat_map(|s| s.access_modes.iter().flatten()).map(String::as_str).collect()
+}
+
+fn has_modes(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let has = modes(volume);
+    claim.spec.iter().flat_map(|s| s.access_modes.iter().flatten()).all(|mode| has.contains(mode.as_str()))
+}
+
+/// The volume for a claim: of those with the fewest access modes that will do one that is reserved for it, or the smallest
+/// free one. When somebody else chooses (`delayed`), only what is reserved counts.
 #[must_use]
 pub fn best<'a>(
     claim: &PersistentVolumeClaim,
     volumes: &'a [Arc<PersistentVolume>],
+    delayed: bool,
 ) -> Option<&'a Arc<PersistentVolume>> {
-    let selector = claim.spec.as_ref().and_then(|s| s.selector.as_ref());
-    let suits = |v: &&Arc<PersistentVolume>| !object::deleting(&v.metadata) && mismatch(v, claim).is_none();
-    let reserved = volumes.iter().filter(suits).find(|v| bound_to(v, claim));
-    reserved.or_else(|| {
-        volumes
-            .iter()
-            .filter(suits)
-            .filter(|v| v.spec.as_ref().is_none_or(|s| s.claim_ref.is_none()))
-            .filter(|v| v.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Available"))
-            .filter(|v| selector.is_none_or(|s| object::matches_selector(s, v.metadata.labels.as_ref())))
-            .min_by(|a, b| capacity(a).cmp(&capacity(b)).then_with(|| a.metadata.name.cmp(&b.metadata.name)))
+    let suits = |v: &&Arc<PersistentVolume>| {
+        !object::deleting(&v.metadata)
+            && capacity(v) >= wanted(claim)
+            && has_modes(v, claim)
+            && same_mode(v, claim)
+            && same_attributes(v, claim)
+    };
+    let mut by_modes: BTreeMap<(usize, BTreeSet<&str>), Vec<&Arc<PersistentVolume>>> = BTreeMap::new();
+    for volume in volumes.iter().filter(suits) {
+        let modes = modes(volume);
+        by_modes.entry((modes.len(), modes)).or_default().push(volume);
+    }
+    by_modes.into_values().find_map(|alike| {
+        let reserved = alike.iter().find(|v| bound_to(v, claim)).copied();
+        let free =
+            || alike.iter().filter(|v| is_free(v, claim)).min_by_key(|v| (capacity(v), &v.metadata.name)).copied();
+        reserved.or_else(|| if delayed { None } else { free() })
     })
+}
+
+fn is_free(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let selector = claim.spec.as_ref().and_then(|s| s.selector.as_ref());
+    volume.spec.as_ref().is_none_or(|s| s.claim_ref.is_none())
+        && volume.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Available")
+        && volume_class(volume) == claim_class(claim)
+        && selector.is_none_or(|s| object::matches_selector(s, volume.metadata.labels.as_ref()))
 }
 
 #[cfg(test)]
@@ -107,8 +148,9 @@ mod tests {
             "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}))
             .expect("claim");
         let reserve = |uid: &str| json!({"claimRef": {"name": "c", "namespace": "ns", "uid": uid}});
-        let pick =
-            |volumes: &[Arc<PersistentVolume>]| best(&claim, volumes).map(|v| object::name(&v.metadata).to_owned());
+        let pick = |volumes: &[Arc<PersistentVolume>]| {
+            best(&claim, volumes, false).map(|v| object::name(&v.metadata).to_owned())
+        };
         let large = || volume("large", "10Gi", json!({}));
         for (name, volumes, want) in [
             ("smallest", vec![large(), volume("fit", "1Gi", json!({}))], Some("fit")),
@@ -121,9 +163,54 @@ mod tests {
                 Some("mine"),
             ),
             ("reserved for one that was", vec![volume("other", "1Gi", reserve("old"))], None),
+            (
+                "fewer modes come first",
+                vec![
+                    volume("small", "1Gi", json!({"accessModes": ["ReadWriteOnce", "ReadOnlyMany"]})),
+                    volume("plain", "5Gi", json!({})),
+                ],
+                Some("plain"),
+            ),
+            (
+                "another attributes class",
+                vec![volume("gold", "1Gi", json!({"volumeAttributesClassName": "gold"}))],
+                None,
+            ),
             ("not enough modes", vec![volume("ro", "1Gi", json!({"accessModes": ["ReadOnlyMany"]}))], None),
         ] {
             assert_eq!(pick(&volumes).as_deref(), want, "{name}");
         }
+        let mine =
+            volume("mine", "1Gi", json!({"claimRef": {"name": "c", "namespace": "ns"}, "storageClassName": "fast"}));
+        let volumes = [large(), mine];
+        let delayed = best(&claim, &volumes, true).map(|v| object::name(&v.metadata));
+        assert_eq!(delayed, Some("mine"), "whatever its class");
+        assert!(best(&claim, &[large()], true).is_none(), "somebody else chooses");
+    }
+
+    #[test]
+    fn why_a_volume_does_not_suit() {
+        let claim: PersistentVolumeClaim =
+            serde_json::from_value(json!({"spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "fast",
+                "volumeAttributesClassName": "gold", "resources": {"requests": {"storage": "2Gi"}}}}))
+            .expect("claim");
+        let fast = |more: Value| {
+            let mut v = json!({"storageClassName": "fast", "volumeAttributesClassName": "gold"});
+            v.as_object_mut().expect("map").extend(more.as_object().expect("map").clone());
+            v
+        };
+        for (size, spec, why) in [
+            ("1Gi", json!({}), Some("requested PV is too small")),
+            ("2Gi", json!({"volumeMode": "Block"}), Some("storageClassName does not match")),
+            ("2Gi", json!({"storageClassName": "fast"}), Some("volumeAttributesClassName does not match")),
+            ("2Gi", fast(json!({"volumeMode": "Block"})), Some("incompatible volumeMode")),
+            ("2Gi", fast(json!({"accessModes": ["ReadOnlyMany"]})), Some("incompatible accessMode")),
+            ("2Gi", fast(json!({})), None),
+        ] {
+            assert_eq!(mismatch(&volume("v", size, spec), &claim).as_deref(), why);
+        }
+        let mut going = PersistentVolume::clone(&volume("v", "2Gi", fast(json!({}))));
+        going.metadata.deletion_timestamp = Some(object::seconds(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
+        assert_eq!(mismatch(&going, &claim).as_deref(), Some("the volume is marked for deletion \"v\""));
     }
 }

@@ -1,5 +1,6 @@
 //! Binds persistent volume claims to volumes, and says what becomes of volumes whose claim is gone.
 
+pub mod maker;
 pub mod matching;
 pub mod operations;
 pub mod plan;
@@ -17,7 +18,7 @@ use shared::types::from_tree;
 use shared::workqueue::Queue;
 
 use self::operations::Operations;
-use self::plan::World;
+use self::plan::{Tie, World};
 use crate::engine::action::Action;
 use crate::engine::assumed::Assumed;
 use crate::engine::clock;
@@ -115,6 +116,16 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                     wake.add(Key::of(&claim.metadata));
                 }
             }
+            // What failed is tried again, and a claim may have taken another volume.
+            for volume in volumes.list() {
+                let reference = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
+                let (namespace, name) =
+                    reference.map(|r| (r.namespace.as_deref(), r.name.as_deref())).unwrap_or_default();
+                let claim = all.get(namespace.unwrap_or_default(), name.unwrap_or_default());
+                if plan::doomed(&volume) || !plan::volume(&volume, claim.as_deref()).is_empty() {
+                    wake.add(Key::of(&volume.metadata));
+                }
+            }
             std::future::ready(())
         });
         Ok(Started::Yes)
@@ -171,7 +182,10 @@ impl Binder {
         volumes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         let class = Some(matching::claim_class(&claim)).filter(|c| !c.is_empty()).and_then(|c| self.classes.get("", c));
         let default_class = plan::default_class(&self.classes.list());
-        let world = World { volumes, class, dynamic: self.dynamic, default_class };
+        let mut world = World { volumes, class, dynamic: self.dynamic, default_class, unscheduled: Vec::new() };
+        if world.delayed() {
+            world.unscheduled = self.unscheduled(key);
+        }
         let actions = plan::claim(&claim, &world);
         if matches!(actions.first(), Some(Action::Event { reason: "ExternalProvisioning", .. })) {
             self.operations.lock().provision(&claim, clock::instant());
@@ -183,6 +197,9 @@ impl Binder {
             {
                 let bound = !claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).unwrap_or_default().is_empty();
                 let made = world.volumes.iter().any(|v| matching::bound_to(v, &claim));
+                if !bound {
+                    self.operations.lock().provision(&claim, clock::instant());
+                }
                 if bound || made { actions } else { self.make_on_host(&claim, class).await }
             }
             _ => actions,
@@ -248,16 +265,16 @@ impl Binder {
                 Err(e) => return Err(e),
             };
         }
-        if claim.is_none() && plan::doomed(&volume) {
-            self.operations.lock().delete(&volume, clock::instant());
-        }
-        if claim.is_none()
-            && let Some(path) = plan::deletable_path(&volume)
-        {
-            return Ok(Self::delete_on_host(&volume, path).await);
-        }
-        if claim.is_none() && recycle::due(&volume) {
-            return Ok(self.recycle(&volume));
+        if plan::tie(&volume, claim.as_deref()) == Tie::Released {
+            if plan::doomed(&volume) {
+                self.operations.lock().delete(&volume, clock::instant());
+            }
+            if let Some(path) = plan::deletable_path(&volume) {
+                return Ok(Self::delete_on_host(&volume, path).await);
+            }
+            if recycle::due(&volume) {
+                return Ok(self.recycle(&volume));
+            }
         }
         Ok(plan::volume(&volume, claim.as_deref()))
     }
@@ -274,14 +291,32 @@ impl Binder {
     /// The running pods that use the claim a volume was bound to.
     fn users(&self, volume: &PersistentVolume) -> Vec<String> {
         let Some(claim) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else { return Vec::new() };
-        let uses = |p: &Pod| {
-            let volumes = p.spec.iter().flat_map(|s| s.volumes.iter().flatten());
-            volumes
-                .filter_map(|v| v.persistent_volume_claim.as_ref())
-                .any(|c| Some(&c.claim_name) == claim.name.as_ref())
+        let key = Key::new(claim.namespace.clone().unwrap_or_default(), claim.name.clone().unwrap_or_default());
+        let mut names: Vec<String> = self.active(&key).map(|p| Key::of(&p.metadata).to_string()).collect();
+        names.sort();
+        names
+    }
+
+    /// The pods that use a claim and are on no node yet.
+    fn unscheduled(&self, claim: &Key) -> Vec<String> {
+        let waiting = self.active(claim).filter(|p| pods::node(p).is_empty());
+        let mut names: Vec<String> = waiting.map(|p| object::name(&p.metadata).to_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// The pods that use a claim, or have it made, and may still run.
+    fn active(&self, claim: &Key) -> impl Iterator<Item = Arc<Pod>> {
+        let name = claim.name.clone();
+        let uses = move |p: &Pod| {
+            p.spec.iter().flat_map(|s| s.volumes.iter().flatten()).any(|v| {
+                match (&v.persistent_volume_claim, &v.ephemeral) {
+                    (Some(claim), _) => claim.claim_name == name,
+                    (None, Some(_)) => format!("{}-{}", object::name(&p.metadata), v.name) == name,
+                    (None, None) => false,
+                }
+            })
         };
-        let all = self.pods.list_namespace(claim.namespace.as_deref().unwrap_or_default());
-        let running = all.iter().filter(|p| uses(p) && !pods::finished(p));
-        running.map(|p| Key::of(&p.metadata).to_string()).collect()
+        self.pods.list_namespace(&claim.namespace).into_iter().filter(move |p| uses(p) && !pods::finished(p))
     }
 }

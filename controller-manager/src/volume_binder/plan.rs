@@ -3,12 +3,16 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
-    HostPathVolumeSource, ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec,
+    HostPathVolumeSource, ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimStatus,
+    PersistentVolumeSpec,
 };
 use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use proto::quantity::Quantity;
 
-use super::matching::{best, bound_to, claim_class, mismatch};
+use super::maker::{self, MIGRATED_TO, Maker};
+use super::matching::{best, bound_to, claim_class, mismatch, same_mode};
 use crate::engine::action::Action;
 use crate::engine::object;
 
@@ -17,7 +21,8 @@ pub(super) const BY_US: &str = "pv.kubernetes.io/bound-by-controller";
 pub(super) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 /// Who is asked to make the volume of a claim.
 pub const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
-const OLD_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
+pub(super) const OLD_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
+const BEFORE_RESIZE: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const YES: &str = "yes";
 /// The provisioner of volumes on this host.
@@ -34,6 +39,16 @@ pub struct World {
     pub dynamic: bool,
     /// The class of claims that name none.
     pub default_class: Option<String>,
+    /// Pods that use the claim and are on no node yet.
+    pub unscheduled: Vec<String>,
+}
+
+impl World {
+    /// Whether the scheduler chooses the volume of the claim.
+    #[must_use]
+    pub fn delayed(&self) -> bool {
+        self.class.as_ref().is_some_and(|c| c.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"))
+    }
 }
 
 /// The default class: of several the newest, of equally old ones the first by name.
@@ -60,19 +75,29 @@ fn claim_reference(claim: &PersistentVolumeClaim) -> ObjectReference {
 #[must_use]
 pub fn claim(claim: &PersistentVolumeClaim, w: &World) -> Vec<Action> {
     let Some(spec) = claim.spec.as_ref() else { return Vec::new() };
-    if object::deleting(&claim.metadata) && object::annotation(&claim.metadata, COMPLETED).is_none() {
-        return Vec::new();
+    if let Some(notes) = maker::noted_of_claim(claim.metadata.annotations.as_ref()) {
+        let mut copy = claim.clone();
+        copy.metadata.annotations = Some(notes);
+        return vec![Action::update(&copy)];
     }
     let named = spec.volume_name.as_deref().filter(|n| !n.is_empty());
     let volume = named.map(|n| w.volumes.iter().find(|v| object::name(&v.metadata) == n));
     if object::annotation(&claim.metadata, COMPLETED).is_some() {
-        return match volume.flatten() {
-            Some(v) if bound_to(v, claim) => bind(v, claim),
-            Some(v) if v.spec.as_ref().is_some_and(|s| s.claim_ref.is_none()) => bind(v, claim),
-            Some(_) => {
+        let Some(volume) = volume else {
+            return lost(
+                claim,
+                "ClaimLost",
+                "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!",
+            );
+        };
+        let Some(volume) = volume else {
+            return lost(claim, "ClaimLost", "Bound claim has lost its PersistentVolume. Data on the volume is lost!");
+        };
+        return match volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) {
+            Some(r) if r.uid.as_deref().unwrap_or_default() != object::uid(&claim.metadata) => {
                 lost(claim, "ClaimMisbound", "Two claims are bound to the same volume, this one is bound incorrectly")
             }
-            None => lost(claim, "ClaimLost", "Bound claim has lost its PersistentVolume. Data on the volume is lost!"),
+            _ => bind(volume, claim),
         };
     }
     match volume {
@@ -87,7 +112,9 @@ pub fn claim(claim: &PersistentVolumeClaim, w: &World) -> Vec<Action> {
         },
         Some(Some(v)) => {
             let text = format!("volume \"{}\" already bound to a different claim.", object::name(&v.metadata));
-            pending(claim, Some(Action::warning(&claim_reference(claim), "FailedBinding", text)))
+            let event = Action::warning(&claim_reference(claim), "FailedBinding", text);
+            // What was named here, and not by a user, stays as it is.
+            if object::annotation(&claim.metadata, BY_US).is_some() { vec![event] } else { pending(claim, Some(event)) }
         }
         Some(None) => pending(claim, None),
         None => unnamed(claim, w),
@@ -97,14 +124,7 @@ pub fn claim(claim: &PersistentVolumeClaim, w: &World) -> Vec<Action> {
 /// A claim that takes any suitable volume.
 fn unnamed(claim: &PersistentVolumeClaim, w: &World) -> Vec<Action> {
     let about = claim_reference(claim);
-    let waits = w.class.as_ref().is_some_and(|c| c.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"));
-    let placed = object::annotation(&claim.metadata, SELECTED_NODE).is_some();
-    let reserved = w.volumes.iter().find(|v| bound_to(v, claim) && mismatch(v, claim).is_none());
-    if waits && !placed && reserved.is_none() {
-        let text = "waiting for first consumer to be created before binding".into();
-        return pending(claim, Some(Action::normal(&about, "WaitForFirstConsumer", text)));
-    }
-    if let Some(v) = best(claim, &w.volumes) {
+    if let Some(v) = best(claim, &w.volumes, w.delayed()) {
         return bind(v, claim);
     }
     let class = claim_class(claim);
@@ -115,18 +135,32 @@ fn unnamed(claim: &PersistentVolumeClaim, w: &World) -> Vec<Action> {
         copy.spec.get_or_insert_default().storage_class_name = Some(default.clone());
         return vec![Action::update(&copy)];
     }
+    if w.delayed() && object::annotation(&claim.metadata, SELECTED_NODE).is_none() {
+        let (reason, text) = match w.unscheduled.as_slice() {
+            [] => ("WaitForFirstConsumer", "waiting for first consumer to be created before binding".to_owned()),
+            [one] => ("WaitForPodScheduled", format!("waiting for pod {one} to be scheduled")),
+            all => ("WaitForPodScheduled", format!("waiting for pods {} to be scheduled", all.join(","))),
+        };
+        return pending(claim, Some(Action::normal(&about, reason, text)));
+    }
     if class.is_empty() {
         let text = "no persistent volumes available for this claim and no storage class is set".into();
         return pending(claim, Some(Action::normal(&about, "FailedBinding", text)));
     }
-    let Some(provisioner) = w.class.as_ref().map(|c| c.provisioner.as_str()) else {
-        let text = format!("storageclass.storage.k8s.io \"{class}\" not found");
-        return pending(claim, Some(Action::warning(&about, "ProvisioningFailed", text)));
+    if w.dynamic { provision(claim, w, &about) } else { Vec::new() }
+}
+
+/// Ask for a volume.
+fn provision(claim: &PersistentVolumeClaim, w: &World, about: &ObjectReference) -> Vec<Action> {
+    let failed = |text: String| vec![Action::warning(about, "ProvisioningFailed", text)];
+    let Some(class) = w.class.as_ref() else {
+        return failed(format!("storageclass.storage.k8s.io \"{}\" not found", claim_class(claim)));
     };
-    if !w.dynamic || provisioner == "kubernetes.io/no-provisioner" {
-        let text = "no persistent volumes available for this claim and no storage class is set".into();
-        return pending(claim, Some(Action::normal(&about, "FailedBinding", text)));
-    }
+    let provisioner = match maker::maker(&class.provisioner) {
+        Maker::Driver(driver) => driver,
+        Maker::Host => HOST_PATH,
+        Maker::Nobody(why) => return failed(why),
+    };
     if object::annotation(&claim.metadata, PROVISIONER) != Some(provisioner) {
         let mut copy = claim.clone();
         let notes = copy.metadata.annotations.get_or_insert_default();
@@ -134,32 +168,40 @@ fn unnamed(claim: &PersistentVolumeClaim, w: &World) -> Vec<Action> {
         notes.insert(OLD_PROVISIONER.into(), provisioner.to_owned());
         return vec![Action::update(&copy)];
     }
+    if provisioner == HOST_PATH {
+        // Where it is switched on, the binder makes the volume instead.
+        return failed(format!(
+            "Failed to create provisioner: provisioning in volume plugin {HOST_PATH:?} is disabled"
+        ));
+    }
     let text = format!(
         "Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered."
     );
-    pending(claim, Some(Action::normal(&about, "ExternalProvisioning", text)))
+    vec![Action::normal(about, "ExternalProvisioning", text)]
+}
+
+/// The claim is bound to nothing, in this phase.
+fn unbound(claim: &PersistentVolumeClaim, phase: &str) -> Option<Action> {
+    let mut copy = claim.clone();
+    let status = copy.status.get_or_insert_default();
+    status.phase = Some(phase.to_owned());
+    status.access_modes = None;
+    status.capacity = None;
+    status.current_volume_attributes_class_name = None;
+    (copy.status != claim.status).then(|| Action::update_status(&copy))
 }
 
 fn pending(claim: &PersistentVolumeClaim, event: Option<Action>) -> Vec<Action> {
-    let mut actions: Vec<Action> = event.into_iter().collect();
-    if claim.status.as_ref().and_then(|s| s.phase.as_deref()) != Some("Pending") {
-        let mut copy = claim.clone();
-        copy.status.get_or_insert_default().phase = Some("Pending".into());
-        actions.push(Action::update_status(&copy));
-    }
-    actions
+    event.into_iter().chain(unbound(claim, "Pending")).collect()
 }
 
 fn lost(claim: &PersistentVolumeClaim, reason: &'static str, text: &str) -> Vec<Action> {
     if claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Lost") {
         return Vec::new();
     }
-    let mut copy = claim.clone();
-    let status = copy.status.get_or_insert_default();
-    status.phase = Some("Lost".into());
-    status.capacity = None;
-    status.access_modes = None;
-    vec![Action::warning(&claim_reference(claim), reason, text.to_owned()), Action::update_status(&copy)]
+    // Told once, when it is so.
+    let event = Action::warning(&claim_reference(claim), reason, text.to_owned());
+    unbound(claim, "Lost").into_iter().chain([event]).collect()
 }
 
 /// The next step of joining the two: volume, its phase, claim, its status.
@@ -196,67 +238,152 @@ fn bind(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Vec<Action>
     if c != *claim {
         return vec![Action::update(&c)];
     }
+    c.status = Some(bound_status(volume, claim));
+    if c.status == claim.status { Vec::new() } else { vec![Action::update_status(&c)] }
+}
+
+/// The status of a claim with its volume. Once it is bound, its capacity and its attributes are others' business.
+fn bound_status(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> PersistentVolumeClaimStatus {
+    let mut status = claim.status.clone().unwrap_or_default();
     let spec = volume.spec.as_ref();
-    let status = c.status.get_or_insert_default();
-    if status.phase.as_deref() == Some("Bound") {
-        return Vec::new();
-    }
-    status.phase = Some("Bound".into());
+    let before = status.phase.replace("Bound".to_owned()).unwrap_or_default();
     status.access_modes = spec.and_then(|s| s.access_modes.clone());
-    status.capacity = spec.and_then(|s| s.capacity.clone());
-    vec![Action::update_status(&c)]
+    if before == "Bound" {
+        return status;
+    }
+    let size = spec.and_then(|s| s.capacity.as_ref()?.get("storage"));
+    match object::annotation(&volume.metadata, BEFORE_RESIZE) {
+        // The file system has not grown with the volume yet.
+        Some(small) => {
+            let small = Some(Stored(small.to_owned())).filter(|q| Quantity::parse(&q.0).is_ok()).or(size.cloned());
+            status.capacity.get_or_insert_default().extend(small.map(|q| ("storage".to_owned(), q)));
+        }
+        None if status.capacity.as_ref().and_then(|c| c.get("storage")) != size => {
+            status.capacity = spec.and_then(|s| s.capacity.clone());
+        }
+        None => {}
+    }
+    if before == "Pending" {
+        status.current_volume_attributes_class_name = spec.and_then(|s| s.volume_attributes_class_name.clone());
+    }
+    status
+}
+
+/// What a volume's claim means for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tie {
+    /// It has none, or none that is there yet.
+    Loose,
+    /// Joining is the claim's business.
+    Held,
+    /// It is of another mode than the claim asks for.
+    Unfit,
+    /// The claim is gone, or took another volume than the one that was made for it.
+    Released,
+    /// The claim took another volume.
+    Elsewhere,
+}
+
+/// What becomes of a volume, by the claim of the name that it refers to, as far as there is one.
+#[must_use]
+pub fn tie(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) -> Tie {
+    let Some(spec) = volume.spec.as_ref() else { return Tie::Held };
+    let reference = spec.claim_ref.as_ref().filter(|r| r.uid.as_deref().is_some_and(|u| !u.is_empty()));
+    let Some(reference) = reference else { return Tie::Loose };
+    let Some(claim) = claim.filter(|c| reference.uid == c.metadata.uid) else { return Tie::Released };
+    let named = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).unwrap_or_default();
+    let made = object::annotation(&volume.metadata, PROVISIONED_BY).is_some();
+    match named {
+        "" if same_mode(volume, claim) => Tie::Held,
+        "" => Tie::Unfit,
+        named if named == object::name(&volume.metadata) => Tie::Held,
+        _ if made && spec.persistent_volume_reclaim_policy.as_deref() == Some("Delete") => Tie::Released,
+        _ => Tie::Elsewhere,
+    }
 }
 
 /// The next writes for a volume. `claim` is the claim it refers to, as far as it exists.
 #[must_use]
 pub fn volume(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) -> Vec<Action> {
-    let Some(spec) = volume.spec.as_ref() else { return Vec::new() };
+    if let Some(notes) = maker::noted_of_volume(volume.metadata.annotations.as_ref()) {
+        let mut copy = volume.clone();
+        copy.metadata.annotations = Some(notes);
+        return vec![Action::update(&copy)];
+    }
     let current = volume.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default();
-    let to = |wanted: &str| if current == wanted { Vec::new() } else { vec![phase(volume, wanted, None)] };
-    let Some(reference) = spec.claim_ref.as_ref() else { return to("Available") };
-    if reference.uid.as_deref().unwrap_or_default().is_empty() {
-        return to("Available");
+    match (tie(volume, claim), claim) {
+        (Tie::Loose, _) if current == "Available" => Vec::new(),
+        (Tie::Loose, _) => vec![phase(volume, "Available", None)],
+        (Tie::Unfit, Some(claim)) => unfit(volume, claim),
+        (Tie::Held | Tie::Unfit, _) => Vec::new(),
+        (Tie::Released, _) if !matches!(current, "Released" | "Failed") => vec![phase(volume, "Released", None)],
+        (Tie::Released, _) => reclaim(volume),
+        (Tie::Elsewhere, _) => vec![Action::update(&unbind(volume))],
     }
-    match claim.filter(|c| reference.uid == c.metadata.uid) {
-        // Joining is the claim's business.
-        Some(_) => Vec::new(),
-        None if current == "Failed" => Vec::new(),
-        None if current != "Released" => vec![phase(volume, "Released", None)],
-        None => reclaim(volume),
+}
+
+/// The volume without its claim. A claim that somebody else wrote in stays by name.
+#[must_use]
+pub fn unbind(volume: &PersistentVolume) -> PersistentVolume {
+    let mut copy = volume.clone();
+    let ours = copy.metadata.annotations.as_mut().and_then(|a| a.remove(BY_US)).is_some();
+    if let Some(spec) = copy.spec.as_mut() {
+        if ours {
+            spec.claim_ref = None;
+        } else if let Some(reference) = spec.claim_ref.as_mut() {
+            reference.uid = None;
+            reference.resource_version = None;
+        }
     }
+    copy
+}
+
+fn unfit(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Vec<Action> {
+    let (v, c) = (object::name(&volume.metadata), object::name(&claim.metadata));
+    let of_volume = format!(
+        "Cannot bind PersistentVolume to requested PersistentVolumeClaim {c:?} due to incompatible volumeMode."
+    );
+    let of_claim = format!(
+        "Cannot bind PersistentVolume {v:?} to requested PersistentVolumeClaim due to incompatible volumeMode."
+    );
+    vec![
+        Action::warning(&object::reference::<PersistentVolume>(&volume.metadata), "VolumeMismatch", of_volume),
+        Action::warning(&claim_reference(claim), "VolumeMismatch", of_claim),
+    ]
 }
 
 /// The claim is gone.
 fn reclaim(volume: &PersistentVolume) -> Vec<Action> {
     let spec = volume.spec.as_ref();
     let policy = spec.and_then(|s| s.persistent_volume_reclaim_policy.as_deref()).unwrap_or("Retain");
-    let external =
-        object::annotation(&volume.metadata, PROVISIONED_BY).is_some() || spec.is_some_and(|s| s.csi.is_some());
-    let about = object::reference::<PersistentVolume>(&volume.metadata);
+    let made_by = object::annotation(&volume.metadata, PROVISIONED_BY);
+    if object::annotation(&volume.metadata, MIGRATED_TO).is_some_and(|to| !to.is_empty()) {
+        return Vec::new();
+    }
     match policy {
-        "Delete" if external || deletable_path(volume).is_some() => Vec::new(),
-        "Delete" => not_deleted(
-            volume,
-            format!(
-                "error getting deleter volume plugin for volume \"{}\": no deletable volume plugin matched",
-                object::name(&volume.metadata)
+        "Delete" => match made_by.filter(|by| *by != HOST_PATH) {
+            Some(by) => maker::undeletable(by).map(|why| not_deleted(volume, why)).unwrap_or_default(),
+            None if spec.is_some_and(|s| s.csi.is_some()) || deletable_path(volume).is_some() => Vec::new(),
+            None => not_deleted(
+                volume,
+                format!(
+                    "error getting deleter volume plugin for volume \"{}\": no deletable volume plugin matched",
+                    object::name(&volume.metadata)
+                ),
             ),
-        ),
-        "Recycle" if super::recycle::due(volume) => Vec::new(),
-        "Recycle" => {
-            let text = "no volume plugin matched".to_owned();
-            vec![Action::warning(&about, "VolumeFailedRecycle", text.clone()), phase(volume, "Failed", Some(text))]
-        }
+        },
+        "Recycle" if spec.is_some_and(|s| s.host_path.is_some() || s.nfs.is_some()) => Vec::new(),
+        "Recycle" => fails(volume, "VolumeFailedRecycle", "No recycler plugin found for the volume!".to_owned()),
         _ => Vec::new(),
     }
 }
 
-/// Whether a volume is released and is to be deleted, by whoever made it.
+/// Whether a volume is released and is to be deleted, by whoever made it. One that failed is tried again.
 #[must_use]
 pub fn doomed(volume: &PersistentVolume) -> bool {
     let policy = volume.spec.as_ref().and_then(|s| s.persistent_volume_reclaim_policy.as_deref());
     let phase = volume.status.as_ref().and_then(|s| s.phase.as_deref());
-    (policy, phase) == (Some("Delete"), Some("Released"))
+    policy == Some("Delete") && matches!(phase, Some("Released" | "Failed"))
 }
 
 /// The directory on this host that goes with a released volume. The binder removes it before it deletes the volume.
@@ -270,8 +397,16 @@ pub fn deletable_path(volume: &PersistentVolume) -> Option<&str> {
 /// The volume could not be deleted.
 #[must_use]
 pub fn not_deleted(volume: &PersistentVolume, text: String) -> Vec<Action> {
+    fails(volume, "VolumeFailedDelete", text)
+}
+
+/// The volume has failed; told once, when it is so.
+fn fails(volume: &PersistentVolume, reason: &'static str, text: String) -> Vec<Action> {
+    if volume.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Failed") {
+        return Vec::new();
+    }
     let about = object::reference::<PersistentVolume>(&volume.metadata);
-    vec![Action::warning(&about, "VolumeFailedDelete", text.clone()), phase(volume, "Failed", Some(text))]
+    vec![phase(volume, "Failed", Some(text.clone())), Action::warning(&about, reason, text)]
 }
 
 /// The volume on this host that `--enable-hostpath-provisioner` makes for a claim, for tests on a single node.
@@ -314,107 +449,5 @@ fn phase(volume: &PersistentVolume, phase: &str, message: Option<String>) -> Act
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::{Value, json};
-
-    /// Carry the writes out until there are none, as the server and the watches would.
-    fn settle(mut v: PersistentVolume, mut c: PersistentVolumeClaim) -> (Value, Value, usize) {
-        for round in 0..20 {
-            let w = World { volumes: vec![Arc::new(v.clone())], dynamic: true, ..World::default() };
-            let mut actions = claim(&c, &w);
-            actions.extend(volume(&v, Some(&c)));
-            let Some(Action::Update { path, body }) = actions.into_iter().find(|a| matches!(a, Action::Update { .. }))
-            else {
-                return (serde_json::to_value(v).expect("json"), serde_json::to_value(c).expect("json"), round);
-            };
-            if path.contains("persistentvolumeclaims") {
-                c = serde_json::from_value(body).expect("claim");
-            } else {
-                v = serde_json::from_value(body).expect("volume");
-            }
-        }
-        panic!("does not settle");
-    }
-
-    fn a_volume() -> PersistentVolume {
-        serde_json::from_value(json!({"metadata": {"name": "v"}, "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/d"}}})).expect("volume")
-    }
-
-    fn a_claim() -> PersistentVolumeClaim {
-        serde_json::from_value(json!({"metadata": {"name": "c", "namespace": "ns", "uid": "u"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}})).expect("claim")
-    }
-
-    #[test]
-    fn a_claim_and_a_volume_find_each_other() {
-        let (v, c, _) = settle(a_volume(), a_claim());
-        assert_eq!(v["status"]["phase"], "Bound");
-        assert_eq!(v["spec"]["claimRef"]["uid"], "u");
-        assert_eq!(c["spec"]["volumeName"], "v");
-        assert_eq!(
-            c["status"],
-            json!({"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}})
-        );
-        assert_eq!(c["metadata"]["annotations"], json!({COMPLETED: "yes", BY_US: "yes"}));
-    }
-
-    #[test]
-    fn nothing_to_bind_to() {
-        let events = |c: &PersistentVolumeClaim, w: &World| -> Vec<&'static str> {
-            claim(c, w)
-                .iter()
-                .filter_map(|a| if let Action::Event { reason, .. } = a { Some(*reason) } else { None })
-                .collect()
-        };
-        assert_eq!(events(&a_claim(), &World::default()), ["FailedBinding"]);
-        let mut classed = a_claim();
-        classed.spec.get_or_insert_default().storage_class_name = Some("fast".into());
-        assert_eq!(events(&classed, &World::default()), ["ProvisioningFailed"]);
-        let class = |mode: &str| -> Option<Arc<StorageClass>> {
-            Some(Arc::new(
-                serde_json::from_value(
-                    json!({"metadata": {"name": "fast"}, "provisioner": "acme.io/p", "volumeBindingMode": mode}),
-                )
-                .expect("class"),
-            ))
-        };
-        assert_eq!(
-            events(&classed, &World { class: class("WaitForFirstConsumer"), dynamic: true, ..World::default() }),
-            ["WaitForFirstConsumer"]
-        );
-        let now = World { class: class("Immediate"), dynamic: true, ..World::default() };
-        let noted = claim(&classed, &now);
-        let Some(Action::Update { body, .. }) = noted.first() else { panic!("{noted:?}") };
-        assert_eq!(body["metadata"]["annotations"][PROVISIONER], "acme.io/p");
-        let noted: PersistentVolumeClaim = serde_json::from_value(body.clone()).expect("claim");
-        assert_eq!(events(&noted, &now), ["ExternalProvisioning"]);
-    }
-
-    #[test]
-    fn when_the_claim_is_gone() {
-        let (v, c, _) = settle(a_volume(), a_claim());
-        let mut v: PersistentVolume = serde_json::from_value(v).expect("volume");
-        let phase_after = |v: &PersistentVolume| -> Option<String> {
-            volume(v, None).iter().find_map(|a| {
-                if let Action::Update { body, .. } = a {
-                    body["status"]["phase"].as_str().map(str::to_owned)
-                } else {
-                    None
-                }
-            })
-        };
-        assert_eq!(phase_after(&v).as_deref(), Some("Released"));
-        v.status.get_or_insert_default().phase = Some("Released".into());
-        assert_eq!(phase_after(&v), None, "retained");
-        v.spec.get_or_insert_default().persistent_volume_reclaim_policy = Some("Delete".into());
-        assert_eq!((phase_after(&v), deletable_path(&v)), (None, Some("/d")), "the binder removes the directory");
-        let on_host = v.spec.as_mut().and_then(|s| s.host_path.take());
-        assert_eq!(phase_after(&v).as_deref(), Some("Failed"), "nobody knows how to delete it");
-        v.spec.get_or_insert_default().host_path = on_host;
-        v.metadata.annotations.get_or_insert_default().insert(PROVISIONED_BY.into(), "acme.io/p".into());
-        assert_eq!(phase_after(&v), None, "its provisioner deletes it");
-        let c: PersistentVolumeClaim = serde_json::from_value(c).expect("claim");
-        let gone = claim(&c, &World::default());
-        assert!(matches!(gone.first(), Some(Action::Event { reason: "ClaimLost", .. })));
-    }
-}
+#[path = "plan_tests.rs"]
+mod tests;

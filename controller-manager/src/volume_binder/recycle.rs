@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use proto::quantity::Quantity;
 
-use super::plan::{BY_US, failed_phase};
+use super::plan::{failed_phase, unbind};
 use crate::engine::action::Action;
 use crate::engine::pod::Pod;
 use crate::engine::{object, pods};
@@ -70,7 +70,7 @@ pub fn plan(volume: &PersistentVolume, pod: Option<&Pod>, users: &[String], recy
     match pods::phase(pod) {
         "Succeeded" => vec![
             Action::normal(&about, "VolumeRecycled", "Volume recycled".into()),
-            free(volume),
+            Action::update(&unbind(volume)),
             Action::delete::<Pod>(&pod.metadata),
         ],
         "Failed" => {
@@ -83,21 +83,6 @@ pub fn plan(volume: &PersistentVolume, pod: Option<&Pod>, users: &[String], recy
         }
         _ => Vec::new(),
     }
-}
-
-/// The volume without its claim. A claim that somebody else wrote in stays by name.
-fn free(volume: &PersistentVolume) -> Action {
-    let mut copy = volume.clone();
-    let ours = copy.metadata.annotations.as_mut().and_then(|a| a.remove(BY_US)).is_some();
-    if let Some(spec) = copy.spec.as_mut() {
-        if ours {
-            spec.claim_ref = None;
-        } else if let Some(reference) = spec.claim_ref.as_mut() {
-            reference.uid = None;
-            reference.resource_version = None;
-        }
-    }
-    Action::update(&copy)
 }
 
 fn seconds(volume: &PersistentVolume, recycler: &Recycler) -> i64 {
@@ -156,6 +141,7 @@ fn standard() -> NewPod {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::volume_binder::plan::BY_US;
     use serde_json::json;
 
     fn volume() -> PersistentVolume {

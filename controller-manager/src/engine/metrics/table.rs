@@ -59,6 +59,12 @@ pub(super) const TABLE: &[Row] = &[
         "[ALPHA] How long the computation of a metric takes.",
     ),
     row(
+        "horizontal_pod_autoscaler_controller_desired_replicas",
+        &["namespace", "hpa_name"],
+        Gauge,
+        "[ALPHA] Replicas that an autoscaler's target should have.",
+    ),
+    row(
         "horizontal_pod_autoscaler_controller_num_horizontal_pod_autoscalers",
         &[],
         Gauge,
@@ -90,9 +96,9 @@ pub(super) const TABLE: &[Row] = &[
     ),
     row(
         "resourceclaim_controller_resource_claims",
-        &["admin_access", "allocated"],
+        &["admin_access", "allocated", "source"],
         Gauge,
-        "[ALPHA] Resource claims, by whether devices are allocated and administrative access is asked for.",
+        "[ALPHA] Resource claims, by who made them and whether devices are allocated and administrative access is asked for.",
     ),
     row(
         "selinux_warning_controller_selinux_volume_conflict",

@@ -1,0 +1,129 @@
+//! Who makes the volumes of a storage class, and what is noted where that was once a part of Kubernetes.
+
+use std::collections::BTreeMap;
+
+use super::plan::{HOST_PATH, OLD_PROVISIONER, PROVISIONED_BY, PROVISIONER};
+
+/// Notes the driver that took over.
+pub const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
+const IN_TREE: &str = "kubernetes.io/";
+
+/// Plugins that were once part of Kubernetes, and the drivers that took over.
+const MIGRATED: [(&str, &str); 7] = [
+    ("kubernetes.io/aws-ebs", "ebs.csi.aws.com"),
+    ("kubernetes.io/gce-pd", "pd.csi.storage.gke.io"),
+    ("kubernetes.io/azure-disk", "disk.csi.azure.com"),
+    ("kubernetes.io/azure-file", "file.csi.azure.com"),
+    ("kubernetes.io/cinder", "cinder.csi.openstack.org"),
+    ("kubernetes.io/vsphere-volume", "csi.vsphere.vmware.com"),
+    ("kubernetes.io/portworx-volume", "pxd.portworx.com"),
+];
+
+/// Who makes volumes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Maker<'a> {
+    /// A driver, by its name.
+    Driver(&'a str),
+    /// This process, on its host, where that is switched on.
+    Host,
+    /// Nobody, and why.
+    Nobody(String),
+}
+
+/// Who makes volumes for a class with this provisioner.
+#[must_use]
+pub fn maker(provisioner: &str) -> Maker<'_> {
+    match provisioner {
+        HOST_PATH => Maker::Host,
+        "kubernetes.io/nfs" => Maker::Nobody("no provisionable volume plugin matched".to_owned()),
+        other => match driver(other) {
+            Some(driver) => Maker::Driver(driver),
+            None if other.starts_with(IN_TREE) => Maker::Nobody(no_plugin(other)),
+            None => Maker::Driver(other),
+        },
+    }
+}
+
+/// The driver that took over from a plugin.
+fn driver(plugin: &str) -> Option<&'static str> {
+    MIGRATED.iter().find(|(old, _)| *old == plugin).map(|(_, driver)| *driver)
+}
+
+fn no_plugin(name: &str) -> String {
+    format!("no volume plugin matched name: {name}")
+}
+
+/// Why nobody deletes the volumes that were made by somebody.
+#[must_use]
+pub fn undeletable(provisioned_by: &str) -> Option<String> {
+    let known = provisioned_by == HOST_PATH || driver(provisioned_by).is_some();
+    (provisioned_by.starts_with(IN_TREE) && !known).then(|| no_plugin(provisioned_by))
+}
+
+type Notes = BTreeMap<String, String>;
+
+/// The annotations of a claim with the right note of the driver that took over; None if they are right.
+#[must_use]
+pub fn noted_of_claim(notes: Option<&Notes>) -> Option<Notes> {
+    let notes = notes?;
+    noted(notes, notes.get(PROVISIONER).or_else(|| notes.get(OLD_PROVISIONER))?)
+}
+
+/// The same of a volume.
+#[must_use]
+pub fn noted_of_volume(notes: Option<&Notes>) -> Option<Notes> {
+    let notes = notes?;
+    noted(notes, notes.get(PROVISIONED_BY)?)
+}
+
+fn noted(notes: &Notes, plugin: &str) -> Option<Notes> {
+    let (has, wanted) = (notes.get(MIGRATED_TO).map(String::as_str).filter(|to| !to.is_empty()), driver(plugin));
+    if has == wanted {
+        return None;
+    }
+    let mut notes = notes.clone();
+    match wanted {
+        Some(driver) => notes.insert(MIGRATED_TO.to_owned(), driver.to_owned()),
+        None => notes.remove(MIGRATED_TO),
+    };
+    Some(notes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_makes_volumes() {
+        let nobody = |why: &str| Maker::Nobody(why.to_owned());
+        for (provisioner, want) in [
+            ("acme.io/p", Maker::Driver("acme.io/p")),
+            ("kubernetes.io/gce-pd", Maker::Driver("pd.csi.storage.gke.io")),
+            ("kubernetes.io/host-path", Maker::Host),
+            ("kubernetes.io/no-provisioner", nobody("no volume plugin matched name: kubernetes.io/no-provisioner")),
+            ("kubernetes.io/nfs", nobody("no provisionable volume plugin matched")),
+        ] {
+            assert_eq!(maker(provisioner), want);
+        }
+        assert_eq!(undeletable("acme.io/p"), None);
+        assert_eq!(undeletable("kubernetes.io/x").as_deref(), Some("no volume plugin matched name: kubernetes.io/x"));
+    }
+
+    #[test]
+    fn notes_of_those_who_took_over() {
+        let notes = |all: &[(&str, &str)]| -> Notes { all.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect() };
+        let (ebs, driver) = ("kubernetes.io/aws-ebs", "ebs.csi.aws.com");
+        for (of, want) in [
+            (notes(&[]), None),
+            (notes(&[(PROVISIONER, ebs)]), Some(notes(&[(PROVISIONER, ebs), (MIGRATED_TO, driver)]))),
+            (notes(&[(OLD_PROVISIONER, ebs)]), Some(notes(&[(OLD_PROVISIONER, ebs), (MIGRATED_TO, driver)]))),
+            (notes(&[(PROVISIONER, ebs), (MIGRATED_TO, driver)]), None),
+            (notes(&[(PROVISIONER, "acme.io/p"), (MIGRATED_TO, driver)]), Some(notes(&[(PROVISIONER, "acme.io/p")]))),
+        ] {
+            assert_eq!(noted_of_claim(Some(&of)), want, "{of:?}");
+        }
+        let volume = notes(&[(PROVISIONED_BY, ebs)]);
+        assert_eq!(noted_of_volume(Some(&volume)).map(|n| n.len()), Some(2));
+        assert_eq!(noted_of_volume(Some(&notes(&[(PROVISIONER, ebs)]))), None);
+    }
+}
