@@ -9,10 +9,13 @@ use shared::status::field::Error;
 
 use super::{RULES, in_order, validate_create, validate_subresource, validate_update, warnings};
 
+mod changed_pods;
 mod core;
 mod devices;
 mod groups;
+mod pod_parts;
 mod pods;
+mod storage_parts;
 mod warned;
 mod workloads;
 
