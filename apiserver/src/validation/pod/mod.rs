@@ -78,15 +78,21 @@ pub(super) fn template_object(object: &Value, out: &mut Vec<Error>) {
 /// The template inside a workload.
 pub(super) fn template(template: &Value, path: &Path, out: &mut Vec<Error>) {
     let (metadata, inner) = (get(template, "metadata"), get(template, "spec"));
-    meta::labels(metadata, "labels", &path.child("labels"), out);
-    meta::annotations(metadata, &path.child("annotations"), out);
-    annotations::check(metadata, inner, &path.child("annotations"), out);
+    template_metadata(template, path, out);
     spec(inner, "", &path.child("spec"), out);
     annotations::fields_match(metadata, inner, &path.child("spec"), out);
     if !list(inner, "ephemeralContainers").is_empty() {
         let path = path.child("spec").child("ephemeralContainers");
         out.push(Error::forbidden(path, "ephemeral containers not allowed in pod template"));
     }
+}
+
+/// Labels and annotations of a template.
+pub(super) fn template_metadata(template: &Value, path: &Path, out: &mut Vec<Error>) {
+    let metadata = get(template, "metadata");
+    meta::labels(metadata, "labels", &path.child("labels"), out);
+    meta::annotations(metadata, &path.child("annotations"), out);
+    annotations::check(metadata, get(template, "spec"), &path.child("annotations"), out);
 }
 
 /// A pod's spec; a template's is of a pod without a name.

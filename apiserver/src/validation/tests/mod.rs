@@ -17,6 +17,7 @@ mod pod_parts;
 mod pods;
 mod storage_parts;
 mod warned;
+mod workload_parts;
 mod workloads;
 
 /// Row and namespace of a collection's path.

@@ -69,6 +69,27 @@ fn claim_status() {
 }
 
 #[test]
+fn attachments() {
+    let spec = json!({"attacher": "a.b", "nodeName": "n", "source": {"persistentVolumeName": "v"}});
+    let attachment = Valid::new("/apis/storage.k8s.io/v1/volumeattachments", json!({"spec": spec}));
+    let object = attachment.with(&[("/spec/attacher", json!("A_"))]);
+    let got = super::lines(attachment.row, super::validate_create(attachment.row, attachment.row, &object));
+    assert_eq!(got.len(), 1, "{got:?}");
+    let object = attachment.with(&[("/spec/attacher", json!(""))]);
+    let got = super::lines(attachment.row, super::validate_create(attachment.row, attachment.row, &object));
+    // Upstream asks for it twice, and for its form.
+    assert_eq!(got[..2], ["spec.attacher: Required value", "spec.attacher: Required value"]);
+    assert_eq!(got.len(), 3, "{got:?}");
+    let object = attachment.with(&[("/spec/source/persistentVolumeName", json!(""))]);
+    let got = super::lines(attachment.row, super::validate_create(attachment.row, attachment.row, &object));
+    assert_eq!(got[0], "spec.source.persistentVolumeName: Required value: must specify non empty persistentVolumeName");
+    assert!(
+        got[1].starts_with(r#"spec.source.persistentVolumeName: Invalid value: "": a lowercase RFC 1123"#),
+        "{got:?}"
+    );
+}
+
+#[test]
 fn quotas() {
     let selector = |name: &str| json!({"matchExpressions": [{"scopeName": name, "operator": "Exists"}]});
     let spec = json!({"hard": {"pods": "1"}, "scopeSelector": selector("BestEffort")});
