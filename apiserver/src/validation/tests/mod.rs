@@ -15,6 +15,7 @@ mod devices;
 mod groups;
 mod pod_parts;
 mod pods;
+mod slices;
 mod storage_parts;
 mod warned;
 mod workload_parts;

@@ -10,7 +10,7 @@ use super::meta::immutable;
 use super::names::{not_negative, percent, percent_complaint};
 use super::pod;
 use super::selectors::{is_empty, label_selector, picks, template_labels};
-use super::tree::{get, has, has_entries, int, list, same, text, without};
+use super::tree::{get, has, has_entries, int, text};
 
 const MISMATCH: &str = "`selector` does not match template `labels`";
 
