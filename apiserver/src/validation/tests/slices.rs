@@ -18,7 +18,7 @@ fn names_have_a_domain() {
             r#"endpoints[0].addresses[0]: Invalid value: "a": should be a domain with at least two segments separated by dots"#,
         ]),
         (&[(address, json!(long))], &[
-            &format!(r#"endpoints[0].addresses[0]: Invalid value: "{}": must be no more than 63 bytes"#, "b".repeat(64)),
+            &format!(r#"endpoints[0].addresses[0]: Invalid value: "{}": must be no more than 63 characters"#, "b".repeat(64)),
         ]),
     ]);
 }

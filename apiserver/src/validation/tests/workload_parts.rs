@@ -46,7 +46,7 @@ fn claims_of_stateful_sets_are_volumes() {
     let image = ("/spec/template/spec/containers/0/image", json!(""));
     with_claims.update(&[
         (&[("/spec/replicas", json!(3))], &[]),
-        (&[image.clone()], &["spec.template.spec.containers[0].image: Required value"]),
+        (std::slice::from_ref(&image), &["spec.template.spec.containers[0].image: Required value"]),
     ]);
     // What was wrong may stay.
     with_claims.object["spec"]["serviceName"] = json!("S_");
