@@ -245,3 +245,25 @@ async fn what_is_only_asked_has_no_table() {
         assert!(ask(&format!("{TABLE},application/json")).await.ok()["kind"].is_string());
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn people_get_indented_json() {
+    let Some((c, ns)) = workspace("people").await else { return };
+    let missing = format!("{ns}/configmaps/missing");
+    for path in [missing.as_str(), "/apis/apps/v1", "/api", &ns] {
+        for (query, agent, indented) in [
+            ("", "curl/8.0", true),
+            ("?pretty=false", "curl/8.0", false),
+            ("?pretty=1", "kubectl", true),
+            ("", "kubectl", false),
+        ] {
+            let answer = c.call("GET", &format!("{path}{query}"), &[("User-Agent", agent)], None).await;
+            assert_eq!(
+                answer.text().starts_with("{\n  \"kind\""),
+                indented,
+                "{path} {query} {agent}: {}",
+                answer.text()
+            );
+        }
+    }
+}
