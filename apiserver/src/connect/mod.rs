@@ -45,6 +45,8 @@ async fn websocket<C: AsyncRead + AsyncWrite + Unpin>(client: C) -> WebSocketStr
 pub struct Connect {
     api: Api,
     kubelets: Kubelets,
+    /// Whether logs can be had of one stream.
+    split_streams: bool,
 }
 
 /// What all handlers of one request need.
@@ -60,7 +62,8 @@ impl Connect {
     /// # Errors
     /// A file that cannot be used.
     pub fn new(flags: &FlagSet, api: Api, egress: Egress) -> anyhow::Result<Self> {
-        Ok(Self { api, kubelets: Kubelets::new(flags, egress)? })
+        let split_streams = flags.feature_gates().enabled("PodLogsQuerySplitStreams");
+        Ok(Self { api, kubelets: Kubelets::new(flags, egress)?, split_streams })
     }
 
     /// Whether a request belongs here.

@@ -34,7 +34,7 @@ impl Connect {
     pub(super) async fn log(&self, call: Call<'_>) -> Result<HttpResponse, Status> {
         let query = Query::parse(call.request.query_string());
         meters::logs(query.flag("insecureSkipTLSVerifyBackend"));
-        let parameters = log_parameters(&query, &call.info.name)?;
+        let parameters = log_parameters(&query, &call.info.name, self.split_streams)?;
         let pod = self.pod(&call).await?;
         let container = container(&pod, query.get("container").unwrap_or_default())?;
         let node = text(&pod, "/spec/nodeName");
@@ -260,6 +260,9 @@ pub(super) fn encode(value: &str) -> String {
     out
 }
 
+/// What logs can be asked for, where they can be had apart.
+const STREAMS: [&str; 3] = ["All", "Stderr", "Stdout"];
+
 /// The container that is meant; a pod with several needs a name.
 fn container(pod: &Value, wanted: &str) -> Result<String, Status> {
     let names = |field: &str| -> Vec<String> {
@@ -292,7 +295,7 @@ fn container(pod: &Value, wanted: &str) -> Result<String, Status> {
 }
 
 /// The kubelet's query for a log request, with upstream's validation of `PodLogOptions`.
-fn log_parameters(query: &Query, pod: &str) -> Result<String, Status> {
+fn log_parameters(query: &Query, pod: &str, split_streams: bool) -> Result<String, Status> {
     let mut errors = Vec::new();
     let mut parameters = Vec::new();
     for name in ["follow", "previous", "timestamps"] {
@@ -300,28 +303,41 @@ fn log_parameters(query: &Query, pod: &str) -> Result<String, Status> {
             parameters.push(format!("{name}=true"));
         }
     }
+    let both = query.get("sinceTime").is_some() && query.get("sinceSeconds").is_some();
     for (name, least, words) in [
         ("tailLines", 0, "must be greater than or equal to 0"),
         ("limitBytes", 1, "must be greater than 0"),
         ("sinceSeconds", 1, "must be greater than 0"),
     ] {
         let Some(value) = query.int(name)? else { continue };
-        if value < least {
+        if value < least && !(both && name == "sinceSeconds") {
             errors.push(field::Error::invalid(field::Path::new(name), value, words));
         }
         parameters.push(format!("{name}={value}"));
     }
     if let Some(time) = query.get("sinceTime") {
-        if query.get("sinceSeconds").is_some() {
-            errors.push(field::Error::forbidden(
-                field::Path::new("[]"),
-                "at most one of `sinceTime` or `sinceSeconds` may be specified",
-            ));
-        }
         parameters.push(format!("sinceTime={}", encode(time)));
     }
-    if let Some(stream) = query.get("stream") {
-        parameters.push(format!("stream={}", encode(stream)));
+    if both {
+        let why = "at most one of `sinceTime` or `sinceSeconds` may be specified";
+        errors.push(field::Error::forbidden(field::Path::new("[]"), why));
+    }
+    match query.get("stream") {
+        Some(_) if !split_streams => {
+            errors.push(field::Error::forbidden(field::Path::new("stream"), "may not be specified"));
+        }
+        Some(stream) => {
+            if !STREAMS.contains(&stream) {
+                errors.push(field::Error::not_supported(field::Path::new("stream"), stream, &STREAMS));
+            }
+            if stream != "All" && query.get("tailLines").is_some() {
+                let why = "`tailLines` and specific `stream` are mutually exclusive for now";
+                errors.push(field::Error::forbidden(field::Path::new("[]"), why));
+            }
+            parameters.push(format!("stream={}", encode(stream)));
+        }
+        None if split_streams => parameters.push("stream=All".to_owned()),
+        None => {}
     }
     if !errors.is_empty() {
         return Err(Status::invalid("", "PodLogOptions", pod, errors));
@@ -374,17 +390,37 @@ mod tests {
 
     #[test]
     fn log_options_are_checked_and_passed_on() {
-        let read = |query: &str| log_parameters(&Query::parse(query), "p").map_err(|status| status.message.clone());
-        assert_eq!(
-            read("container=a&follow=true&tailLines=5&sinceTime=2026-01-01T00:00:00Z"),
-            Ok("?follow=true&tailLines=5&sinceTime=2026-01-01T00%3A00%3A00Z".to_owned())
-        );
-        assert_eq!(read(""), Ok(String::new()));
-        let error = read("tailLines=-1").expect_err("negative");
-        assert_eq!(
-            error,
-            "PodLogOptions \"p\" is invalid: tailLines: Invalid value: -1: must be greater than or equal to 0"
-        );
-        assert!(read("sinceSeconds=5&sinceTime=2026-01-01T00:00:00Z").is_err());
+        let read = |query: &str, split: bool| {
+            log_parameters(&Query::parse(query), "p", split).map_err(|status| status.message.clone())
+        };
+        for (query, split, passed) in [
+            (
+                "container=a&follow=true&tailLines=5&sinceTime=2026-01-01T00:00:00Z",
+                false,
+                "?follow=true&tailLines=5&sinceTime=2026-01-01T00%3A00%3A00Z",
+            ),
+            ("", false, ""),
+            ("", true, "?stream=All"),
+            ("stream=Stderr", true, "?stream=Stderr"),
+        ] {
+            assert_eq!(read(query, split), Ok(passed.to_owned()), "{query}");
+        }
+        for (query, split, refusal) in [
+            ("tailLines=-1", false, "tailLines: Invalid value: -1: must be greater than or equal to 0"),
+            (
+                "sinceSeconds=0&sinceTime=2026-01-01T00:00:00Z",
+                false,
+                "[]: Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified",
+            ),
+            ("stream=Stdout", false, "stream: Forbidden: may not be specified"),
+            ("stream=x", true, r#"stream: Unsupported value: "x": supported values: "All", "Stderr", "Stdout""#),
+            (
+                "stream=Stdout&tailLines=1",
+                true,
+                "[]: Forbidden: `tailLines` and specific `stream` are mutually exclusive for now",
+            ),
+        ] {
+            assert_eq!(read(query, split), Err(format!(r#"PodLogOptions "p" is invalid: {refusal}"#)), "{query}");
+        }
     }
 }

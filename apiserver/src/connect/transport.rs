@@ -18,7 +18,7 @@ use rustls_pki_types::ServerName;
 use shared::upgrade::{Dialed, RequestHead, dial};
 use tokio_rustls::TlsConnector;
 
-use crate::egress::{BoxStream, Egress, Refused, To, go_words};
+use crate::egress::{BoxStream, Egress, Refused, To};
 
 const CONNECT: Duration = Duration::from_secs(10);
 /// How long the other side may take to answer a request to upgrade.
@@ -67,10 +67,7 @@ impl Origin {
         let reached = tokio::time::timeout(CONNECT, connect).await.map_err(timeout).flatten();
         let socket = reached.map_err(|error| match Refused::of(&error) {
             Some(_) => error,
-            None => {
-                let why = go_words(&error).map_or_else(|| error.to_string(), str::to_owned);
-                io::Error::new(error.kind(), format!("dial tcp {address}: connect: {why}"))
-            }
+            None => io::Error::new(error.kind(), crate::admission::dial_error(&address, &error)),
         })?;
         let Some(tls) = &self.tls else { return Ok(socket) };
         let name = match &self.name {

@@ -1,5 +1,14 @@
 //! Reading the `Accept` header: the format of the answer and the form of the objects in it.
 
+/// Whether a client is to have indented JSON: it asked so in its query, which is read as Go's `ParseBool` reads, or it
+/// is one that people look at.
+pub fn for_people(asked: Option<&str>, user_agent: &str) -> bool {
+    match asked.filter(|text| !text.is_empty()) {
+        Some(text) => matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True"),
+        None => ["curl", "Wget", "Mozilla/5.0"].iter().any(|client| user_agent.starts_with(client)),
+    }
+}
+
 /// The media types a server speaks: those that all do, and CBOR behind its feature gate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Media {
@@ -206,6 +215,19 @@ fn clauses(header: &str) -> Vec<Clause<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn people() {
+        for (asked, agent, indented) in [
+            (None, "curl/8.0", true),
+            (Some(""), "Mozilla/5.0 (X11)", true),
+            (Some("0"), "Wget", false),
+            (Some("T"), "kubectl", true),
+            (None, "kubectl", false),
+        ] {
+            assert_eq!(for_people(asked, agent), indented, "{asked:?} {agent}");
+        }
+    }
 
     #[test]
     fn accept_headers() {

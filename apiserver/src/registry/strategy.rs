@@ -134,6 +134,7 @@ static ROWS: &[(&str, &str, Strategy)] = &[
             keeps_status_on_create: true,
             prepare_create: Some(core::node::prepare_create),
             prepare_update: Some(core::node::prepare_update),
+            prepare_status: Some(core::node::prepare_status),
             ..PLAIN
         },
     ),

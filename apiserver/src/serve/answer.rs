@@ -21,6 +21,8 @@ pub struct Shape {
     pub media: Media,
     /// `Accept`.
     pub accept: Option<String>,
+    /// The client is to have indented JSON.
+    pub pretty: bool,
     /// The client takes gzip.
     pub gzip: bool,
     /// `If-None-Match`.
@@ -136,6 +138,7 @@ fn gzip(bytes: &[u8]) -> Option<Bytes> {
 pub fn failure(status: &Status, shape: &Shape) -> HttpResponse {
     let accepted = negotiate::parse(shape.media, shape.accept.as_deref(), false).ok();
     let (format, pretty) = accepted.map_or((Format::Json, false), |a| (a.format, a.pretty));
+    let pretty = pretty || shape.pretty;
     let mut b = start(status.code, shape);
     if let Some(seconds) = status.retry_after() {
         b.insert_header(("Retry-After", seconds.to_string()));

@@ -22,6 +22,7 @@ use crate::aggregate::{Remote, holding};
 use crate::api::RequestInfo;
 use crate::audit::{Origin, Trail, attempted};
 use crate::connect::{self, Connect};
+use crate::negotiate;
 use crate::verbs::query::Query;
 use crate::verbs::{self, Body, Request};
 
@@ -43,6 +44,7 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
     let mut shape = Shape {
         media: server.engine.policy.media,
         accept: req.headers().get("accept").and_then(|v| v.to_str().ok()).map(str::to_owned),
+        pretty: negotiate::for_people(query.get("pretty"), header("user-agent")),
         gzip: header("accept-encoding").split(',').any(|e| e.trim().starts_with("gzip")),
         known: Some(header("if-none-match")).filter(|tag| !tag.is_empty()).map(str::to_owned),
         audit_id: String::new(),

@@ -25,7 +25,7 @@ fn groups(rows: &[Row]) -> Vec<discovery::Group<'_>> {
 }
 
 /// A discovery document in the accepted form.
-fn document(tree: Option<Value>, kind: &str, query: &Query, shape: &Shape) -> HttpResponse {
+fn document(tree: Option<Value>, kind: &str, shape: &Shape) -> HttpResponse {
     let Some(tree) = tree else { return answer::not_found(shape) };
     // Discovery has no CBOR.
     let media = Media::default();
@@ -33,7 +33,7 @@ fn document(tree: Option<Value>, kind: &str, query: &Query, shape: &Shape) -> Ht
         Ok(a) => a,
         Err(e) => return answer::failure(&negotiate::not_acceptable(media, &e), shape),
     };
-    let pretty = query.maybe_flag("pretty").unwrap_or(accepted.pretty);
+    let pretty = accepted.pretty || shape.pretty;
     let body = negotiate::envelope(accepted.format, pretty, proto::schema::kind("", "v1", kind), &tree);
     answer::reply(Reply::new(200, accepted.format.content_type(), body), shape)
 }
@@ -209,28 +209,26 @@ pub(super) async fn serve(
         }
         ["api"] => match aggregated(server, &rows, &directory, true, shape) {
             Some(r) => r,
-            None => document(Some(discovery::api_versions(&server.address)), "APIVersions", query, shape),
+            None => document(Some(discovery::api_versions(&server.address)), "APIVersions", shape),
         },
-        ["api", version] => {
-            document(discovery::resource_list(&groups(&rows), "", version), "APIResourceList", query, shape)
-        }
+        ["api", version] => document(discovery::resource_list(&groups(&rows), "", version), "APIResourceList", shape),
         ["apis"] => match aggregated(server, &rows, &directory, false, shape) {
             Some(r) => r,
             None => {
                 let first = discovery::api_group(&groups(&rows), aggregate::GROUP);
-                document(Some(directory.group_list(first)), "APIGroupList", query, shape)
+                document(Some(directory.group_list(first)), "APIGroupList", shape)
             }
         },
         ["apis", group] => {
             let own = discovery::api_group(&groups(&rows), group);
-            document(directory.group(group, own), "APIGroup", query, shape)
+            document(directory.group(group, own), "APIGroup", shape)
         }
         ["apis", group, version] => {
             let tree = discovery::resource_list(&groups(&rows), group, version);
             if tree.is_none() && server.engine.rows.group_exists(group) {
                 return answer::failure(&Status::generic_not_found(), shape);
             }
-            document(tree, "APIResourceList", query, shape)
+            document(tree, "APIResourceList", shape)
         }
         ["openapi", "v2"] => {
             let (accept, rows, documents) =

@@ -84,21 +84,23 @@ fn one_metric(metric: &Value, path: &Path, out: &mut Vec<Error>) {
     if !types.contains(&kind) {
         out.push(Error::not_supported(path.child("type"), kind, &types));
     }
-    for (_, key) in SOURCES {
-        let source = get(metric, key);
-        if !source.is_null() {
-            metric_source(key, source, &path.child(key), out);
+    let present: Vec<&str> = SOURCES.iter().map(|(_, key)| *key).filter(|key| has(metric, key)).collect();
+    if let Some(key) = present.first() {
+        metric_source(key, get(metric, key), &path.child(key), out);
+    }
+    let wanted = SOURCES.iter().find(|(k, _)| *k == kind).map(|(_, key)| *key);
+    match wanted {
+        None => out.push(Error::not_supported(path.child("type"), kind, &types)),
+        Some(wanted) if !present.contains(&wanted) => {
+            out.push(Error::required(path.child(wanted), "must populate information for the given metric source"));
         }
+        Some(_) => {}
     }
-    let Some((_, wanted)) = SOURCES.iter().find(|(k, _)| *k == kind) else {
-        out.push(Error::not_supported(path.child("type"), kind, &types));
-        return;
-    };
-    if !has(metric, wanted) {
-        out.push(Error::required(path.child(wanted), "must populate information for the given metric source"));
-    }
-    for (_, other) in SOURCES.iter().filter(|(_, k)| k != wanted && has(metric, k)) {
-        out.push(Error::forbidden(path.child(other), "must populate the given metric source only"));
+    // One that is not the wanted one is not told of: that the wanted one is missing says it all.
+    if present.len() > 1 {
+        for other in present.into_iter().filter(|key| Some(*key) != wanted) {
+            out.push(Error::forbidden(path.child(other), "must populate the given metric source only"));
+        }
     }
 }
 
@@ -145,7 +147,9 @@ fn resource_source(key: &str, source: &Value, path: &Path, out: &mut Vec<Error>)
         out.push(Error::required(path.child("name"), "must specify a resource name"));
     }
     if key == "containerResource" {
-        container_resource_name(name, &path.child("name"), out);
+        if !name.is_empty() {
+            container_resource_name(name, &path.child("name"), out);
+        }
         if container.is_empty() {
             out.push(Error::required(path.child("container"), "must specify a container"));
         } else {
@@ -226,5 +230,10 @@ fn scaling_rules(rules: &Value, path: &Path, out: &mut Vec<Error>) {
         } else if period > 1800 {
             out.push(Error::invalid(path.child("periodSeconds"), period, "must be less than or equal to 1800"));
         }
+    }
+    let tolerance = quantity(get(rules, "tolerance"));
+    if tolerance.sign() < 0 {
+        let why = "must be greater than or equal to 0";
+        out.push(Error::invalid(path.child("tolerance"), tolerance.to_string(), why));
     }
 }

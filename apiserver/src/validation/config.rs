@@ -33,9 +33,6 @@ pub(super) fn config_map(object: &Value, out: &mut Vec<Error>) {
     for (key, value) in entries(object, "binaryData") {
         let path = Path::new("binaryData").key(key);
         complain(out, &path, key, config_key(key));
-        if has(get(object, "data"), key) {
-            out.push(Error::invalid(&path, key.as_str(), "duplicate of key present in data"));
-        }
         total += decoded_len(value);
     }
     if total > MAX_BYTES {
@@ -117,17 +114,20 @@ pub(super) fn secret(object: &Value, out: &mut Vec<Error>) {
 fn json(data: &Value, key: &str, out: &mut Vec<Error>) {
     let Some(encoded) = get(data, key).as_str() else { return };
     let bytes = STANDARD.decode(encoded).unwrap_or_default();
-    let complaint = if bytes.is_empty() {
-        "unexpected end of JSON input".to_owned()
-    } else {
-        match serde_json::from_slice::<serde_json::Map<String, Value>>(&bytes) {
-            Ok(_) => return,
-            Err(_) if std::str::from_utf8(&bytes).is_ok_and(|t| t.trim() == "null") => return,
-            Err(_) => {
-                let first = bytes.iter().find(|b| !b.is_ascii_whitespace()).copied().unwrap_or_default();
-                format!("invalid character {:?} looking for beginning of value", char::from(first))
+    let complaint = match proto::json::syntax(&bytes) {
+        Err(why) => why,
+        Ok(()) => match bytes.iter().find(|b| !b.is_ascii_whitespace()) {
+            Some(b'{' | b'n') => return,
+            first => {
+                let kind = match first {
+                    Some(b'[') => "array",
+                    Some(b'"') => "string",
+                    Some(b't' | b'f') => "bool",
+                    _ => "number",
+                };
+                format!("json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}")
             }
-        }
+        },
     };
     out.push(Error::invalid(Path::new("data").key(key), "<secret contents redacted>", &complaint));
 }

@@ -114,7 +114,7 @@ fn one(endpoint: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
     for (i, address) in addresses.iter().enumerate() {
         let path = at.index(i);
         match kind {
-            "FQDN" => complain(out, &path, address, dns1123_subdomain(address.trim_end_matches('.'))),
+            "FQDN" => full_name(address, &path, out),
             "IPv4" | "IPv6" => {
                 let Some(parsed) = ip(out, &path, address) else { continue };
                 match (kind, parsed) {
@@ -143,6 +143,26 @@ fn one(endpoint: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
     }
     for key in ["forZones", "forNodes"] {
         hints(get(endpoint, "hints"), key, &path.child("hints"), out);
+    }
+}
+
+/// A name with its domain; a dot may end it.
+fn full_name(name: &str, path: &Path, out: &mut Vec<Error>) {
+    if name.is_empty() {
+        out.push(Error::required(path, ""));
+        return;
+    }
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let wrong = dns1123_subdomain(name);
+    if !wrong.is_empty() {
+        out.push(Error::invalid(path, name, &wrong.join(",")));
+    } else if !name.contains('.') {
+        let why = "should be a domain with at least two segments separated by dots";
+        out.push(Error::invalid(path, name, why));
+    } else if let Some((label, wrong)) =
+        name.split('.').map(|l| (l, dns1123_label(l))).find(|(_, wrong)| !wrong.is_empty())
+    {
+        out.push(Error::invalid(path, label, &wrong.join(",")));
     }
 }
 

@@ -7,6 +7,7 @@ use proto::{Value, json};
 use super::tree::get;
 
 const POD_SPEC: &str = "k8s.io.api.core.v1.PodSpec";
+const EPHEMERAL: &str = "k8s.io.api.core.v1.EphemeralContainer";
 const CLAIM_SPEC: &str = "k8s.io.api.core.v1.PersistentVolumeClaimSpec";
 const VOLUME_SOURCE: &str = "k8s.io.api.core.v1.PersistentVolumeSource";
 
@@ -273,6 +274,11 @@ pub(super) fn of_field(field: &Field, whole: bool, value: &Value) -> Option<Stri
 /// What changed in a pod's spec.
 pub(super) fn pod_diff(old: &Value, new: &Value) -> String {
     diff(POD_SPEC, old, new)
+}
+
+/// What changed in an ephemeral container.
+pub(super) fn ephemeral_diff(old: &Value, new: &Value) -> String {
+    diff(EPHEMERAL, old, new)
 }
 
 /// What changed in a claim's spec.

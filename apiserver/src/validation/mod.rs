@@ -143,8 +143,9 @@ static RULES: &[Rules] = &[
     rules(APPS, "daemonsets", workloads::daemon_set)
         .update(workloads::selector_stays)
         .status(workloads::status::daemon_set),
-    rules(APPS, "statefulsets", workloads::stateful_set)
-        .update(workloads::stateful_set_update)
+    rules(APPS, "statefulsets", workloads::stateful::create)
+        .named(Label)
+        .update_only(workloads::stateful::update)
         .status(workloads::status::stateful_set),
     rules(APPS, "controllerrevisions", workloads::revision).update(workloads::revision_update),
     rules("batch", "jobs", batch::job).update(batch::job_update).status(batch::status::update),

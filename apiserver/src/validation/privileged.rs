@@ -1,4 +1,4 @@
-//! Privileged containers on servers that do not allow them.
+//! Privileged containers and processes of the host, on servers that do not allow them.
 
 use proto::Value;
 use proto::resources::Resource;
@@ -17,7 +17,7 @@ fn spec_path(row: &Resource) -> &'static [&'static str] {
     }
 }
 
-/// One error for each privileged container of a pod or a pod template.
+/// One error for each privileged container of a pod or a pod template, and one where any is a process of the host.
 pub fn privileged(row: &Resource, object: &Value) -> Vec<Error> {
     let keys = spec_path(row);
     let mut out = Vec::new();
@@ -25,6 +25,9 @@ pub fn privileged(row: &Resource, object: &Value) -> Vec<Error> {
         return out;
     }
     let (spec, path) = (at(object, keys), Path::of(keys));
+    if super::pod::windows::has_host_process(spec) {
+        out.push(Error::forbidden(&path, "hostProcess containers are disallowed by cluster policy"));
+    }
     for key in ["containers", "initContainers", "ephemeralContainers"] {
         for (i, container) in list(spec, key).iter().enumerate() {
             if flag(get(container, "securityContext"), "privileged") {
@@ -64,6 +67,14 @@ mod tests {
             ),
         ] {
             assert_eq!(texts(row(group, plural), object), [format!("{path}.{why}")]);
+        }
+        let process = json!({"windowsOptions": {"hostProcess": true}});
+        for spec in [
+            json!({"securityContext": process, "containers": [{"name": "a"}]}),
+            json!({"containers": [{"name": "a", "securityContext": process}]}),
+        ] {
+            let why = "spec: Forbidden: hostProcess containers are disallowed by cluster policy";
+            assert_eq!(texts(row("", "pods"), json!({"spec": spec})), [why]);
         }
         assert!(texts(row("", "configmaps"), json!({"spec": spec})).is_empty());
     }

@@ -5,9 +5,8 @@ use std::collections::BTreeSet;
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use super::meta::immutable;
 use super::names::{complain, qualified_name};
-use super::pod::resources::{STANDARD, amount, is_extended, resource_name};
+use super::pod::resources::{STANDARD, amount, container_resource_name, is_extended, resource_name};
 use super::tree::{entries, get, has, has_entries, list, quantity, text, texts};
 
 const SCOPES: &[&str] = &[
@@ -125,8 +124,6 @@ pub(super) fn quota_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
         let value = get(get(new, "spec"), "scopes").clone();
         out.push(Error::invalid(Path::of(&["spec", "scopes"]), value, "field is immutable"));
     }
-    let selector = |o| get(get(o, "spec"), "scopeSelector");
-    immutable(selector(new), selector(old), &Path::of(&["spec", "scopeSelector"]), out);
 }
 
 /// A limit range.
@@ -162,11 +159,9 @@ fn limit_item(limit: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
         }
         for (name, _) in entries(limit, key) {
             let path = path.child(key).key(name);
-            resource_name(name, &path, out);
-            let compute =
-                matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
-            if matches!(kind, "Pod" | "Container") && !name.contains('/') && !compute {
-                out.push(Error::invalid(&path, name.as_str(), "must be a standard resource for containers"));
+            match kind {
+                "Pod" | "Container" => container_resource_name(name, &path, out),
+                _ => resource_name(name, &path, out),
             }
             keys.insert(name.as_str());
         }

@@ -179,11 +179,7 @@ impl Reply {
 pub fn accepted(r: &Request, watch: bool) -> Result<Accepted, Status> {
     let mut accepted =
         negotiate::parse(r.media, r.accept.as_deref(), watch).map_err(|e| negotiate::not_acceptable(r.media, &e))?;
-    // Read as Go's ParseBool reads, unlike other parameters.
-    let asked = r.query.get("pretty").filter(|text| !text.is_empty());
-    let asked = asked.map(|text| matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True"));
-    let browser = ["curl", "Wget", "Mozilla/5.0"].iter().any(|p| r.user_agent.starts_with(p));
-    accepted.pretty = !watch && asked.unwrap_or(accepted.pretty || browser);
+    accepted.pretty = !watch && (accepted.pretty || negotiate::for_people(r.query.get("pretty"), &r.user_agent));
     Ok(accepted)
 }
 

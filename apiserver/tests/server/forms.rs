@@ -258,3 +258,25 @@ async fn yaml_is_written_as_upstream_writes_it() {
     assert!(text.starts_with(want), "{text}");
     assert!(text.contains("      f:data:\n        .: {}\n        f:a2: {}\n        f:a10: {}\n"), "{text}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn people_get_indented_json() {
+    let Some((c, ns)) = workspace("people").await else { return };
+    let missing = format!("{ns}/configmaps/missing");
+    for path in [missing.as_str(), "/apis/apps/v1", "/api", &ns] {
+        for (query, agent, indented) in [
+            ("", "curl/8.0", true),
+            ("?pretty=false", "curl/8.0", false),
+            ("?pretty=1", "kubectl", true),
+            ("", "kubectl", false),
+        ] {
+            let answer = c.call("GET", &format!("{path}{query}"), &[("User-Agent", agent)], None).await;
+            assert_eq!(
+                answer.text().starts_with("{\n  \"kind\""),
+                indented,
+                "{path} {query} {agent}: {}",
+                answer.text()
+            );
+        }
+    }
+}

@@ -30,6 +30,14 @@ pub(crate) use text::{schema_props, time_value};
 /// Deepest nesting that becomes a tree.
 pub const MAX_TREE_DEPTH: usize = 256;
 
+/// Whether a text is JSON, and in Go's words why not.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn syntax(bytes: &[u8]) -> Result<(), String> {
+    scan::check(bytes)
+}
+
 /// What to do about unknown and duplicate fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strictness {

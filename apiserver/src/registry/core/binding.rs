@@ -9,16 +9,21 @@ use crate::registry::meta;
 /// Checks the target. Upstream answers these with code 500 and no reason.
 pub fn check(binding: &Value) -> Result<(), Status> {
     let text = |key: &str| binding["target"].get(key).and_then(Value::as_str).unwrap_or("");
+    let mut errors = Vec::new();
     if !matches!(text("kind"), "" | "Node") {
-        return Err(Status::unknown(&format!(
+        errors.push(format!(
             "target.kind: Unsupported value: {:?}: supported values: \"Node\", \"<empty>\"",
             text("kind")
-        )));
+        ));
     }
     if text("name").is_empty() {
-        return Err(Status::unknown("target.name: Required value"));
+        errors.push("target.name: Required value".to_owned());
     }
-    Ok(())
+    match errors.as_slice() {
+        [] => Ok(()),
+        [only] => Err(Status::unknown(only)),
+        several => Err(Status::unknown(&format!("[{}]", several.join(", ")))),
+    }
 }
 
 fn refuse(pod: &Value, why: &str) -> Status {
@@ -104,6 +109,10 @@ mod tests {
             r#"Operation cannot be fulfilled on pods/binding "p": pod p is already assigned to node "n1""#
         );
         assert_eq!(check(&json!({"target": {"kind": "Pod", "name": "x"}})).expect_err("kind").code, 500);
+        assert_eq!(
+            check(&json!({"target": {"kind": "Pod"}})).expect_err("both").message,
+            r#"[target.kind: Unsupported value: "Pod": supported values: "Node", "<empty>", target.name: Required value]"#
+        );
     }
 
     #[test]

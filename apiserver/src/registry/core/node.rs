@@ -1,4 +1,5 @@
-//! Nodes: what ranges their pods have.
+//! Nodes: what ranges their pods have, and the configuration kubelets used to take from config maps, which no kubelet
+//! reads any more: it stays only where it already is.
 
 use proto::Value;
 
@@ -8,15 +9,57 @@ use crate::registry::strategy::StrategyCx;
 /// See the module.
 pub(in crate::registry) fn prepare_create(object: &mut Value, _: &mut StrategyCx<'_>) {
     settle(object);
+    forget(object, None, ("spec", "configSource"));
+    forget(object, None, ("status", "config"));
 }
 
 /// The same of a change.
-pub(in crate::registry) fn prepare_update(new: &mut Value, _: &Value) {
+pub(in crate::registry) fn prepare_update(new: &mut Value, old: &Value) {
     settle(new);
+    forget(new, Some(old), ("spec", "configSource"));
+}
+
+/// The same of a status.
+pub(in crate::registry) fn prepare_status(new: &mut Value, old: &Value) {
+    forget(new, Some(old), ("status", "config"));
 }
 
 fn settle(node: &mut Value) {
     if let Some(spec) = node.get_mut("spec") {
         RANGES.settle(spec);
+    }
+}
+
+/// Takes a field out, unless the old node has it.
+fn forget(node: &mut Value, old: Option<&Value>, (part, field): (&str, &str)) {
+    if old.is_some_and(|old| !old[part][field].is_null()) {
+        return;
+    }
+    if let Some(part) = node.get_mut(part).and_then(Value::as_object_mut) {
+        part.remove(field);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn configuration_from_config_maps_stays_only_where_it_is() {
+        let with = || json!({"spec": {"configSource": {"configMap": {}}}, "status": {"config": {"error": "x"}}});
+        let without = json!({"spec": {}, "status": {}});
+
+        let mut new = with();
+        let user = shared::authn::UserInfo::default();
+        prepare_create(&mut new, &mut StrategyCx { user: &user, warnings: &mut Vec::new() });
+        assert_eq!(new, without);
+
+        for (old, kept) in [(&without, &without), (&with(), &with())] {
+            let mut new = with();
+            prepare_update(&mut new, old);
+            prepare_status(&mut new, old);
+            assert_eq!(&new, kept);
+        }
     }
 }

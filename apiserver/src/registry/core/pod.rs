@@ -92,8 +92,16 @@ pub fn ephemeral_containers(new: &mut Value, old: &Value) {
     }
 }
 
-/// A write of `resize`: only container resources and resize policies change.
+/// A write of `resize`: only container resources and resize policies change. Other containers than were there are left
+/// for validation to refuse.
 pub fn resize(new: &mut Value, old: &Value) {
+    let names = |pod: &Value, kind: &str| -> Vec<Value> {
+        let all = pod["spec"][kind].as_array().into_iter().flatten();
+        all.map(|c| c["name"].clone()).collect()
+    };
+    if ["containers", "initContainers"].iter().any(|kind| names(new, kind) != names(old, kind)) {
+        return;
+    }
     let wanted = new.clone();
     keep_all_but_spec(new, old);
     for list in ["containers", "initContainers"] {
@@ -107,9 +115,6 @@ pub fn resize(new: &mut Value, old: &Value) {
                 restore(c, w, field);
             }
         }
-    }
-    if let Some(r) = wanted.pointer("/spec/resources") {
-        new["spec"]["resources"] = r.clone();
     }
 }
 

@@ -9,6 +9,7 @@ use serde_json::Map;
 use shared::status::field::{Error, Path};
 
 use super::meta::immutable;
+use super::names::dns1123_label;
 use super::pod;
 use super::selectors::{label_selector, picks, template_labels};
 use super::tree::{at, flag, get, has, int, same, text};
@@ -40,6 +41,20 @@ pub(super) fn job(object: &Value, out: &mut Vec<Error>) {
     if !selector.is_null() && !picks(selector, labels) {
         let path = path.child("template").child("metadata").child("labels");
         out.push(Error::invalid(path, labels.clone(), "`selector` does not match template `labels`"));
+    }
+    hosts(object, out);
+}
+
+/// Pods of indexed jobs have hosts named after the job and the index.
+fn hosts(job: &Value, out: &mut Vec<Error>) {
+    let spec = get(job, "spec");
+    let last = int(spec, "completions").filter(|n| *n > 0 && text(spec, "completionMode") == "Indexed");
+    let Some(last) = last.map(|n| n - 1) else { return };
+    let name = text(get(job, "metadata"), "name");
+    let host = format!("{name}-{last}");
+    if !dns1123_label(&host).is_empty() {
+        let why = format!("will not able to create pod with invalid DNS label: {host}");
+        out.push(Error::invalid(Path::of(&["metadata", "name"]), name, &why));
     }
 }
 
@@ -215,10 +230,18 @@ pub(super) fn job_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
 
 /// A suspended job that never ran may change where its pods will run.
 fn loosen(template: &mut Value, new: &Value) {
-    for (holder, keys) in [
-        ("metadata", &["labels", "annotations"][..]),
-        ("spec", &["nodeSelector", "affinity", "tolerations", "schedulingGates"]),
-    ] {
+    let node = at(new, &["spec", "affinity", "nodeAffinity"]);
+    if let Some(spec) = template.get_mut("spec").and_then(Value::as_object_mut) {
+        let affinity = spec.entry("affinity").or_insert(Value::Null);
+        match affinity.as_object_mut() {
+            Some(map) => drop(map.insert("nodeAffinity".to_owned(), node.clone())),
+            None if !node.is_null() => *affinity = serde_json::json!({"nodeAffinity": node}),
+            None => {}
+        }
+    }
+    for (holder, keys) in
+        [("metadata", &["labels", "annotations"][..]), ("spec", &["nodeSelector", "tolerations", "schedulingGates"])]
+    {
         let Some(map) = template.get_mut(holder).and_then(Value::as_object_mut) else { continue };
         for key in keys {
             match get(get(new, holder), key) {

@@ -11,6 +11,8 @@ use crate::validation::tree::{at, get, has, int, list, text};
 
 const MAX_RULES: usize = 20;
 const MAX_CODES: usize = 255;
+/// Bytes of a list of indexes.
+const MAX_INDEXES: usize = 64 * 1024;
 const ACTIONS: [&str; 4] = ["Count", "FailIndex", "FailJob", "Ignore"];
 const STATUSES: [&str; 3] = ["False", "True", "Unknown"];
 
@@ -136,6 +138,9 @@ fn success_rule(rule: &Value, completions: i64, path: &Path, out: &mut Vec<Error
     }
     let mut indexes = 0;
     if has(rule, "succeededIndexes") {
+        if wanted.len() > MAX_INDEXES {
+            out.push(Error::too_long(path.child("succeededIndexes"), MAX_INDEXES));
+        }
         match indexes::parse(wanted, completions) {
             Ok(all) => indexes = indexes::count(&all),
             Err(e) => {

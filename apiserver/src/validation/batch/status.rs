@@ -84,6 +84,10 @@ fn conditions(status: &Value, before: &Value, path: &Path, out: &mut Vec<Error>)
     if is(before, "SuccessCriteriaMet") && !is(status, "SuccessCriteriaMet") {
         out.push(Error::unfit(&path, "cannot disable the SuccessCriteriaMet=True condition"));
     }
+    if is(before, "Complete") && !is(before, "SuccessCriteriaMet") && is(status, "SuccessCriteriaMet") {
+        let why = "cannot set SuccessCriteriaMet=True for Job already has Complete=true conditions";
+        out.push(Error::unfit(&path, why));
+    }
 }
 
 fn times(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>) {
@@ -110,7 +114,7 @@ fn times(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>) {
             out.push(Error::invalid(path.child("completionTime"), completion.clone(), why));
         }
     }
-    if !started.is_null() && start.is_null() && !flag(get(new, "spec"), "suspend") {
+    if !started.is_null() && start != started && !flag(get(new, "spec"), "suspend") {
         out.push(Error::required(path.child("startTime"), "startTime cannot be removed for unsuspended job"));
     }
 }

@@ -16,6 +16,9 @@ const MAX_DEVICES: usize = 128;
 const MAX_ELABORATE_DEVICES: usize = 64;
 const MAX_ATTRIBUTES: usize = 32;
 const MAX_TEXT: usize = 64;
+/// Most of a key that errors show: a domain, a slash and a name; or a label.
+const MAX_KEY: usize = 63 + 1 + 32;
+const MAX_LABEL: usize = 63;
 const MAX_TAINTS: usize = 16;
 const MAX_COUNTERS: usize = 32;
 const MAX_COUNTER_SETS: usize = 8;
@@ -98,7 +101,7 @@ fn where_it_is(spec: &Value, path: &Path, out: &mut Vec<Error>) {
             out.push(Error::invalid(path.child(key), false, "must be either unset or set to true"));
         }
     }
-    let why = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required";
+    let why = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
     match set.len() {
         0 => out.push(Error::required(path, why)),
         1 => {}
@@ -126,22 +129,18 @@ fn device(device: &Value, old: Option<&Value>, own_nodes: bool, path: &Path, out
         out.push(Error::invalid(path, count, &why));
     }
     for (name, value) in entries(device, "attributes") {
-        let path = path.child("attributes");
+        let path = path.child("attributes").key(&shortened(name, MAX_KEY));
         qualified(name, &path, out);
-        attribute(value, &path.key(name), out);
+        attribute(value, &path, out);
     }
-    let changed = |key: &str| old.is_none_or(|old| !same(get(old, key), get(device, key)));
-    if changed("capacity") {
-        for (name, value) in entries(device, "capacity") {
-            let path = path.child("capacity");
-            qualified(name, &path, out);
-            if has(value, "requestPolicy") && !flag(device, "allowMultipleAllocations") {
-                let path = path.key(name).child("requestPolicy");
-                out.push(Error::forbidden(path, "allowMultipleAllocations must be true"));
-            }
+    for (name, value) in entries(device, "capacity") {
+        let path = path.child("capacity").key(&shortened(name, MAX_KEY));
+        qualified(name, &path, out);
+        if has(value, "requestPolicy") && !flag(device, "allowMultipleAllocations") {
+            out.push(Error::forbidden(path.child("requestPolicy"), "allowMultipleAllocations must be true"));
         }
     }
-    if changed("taints") {
+    if old.is_none_or(|old| !same(get(old, "taints"), get(device, "taints"))) {
         each(device, "taints", MAX_TAINTS, path, out, taint);
     }
     let sets = each(device, "consumesCounters", MAX_CONSUMPTIONS, path, out, |set, path, out| {
@@ -250,7 +249,19 @@ fn counters(set: &Value, name_key: &str, path: &Path, out: &mut Vec<Error>) {
         out.push(Error::too_many(path, count, MAX_COUNTERS));
     } else {
         for (name, _) in entries(set, "counters") {
-            complain(out, &path, name, dns1123_label(name));
+            complain(out, &path.key(&shortened(name, MAX_LABEL)), name, dns1123_label(name));
         }
     }
+}
+
+/// A key that is too long, without its middle.
+fn shortened(key: &str, most: usize) -> std::borrow::Cow<'_, str> {
+    const GAP: &str = "...";
+    if key.len() <= most {
+        return key.into();
+    }
+    let left = most - GAP.len();
+    let (head, tail) = (left.div_ceil(2), key.len() - left / 2);
+    let part = |range: std::ops::Range<usize>| String::from_utf8_lossy(&key.as_bytes()[range]).into_owned();
+    format!("{}{GAP}{}", part(0..head), part(tail..key.len())).into()
 }

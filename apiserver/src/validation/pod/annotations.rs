@@ -52,44 +52,62 @@ fn seccomp(value: &str, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// Where a new pod has annotation and field, they agree.
-pub(super) fn fields_match(pod: &Value, path: &Path, out: &mut Vec<Error>) {
-    let (spec, annotations) = (get(pod, "spec"), get(get(pod, "metadata"), "annotations"));
-    let mut compare = |key: &str, field: &str, word: &str, holder: &Value, path: &Path| {
-        let profile = get(get(holder, "securityContext"), field);
-        if profile.is_null() || !has(annotations, key) {
-            return;
-        }
-        let (kind, local) = annotated(text(annotations, key));
-        let path = path.child("securityContext").child(field);
-        if text(profile, "type") != kind {
-            let why = format!("{word} type in annotation and field must match");
-            out.push(Error::forbidden(path.child("type"), &why));
-        } else if kind == "Localhost" && text(profile, "localhostProfile") != local {
-            let why = format!("{word} profile in annotation and field must match");
-            out.push(Error::forbidden(path.child("localhostProfile"), &why));
-        }
-    };
-    compare(SECCOMP_POD, "seccompProfile", "seccomp", spec, path);
-    for kind in KINDS {
-        for (i, container) in list(spec, kind).iter().enumerate() {
-            let (name, path) = (text(container, "name"), path.child(kind).index(i));
-            compare(&format!("{SECCOMP}{name}"), "seccompProfile", "seccomp", container, &path);
-            if text(get(spec, "os"), "name") != "windows" {
-                compare(&format!("{APP_ARMOR}{name}"), "appArmorProfile", "apparmor", container, &path);
-            }
+/// The copy of a node's own pod claims no devices.
+pub(super) fn no_claims(metadata: &Value, spec: &Value, out: &mut Vec<Error>) {
+    if has(get(metadata, "annotations"), MIRROR) {
+        for _ in list(spec, "resourceClaims") {
+            out.push(Error::forbidden(Path::from("[]"), "static pods do not support resource claims"));
         }
     }
 }
 
-/// The field's type and profile for an annotation's value.
-fn annotated(value: &str) -> (&str, &str) {
-    match value.strip_prefix("localhost/") {
-        Some(profile) => ("Localhost", profile),
-        None if value == "unconfined" => ("Unconfined", ""),
-        None if matches!(value, "runtime/default" | "docker/default" | "") => ("RuntimeDefault", ""),
-        None => ("", ""),
+/// Where a new pod or template has annotation and field, they agree.
+pub(super) fn fields_match(metadata: &Value, spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    const APPARMOR_FIELD: &str = "appArmorProfile";
+    const SECCOMP_FIELD: &str = "seccompProfile";
+    let annotations = get(metadata, "annotations");
+    let profile = |holder: &'_ Value, field: &str| get(get(holder, "securityContext"), field).clone();
+    let mut compare = |key: &str, field: &str, profile: &Value, path: &Path| {
+        let word = if field == SECCOMP_FIELD { "seccomp" } else { "apparmor" };
+        if let (false, Some(value)) = (profile.is_null(), get(annotations, key).as_str())
+            && let Some(part) = disagreement(profile, value, field == SECCOMP_FIELD)
+        {
+            let what = if part == "type" { "type" } else { "profile" };
+            let why = format!("{word} {what} in annotation and field must match");
+            out.push(Error::forbidden(path.child("securityContext").child(field).child(part), &why));
+        }
+    };
+    compare(SECCOMP_POD, SECCOMP_FIELD, &profile(spec, SECCOMP_FIELD), path);
+    let each = || KINDS.iter().flat_map(|k| list(spec, k).iter().enumerate().map(move |(i, c)| (*k, i, c)));
+    for (kind, i, container) in each() {
+        let key = format!("{SECCOMP}{}", text(container, "name"));
+        compare(&key, SECCOMP_FIELD, &profile(container, SECCOMP_FIELD), &path.child(kind).index(i));
     }
+    if text(get(spec, "os"), "name") == "windows" {
+        return;
+    }
+    for (kind, i, container) in each() {
+        let key = format!("{APP_ARMOR}{}", text(container, "name"));
+        // What a container does not say is said by its pod.
+        let own = profile(container, APPARMOR_FIELD);
+        let own = if own.is_null() { profile(spec, APPARMOR_FIELD) } else { own };
+        compare(&key, APPARMOR_FIELD, &own, &path.child(kind).index(i));
+    }
+}
+
+/// The part of a profile that an annotation's value is at odds with. Seccomp's default has an older name, too.
+fn disagreement(profile: &Value, value: &str, older: bool) -> Option<&'static str> {
+    let agrees = match text(profile, "type") {
+        "Unconfined" => value == "unconfined",
+        "RuntimeDefault" => value == "runtime/default" || (older && value == "docker/default"),
+        "Localhost" => match value.strip_prefix("localhost/") {
+            Some(local) if has(profile, "localhostProfile") && text(profile, "localhostProfile") == local => true,
+            Some(_) => return Some("localhostProfile"),
+            None => false,
+        },
+        _ => true,
+    };
+    (!agrees).then_some("type")
 }
 
 /// Some annotations stay.

@@ -67,6 +67,7 @@ pub(super) fn init(spec: &Value, around: &Surroundings<'_>, all: &Path, out: &mu
         let path = all.index(i);
         let sidecar = text(container, "restartPolicy") == "Always";
         common(container, around, &path, out);
+        init_restart_policy(container, &path, out);
         if !names.insert(text(container, "name")) {
             out.push(Error::duplicate(path.child("name"), text(container, "name")));
         }
@@ -83,7 +84,6 @@ pub(super) fn init(spec: &Value, around: &Surroundings<'_>, all: &Path, out: &mu
                 }
             }
         }
-        restart_policy(container, &path, out);
         host_ports(std::slice::from_ref(container), all, out);
         if !list(container, "resizePolicy").is_empty() && !sidecar {
             let message = "must not be set for init containers without restartPolicy=Always";
@@ -127,6 +127,19 @@ pub(super) fn ephemeral(spec: &Value, around: &Surroundings<'_>, path: &Path, ou
                 }
             }
         }
+    }
+}
+
+/// What runs beside the pod's containers is always restarted; rules of others count where they have a policy.
+fn init_restart_policy(container: &Value, path: &Path, out: &mut Vec<Error>) {
+    match text(container, "restartPolicy") {
+        _ if !has(container, "restartPolicy") => {}
+        "Always" if list(container, "restartPolicyRules").is_empty() => {}
+        "Always" => {
+            let why = "restartPolicyRules are not allowed for init containers with restart policy Always";
+            out.push(Error::forbidden(path.child("restartPolicyRules"), why));
+        }
+        _ => restart_policy(container, path, out),
     }
 }
 
@@ -177,7 +190,7 @@ fn common(container: &Value, around: &Surroundings<'_>, path: &Path, out: &mut V
     }
     choice(container, "terminationMessagePolicy", &["FallbackToLogsOnError", "File"], path, out);
     ports(container, &path.child("ports"), out);
-    environment::env(container, around, &path.child("env"), out);
+    environment::env(container, &path.child("env"), out);
     environment::env_from(container, &path.child("envFrom"), out);
     mounts::mounts(container, around, &path.child("volumeMounts"), out);
     mounts::devices(container, around, &path.child("volumeDevices"), out);

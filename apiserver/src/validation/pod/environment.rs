@@ -3,10 +3,11 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use super::containers::Surroundings;
-use crate::validation::names::{complain, config_key, dns1123_subdomain, env_var, qualified_name};
-use crate::validation::tree::{get, has, list, text};
-use crate::validation::volume::local_path;
+use crate::validation::names::{
+    NameRule, complain, config_key, dns1123_label, dns1123_subdomain, env_var, qualified_name,
+};
+use crate::validation::tree::{at, get, has, list, text};
+use crate::validation::volume::no_backsteps;
 
 const FIELDS: &[&str] = &[
     "metadata.name",
@@ -29,7 +30,7 @@ const RESOURCES: &[&str] = &[
 ];
 
 /// `env`.
-pub(super) fn env(container: &Value, around: &Surroundings<'_>, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn env(container: &Value, path: &Path, out: &mut Vec<Error>) {
     for (i, variable) in list(container, "env").iter().enumerate() {
         let path = path.index(i);
         let name = text(variable, "name");
@@ -38,11 +39,11 @@ pub(super) fn env(container: &Value, around: &Surroundings<'_>, path: &Path, out
         } else {
             complain(out, &path.child("name"), name, env_var(name));
         }
-        source(variable, around, &path.child("valueFrom"), out);
+        source(variable, &path.child("valueFrom"), out);
     }
 }
 
-fn source(variable: &Value, around: &Surroundings<'_>, path: &Path, out: &mut Vec<Error>) {
+fn source(variable: &Value, path: &Path, out: &mut Vec<Error>) {
     if !has(variable, "valueFrom") {
         return;
     }
@@ -61,7 +62,7 @@ fn source(variable: &Value, around: &Surroundings<'_>, path: &Path, out: &mut Ve
         }
     }
     if has(from, "fileKeyRef") {
-        file_ref(get(from, "fileKeyRef"), around, &path.child("fileKeyRef"), out);
+        file_ref(get(from, "fileKeyRef"), &path.child("fileKeyRef"), out);
     }
     if count == 0 {
         let message =
@@ -83,27 +84,47 @@ fn key_ref(reference: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// A line of a file in a volume of the pod's own.
-fn file_ref(file: &Value, around: &Surroundings<'_>, path: &Path, out: &mut Vec<Error>) {
+/// A line of a file in a volume; of which volumes, [`files`] says.
+fn file_ref(file: &Value, path: &Path, out: &mut Vec<Error>) {
     let (key, volume, target) = (text(file, "key"), text(file, "volumeName"), text(file, "path"));
     if key.is_empty() {
         out.push(Error::required(path.child("key"), ""));
     } else {
         complain(out, &path.child("key"), key, env_var(key));
     }
-    match around.volumes.get(volume) {
-        _ if volume.is_empty() => out.push(Error::required(path.child("volumeName"), "")),
-        Some(v) if !has(v, "emptyDir") => {
-            let why = "referenced volume must be of type emptyDir";
-            out.push(Error::invalid(path.child("volumeName"), volume, why));
-        }
-        Some(_) => {}
-        None => out.push(Error::not_found(path.child("volumeName"), volume)),
+    if volume.is_empty() {
+        out.push(Error::required(path.child("volumeName"), ""));
+    } else {
+        complain(out, &path.child("volumeName"), volume, dns1123_label(volume));
     }
     if target.is_empty() {
         out.push(Error::required(path.child("path"), ""));
     } else {
-        local_path(target, &path.child("path"), out);
+        no_backsteps(target, &path.child("path"), out);
+    }
+}
+
+/// Files that variables come from are in volumes that live as long as the pod.
+pub(super) fn files(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    for kind in ["initContainers", "containers", "ephemeralContainers"] {
+        for (i, container) in list(spec, kind).iter().enumerate() {
+            for (j, variable) in list(container, "env").iter().enumerate() {
+                let file = at(variable, &["valueFrom", "fileKeyRef"]);
+                if file.is_null() {
+                    continue;
+                }
+                let name = text(file, "volumeName");
+                let path = path.child(kind).index(i).child("env").index(j).child("valueFrom").child("fileKeyRef");
+                let path = path.child("volumeName");
+                match list(spec, "volumes").iter().rfind(|v| text(v, "name") == name) {
+                    None => out.push(Error::not_found(path, name)),
+                    Some(v) if !has(v, "emptyDir") => {
+                        out.push(Error::invalid(path, name, "referenced volume must be of type emptyDir"));
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
     }
 }
 
@@ -178,8 +199,12 @@ pub(super) fn env_from(container: &Value, all: &Path, out: &mut Vec<Error>) {
         let mut count = 0;
         for key in ["configMapRef", "secretRef"].into_iter().filter(|k| has(source, k)) {
             count += 1;
-            let name = text(get(source, key), "name");
-            complain(out, &path.child(key).child("name"), name, dns1123_subdomain(name));
+            let (name, path) = (text(get(source, key), "name"), path.child(key).child("name"));
+            if name.is_empty() {
+                out.push(Error::required(path, ""));
+            } else {
+                complain(out, &path, name, NameRule::Subdomain.check(name, true));
+            }
         }
         if count == 0 {
             out.push(Error::invalid(all, "", "must specify one of: `configMapRef` or `secretRef`"));

@@ -11,7 +11,7 @@ pub(super) mod resources;
 mod security;
 pub(super) mod status;
 pub(super) mod update;
-mod windows;
+pub(super) mod windows;
 
 use std::collections::BTreeSet;
 
@@ -31,13 +31,14 @@ pub(super) fn create(pod: &Value, out: &mut Vec<Error>) {
     if !list(get(pod, "spec"), "ephemeralContainers").is_empty() {
         out.push(Error::forbidden(path.child("ephemeralContainers"), "cannot be set on create"));
     }
-    annotations::fields_match(pod, &path, out);
+    annotations::fields_match(get(pod, "metadata"), get(pod, "spec"), &path, out);
 }
 
 /// A pod as such, new or changed.
 fn whole(pod: &Value, out: &mut Vec<Error>) {
     let (inner, path) = (get(pod, "spec"), Path::new("spec"));
     let name = text(get(pod, "metadata"), "name");
+    annotations::no_claims(get(pod, "metadata"), inner, out);
     annotations::check(get(pod, "metadata"), inner, &Path::of(&["metadata", "annotations"]), out);
     spec(inner, if name.is_empty() { text(get(pod, "metadata"), "generateName") } else { name }, &path, out);
     if text(inner, "serviceAccountName").is_empty() {
@@ -77,14 +78,21 @@ pub(super) fn template_object(object: &Value, out: &mut Vec<Error>) {
 /// The template inside a workload.
 pub(super) fn template(template: &Value, path: &Path, out: &mut Vec<Error>) {
     let (metadata, inner) = (get(template, "metadata"), get(template, "spec"));
-    meta::labels(metadata, "labels", &path.child("labels"), out);
-    meta::annotations(metadata, &path.child("annotations"), out);
-    annotations::check(metadata, inner, &path.child("annotations"), out);
+    template_metadata(template, path, out);
     spec(inner, "", &path.child("spec"), out);
+    annotations::fields_match(metadata, inner, &path.child("spec"), out);
     if !list(inner, "ephemeralContainers").is_empty() {
         let path = path.child("spec").child("ephemeralContainers");
         out.push(Error::forbidden(path, "ephemeral containers not allowed in pod template"));
     }
+}
+
+/// Labels and annotations of a template.
+pub(super) fn template_metadata(template: &Value, path: &Path, out: &mut Vec<Error>) {
+    let metadata = get(template, "metadata");
+    meta::labels(metadata, "labels", &path.child("labels"), out);
+    meta::annotations(metadata, &path.child("annotations"), out);
+    annotations::check(metadata, get(template, "spec"), &path.child("annotations"), out);
 }
 
 /// A pod's spec; a template's is of a pod without a name.
@@ -98,17 +106,12 @@ fn spec(spec: &Value, pod: &str, path: &Path, out: &mut Vec<Error>) {
     containers::regular(spec, &around, &path.child("containers"), out);
     containers::init(spec, &around, &path.child("initContainers"), out);
     containers::ephemeral(spec, &around, &path.child("ephemeralContainers"), out);
-    resources::of_pod(spec, &path.child("resources"), out);
+    resources::of_pod(spec, &around.claims, &path.child("resources"), out);
     security::host_network(spec, !pod.is_empty(), path, out);
     containers::choice(spec, "restartPolicy", &["Always", "OnFailure", "Never"], path, out);
     containers::choice(spec, "dnsPolicy", &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"], path, out);
     meta::labels(spec, "nodeSelector", &path.child("nodeSelector"), out);
     security::pod(spec, path, out);
-    for (i, reference) in list(spec, "imagePullSecrets").iter().enumerate() {
-        if text(reference, "name").is_empty() {
-            out.push(Error::required(path.child("imagePullSecrets").index(i).child("name"), ""));
-        }
-    }
     placement::affinity(spec, &path.child("affinity"), out);
     dns_config(spec, &path.child("dnsConfig"), out);
     placement::gates(spec, path, out);
@@ -135,10 +138,14 @@ fn spec(spec: &Value, pod: &str, path: &Path, out: &mut Vec<Error>) {
     }
     resources::overhead(spec, "overhead", &path.child("overhead"), out);
     windows::operating_system(spec, path, out);
+    environment::files(spec, path, out);
 }
 
 /// Names of things the pod runs with, and how long it may.
 fn names(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    if has(spec, "hostnameOverride") {
+        host_name(spec, &path.child("hostnameOverride"), out);
+    }
     for key in ["serviceAccountName", "nodeName"] {
         let name = text(spec, key);
         if !name.is_empty() {
@@ -156,25 +163,19 @@ fn names(spec: &Value, path: &Path, out: &mut Vec<Error>) {
             complain(out, &path.child(key), name, dns1123_label(name));
         }
     }
-    if has(spec, "hostnameOverride") {
-        host_name(spec, &path.child("hostnameOverride"), out);
-    }
 }
 
 /// The name inside the pod, whatever the cluster calls it.
 fn host_name(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     const MAX: usize = 64;
     let name = text(spec, "hostnameOverride");
+    for key in ["setHostnameAsFQDN", "hostNetwork"].into_iter().filter(|k| flag(spec, k)) {
+        out.push(Error::forbidden(path, &format!("may not be specified when {key} is true")));
+    }
     if name.len() > MAX {
         out.push(Error::too_long(path, MAX));
     }
     complain(out, path, name, dns1123_subdomain(name));
-    if flag(spec, "hostNetwork") {
-        out.push(Error::forbidden(path, "may not be specified when hostNetwork is true"));
-    }
-    if flag(spec, "setHostnameAsFQDN") {
-        out.push(Error::forbidden(path, "may not be specified when setHostnameAsFQDN is true"));
-    }
 }
 
 fn claims(spec: &Value, path: &Path, out: &mut Vec<Error>) {

@@ -9,8 +9,6 @@ use super::containers::Surroundings;
 use crate::validation::tree::{flag, get, has, list, text};
 use crate::validation::volume::descending_path;
 
-const NOT_IN_IMAGES: &str = "not allowed in image volume sources";
-
 /// `volumeMounts`.
 pub(super) fn mounts(container: &Value, around: &Surroundings<'_>, all: &Path, out: &mut Vec<Error>) {
     let devices = list(container, "volumeDevices");
@@ -21,8 +19,7 @@ pub(super) fn mounts(container: &Value, around: &Surroundings<'_>, all: &Path, o
         if name.is_empty() {
             out.push(Error::required(path.child("name"), ""));
         }
-        let volume = around.volumes.get(name);
-        if volume.is_none() {
+        if !around.volumes.contains_key(name) {
             out.push(Error::not_found(path.child("name"), name));
         }
         if target.is_empty() {
@@ -38,23 +35,17 @@ pub(super) fn mounts(container: &Value, around: &Surroundings<'_>, all: &Path, o
             let message = "must not already exist as a path in volumeDevices";
             out.push(Error::invalid(path.child("mountPath"), target, message));
         }
+        // Upstream tells of some fields of a mount without saying of which.
         let (sub, expression) = (text(mount, "subPath"), text(mount, "subPathExpr"));
-        let image = volume.is_some_and(|v| has(v, "image"));
         if !sub.is_empty() {
-            if image {
-                out.push(Error::invalid(path.child("subPath"), sub, NOT_IN_IMAGES));
-            }
-            descending_path(sub, &path.child("subPath"), out);
+            descending_path(sub, &all.child("subPath"), out);
         }
         if !expression.is_empty() {
-            if image {
-                out.push(Error::invalid(path.child("subPathExpr"), expression, NOT_IN_IMAGES));
-            }
             if !sub.is_empty() {
                 let message = "subPathExpr and subPath are mutually exclusive";
                 out.push(Error::invalid(path.child("subPathExpr"), expression, message));
             }
-            descending_path(expression, &path.child("subPathExpr"), out);
+            descending_path(expression, &all.child("subPathExpr"), out);
         }
         propagation(mount, container, all, out);
     }
@@ -105,7 +96,7 @@ pub(super) fn devices(container: &Value, around: &Surroundings<'_>, path: &Path,
         if name.is_empty() {
             out.push(Error::required(path.child("name"), ""));
         }
-        if !names.insert(name) {
+        if !name.is_empty() && !names.insert(name) {
             out.push(Error::invalid(path.child("name"), name, "must be unique"));
         }
         match around.volumes.get(name) {
@@ -119,11 +110,13 @@ pub(super) fn devices(container: &Value, around: &Surroundings<'_>, path: &Path,
         if target.is_empty() {
             out.push(Error::required(path.child("devicePath"), ""));
         }
-        if !paths.insert(target) {
+        if paths.contains(target) {
             out.push(Error::invalid(path.child("devicePath"), target, "must be unique"));
         }
         if target.split('/').any(|p| p == "..") {
             out.push(Error::invalid(path.child("devicePath"), target, "can not contain backsteps ('..')"));
+        } else {
+            paths.insert(target);
         }
         if mounts.iter().any(|m| text(m, "name") == name) {
             out.push(Error::invalid(path.child("name"), name, "must not already exist in volumeMounts"));

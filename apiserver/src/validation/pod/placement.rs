@@ -7,7 +7,7 @@ use shared::status::field::{Error, Path};
 
 use crate::validation::names::{complain, dns1123_label, label_key, label_value, qualified_name};
 use crate::validation::selectors::{label_selector, node_selector, node_selector_term};
-use crate::validation::tree::{get, has, int, list, text, texts};
+use crate::validation::tree::{entries, get, has, int, list, text, texts};
 
 const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
@@ -94,15 +94,7 @@ fn pod_term(term: &Value, path: &Path, out: &mut Vec<Error>) {
     for namespace in texts(term, "namespaces") {
         complain(out, &path.child("namespace"), namespace, dns1123_label(namespace));
     }
-    let (same, other) = ("matchLabelKeys", "mismatchLabelKeys");
-    for key in [same, other] {
-        label_keys(term, key, path, out);
-    }
-    let differing = texts(term, other);
-    for (i, key) in texts(term, same).iter().enumerate().filter(|(_, k)| differing.contains(k)) {
-        let why = "exists in both matchLabelKeys and mismatchLabelKeys";
-        out.push(Error::invalid(path.child(same).index(i), *key, why));
-    }
+    label_keys(term, path, out);
     let key = text(term, "topologyKey");
     if key.is_empty() {
         out.push(Error::required(path.child("topologyKey"), "can not be empty"));
@@ -111,22 +103,31 @@ fn pod_term(term: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Keys of labels that pods have to share, or may not; they come on top of a selector.
-fn label_keys(holder: &Value, field: &str, path: &Path, out: &mut Vec<Error>) {
-    let (keys, selector, path) = (texts(holder, field), get(holder, "labelSelector"), path.child(field));
-    if keys.is_empty() {
-        return;
-    }
-    if selector.is_null() {
-        out.push(Error::forbidden(&path, "must not be specified when labelSelector is not set"));
-    }
-    for (i, key) in keys.iter().enumerate() {
-        complain(out, &path.index(i), key, label_key(key));
-        // Once is where the key was merged into the selector.
-        let chosen = usize::from(has(get(selector, "matchLabels"), key))
-            + list(selector, "matchExpressions").iter().filter(|r| text(r, "key") == *key).count();
-        if field == "matchLabelKeys" && chosen > 1 {
-            out.push(Error::invalid(path.index(i), *key, "exists in both matchLabelKeys and labelSelector"));
+fn label_keys(holder: &Value, path: &Path, out: &mut Vec<Error>) {
+    const SAME: &str = "matchLabelKeys";
+    const OTHER: &str = "mismatchLabelKeys";
+    let selector = get(holder, "labelSelector");
+    for field in [SAME, OTHER] {
+        let (keys, path) = (texts(holder, field), path.child(field));
+        if selector.is_null() && !keys.is_empty() {
+            out.push(Error::forbidden(&path, "must not be specified when labelSelector is not set"));
+            continue;
         }
+        for (i, key) in keys.iter().enumerate() {
+            complain(out, &path.index(i), key, label_key(key));
+        }
+    }
+    let (same, differing) = (texts(holder, SAME), texts(holder, OTHER));
+    // Once is where the key was merged into the selector.
+    let mut chosen: BTreeSet<&str> = entries(selector, "matchLabels").map(|(k, _)| k.as_str()).collect();
+    for key in list(selector, "matchExpressions").iter().map(|r| text(r, "key")) {
+        if let (false, Some(i)) = (chosen.insert(key), same.iter().rposition(|k| *k == key)) {
+            out.push(Error::invalid(path.index(i), key, "exists in both matchLabelKeys and labelSelector"));
+        }
+    }
+    for (i, key) in same.iter().enumerate().filter(|(_, k)| differing.contains(k)) {
+        let why = "exists in both matchLabelKeys and mismatchLabelKeys";
+        out.push(Error::invalid(path.child(SAME).index(i), *key, why));
     }
 }
 
@@ -168,7 +169,7 @@ pub(super) fn spread(spec: &Value, path: &Path, out: &mut Vec<Error>) {
                 out.push(Error::not_supported(path.child(key), policy, &["Honor", "Ignore"]));
             }
         }
-        label_keys(constraint, "matchLabelKeys", &path, out);
+        label_keys(constraint, &path, out);
         label_selector(get(constraint, "labelSelector"), &path.child("labelSelector"), out);
     }
 }

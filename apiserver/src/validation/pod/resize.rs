@@ -5,7 +5,7 @@ use shared::status::field::{Error, Path};
 
 use super::annotations::MIRROR;
 use crate::validation::meta::annotation;
-use crate::validation::tree::{at, entries, get, has, list, quantity, same, text};
+use crate::validation::tree::{at, entries, get, has, has_entries, list, quantity, same, text, without};
 
 const ONLY: &str = "only cpu and memory resources are mutable";
 const ONLY_SIDECARS: &str = "only cpu and memory resources for sidecar containers are mutable";
@@ -15,7 +15,8 @@ const NO_INIT: &str = "resources for non-sidecar init containers are immutable";
 pub(in crate::validation) fn resize(new: &Value, old: &Value, out: &mut Vec<Error>) {
     let path = Path::new("spec");
     let (spec, before) = (get(new, "spec"), get(old, "spec"));
-    let refused = if has(spec, "resources") {
+    let whole = |s: &Value| ["requests", "limits"].iter().any(|k| has_entries(get(s, "resources"), k));
+    let refused = if whole(spec) || whole(before) {
         Some("pods with pod-level resources cannot be resized")
     } else if !annotation(old, MIRROR).is_empty() {
         Some("static pods cannot be resized")
@@ -29,38 +30,57 @@ pub(in crate::validation) fn resize(new: &Value, old: &Value, out: &mut Vec<Erro
         return;
     }
     super::whole(new, out);
-    let start = out.len();
-    if qos(before) != qos(spec) {
+    let was = text(get(old, "status"), "qosClass");
+    if (if was.is_empty() { qos(before) } else { was }) != qos(spec) {
         let class = text(get(new, "status"), "qosClass");
         out.push(Error::invalid(&path, class, "Pod QOS Class may not change as a result of resizing"));
     }
     if !can_resize(old) {
         out.push(Error::forbidden(&path, "Pod running on node without support for resize"));
     }
-    if ["containers", "initContainers"].iter().any(|k| list(spec, k).len() != list(before, k).len()) {
-        out.push(Error::forbidden(&path, ONLY));
+    if !in_order(spec, before, &path, out) {
         return;
     }
-    for key in ["containers", "initContainers"] {
-        for (i, (container, old)) in list(spec, key).iter().zip(list(before, key)).enumerate() {
-            let path = path.child(key).index(i).child("resources");
-            if key == "containers" || text(old, "restartPolicy") == "Always" {
-                kept(get(container, "resources"), get(old, "resources"), &path, out);
-            } else if !same(get(container, "resources"), get(old, "resources")) {
-                out.push(Error::forbidden(path, NO_INIT));
-            }
+    let always = |c: &Value| text(c, "restartPolicy") == "Always";
+    let pairs = |key: &str| -> Vec<_> { list(spec, key).iter().zip(list(before, key)).enumerate().collect() };
+    for (i, (now, was)) in pairs("initContainers").into_iter().filter(|(_, (_, was))| always(was)) {
+        kept(now, was, &path.child("initContainers").index(i).child("resources"), out);
+    }
+    for (i, (now, was)) in pairs("containers") {
+        kept(now, was, &path.child("containers").index(i).child("resources"), out);
+    }
+    for _ in pairs("containers").iter().filter(|(_, (now, was))| !only_resized(now, was)) {
+        out.push(Error::forbidden(&path, ONLY));
+    }
+    for (_, (now, was)) in pairs("initContainers") {
+        match always(now) {
+            true if !only_resized(now, was) => out.push(Error::forbidden(&path, ONLY_SIDECARS)),
+            false if !same(now, was) => out.push(Error::forbidden(&path, NO_INIT)),
+            _ => {}
         }
     }
-    if out.len() > start || same(&bare(spec), &bare(before)) {
-        return;
+}
+
+/// The containers are those that were there, in their order.
+fn in_order(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) -> bool {
+    let start = out.len();
+    for key in ["containers", "initContainers"] {
+        let (now, was, path) = (list(spec, key), list(before, key), path.child(key));
+        if now.len() != was.len() {
+            out.push(Error::forbidden(path, &format!("{key} may not be added or removed on resize")));
+            continue;
+        }
+        for (i, _) in now.iter().zip(was).enumerate().filter(|(_, (a, b))| text(a, "name") != text(b, "name")) {
+            let why = format!("{key} may not be renamed or reordered on resize");
+            out.push(Error::forbidden(path.index(i).child("name"), &why));
+        }
     }
-    let sidecars = same(get(&bare(spec), "containers"), get(&bare(before), "containers"))
-        && !same(get(&bare(spec), "initContainers"), get(&bare(before), "initContainers"));
-    out.push(Error::forbidden(&path, if sidecars { ONLY_SIDECARS } else { ONLY }));
+    out.len() == start
 }
 
 /// What is asked for and limited stays so.
 fn kept(now: &Value, was: &Value, path: &Path, out: &mut Vec<Error>) {
+    let (now, was) = (get(now, "resources"), get(was, "resources"));
     for key in ["requests", "limits"] {
         if entries(was, key).any(|(name, _)| !has(get(now, key), name)) {
             out.push(Error::forbidden(path.child(key), &format!("resource {key} cannot be removed")));
@@ -68,31 +88,20 @@ fn kept(now: &Value, was: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// Nodes that can resize pods report the resources of running containers.
+/// Nodes that can resize pods report the resources of running containers; the first of them tells.
 fn can_resize(pod: &Value) -> bool {
-    list(get(pod, "status"), "containerStatuses")
-        .iter()
-        .all(|s| at(s, &["state", "running"]).is_null() || has(s, "resources"))
+    let mut statuses = list(get(pod, "status"), "containerStatuses").iter();
+    statuses.find(|s| !at(s, &["state", "running"]).is_null()).is_none_or(|s| has(s, "resources"))
 }
 
-/// A spec without what may change.
-fn bare(spec: &Value) -> Value {
-    let mut copy = spec.clone();
-    for key in ["containers", "initContainers"] {
-        let all = copy.get_mut(key).and_then(Value::as_array_mut);
-        for container in all.into_iter().flatten() {
-            if key == "initContainers" && text(container, "restartPolicy") != "Always" {
-                continue;
-            }
-            for key in ["requests", "limits"] {
-                let list = container.get_mut("resources").and_then(|r| r.get_mut(key)).and_then(Value::as_object_mut);
-                if let Some(list) = list {
-                    list.retain(|name, _| !matches!(name.as_str(), "cpu" | "memory"));
-                }
-            }
-        }
-    }
-    copy
+/// Whether a container is the same but for cpu and memory. Where it had none of a list, any list will do; claims do not.
+fn only_resized(now: &Value, was: &Value) -> bool {
+    let resources = |c: &Value, key: &str| without(at(c, &["resources", key]), &["cpu", "memory"]);
+    let listed = |key: &str| !has(get(was, "resources"), key) || same(&resources(now, key), &resources(was, key));
+    listed("limits")
+        && listed("requests")
+        && list(get(was, "resources"), "claims").is_empty()
+        && same(&without(now, &["resources"]), &without(was, &["resources"]))
 }
 
 /// Quality of service class of a spec.

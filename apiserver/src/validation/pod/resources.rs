@@ -7,7 +7,7 @@ use proto::quantity::Quantity;
 use shared::status::field::{Error, Path};
 
 use crate::validation::names::{complain, dns1123_label, qualified_name};
-use crate::validation::tree::{at, entries, get, list, quantity, text};
+use crate::validation::tree::{at, entries, get, has, list, quantity, text};
 
 /// Resource names without a domain that exist at all.
 pub(in crate::validation) const STANDARD: &[&str] = &[
@@ -197,25 +197,37 @@ fn pod_resource_name(name: &str, path: &Path, out: &mut Vec<Error>) {
     let before = out.len();
     resource_name(name, path, out);
     if out.len() == before && !matches!(name, "cpu" | "memory") && !is_huge_pages(name) {
-        out.push(Error::not_supported(path, name, &["cpu", "memory"]));
+        out.push(Error::not_supported(path, name, &["cpu", "hugepages-", "memory"]));
     }
 }
 
 /// `resources` of a pod as a whole, within which its containers have to stay.
-pub(super) fn of_pod(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn of_pod(spec: &Value, claims: &[&str], path: &Path, out: &mut Vec<Error>) {
     let resources = get(spec, "resources");
     if resources.is_null() {
         return;
     }
-    if !list(resources, "claims").is_empty() {
-        out.push(Error::forbidden(path.child("claims"), "claims cannot be set for Resources at pod-level"));
+    if text(get(spec, "os"), "name") == "windows" {
+        out.push(Error::forbidden(path, "may not be set for a windows pod"));
+        return;
+    }
+    if has(resources, "claims") {
+        out.push(Error::forbidden(path.child("claims"), "claims may not be set for Resources at pod-level"));
     }
     lists(resources, pod_resource_name, path, out);
+    claims_of(resources, claims, &path.child("claims"), out);
     for (name, most) in entries(resources, "requests") {
-        let (sum, most) = (requested(spec, name), quantity(most));
+        let (sum, most) = (together(spec, "requests", name), quantity(most));
         if sum > most {
             let why = format!("must be greater than or equal to aggregate container requests of {sum}");
             out.push(Error::invalid(path.child("requests").key(name), most.to_string(), &why));
+        }
+    }
+    for (name, most) in entries(resources, "limits").filter(|(name, _)| is_huge_pages(name)) {
+        let (sum, most) = (together(spec, "limits", name), quantity(most));
+        if sum > most {
+            let why = format!("must be greater than or equal to aggregate container limits of {sum}");
+            out.push(Error::invalid(path.child("limits").key(name), most.to_string(), &why));
         }
     }
     for (i, container) in list(spec, "containers").iter().enumerate() {
@@ -230,9 +242,9 @@ pub(super) fn of_pod(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// The most that containers ask for at a time: those that keep running together, or one that runs before.
-fn requested(spec: &Value, name: &str) -> Quantity {
-    let of = |c: &Value| quantity(at(c, &["resources", "requests", name]));
+/// The most of a list that containers have at a time: those that keep running together, or one that runs before.
+fn together(spec: &Value, list_name: &str, name: &str) -> Quantity {
+    let of = |c: &Value| quantity(at(c, &["resources", list_name, name]));
     let (mut lasting, mut most) = (Quantity::default(), Quantity::default());
     for container in list(spec, "initContainers") {
         if text(container, "restartPolicy") == "Always" {

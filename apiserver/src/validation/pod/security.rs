@@ -151,6 +151,8 @@ pub(super) fn host_network(spec: &Value, defaulted: bool, path: &Path, out: &mut
     }
 }
 
+const OWN_USERS: &str = "when `hostUsers` is false";
+
 /// Users of the pod that are not those of the host need namespaces of their own.
 pub(super) fn host_users(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     if get(spec, "hostUsers") != &Value::Bool(false) {
@@ -158,7 +160,14 @@ pub(super) fn host_users(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
     for (key, shown) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
         if flag(spec, key) {
-            out.push(Error::forbidden(path.child(shown), "when `pod.Spec.HostUsers` is false"));
+            out.push(Error::forbidden(path.child(shown), OWN_USERS));
+        }
+    }
+    for kind in ["initContainers", "containers", "ephemeralContainers"] {
+        for (i, container) in list(spec, kind).iter().enumerate() {
+            if !list(container, "volumeDevices").is_empty() {
+                out.push(Error::forbidden(path.child(kind).index(i).child("volumeDevices"), OWN_USERS));
+            }
         }
     }
 }
@@ -183,9 +192,10 @@ fn sysctls(spec: &Value, context: &Value, path: &Path, out: &mut Vec<Error>) {
         } else if !well_formed(name) {
             let message = "must have at most 253 characters and match regex ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
             out.push(Error::invalid(&path, name, message));
-        } else if !names.insert(name.replace('/', ".")) {
+        } else if names.contains(name) {
             out.push(Error::duplicate(&path, name));
         }
+        names.insert(name);
         let dotted = name.replace('/', ".");
         if flag(spec, "hostNetwork") && dotted.starts_with("net.") {
             out.push(Error::invalid(&path, name, "may not be specified when 'hostNetwork' is true"));

@@ -11,34 +11,47 @@ use crate::validation::tree::{at, get, has, int, list, text};
 /// `status`.
 pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     let path = Path::new("status");
-    for (i, condition) in list(get(new, "status"), "conditions").iter().enumerate() {
-        let kind = text(condition, "type");
+    let (status, before) = (get(new, "status"), get(old, "status"));
+    let observed = |holder: &Value, path: &Path, out: &mut Vec<Error>| {
+        if let Some(number) = int(holder, "observedGeneration").filter(|n| *n < 0) {
+            let why = "must be a non-negative integer";
+            out.push(Error::invalid(path.child("observedGeneration"), number, why));
+        }
+    };
+    for (i, condition) in list(status, "conditions").iter().enumerate() {
+        let (kind, path) = (text(condition, "type"), path.child("conditions").index(i));
+        observed(condition, &path, out);
         if !matches!(kind, "PodScheduled" | "Ready" | "Initialized") {
-            let path = Path::of(&["metadata", "conditions"]).index(i).child("Type");
-            complain(out, &path, kind, qualified_name(kind));
+            complain(out, &path.child("Type"), kind, qualified_name(kind));
         }
     }
-    let nominated = text(get(new, "status"), "nominatedNodeName");
-    if !nominated.is_empty() {
-        complain(out, &path.child("nominatedNodeName"), nominated, dns1123_subdomain(nominated));
-    }
-    let class = |pod: &Value| text(get(pod, "status"), "qosClass").to_owned();
-    if !class(old).is_empty() && class(new) != class(old) {
-        out.push(Error::invalid(path.child("qosClass"), class(new), "field is immutable"));
-    }
-    if text(get(new, "spec"), "nodeName") != text(get(old, "spec"), "nodeName") {
+    let bound = text(get(old, "spec"), "nodeName");
+    if text(get(new, "spec"), "nodeName") != bound {
         out.push(Error::forbidden(path.child("nodeName"), "may not be changed directly"));
     }
-    let policy = text(get(old, "spec"), "restartPolicy");
-    transitions(new, old, "containerStatuses", policy, &path, out);
-    let always = |name: &str| {
-        let mut all = list(get(old, "spec"), "initContainers").iter();
-        all.any(|c| text(c, "name") == name && text(c, "restartPolicy") == "Always")
-    };
-    if !list(get(old, "status"), "initContainerStatuses").iter().any(|s| always(text(s, "name"))) {
-        transitions(new, old, "initContainerStatuses", policy, &path, out);
+    let nominated = text(status, "nominatedNodeName");
+    if !nominated.is_empty() && nominated != text(before, "nominatedNodeName") {
+        let path = path.child("nominatedNodeName");
+        complain(out, &path, nominated, dns1123_subdomain(nominated));
+        if !bound.is_empty() {
+            out.push(Error::forbidden(path, "may not be set on pods that are already bound to a node"));
+        }
     }
-    transitions(new, old, "ephemeralContainerStatuses", "Never", &path, out);
+    observed(status, &path, out);
+    if !text(before, "qosClass").is_empty() && text(status, "qosClass") != text(before, "qosClass") {
+        out.push(Error::invalid(path.child("qosClass"), text(status, "qosClass"), "field is immutable"));
+    }
+    let spec = get(old, "spec");
+    let container = |kind: &str, name: &str| list(spec, kind).iter().find(|c| text(c, "name") == name);
+    let policy = text(spec, "restartPolicy");
+    ended_stays(new, old, "containerStatuses", &path, out, |name, code| {
+        container("containers", name).is_some_and(|c| restarts(c, policy, code))
+    });
+    ended_stays(new, old, "initContainerStatuses", &path, out, |name, code| {
+        let own = container("initContainers", name);
+        by_policy(policy, code) || own.is_some_and(|c| text(c, "restartPolicy") == "Always")
+    });
+    ended_stays(new, old, "ephemeralContainerStatuses", &path, out, |_, _| false);
     claims(new, &path.child("resourceClaimStatuses"), out);
     addresses(get(new, "status"), "podIPs", "podIP", &path, out);
     addresses(get(new, "status"), "hostIPs", "hostIP", &path, out);
@@ -88,9 +101,6 @@ fn addresses(status: &Value, key: &str, first: &str, path: &Path, out: &mut Vec<
         let why = "may specify no more than one IP for each IP family";
         out.push(Error::invalid(&path, get(status, key).clone(), why));
     }
-    for (i, address) in all.iter().enumerate().filter(|(i, a)| all[..*i].contains(a)) {
-        out.push(Error::duplicate(path.index(i), *address));
-    }
 }
 
 /// As whom a container's first process runs.
@@ -100,7 +110,7 @@ fn user(status: &Value, pod: &Value, path: &Path, out: &mut Vec<Error>) {
     if linux.is_null() {
         return;
     }
-    let path = path.child("linux");
+    let path = path.child("user").child("linux");
     if text(get(get(pod, "spec"), "os"), "name") == "windows" {
         out.push(Error::forbidden(&path, "cannot be set for a windows pod"));
         return;
@@ -118,27 +128,52 @@ fn user(status: &Value, pod: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// Containers that will not be restarted stay terminated.
-fn transitions(new: &Value, old: &Value, key: &str, policy: &str, path: &Path, out: &mut Vec<Error>) {
-    if policy == "Always" {
-        return;
-    }
+/// Containers that ended stay so unless they restart with their exit code.
+fn ended_stays(
+    new: &Value,
+    old: &Value,
+    key: &str,
+    path: &Path,
+    out: &mut Vec<Error>,
+    restarts: impl Fn(&str, i64) -> bool,
+) {
     for (i, before) in list(get(old, "status"), key).iter().enumerate() {
-        let ended = at(before, &["state", "terminated"]);
-        if ended.is_null() || (policy == "OnFailure" && int(ended, "exitCode").unwrap_or_default() != 0) {
+        let (name, ended) = (text(before, "name"), at(before, &["state", "terminated"]));
+        if ended.is_null() || restarts(name, int(ended, "exitCode").unwrap_or_default()) {
             continue;
         }
-        // Containers with rules of their own may restart whatever the pod says.
-        let name = text(before, "name");
-        let own = list(get(old, "spec"), "containers").iter().find(|c| text(c, "name") == name);
-        if own.is_some_and(|c| has(c, "restartPolicy")) {
-            continue;
+        let after = list(get(new, "status"), key)
+            .iter()
+            .find(|s| text(s, "name") == name && at(s, &["state", "terminated"]).is_null());
+        if after.is_some() {
+            let path = path.child(key).index(i).child("state");
+            out.push(Error::forbidden(path, "may not be transitioned to non-terminated state"));
         }
-        for after in list(get(new, "status"), key) {
-            if text(after, "name") == name && at(after, &["state", "terminated"]).is_null() {
-                let path = path.child(key).index(i).child("state");
-                out.push(Error::forbidden(path, "may not be transitioned to non-terminated state"));
-            }
+    }
+}
+
+/// Whether a container that ended is started again: by its rules, its own policy, or its pod's.
+fn restarts(container: &Value, pod: &str, code: i64) -> bool {
+    if !has(container, "restartPolicy") {
+        return by_policy(pod, code);
+    }
+    let matches = |rule: &&Value| {
+        let codes = get(rule, "exitCodes");
+        let named = list(codes, "values").iter().any(|v| v.as_i64() == Some(code));
+        match text(codes, "operator") {
+            "In" => named,
+            "NotIn" => !named,
+            _ => false,
         }
+    };
+    let rule = list(container, "restartPolicyRules").iter().find(matches);
+    rule.is_some_and(|r| text(r, "action").starts_with("Restart")) || by_policy(text(container, "restartPolicy"), code)
+}
+
+fn by_policy(policy: &str, code: i64) -> bool {
+    match policy {
+        "OnFailure" => code != 0,
+        "Never" => false,
+        _ => true,
     }
 }

@@ -1,7 +1,5 @@
 //! What may change on a pod, through the pod itself and as ephemeral containers.
 
-use std::collections::BTreeSet;
-
 use proto::Value;
 use serde_json::Map;
 use shared::status::field::{Error, Path};
@@ -20,19 +18,11 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
     let path = Path::new("spec");
     let (spec, before) = (get(new, "spec"), get(old, "spec"));
     revalidated(new, old, out);
-    let start = out.len();
     for key in ["containers", "initContainers"] {
         if list(spec, key).len() != list(before, key).len() {
             out.push(Error::forbidden(path.child(key), "pod updates may not add or remove containers"));
+            return;
         }
-    }
-    if names_differ(spec, before, "containers") && out.len() == start {
-        out.push(Error::forbidden(path.child("containers"), "pod updates may not add or remove containers"));
-    }
-    if out.len() > start {
-        return;
-    }
-    for key in ["containers", "initContainers"] {
         for (i, container) in list(spec, key).iter().enumerate() {
             let image = text(container, "image");
             let path = path.child(key).index(i).child("image");
@@ -43,13 +33,15 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
             }
         }
     }
-    deadline(spec, before, &path, out);
+    if !deadline(spec, before, &path, out) {
+        return;
+    }
     tolerations(spec, before, &path.child("tolerations"), out);
     gates(spec, before, &path.child("schedulingGates"), out);
     if !list(before, "schedulingGates").is_empty() {
         narrowed(spec, before, &path, out);
     }
-    if out.len() > start || spec == before {
+    if spec == before {
         return;
     }
     let masked = masked(spec, before);
@@ -66,21 +58,20 @@ fn revalidated(new: &Value, old: &Value, out: &mut Vec<Error>) {
     annotations::update(new, old, &Path::of(&["metadata", "annotations"]), out);
 }
 
-fn names_differ(spec: &Value, before: &Value, key: &str) -> bool {
-    let names = |s: &Value| -> BTreeSet<String> { list(s, key).iter().map(|c| text(c, "name").to_owned()).collect() };
-    names(spec) != names(before)
-}
-
-fn deadline(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) {
+/// The deadline may come nearer; false where it makes no sense to go on.
+fn deadline(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) -> bool {
     let path = path.child("activeDeadlineSeconds");
     let max = i64::from(i32::MAX);
     match (int(spec, "activeDeadlineSeconds"), int(before, "activeDeadlineSeconds")) {
         (Some(new), old) => {
             if !(0..=max).contains(&new) {
                 out.push(Error::invalid(&path, new, &between(0, max)));
-            } else if old.is_some_and(|old| new > old) {
+                return false;
+            }
+            if old.is_some_and(|old| new > old) {
                 let message = "must be less than or equal to previous value";
                 out.push(Error::invalid(&path, new, message));
+                return false;
             }
         }
         (None, Some(_)) => {
@@ -88,6 +79,7 @@ fn deadline(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) {
         }
         (None, None) => {}
     }
+    true
 }
 
 fn tolerations(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) {
@@ -148,7 +140,10 @@ fn masked(spec: &Value, before: &Value) -> Value {
 /// Pods that wait at a gate may narrow down where they run.
 fn loosen(map: &mut Map<String, Value>, spec: &Value, before: &Value) {
     set(map, "nodeSelector", get(before, "nodeSelector"));
-    let mut affinity = get(spec, "affinity").clone();
+    let mut affinity = match get(spec, "affinity") {
+        Value::Null => Value::Object(Map::new()),
+        affinity => affinity.clone(),
+    };
     if let (Some(copy), node) = (affinity.as_object_mut(), at(before, &["affinity", "nodeAffinity"])) {
         set(copy, "nodeAffinity", node);
     }
@@ -180,7 +175,9 @@ fn narrowed(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) {
             let (now, was) = (list(now, key), list(was, key));
             now.len() >= was.len() && now.iter().zip(was).all(|(a, b)| same(a, b))
         };
-        if !(kept("matchExpressions") && kept("matchFields")) {
+        // A term that says nothing matches nothing: more of it would be less.
+        let nothing = |term: &Value| ["matchExpressions", "matchFields"].iter().all(|k| list(term, k).is_empty());
+        if !(kept("matchExpressions") && kept("matchFields")) || (nothing(was) && !nothing(now)) {
             let why = "only additions are allowed (no mutations or deletions)";
             out.push(Error::invalid(path.index(i), now.clone(), why));
         }
@@ -209,15 +206,11 @@ pub(in crate::validation) fn ephemeral(new: &Value, old: &Value, out: &mut Vec<E
                 ));
             }
             Some(now) if !same(now, container) => {
-                out.push(Error::forbidden(
-                    &path,
-                    &format!("existing ephemeral containers {shown} may not be changed\n"),
-                ));
+                let changes = internal::ephemeral_diff(container, now);
+                let why = format!("existing ephemeral containers {shown} may not be changed{changes}");
+                out.push(Error::forbidden(&path, &why));
             }
             Some(_) => {}
         }
-    }
-    if !same(&without(spec, &["ephemeralContainers"]), &without(before, &["ephemeralContainers"])) {
-        out.push(Error::forbidden(Path::new("spec"), ONLY));
     }
 }

@@ -9,6 +9,7 @@ use crate::validation::tree::{flag, get, has, list, text};
 const MAX_CREDENTIALS: usize = 64 * 1024;
 const MAX_DOMAIN: usize = 256;
 const MAX_USER: usize = 104;
+const MAX_LABEL: usize = 63;
 /// Fields of a pod that only Linux knows, with whether they are beside its security context.
 const LINUX_OF_PODS: [(&str, bool); 15] = [
     ("appArmorProfile", false),
@@ -59,51 +60,52 @@ pub(super) fn options(options: &Value, path: &Path, out: &mut Vec<Error>) {
     }
     if has(options, "runAsUserName") {
         let name = text(options, "runAsUserName");
-        if let Some(why) = user_name(name) {
+        for why in user_name(name) {
             out.push(Error::invalid(path.child("runAsUserName"), name, &why));
         }
     }
 }
 
-/// A user, with or without a domain before it.
-fn user_name(name: &str) -> Option<String> {
+/// Complaints about a user, with or without a domain before it.
+fn user_name(name: &str) -> Vec<String> {
+    let one = |why: &str| vec![format!("runAsUserName {why}")];
     if name.is_empty() {
-        return Some("runAsUserName cannot be an empty string".to_owned());
+        return one("cannot be an empty string");
     }
     if name.chars().any(|c| u32::from(c) < 0x20 || c == '\u{7f}') {
-        return Some("runAsUserName cannot contain control characters".to_owned());
+        return one("cannot contain control characters");
     }
     let (domain, user) = match name.split_once('\\') {
-        Some((_, rest)) if rest.contains('\\') => {
-            return Some("runAsUserName cannot contain more than one backslash".to_owned());
-        }
+        Some((_, rest)) if rest.contains('\\') => return one("cannot contain more than one backslash"),
         Some((domain, user)) => (Some(domain), user),
         None => (None, name),
     };
+    let mut out = Vec::new();
     if let Some(domain) = domain {
         if domain.len() >= MAX_DOMAIN {
-            return Some(format!("runAsUserName's Domain length must be under {MAX_DOMAIN} characters"));
+            out.push(format!("runAsUserName's Domain length must be under {MAX_DOMAIN} characters"));
         }
         if !net_bios(domain) && !is_dns(domain) {
-            return Some("runAsUserName's Domain doesn't match the NetBios nor the DNS format".to_owned());
+            out.push("runAsUserName's Domain doesn't match the NetBios nor the DNS format".to_owned());
         }
     }
     if user.is_empty() {
-        return Some("runAsUserName's User cannot be empty".to_owned());
+        out.push("runAsUserName's User cannot be empty".to_owned());
+    } else if user.len() > MAX_USER {
+        out.push(format!("runAsUserName's User length must not be longer than {MAX_USER} characters"));
     }
-    if user.len() > MAX_USER {
-        return Some(format!("runAsUserName's User length must not be longer than {MAX_USER} characters"));
-    }
-    if user.bytes().all(|b| matches!(b, b'.' | b' ')) {
-        return Some("runAsUserName's User cannot contain only periods or spaces".to_owned());
+    if !user.is_empty() && user.bytes().all(|b| matches!(b, b'.' | b' ')) {
+        out.push("runAsUserName's User cannot contain only periods or spaces".to_owned());
     }
     let bad = "\"/\\:;|=,+*?<>@[]";
-    user.contains(|c| bad.contains(c))
-        .then(|| format!("runAsUserName's User cannot contain the following characters: {bad}"))
+    if user.contains(|c| bad.contains(c)) {
+        out.push(format!("runAsUserName's User cannot contain the following characters: {bad}"));
+    }
+    out
 }
 
 fn net_bios(domain: &str) -> bool {
-    domain.len() <= 15
+    domain.chars().count() <= 15
         && !domain.starts_with('.')
         && !domain.is_empty()
         && !domain.contains(|c| "\\/:*?\"<>|".contains(c))
@@ -113,9 +115,19 @@ fn is_dns(domain: &str) -> bool {
     let label = |part: &str| {
         let edge = |b: &u8| b.is_ascii_alphanumeric();
         let bytes = part.as_bytes();
-        bytes.first().is_some_and(edge) && bytes.last().is_some_and(edge) && bytes.iter().all(|b| edge(b) || *b == b'-')
+        bytes.len() <= MAX_LABEL
+            && bytes.first().is_some_and(edge)
+            && bytes.last().is_some_and(edge)
+            && bytes.iter().all(|b| edge(b) || *b == b'-')
     };
-    domain.strip_suffix('.').unwrap_or(domain).split('.').all(label)
+    domain.split('.').all(label)
+}
+
+/// Whether any container of a pod is a process of the host.
+pub(in crate::validation) fn has_host_process(spec: &Value) -> bool {
+    let pod = host_process(get(spec, "securityContext"));
+    let own = |c: &Value| host_process(get(c, "securityContext")).or(pod) == Some(true);
+    KINDS.iter().any(|kind| list(spec, kind).iter().any(own))
 }
 
 fn host_process(context: &Value) -> Option<bool> {
@@ -161,7 +173,7 @@ pub(super) fn operating_system(spec: &Value, path: &Path, out: &mut Vec<Error>) 
         return;
     }
     match text(get(spec, "os"), "name") {
-        "" => out.push(Error::required(path.child("os").child("name"), "cannot be empty")),
+        "" => out.push(Error::required(path.child("os").child("name"), "")),
         "linux" => linux(spec, path, out),
         "windows" => windows(spec, path, out),
         other => out.push(Error::not_supported(path.child("os"), other, &["linux", "windows"])),
@@ -193,7 +205,7 @@ fn windows(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     let context = get(spec, "securityContext");
     for (key, beside) in LINUX_OF_PODS {
         let holder = if beside { spec } else { context };
-        let path = if key.starts_with("host") { path.clone() } else { path.child("securityContext") };
+        let path = if beside { path.clone() } else { path.child("securityContext") };
         if is_set(holder, key) {
             out.push(Error::forbidden(path.child(key), WHY));
         }

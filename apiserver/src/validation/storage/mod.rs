@@ -131,15 +131,15 @@ pub(super) fn attributes_class_update(new: &Value, old: &Value, out: &mut Vec<Er
 pub(super) fn attachment(object: &Value, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let (attacher, node) = (text(spec, "attacher"), text(spec, "nodeName"));
-    driver(spec, "attacher", &path, out);
+    if attacher.is_empty() {
+        out.push(Error::required(path.child("attacher"), ""));
+    }
     source(get(spec, "source"), &path.child("source"), out);
     complain(out, &path.child("nodeName"), node, dns1123_subdomain(node));
     attachment_status(object, &Value::Null, out);
-    if !attacher.is_empty() {
-        volume::driver_name(attacher, &path.child("attacher"), out);
-    }
+    volume::driver_name(attacher, &path.child("attacher"), out);
     let volume = text(get(spec, "source"), "persistentVolumeName");
-    if !volume.is_empty() {
+    if has(get(spec, "source"), "persistentVolumeName") {
         complain(out, &path.child("source").child("persistentVolumeName"), volume, dns1123_subdomain(volume));
     }
 }

@@ -117,12 +117,14 @@ fn slices() {
     let slice = json!({"spec": {"driver": "d", "nodeName": "n", "pool": {"name": "p", "resourceSliceCount": 1},
         "devices": [{"name": "x", "attributes": {"a": {"int": 1}}}]}});
     let slice = Valid::new("/apis/resource.k8s.io/v1/resourceslices", slice);
+    let short = format!("/{}...{}", "x".repeat(46), "x".repeat(46));
+    let label = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
     slice.create(&[
         (&[("/spec/nodeName", json!(null))], &[
-            "spec: Required value: exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required",
+            "spec: Required value: exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required",
         ]),
         (&[("/spec/allNodes", json!(true))], &[
-            r#"spec: Invalid value: "{`nodeName`, `allNodes`}": exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required, but multiple fields are set"#,
+            r#"spec: Invalid value: "{`nodeName`, `allNodes`}": exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required, but multiple fields are set"#,
         ]),
         (&[("/spec/pool/resourceSliceCount", json!(0))], &[
             "spec.pool.resourceSliceCount: Invalid value: 0: must be greater than zero",
@@ -130,6 +132,16 @@ fn slices() {
         (&[("/spec/devices/0/attributes", json!({"a": {}, "b": {"version": "1.2"}}))], &[
             r#"spec.devices[0].attributes[a]: Invalid value: "": exactly one value must be specified"#,
             r#"spec.devices[0].attributes[b].version: Invalid value: "1.2": must be a string compatible with semver.org spec 2.0.0"#,
+        ]),
+        (&[("/spec/devices/0/attributes", json!({"a.example/": {"int": 1}}))], &[
+            r#"spec.devices[0].attributes[a.example/]: Invalid value: "": the name must not be empty"#,
+        ]),
+        (&[("/spec/devices/0/capacity", json!({format!("/{}", "x".repeat(100)): {"value": "1"}}))], &[
+            &format!(r#"spec.devices[0].capacity[{short}]: Invalid value: "": the domain must not be empty"#),
+            &format!("spec.devices[0].capacity[{short}]: Too long: may not be more than 32 bytes"),
+        ]),
+        (&[("/spec/devices/0/consumesCounters", json!([{"counterSet": "s", "counters": {"": {"value": "1"}}}]))], &[
+            &format!(r#"spec.devices[0].consumesCounters[0].counters[]: Invalid value: "": {label}"#),
         ]),
         (&[("/spec/devices/1", json!({"name": "x"}))], &[r#"spec.devices[1]: Duplicate value: "x""#]),
         (&[("/spec/devices/0/taints", json!([{"key": "k", "effect": "Nope"}]))], &[

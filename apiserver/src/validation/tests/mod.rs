@@ -9,11 +9,16 @@ use shared::status::field::Error;
 
 use super::{RULES, in_order, validate_create, validate_subresource, validate_update, warnings};
 
+mod changed_pods;
 mod core;
 mod devices;
 mod groups;
+mod pod_parts;
 mod pods;
+mod slices;
+mod storage_parts;
 mod warned;
+mod workload_parts;
 mod workloads;
 
 /// Row and namespace of a collection's path.

@@ -202,7 +202,6 @@ fn autoscalers() {
             "target": {"type": "Value", "value": "1", "averageValue": "1"}}})), &[
             "spec.metrics[0].external.target.value: Forbidden: may not set both a target value for metric and a per-pod target",
             "spec.metrics[0].pods: Required value: must populate information for the given metric source",
-            "spec.metrics[0].external: Forbidden: must populate the given metric source only",
         ]),
     ]);
     scaler.sub(

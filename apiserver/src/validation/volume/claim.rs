@@ -8,9 +8,8 @@ use super::persistent::{access_modes, class_name, positive, volume_mode};
 use crate::validation::internal;
 use crate::validation::meta::{annotation, immutable};
 use crate::validation::names::{complain, dns1123_label, dns1123_subdomain, qualified_name};
-use crate::validation::pod::resources::amount;
 use crate::validation::selectors::label_selector;
-use crate::validation::tree::{at, entries, get, has, quantity, same, text};
+use crate::validation::tree::{at, entries, get, has, quantity, same, text, texts};
 
 const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 const CLASS: &str = "volumeAttributesClassName";
@@ -29,14 +28,16 @@ pub(in crate::validation) fn claim(object: &Value, out: &mut Vec<Error>) {
 
 /// The spec of a claim or of a claim template.
 pub(in crate::validation) fn spec(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    if texts(spec, "accessModes").is_empty() {
+        out.push(Error::required(path.child("accessModes"), "at least 1 access mode is required"));
+    }
     label_selector(get(spec, "selector"), &path.child("selector"), out);
-    access_modes(spec, "at least 1 access mode is required", path, out);
+    access_modes(spec, path, out);
     let storage = at(spec, &["resources", "requests", "storage"]);
     let storage_path = path.child("resources").key("storage");
     if storage.is_null() {
         out.push(Error::required(&storage_path, ""));
     } else {
-        amount("storage", storage, &storage_path, out);
         positive(storage, &storage_path, out);
     }
     class_name(spec, path, out);
@@ -141,17 +142,31 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
         let path = path.child("resources").child("requests").child("storage");
         out.push(Error::forbidden(path, "field can not be less than status.capacity"));
     }
-    let annotated = |o: &Value| get(at(o, &["metadata", "annotations"]), CLASS_ANNOTATION).clone();
-    if !annotation(old, CLASS_ANNOTATION).is_empty() || !annotation(new, CLASS_ANNOTATION).is_empty() {
+    let (annotated, was) = (annotation(new, CLASS_ANNOTATION), annotation(old, CLASS_ANNOTATION));
+    if annotated != was && !class_of_annotation(new, old) {
         let path = Path::of(&["metadata", "annotations", CLASS_ANNOTATION]);
-        immutable(&annotated(new), &annotated(old), &path, out);
+        out.push(Error::invalid(path, annotated, "field is immutable"));
     }
     immutable(get(spec, "volumeMode"), get(before, "volumeMode"), &Path::new("volumeMode"), out);
-    if has(before, CLASS) && !has(spec, CLASS) {
-        out.push(Error::forbidden(path.child(CLASS), "update from non-nil value to nil is forbidden"));
-    } else if !text(before, CLASS).is_empty() && text(spec, CLASS).is_empty() {
-        out.push(Error::forbidden(path.child(CLASS), "update from non-nil value to an empty string is forbidden"));
+    let current = "status.currentVolumeAttributesClassName";
+    if has(get(old, "status"), "currentVolumeAttributesClassName")
+        && get(spec, CLASS) != get(before, CLASS)
+        && text(spec, CLASS).is_empty()
+    {
+        let to = if has(spec, CLASS) { "empty string" } else { "nil" };
+        let why = format!("update to {to} is forbidden when {current} is not nil");
+        out.push(Error::forbidden(path.child(CLASS), &why));
     }
+}
+
+/// The class that an annotation named moves to where it belongs; the annotation may go with that.
+fn class_of_annotation(new: &Value, old: &Value) -> bool {
+    let (key, named) = ("storageClassName", |o| at(o, &["metadata", "annotations", CLASS_ANNOTATION]));
+    let was = named(old);
+    !was.is_null()
+        && !has(get(old, "spec"), key)
+        && get(get(new, "spec"), key) == was
+        && (named(new).is_null() || named(new) == was)
 }
 
 /// A claim without a class may get one later, also the one an annotation named.
@@ -176,18 +191,18 @@ pub(in crate::validation) fn status(new: &Value, _: &Value, out: &mut Vec<Error>
         }
     }
     for (name, value) in entries(status, "allocatedResourceStatuses") {
-        let path = path.child("allocatedResourceStatus").key(name);
+        let path = path.child("allocatedResourceStatuses");
         resizable(name, &path, out);
-        let value = value.as_str().unwrap_or_default();
-        if !RESIZES.contains(&value) {
-            out.push(Error::not_supported(&path, value, &RESIZES));
+        // Upstream shows of what the status is, not which.
+        if !RESIZES.contains(&value.as_str().unwrap_or_default()) {
+            out.push(Error::not_supported(&path, name.as_str(), &RESIZES));
         }
     }
     for (name, value) in entries(status, "allocatedResources") {
-        let path = path.child("allocatedResources").key(name);
+        let (path, before) = (path.child("allocatedResources"), out.len());
         resizable(name, &path, out);
-        let amount = quantity(value);
-        if amount.sign() < 0 {
+        let (amount, path) = (quantity(value), path.key(name));
+        if out.len() == before && amount.sign() < 0 {
             out.push(Error::invalid(&path, amount.to_string(), "must be a valid resource quantity"));
         }
     }

@@ -133,7 +133,8 @@ fn image(value: &Value, pod: &str, path: &Path, out: &mut Vec<Error>) {
     super::pod::containers::choice(value, "pullPolicy", &["Always", "IfNotPresent", "Never"], path, out);
 }
 
-fn no_backsteps(target: &str, path: &Path, out: &mut Vec<Error>) {
+/// A path that does not lead upwards.
+pub(super) fn no_backsteps(target: &str, path: &Path, out: &mut Vec<Error>) {
     if target.split('/').any(|part| part == "..") {
         out.push(Error::invalid(path, target, "must not contain '..'"));
     }

@@ -46,16 +46,14 @@ const RENAMED: [(&str, &str); 5] = [
     ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"),
 ];
 
-/// `accessModes` of a volume or claim.
-pub(super) fn access_modes(spec: &Value, none: &str, path: &Path, out: &mut Vec<Error>) {
+/// `accessModes` of a volume or claim, as far as there are any.
+pub(super) fn access_modes(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     let (modes, path) = (texts(spec, "accessModes"), path.child("accessModes"));
-    if modes.is_empty() {
-        out.push(Error::required(&path, none));
-    }
     for mode in modes.iter().filter(|m| !MODES.contains(m)) {
         out.push(Error::not_supported(&path, *mode, &MODES));
     }
-    if modes.len() > 1 && modes.contains(&"ReadWriteOncePod") {
+    let another = modes.iter().any(|m| *m != "ReadWriteOncePod" && MODES.contains(m));
+    if another && modes.contains(&"ReadWriteOncePod") {
         out.push(Error::forbidden(&path, "may not use ReadWriteOncePod with other access modes"));
     }
 }
@@ -95,7 +93,10 @@ pub(in crate::validation) fn spec(spec: &Value, name: &str, inline: bool, path: 
     if inline {
         not_inline(spec, path, out);
     }
-    access_modes(spec, "", path, out);
+    if texts(spec, "accessModes").is_empty() {
+        out.push(Error::required(path.child("accessModes"), ""));
+    }
+    access_modes(spec, path, out);
     if !inline {
         capacity(spec, &path.child("capacity"), out);
     }

@@ -1,5 +1,6 @@
 //! Replication controllers, replica sets, deployments, daemon sets, stateful sets, controller revisions.
 
+pub(super) mod stateful;
 pub(super) mod status;
 
 use proto::Value;
@@ -9,7 +10,7 @@ use super::meta::immutable;
 use super::names::{not_negative, percent, percent_complaint};
 use super::pod;
 use super::selectors::{is_empty, label_selector, picks, template_labels};
-use super::tree::{get, has, has_entries, int, list, same, text, without};
+use super::tree::{get, has, has_entries, int, text};
 
 const MISMATCH: &str = "`selector` does not match template `labels`";
 
@@ -27,6 +28,10 @@ pub(super) fn counts(spec: &Value, keys: &[&str], path: &Path, out: &mut Vec<Err
 /// What every workload asks of its template: no restart policy but `Always`, no deadline.
 fn lasting_template(template: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
     pod::template(template, path, out);
+    only_lasting(template, kind, path, out);
+}
+
+fn only_lasting(template: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
     let (spec, path) = (get(template, "spec"), path.child("spec"));
     let policy = text(spec, "restartPolicy");
     if policy != "Always" {
@@ -212,87 +217,12 @@ fn daemon_strategy(strategy: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// A stateful set.
-pub(super) fn stateful_set(object: &Value, out: &mut Vec<Error>) {
-    let (spec, path) = (get(object, "spec"), spec_path());
-    match text(spec, "podManagementPolicy") {
-        "" => out.push(Error::required(path.child("podManagementPolicy"), "")),
-        "OrderedReady" | "Parallel" => {}
-        other => {
-            let message = "must be 'OrderedReady' or 'Parallel'";
-            out.push(Error::invalid(path.child("podManagementPolicy"), other, message));
-        }
-    }
-    stateful_strategy(get(spec, "updateStrategy"), &path.child("updateStrategy"), out);
-    let retention = get(spec, "persistentVolumeClaimRetentionPolicy");
-    for key in ["whenDeleted", "whenScaled"] {
-        let policy = text(retention, key);
-        if !retention.is_null() && !matches!(policy, "Retain" | "Delete") {
-            let path = path.child("persistentVolumeClaimRetentionPolicy").child(key);
-            out.push(Error::not_supported(path, policy, &["Retain", "Delete"]));
-        }
-    }
-    counts(spec, &["replicas", "minReadySeconds"], &path, out);
-    counts(get(spec, "ordinals"), &["start"], &path.child("ordinals"), out);
-    counts(spec, &["revisionHistoryLimit"], &path, out);
-    selector(spec, "statefulset", &path, out);
-    matching_template(spec, "StatefulSet", &path, out);
-}
-
-fn stateful_strategy(strategy: &Value, path: &Path, out: &mut Vec<Error>) {
-    let rolling = get(strategy, "rollingUpdate");
-    match text(strategy, "type") {
-        "" => out.push(Error::required(path, "")),
-        "OnDelete" => {
-            if !rolling.is_null() {
-                let message = "only allowed for updateStrategy 'RollingUpdate'";
-                out.push(Error::invalid(path.child("rollingUpdate"), rolling.clone(), message));
-            }
-        }
-        "RollingUpdate" => {
-            let path = path.child("rollingUpdate");
-            counts(rolling, &["partition"], &path, out);
-            let most = get(rolling, "maxUnavailable");
-            if !most.is_null() {
-                amount(most, &path.child("maxUnavailable"), out);
-                if size(most) == 0 {
-                    out.push(Error::invalid(path.child("maxUnavailable"), most.clone(), "cannot be 0"));
-                }
-                at_most_all(most, &path.child("maxUnavailable"), out);
-            }
-        }
-        _ => out.push(Error::invalid(path, strategy.clone(), "must be 'RollingUpdate' or 'OnDelete'")),
-    }
-}
-
-/// Most of a stateful set's spec may not change.
-pub(super) fn stateful_set_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
-    const MUTABLE: &[&str] = &[
-        "replicas",
-        "ordinals",
-        "template",
-        "updateStrategy",
-        "revisionHistoryLimit",
-        "persistentVolumeClaimRetentionPolicy",
-        "minReadySeconds",
-    ];
-    if !same(&without(get(new, "spec"), MUTABLE), &without(get(old, "spec"), MUTABLE)) {
-        let message = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
-        out.push(Error::forbidden(spec_path(), message));
-    }
-    let claims = list(get(new, "spec"), "volumeClaimTemplates");
-    for (i, claim) in claims.iter().enumerate() {
-        if text(get(claim, "metadata"), "name").is_empty() {
-            let path = spec_path().child("volumeClaimTemplates").index(i).child("metadata").child("name");
-            out.push(Error::required(path, ""));
-        }
-    }
-}
-
 /// A controller revision.
 pub(super) fn revision(object: &Value, out: &mut Vec<Error>) {
-    if get(object, "data").is_null() {
-        out.push(Error::required("data", "data is mandatory"));
+    match get(object, "data") {
+        Value::Null => out.push(Error::required("data", "data is mandatory")),
+        Value::Object(_) => {}
+        _ => out.push(Error::required("data", "data must be a valid JSON object")),
     }
     not_negative(out, Path::new("revision"), int(object, "revision"));
 }

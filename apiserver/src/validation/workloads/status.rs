@@ -37,7 +37,14 @@ pub(in crate::validation) fn replicas(new: &Value, _: &Value, out: &mut Vec<Erro
     let (status, path) = (get(new, "status"), Path::new("status"));
     counts(
         status,
-        &["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration"],
+        &[
+            "replicas",
+            "fullyLabeledReplicas",
+            "readyReplicas",
+            "availableReplicas",
+            "observedGeneration",
+            "terminatingReplicas",
+        ],
         &path,
         out,
     );
@@ -61,6 +68,7 @@ pub(in crate::validation) fn deployment(new: &Value, old: &Value, out: &mut Vec<
         "readyReplicas",
         "availableReplicas",
         "unavailableReplicas",
+        "terminatingReplicas",
         "collisionCount",
     ];
     counts(status, &keys, &path, out);
