@@ -143,6 +143,8 @@ async fn claims_get_a_class_and_grow_where_it_lets_them() {
     let class = |name: &str, annotations: Value, grows: bool| json!({"metadata": {"name": name, "annotations": annotations}, "provisioner": "p", "allowVolumeExpansion": grows});
     c.post(&classes, class("usual", default, false)).await.ok();
     c.post(&classes, class("growing", json!({}), true)).await.ok();
+    // Admission knows what the caches know.
+    c.watch_until(&format!("{classes}?watch=1"), |o| o["metadata"]["name"] == "growing").await;
     let claims = format!("{ns}/persistentvolumeclaims");
     let claim = |name: &str, class: Value| {
         let resources = json!({"requests": {"storage": "1Gi"}});
