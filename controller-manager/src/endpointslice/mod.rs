@@ -8,10 +8,10 @@ pub mod topology;
 pub mod tracker;
 pub mod write;
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use foldhash::{HashMap, HashSet};
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Node, Service};
 use parking_lot::Mutex;
@@ -184,7 +184,7 @@ impl Slices {
         }
         let pods = services::behind(&self.pods, &service);
         let trigger = self.triggers.lock().next(key, &service, &pods);
-        let mut nodes: HashMap<String, Arc<Node>> = HashMap::new();
+        let mut nodes: HashMap<String, Arc<Node>> = HashMap::default();
         for name in pods.iter().map(|p| pods::node(p)) {
             if !nodes.contains_key(name)
                 && let Some(node) = self.nodes.get("", name)

@@ -1,11 +1,12 @@
 //! The EndpointSlices of a service: endpoints per address family and set of ports, at most so many per slice, changed
 //! with as few writes as possible.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use std::iter;
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use k8s_openapi::api::core::v1::{Node, Service, ServiceSpec};
 use k8s_openapi::jiff::Timestamp;
 

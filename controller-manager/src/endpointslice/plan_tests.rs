@@ -19,7 +19,7 @@ fn world(pods: Vec<Arc<Pod>>, max: usize) -> Snapshot {
     Snapshot {
         service: Arc::new(serde_json::from_value(service).expect("service")),
         pods,
-        nodes: HashMap::from([("n1".to_owned(), Arc::new(node))]),
+        nodes: std::iter::once(("n1".to_owned(), Arc::new(node))).collect(),
         slices: vec![],
         max_per_slice: max,
         trigger: None,

@@ -3,8 +3,10 @@
 //!
 //! In: the slices of a service before a sync and the writes that follow. Out: numbers. Nothing here is decided upon.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use foldhash::{HashMap, HashSet};
 
 use super::slice::{self, Slice};
 use super::write::Write;
@@ -134,7 +136,7 @@ impl Report {
     /// Of nothing yet.
     #[must_use]
     pub fn new(names: &'static Names) -> Self {
-        Self { names, known: HashMap::new(), sum: Totals::default() }
+        Self { names, known: HashMap::default(), sum: Totals::default() }
     }
 
     /// A service was synced.

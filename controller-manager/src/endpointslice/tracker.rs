@@ -1,8 +1,8 @@
 //! What was written about slices and not yet seen: a sync on a stale cache would create slices twice.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use parking_lot::Mutex;
 use shared::informer::Event;
 

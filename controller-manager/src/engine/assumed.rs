@@ -1,9 +1,9 @@
 //! What the server answered to writes, until the watch shows it: a controller that chooses among objects must not choose
 //! one twice because its cache is behind. Answers for upstream's assume caches.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use parking_lot::Mutex;
 use shared::informer::{Event, Informer, Object, Store};
 

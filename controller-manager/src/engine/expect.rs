@@ -3,9 +3,9 @@
 //! Until the cache has caught up a controller that counts pods would count wrongly and create or delete again.
 //! Expectations that are never met expire, so that a lost event costs a delay and not a deadlock.
 
-use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use foldhash::{HashMap, HashSet};
 use parking_lot::Mutex;
 
 use super::object::Key;

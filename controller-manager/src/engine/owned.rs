@@ -1,9 +1,9 @@
 //! The ties between sets and the objects they own: who is woken when a pod changes, and who gets to keep it.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use foldhash::HashMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use parking_lot::Mutex;
 use shared::informer::{Event, Informer, Object, Store};

@@ -5,9 +5,10 @@
 //! from the rarest of its pairs. Selectors are filed under one of their pairs, whichever fewest others are filed under.
 //! What comes out are candidates: whoever asks still compares the whole selector.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use foldhash::{HashMap, HashSet};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::core::v1::{ReplicationController, Service};

@@ -1,10 +1,11 @@
 //! Readings of services and their pods shared by the endpoints and endpointslice controllers.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use foldhash::HashMap;
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use k8s_openapi::jiff::Timestamp;

@@ -3,10 +3,10 @@
 //! Owners that were named but never seen are virtual nodes: they are looked up before anything is concluded from their
 //! absence.
 
-use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use foldhash::{HashMap, HashSet};
 use serde::Deserialize;
 
 /// An object's unique id.
@@ -223,7 +223,7 @@ impl Graph {
                 let node = Node {
                     identity: seen.identity,
                     owners: seen.owners.clone(),
-                    dependents: HashSet::new(),
+                    dependents: HashSet::default(),
                     virtual_: false,
                     deleting: seen.deleting,
                     deleting_dependents: false,
@@ -296,7 +296,7 @@ impl Graph {
                 Box::new(Node {
                     identity: Identity::named(owner, &at.namespace),
                     owners: Vec::new(),
-                    dependents: HashSet::new(),
+                    dependents: HashSet::default(),
                     virtual_: true,
                     deleting: false,
                     deleting_dependents: false,

@@ -16,7 +16,7 @@ use crate::schema::{self, Message};
 pub use decode::{decode, lookup};
 pub use encode::encode;
 pub use transcode::to_json;
-pub use wire::{KnownFields, Values, Wire, fields, known_fields, sign_parts, values};
+pub use wire::{Fields, KnownFields, Values, Wire, fields, known_fields, sign_parts, values};
 /// To write messages whose fields somebody knows by number.
 pub use wire::{bytes as write_bytes, length as write_length, nested as write_nested, number as write_number};
 

@@ -162,15 +162,24 @@ pub fn sign_parts(message: &[u8], place: u32, wanted: &[u32], signature: &mut Ve
 }
 
 /// The fields of one message in the order of its bytes, for those who look for a few of them. Ends with the first error.
-pub fn fields(data: &[u8]) -> impl Iterator<Item = Result<(u32, Wire<'_>), Error>> {
-    let mut reader = Some(Reader::new(data));
-    std::iter::from_fn(move || {
-        let next = reader.as_mut()?.next();
+pub fn fields(message: &[u8]) -> Fields<'_> {
+    Fields(Reader::new(message))
+}
+
+/// See [`fields`]. A type of its own, so that the loop is made here, where it is made fast.
+#[derive(Clone, Debug)]
+pub struct Fields<'a>(Reader<'a>);
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Result<(u32, Wire<'a>), Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.0.next();
         if next.is_err() {
-            reader = None;
+            self.0.data = &[];
         }
         next.transpose()
-    })
+    }
 }
 
 /// [`fields`] for those who have read the message before, and so know that it is one.
@@ -178,7 +187,7 @@ pub fn known_fields(message: &[u8]) -> KnownFields<'_> {
     KnownFields(Reader::new(message))
 }
 
-/// See [`known_fields`]. A type of its own, so that the loop is made here, where it is made fast.
+/// See [`known_fields`].
 #[derive(Clone, Debug)]
 pub struct KnownFields<'a>(Reader<'a>);
 

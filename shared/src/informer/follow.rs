@@ -1,9 +1,9 @@
 //! Collections that are followed without being held: whoever keeps what it needs of them in a form of its own is told
 //! what they hold, by the same list-watch that keeps an informer current.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
+use foldhash::HashSet;
 use kube::Client;
 use kube::core::Request;
 use parking_lot::Mutex;

@@ -5,13 +5,13 @@
 //! nobody holds any more leaves its pool when the pool has doubled, so a pool is never more than twice what is in use.
 
 use std::any::{Any, TypeId};
-use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher as _, Hasher, RandomState};
 use std::io;
 use std::ops::Deref;
 use std::sync::{Arc, LazyLock, Weak};
 
+use foldhash::HashMap;
 use parking_lot::Mutex;
 use serde::de::{DeserializeOwned, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -28,7 +28,7 @@ struct Pool<T: ?Sized> {
 
 impl<T: ?Sized> Default for Pool<T> {
     fn default() -> Self {
-        Self { entries: HashMap::new(), len: 0, sweep_at: FIRST_SWEEP }
+        Self { entries: HashMap::default(), len: 0, sweep_at: FIRST_SWEEP }
     }
 }
 
@@ -248,7 +248,7 @@ pub struct Memo<T> {
 
 impl<T> Default for Memo<T> {
     fn default() -> Self {
-        Self { states: Default::default(), known: HashMap::new(), sweep_at: FIRST_SWEEP }
+        Self { states: Default::default(), known: HashMap::default(), sweep_at: FIRST_SWEEP }
     }
 }
 

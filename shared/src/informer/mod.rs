@@ -15,11 +15,11 @@ mod tests;
 
 use std::any::{Any, TypeId};
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use foldhash::{HashMap, HashSet};
 use kube::Client;
 use kube::core::Request;
 use parking_lot::Mutex;

@@ -1,10 +1,10 @@
 //! Keeps one store current: streamed list, then WATCH from there, again from the last revision when the stream
 //! ends, and a fresh list when that revision is gone. Answers for client-go's reflector.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use foldhash::HashSet;
 use http::header::{ACCEPT, HeaderValue};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::Client;
@@ -180,7 +180,7 @@ impl Reflector {
         // Where nothing was before, nothing can be left over.
         let fresh = self.cache.is_empty();
         self.cache.begin_list();
-        let mut seen = HashSet::new();
+        let mut seen = HashSet::default();
         loop {
             let frame = frames.next().await.map_err(|why| refusal(why, true))?;
             match frame.change() {
@@ -244,7 +244,7 @@ impl Reflector {
             limit: Some(PAGE),
             ..ListParams::default()
         };
-        let mut seen = HashSet::new();
+        let mut seen = HashSet::default();
         self.cache.begin_list();
         loop {
             let mut request = self.cache.request().list(&params).map_err(|error| End::Failed(error.to_string()))?;

@@ -4,9 +4,9 @@
 //! change of its slot, and an index has to do with it only when the object is to be found elsewhere.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use foldhash::{HashMap, HashSet};
 use parking_lot::RwLock;
 
 use super::{Cached, Event};
@@ -82,7 +82,7 @@ impl Bucket {
 
     fn insert(&mut self, slot: Slot) {
         match self {
-            Self::One(first) => *self = Self::Many(HashSet::from([*first, slot])),
+            Self::One(first) => *self = Self::Many([*first, slot].into_iter().collect()),
             Self::Many(all) => drop(all.insert(slot)),
         }
     }
@@ -124,7 +124,8 @@ impl<K> Clone for Store<K> {
 impl<K> Default for Store<K> {
     fn default() -> Self {
         let slots = Slots { all: Vec::new(), free: Vec::new() };
-        let state = State { objects: HashMap::new(), slots, indexes: HashMap::new(), resource_version: String::new() };
+        let state =
+            State { objects: HashMap::default(), slots, indexes: HashMap::default(), resource_version: String::new() };
         Self(Arc::new(RwLock::new(state)))
     }
 }
@@ -193,7 +194,7 @@ impl<K: Cached> Store<K> {
 
     pub(super) fn add_index(&self, name: &'static str, keys: IndexKeys<K>, unmoved: Unmoved<K>) {
         let mut state = self.0.write();
-        let mut index = Index { keys, unmoved, entries: HashMap::new() };
+        let mut index = Index { keys, unmoved, entries: HashMap::default() };
         for (slot, object) in state.slots.held() {
             index.insert(slot, object);
         }
@@ -207,7 +208,7 @@ impl<K: Cached> Store<K> {
         let mut state = self.0.write();
         let State { objects, slots, indexes, .. } = &mut *state;
         if !objects.contains_key(namespace) {
-            objects.insert(namespace.into(), Namespace::new());
+            objects.insert(namespace.into(), Namespace::default());
         }
         let space = objects.get_mut(namespace)?;
         let Some(slot) = space.get(name).copied() else {

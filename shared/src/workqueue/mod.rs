@@ -2,11 +2,12 @@
 //! never handled by two workers at the same time, and an item that is added while it is being handled comes back
 //! afterwards. Delays and back-off live here too. The queue holds keys, never objects.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
+use foldhash::HashMap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -64,11 +65,11 @@ impl<T: Item> Queue<T> {
     pub fn with_backoff(name: &str, base: Duration, max: Duration) -> Self {
         let state = State {
             ready: VecDeque::new(),
-            dirty: HashMap::new(),
-            processing: HashMap::new(),
+            dirty: HashMap::default(),
+            processing: HashMap::default(),
             delayed: BTreeMap::new(),
-            delayed_at: HashMap::new(),
-            failures: HashMap::new(),
+            delayed_at: HashMap::default(),
+            failures: HashMap::default(),
             sequence: 0,
             closed: false,
         };
