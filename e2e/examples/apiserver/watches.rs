@@ -19,12 +19,22 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 /// All of them.
 pub async fn all(world: &World) -> anyhow::Result<()> {
     opening(world).await?;
-    let small = Load { watchers: 100, connections: 100, rate: 50, accept: JSON, seconds: 8, limit: 0.012 };
+    let small = Load {
+        watchers: 100,
+        connections: 100,
+        rate: 50,
+        accept: JSON,
+        seconds: 8,
+        limit: 0.012,
+        delays: Some((2.0, 15.0)),
+    };
     fan_out(world, "100 watchers, 50 updates/s, JSON", &small).await?;
     // As the informers of one program, which share its connection.
     let shared = Load { connections: 4, ..small };
     fan_out(world, "100 watchers on 4 connections, 50 updates/s, JSON", &shared).await?;
-    let large = Load { watchers: 1000, connections: 1000, rate: 100, accept: PROTOBUF, seconds: 8, limit: 0.010 };
+    // More than two cores can take in: what counts is what each event costs.
+    let large =
+        Load { watchers: 1000, connections: 1000, rate: 100, accept: PROTOBUF, seconds: 8, limit: 0.010, delays: None };
     fan_out(world, "1000 watchers, 100 updates/s, protobuf", &large).await
 }
 
@@ -55,6 +65,8 @@ struct Load {
     accept: &'static str,
     seconds: u64,
     limit: f64,
+    /// What the median and the 99th percentile are held to, in milliseconds.
+    delays: Option<(f64, f64)>,
 }
 
 /// An object of about 5.8 KB in JSON; `stamp` is the time it was sent, in microseconds since `epoch`.
@@ -132,8 +144,8 @@ async fn fan_out(world: &World, name: &str, load: &Load) -> anyhow::Result<()> {
     figure(&format!("{name}: CPU per delivered event"), cpu / arrived.max(1) as f64, "ms", Some(load.limit));
     #[allow(clippy::cast_precision_loss)]
     figure(&format!("{name}: delivered"), arrived as f64 / expected as f64, "", Some(1.0));
-    figure(&format!("{name}: p50"), at(50), "ms", Some(2.0));
-    figure(&format!("{name}: p99"), at(99), "ms", Some(15.0));
+    figure(&format!("{name}: p50"), at(50), "ms", load.delays.map(|(median, _)| median));
+    figure(&format!("{name}: p99"), at(99), "ms", load.delays.map(|(_, last)| last));
     tasks.shutdown().await;
     Ok(())
 }
