@@ -107,6 +107,8 @@ pub struct Target<'a> {
     pub noted: Noted,
     /// The request named a collection that the object is in: admission sees the object, and no name beside it.
     pub of_collection: bool,
+    /// Admission was asked about this under another name: the eviction that a delete is part of.
+    pub admitted: bool,
     /// What the kind's conversion webhook made of the object, where there is one and ownership is kept.
     pub conversions: Option<Arc<Conversions>>,
 }
@@ -130,6 +132,7 @@ impl<'a> Target<'a> {
             warnings: Vec::new(),
             noted: Noted::default(),
             of_collection: false,
+            admitted: false,
             conversions: None,
         }
     }
