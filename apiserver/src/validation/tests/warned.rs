@@ -289,3 +289,25 @@ fn formats_that_nobody_checks_are_named_when_they_come() {
     let (old, new) = (definition(&[("string", "odd")]), definition(&[("string", "odd"), ("string", "odder")]));
     assert_eq!(warnings(row, "", &new, Some(&old)), ["unrecognized format \"odder\""]);
 }
+
+#[test]
+fn templates_that_stay_are_not_warned_of_again() {
+    let old_annotation = json!({"metadata": {"annotations": {"seccomp.security.alpha.kubernetes.io/pod": "x"}}});
+    for (collection, object) in [
+        (
+            "/apis/apps/v1/namespaces/n/daemonsets",
+            json!({"metadata": {"generation": 1}, "spec": {"template": old_annotation}}),
+        ),
+        ("/api/v1/namespaces/n/podtemplates", json!({"template": old_annotation})),
+    ] {
+        let (row, namespace) = target(collection);
+        let old = prepared(row, &namespace, object);
+        assert_eq!(warnings(row, "", &old, None).len(), 1, "{collection}");
+        let mut new = old.clone();
+        if collection.contains("daemonsets") {
+            new["metadata"]["generation"] = json!(2);
+            new["spec"]["minReadySeconds"] = json!(5);
+        }
+        assert!(warnings(row, "", &new, Some(&old)).is_empty(), "{collection}");
+    }
+}

@@ -21,7 +21,7 @@ type Warn = fn(&Value, Option<&Value>, &mut Vec<String>);
 
 const RULES: &[(&str, &str, Warn)] = &[
     ("", "pods", of_pod),
-    ("", "podtemplates", |new, _, out| pod::template(get(new, "template"), "template", out)),
+    ("", "podtemplates", pod_template),
     ("", "replicationcontrollers", named_workload),
     ("", "services", |new, _, out| networking::service(new, out)),
     ("", "endpoints", |new, _, out| networking::endpoints(new, out)),
@@ -33,7 +33,7 @@ const RULES: &[(&str, &str, Warn)] = &[
     ("", "persistentvolumeclaims", |new, _, out| storage::claim(new, out)),
     ("apps", "deployments", named_workload),
     ("apps", "replicasets", named_workload),
-    ("apps", "daemonsets", workload),
+    ("apps", "daemonsets", daemon_set),
     ("apps", "statefulsets", stateful_set),
     ("batch", "jobs", job),
     ("batch", "cronjobs", cron_job),
@@ -97,6 +97,20 @@ fn named_workload(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
         name_of(new, "Pod names and hostnames", out);
     }
     workload(new, old, out);
+}
+
+fn pod_template(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
+    if respecified(new, old) {
+        pod::template(get(new, "template"), "template", out);
+    }
+}
+
+/// Once for each template.
+fn daemon_set(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
+    let template = at(new, &["spec", "template"]);
+    if old.is_none_or(|old| at(old, &["spec", "template"]) != template) {
+        pod::template(template, "spec.template", out);
+    }
 }
 
 fn stateful_set(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
