@@ -298,3 +298,18 @@ async fn finalize_writes_metadata_and_namespaces_keep_their_label() {
     finalized["metadata"]["labels"] = json!({"x": "y"});
     assert_eq!(c.put(&format!("{ns}/status"), &finalized).await.ok()["metadata"]["labels"], labels);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_that_are_taken_and_exports_are_refused() {
+    let Some((c, ns)) = workspace("taken").await else { return };
+    let map = json!({"metadata": {"name": "a", "generateName": "a"}});
+    c.post(&format!("{ns}/configmaps"), map.clone()).await.ok();
+    let refused = c.post(&format!("{ns}/configmaps"), map).await;
+    let why = "configmaps \"a\" already exists, the server was not able to generate a unique name for the object";
+    refused.fails(409, "AlreadyExists", why);
+    assert_eq!(refused.header("retry-after"), "1");
+    let exported = c.get(&format!("{ns}/configmaps/a?export=true")).await;
+    let why = "the export parameter, deprecated since v1.14, is no longer supported";
+    exported.fails(400, "BadRequest", why);
+    c.get(&format!("{ns}/configmaps/a?export=false")).await.ok();
+}

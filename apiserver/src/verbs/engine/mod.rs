@@ -185,9 +185,10 @@ impl Engine {
             }
             match self.create_once(t, attempt).await {
                 Err(e) if generated && round < NAME_ROUNDS && e.is_already_exists() => continue,
-                Err(e) if generated && e.is_already_exists() => {
-                    let mut e = e;
+                // Even where the name was not generated.
+                Err(mut e) if !base.is_empty() && e.is_already_exists() => {
                     e.message.push_str(", the server was not able to generate a unique name for the object");
+                    e.details.get_or_insert_default().retry_after_seconds = 1;
                     return Err(e);
                 }
                 other => return other,
