@@ -236,8 +236,22 @@ pub struct Context {
 /// Issues service-account tokens for the `serviceaccounts/token` subresource; implemented by `tokens`.
 #[async_trait]
 pub trait TokenIssuer: Send + Sync {
-    /// Answers a defaulted `TokenRequest` for `account`; returns it with `status` filled in.
-    async fn issue(&self, account: &Value, request: Value) -> Result<Value, Status>;
+    /// Fills in, in a defaulted `TokenRequest`, what it does not say about `account`, and checks what it says.
+    fn complete(&self, account: &Value, request: &mut Value) -> Result<(), Status>;
+
+    /// Answers such a request once it was admitted.
+    async fn issue(&self, account: &Value, request: Value) -> Result<Issued, Status>;
+}
+
+/// A token.
+#[derive(Debug)]
+pub struct Issued {
+    /// The request with `status` filled in.
+    pub object: Value,
+    /// What the client should know.
+    pub warnings: Vec<String>,
+    /// What the token is known by.
+    pub credential: String,
 }
 
 /// Handles the review resources and other kinds that are computed, not stored (`subjectaccessreviews`,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use actix_web::HttpResponse;
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
 use proto::Value;
-use rand::seq::IndexedRandom as _;
+use rand::seq::SliceRandom as _;
 use shared::cert;
 use shared::status::Status;
 use shared::upgrade::{self, RequestHead};
@@ -87,16 +87,28 @@ impl Connect {
     }
 
     async fn service_origin(&self, call: &Call<'_>, name: &Name<'_>) -> Result<Origin, Status> {
-        let service = self.api.get("", "services", &call.info.namespace, name.name).await?;
-        let port_name = service_port(&service, name)?;
-        let none = || Status::service_unavailable(&format!("no endpoints available for service {:?}", name.name));
-        let endpoints = self.api.get("", "endpoints", &call.info.namespace, name.name).await;
-        let endpoints = endpoints.map_err(|status| {
-            if status.is_not_found() { Status::not_found("", "services", name.name) } else { status }
-        })?;
-        let ready = addresses(&endpoints, &port_name);
-        let (ip, port) = ready.choose(&mut rand::rng()).ok_or_else(none)?;
-        self.origin(name.scheme, ip, *port)
+        let namespace = call.info.namespace.as_str();
+        let port_name = match name.port.parse() {
+            Ok(number) => {
+                let service = self.api.get("", "services", namespace, name.name).await?;
+                service_port(&service, number, name.name)?
+            }
+            Err(_) => name.port.to_owned(),
+        };
+        let none = |what: &str| Status::service_unavailable(&format!("no endpoints available for service {what:?}"));
+        let endpoints = self.api.get("", "endpoints", namespace, name.name).await?;
+        if endpoints["subsets"].as_array().is_none_or(Vec::is_empty) {
+            return Err(none(name.name));
+        }
+        let mut candidates = addresses(&endpoints, &port_name, namespace);
+        candidates.shuffle(&mut rand::rng());
+        for Candidate { ip, port, pod } in candidates {
+            let found = self.api.get("", "pods", namespace, pod).await;
+            if found.is_ok_and(|pod| has_address(&pod, ip)) {
+                return self.origin(name.scheme, ip, port);
+            }
+        }
+        Err(none(&call.info.name))
     }
 
     async fn node_origin(&self, name: &Name<'_>) -> Result<Origin, Status> {
@@ -141,7 +153,7 @@ async fn permitted(origin: &Origin) -> Result<(), Status> {
     let found = tokio::net::lookup_host((origin.host.as_str(), origin.port)).await;
     let found: Vec<_> = found.map_err(|error| Status::bad_request(&error.to_string()))?.collect();
     if found.is_empty() {
-        return Err(Status::bad_request(&format!("no addresses for hostname {:?}", origin.host)));
+        return Err(Status::bad_request("no addresses for hostname"));
     }
     if found.iter().all(|address| proxyable(address.ip())) { Ok(()) } else { Err(refused()) }
 }
@@ -162,28 +174,43 @@ fn pod_port(pod: &Value, wanted: &str) -> Result<u16, Status> {
     }
 }
 
-/// The name of the service's port that is meant by a name, a number, or nothing when there is only one.
-fn service_port(service: &Value, name: &Name<'_>) -> Result<String, Status> {
-    let ports = service.pointer("/spec/ports").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let found = ports.iter().find(|port| match name.port {
-        "" => ports.len() == 1,
-        wanted => port["name"] == wanted || port["port"].as_u64().is_some_and(|number| number.to_string() == wanted),
-    });
-    let missing =
-        || Status::service_unavailable(&format!("no service port {:?} found for service {:?}", name.port, name.name));
-    Ok(found.ok_or_else(missing)?["name"].as_str().unwrap_or_default().to_owned())
+/// The name of the service's port of a number.
+fn service_port(service: &Value, wanted: i64, name: &str) -> Result<String, Status> {
+    let mut ports = service.pointer("/spec/ports").and_then(Value::as_array).into_iter().flatten();
+    let missing = || Status::service_unavailable(&format!("no service port {wanted} found for service {name:?}"));
+    let found = ports.find(|port| port["port"] == wanted).ok_or_else(missing)?;
+    Ok(found["name"].as_str().unwrap_or_default().to_owned())
 }
 
-fn addresses(endpoints: &Value, port_name: &str) -> Vec<(String, u16)> {
+/// Where a service may be, if a pod is there.
+#[derive(Debug, PartialEq, Eq)]
+struct Candidate<'a> {
+    ip: &'a str,
+    port: u16,
+    pod: &'a str,
+}
+
+/// The ready addresses of a port. Anybody who writes endpoints could lead anywhere: only those of pods of the same
+/// namespace count, and only while the pods say so themselves.
+fn addresses<'a>(endpoints: &'a Value, port_name: &str, namespace: &str) -> Vec<Candidate<'a>> {
     let mut found = Vec::new();
     for subset in endpoints["subsets"].as_array().into_iter().flatten() {
         let mut ports = subset["ports"].as_array().into_iter().flatten();
         let port = ports.find(|port| port["name"].as_str().unwrap_or_default() == port_name);
         let Some(port) = port.and_then(|port| u16::try_from(port["port"].as_u64()?).ok()) else { continue };
-        let ips = subset["addresses"].as_array().into_iter().flatten().filter_map(|address| address["ip"].as_str());
-        found.extend(ips.map(|ip| (ip.to_owned(), port)));
+        let all = subset["addresses"].as_array().into_iter().flatten();
+        let own = all.filter(|address| address["targetRef"]["namespace"] == namespace);
+        found.extend(own.filter_map(|address| {
+            let (ip, pod) = (address["ip"].as_str()?, address["targetRef"]["name"].as_str()?);
+            Some(Candidate { ip, port, pod })
+        }));
     }
     found
+}
+
+/// Whether a pod has an address.
+fn has_address(pod: &Value, ip: &str) -> bool {
+    pod["status"]["podIPs"].as_array().into_iter().flatten().any(|own| own["ip"] == ip)
 }
 
 /// The part of a path up to `/proxy`, and what comes after it.
@@ -275,18 +302,19 @@ mod tests {
     }
 
     #[test]
-    fn a_service_leads_to_its_ready_endpoints() {
+    fn a_service_leads_to_its_ready_pods() {
         let service = json!({"spec": {"ports": [{"name": "http", "port": 80}, {"name": "admin", "port": 81}]}});
-        let port = |port| {
-            service_port(&service, &Name { scheme: "", name: "web", port }).map_err(|status| status.message.clone())
-        };
-        assert_eq!(port("81"), Ok("admin".to_owned()));
-        assert_eq!(port("http"), Ok("http".to_owned()));
-        assert_eq!(port("82"), Err("no service port \"82\" found for service \"web\"".to_owned()));
-        assert!(port("").is_err(), "two ports and no name");
-        let endpoints = json!({"subsets": [{"addresses": [{"ip": "10.0.0.1"}], "notReadyAddresses": [{"ip": "10.0.0.2"}],
+        let port = |number| service_port(&service, number, "web").map_err(|status| status.message);
+        assert_eq!(port(81), Ok("admin".to_owned()));
+        assert_eq!(port(82), Err("no service port 82 found for service \"web\"".to_owned()));
+        let pod = |namespace: &str| json!({"kind": "Pod", "namespace": namespace, "name": "p"});
+        let endpoints = json!({"subsets": [{
+            "addresses": [{"ip": "10.0.0.1", "targetRef": pod("n")}, {"ip": "10.0.0.3"}, {"ip": "10.0.0.4", "targetRef": pod("m")}],
+            "notReadyAddresses": [{"ip": "10.0.0.2", "targetRef": pod("n")}],
             "ports": [{"name": "http", "port": 8080}]}]});
-        assert_eq!(addresses(&endpoints, "http"), [("10.0.0.1".to_owned(), 8080)]);
-        assert!(addresses(&endpoints, "admin").is_empty());
+        assert_eq!(addresses(&endpoints, "http", "n"), [Candidate { ip: "10.0.0.1", port: 8080, pod: "p" }]);
+        assert!(addresses(&endpoints, "", "n").is_empty(), "a port that has a name is asked for by it");
+        let there = json!({"status": {"podIPs": [{"ip": "10.0.0.1"}]}});
+        assert!(has_address(&there, "10.0.0.1") && !has_address(&there, "10.0.0.2"));
     }
 }

@@ -177,40 +177,52 @@ pub fn mark_deleted(
     propagation: Propagation,
     kept: bool,
 ) -> Deletion {
+    let marked = !object["metadata"]["deletionTimestamp"].is_null();
+    let left = object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
+    let waits = marked && grace.is_some() && left > 0;
+    let asked = asked.map(|seconds| if seconds < 0 { 1 } else { seconds });
+    if waits && asked.is_none_or(|seconds| seconds >= left) {
+        return Deletion::Pending;
+    }
     let before = object["metadata"]["finalizers"].clone();
     set_propagation(object, propagation);
     let finalizers_changed = before != object["metadata"]["finalizers"];
     let held = kept || object["metadata"]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
-    let generation = object["metadata"]["generation"].as_i64().unwrap_or(0);
-    let marked = !object["metadata"]["deletionTimestamp"].is_null();
-    let current = object["metadata"]["deletionGracePeriodSeconds"].as_i64();
-    let meta = metadata(object);
+    if let (true, Some(seconds)) = (waits, asked) {
+        hurry(object, left, seconds);
+        return if seconds == 0 && !held { Deletion::Now } else { Deletion::Marked };
+    }
     if marked {
-        let shorter = match (grace, current) {
-            (Some(g), Some(c)) => (asked.is_some() || g == 0) && g < c,
-            _ => false,
+        return match (held, finalizers_changed) {
+            (false, _) => Deletion::Now,
+            (true, true) => Deletion::Marked,
+            (true, false) => Deletion::Pending,
         };
-        if shorter {
-            let g = grace.unwrap_or(0);
-            meta.insert("deletionTimestamp".to_owned(), Value::from(in_seconds(g)));
-            meta.insert("deletionGracePeriodSeconds".to_owned(), Value::from(g));
-            return if g == 0 && !held { Deletion::Now } else { Deletion::Marked };
-        }
-        if current.unwrap_or(0) == 0 && !held {
-            return Deletion::Now;
-        }
-        return if finalizers_changed { Deletion::Marked } else { Deletion::Pending };
     }
     let seconds = grace.unwrap_or(0);
     if seconds == 0 && !held {
         return Deletion::Now;
     }
+    let generation = object["metadata"]["generation"].as_i64().unwrap_or(0);
+    let meta = metadata(object);
     meta.insert("deletionTimestamp".to_owned(), Value::from(in_seconds(seconds)));
     meta.insert("deletionGracePeriodSeconds".to_owned(), Value::from(seconds));
     if generation > 0 {
         meta.insert("generation".to_owned(), Value::from(generation + 1));
     }
     Deletion::Marked
+}
+
+/// The object has less time left than it had: counted from when its deletion began. Where that is over already, it has
+/// a second, or none.
+fn hurry(object: &mut Value, left: i64, seconds: i64) {
+    let now = jiff::Timestamp::now().as_second();
+    let end = text(object, "deletionTimestamp").parse().map_or(now, jiff::Timestamp::as_second);
+    let end = end - left + seconds;
+    let period = if end < now { seconds.min(1) } else { seconds };
+    let meta = metadata(object);
+    meta.insert("deletionTimestamp".to_owned(), Value::from(in_seconds(end.max(now) - now)));
+    meta.insert("deletionGracePeriodSeconds".to_owned(), Value::from(period));
 }
 
 #[cfg(test)]
@@ -235,7 +247,22 @@ mod tests {
         assert_eq!(mark_deleted(&mut o, Some(30), None, Propagation::Background, false), Deletion::Pending);
         assert_eq!(mark_deleted(&mut o, Some(5), Some(5), Propagation::Background, false), Deletion::Marked);
         assert_eq!(mark_deleted(&mut o, Some(60), Some(60), Propagation::Background, false), Deletion::Pending);
+        assert_eq!(mark_deleted(&mut o, Some(0), None, Propagation::Foreground, false), Deletion::Pending);
+        assert!(!has_propagation(&o), "what waits is left as it is");
         assert_eq!(mark_deleted(&mut o, Some(0), Some(0), Propagation::Background, false), Deletion::Now);
+    }
+
+    #[test]
+    fn time_is_counted_from_the_beginning_of_a_deletion() {
+        for (began, asked, until, period) in [(-20, 25, 5, 25), (-20, 10, 0, 1), (-20, 0, 0, 0)] {
+            let mut o = json!({"metadata": {
+                "deletionTimestamp": in_seconds(began + 30), "deletionGracePeriodSeconds": 30, "finalizers": ["x/y"]}});
+            assert_eq!(mark_deleted(&mut o, Some(30), Some(asked), Propagation::Unset, false), Deletion::Marked);
+            assert_eq!(o["metadata"]["deletionGracePeriodSeconds"], period, "{asked}");
+            let end: jiff::Timestamp = text(&o, "deletionTimestamp").parse().expect("a time");
+            let off = end.as_second() - jiff::Timestamp::now().as_second() - until;
+            assert!((-1..=0).contains(&off), "{asked} {off}");
+        }
     }
 
     #[test]

@@ -122,6 +122,7 @@ static ROWS: &[(&str, &str, Strategy)] = &[
         Strategy {
             prepare_create: Some(core::namespace::prepare_create),
             prepare_update: Some(core::namespace::prepare_update),
+            prepare_status: Some(core::namespace::prepare_status),
             holds: Some(core::namespace::is_held),
             on_delete: Some(core::namespace::terminate),
             ..PLAIN

@@ -9,7 +9,8 @@ use shared::status::{Status, field};
 use super::claims::Kubernetes;
 use super::{Bound, Claims, ServiceAccounts, user_name};
 use crate::access::tree;
-use crate::api::{Api, Reader, TokenIssuer};
+use crate::api::{Api, Issued, Reader, TokenIssuer};
+use crate::registry::meta;
 
 const GROUP: &str = "authentication.k8s.io";
 const SHORTEST: i64 = 600;
@@ -30,10 +31,33 @@ pub struct Issuer {
 
 #[async_trait]
 impl TokenIssuer for Issuer {
-    async fn issue(&self, account: &Value, request: Value) -> Result<Value, Status> {
+    fn complete(&self, account: &Value, request: &mut Value) -> Result<(), Status> {
+        let (asked, uid) = (tree::text(request, "/metadata/uid"), tree::text(account, "/metadata/uid"));
+        if !asked.is_empty() && asked != uid {
+            let why =
+                format!("the UID in the token request ({asked}) does not match the UID of the service account ({uid})");
+            return Err(Status::conflict(GROUP, "TokenRequest", tree::name(account), &why));
+        }
+        if tree::strings(request, "/spec/audiences").is_empty() {
+            *tree::field(request, &["spec", "audiences"]) = json!(self.accounts.config().audiences);
+        }
+        for key in ["name", "namespace", "uid"] {
+            *tree::field(request, &["metadata", key]) = account["metadata"][key].clone();
+        }
+        *tree::field(request, &["metadata", "creationTimestamp"]) = json!(meta::now());
+        *tree::field(request, &["status"]) = json!({"token": "", "expirationTimestamp": null});
+        check_expiration(wanted(request))
+    }
+
+    async fn issue(&self, account: &Value, request: Value) -> Result<Issued, Status> {
         let now = jiff::Timestamp::now();
         self.answer(account, request, now, uuid::Uuid::new_v4().to_string()).await
     }
+}
+
+/// How long a token is to live.
+fn wanted(request: &Value) -> i64 {
+    tree::int(request, "/spec/expirationSeconds").unwrap_or(3600)
 }
 
 impl Issuer {
@@ -43,29 +67,10 @@ impl Issuer {
         mut request: Value,
         now: jiff::Timestamp,
         id: String,
-    ) -> Result<Value, Status> {
+    ) -> Result<Issued, Status> {
         let (namespace, name) = (tree::namespace(account).to_owned(), tree::name(account).to_owned());
-        for (pointer, own, text) in [
-            ("/metadata/name", &name, "metadata.name must match the service account name"),
-            ("/metadata/namespace", &namespace, "metadata.namespace must match the service account namespace"),
-        ] {
-            let said = tree::text(&request, pointer);
-            if !said.is_empty() && said != own {
-                let path = pointer[1..].replace('/', ".");
-                let error = field::Error::invalid(field::Path::new(&path), Value::from(said), text);
-                return Err(Status::invalid(GROUP, "TokenRequest", "", vec![error]));
-            }
-        }
         let config = self.accounts.config();
-        let mut seconds = tree::int(&request, "/spec/expirationSeconds").unwrap_or(3600);
-        check_expiration(seconds)?;
-        if config.max_expiration > 0 {
-            seconds = seconds.min(config.max_expiration);
-        }
-        let mut audiences = tree::strings(&request, "/spec/audiences");
-        if audiences.is_empty() {
-            audiences.clone_from(&config.audiences);
-        }
+        let audiences = tree::strings(&request, "/spec/audiences");
         let mut kubernetes = Kubernetes {
             namespace: namespace.clone(),
             serviceaccount: Bound { name: name.clone(), uid: tree::text(account, "/metadata/uid").to_owned() },
@@ -74,37 +79,42 @@ impl Issuer {
         if tree::has(&request, "/spec/boundObjectRef") {
             self.bind(&request, &namespace, &name, &mut kubernetes).await?;
         }
+        let (mut seconds, mut warnings) = (wanted(&request), Vec::new());
+        if config.max_expiration > 0 && seconds > config.max_expiration {
+            let most = config.max_expiration;
+            warnings.push(format!("requested expiration of {seconds} seconds shortened to {most} seconds"));
+            seconds = most;
+        }
         let issued = now.as_second();
-        let own = audiences.iter().any(|a| config.audiences.contains(a));
+        let own = audiences.iter().all(|a| config.audiences.contains(a));
         let extend = config.extend_expiration && own && kubernetes.pod.is_some() && seconds == DEFAULT_VOLUME_SECONDS;
         if extend {
             kubernetes.warnafter = Some(issued + seconds);
         }
         let claims = Claims {
-            aud: audiences.clone(),
+            aud: audiences,
             exp: Some(
                 issued
                     + if extend { EXTENDED_SECONDS.min(config.longest_extended.unwrap_or(i64::MAX)) } else { seconds },
             ),
             iat: Some(issued),
             iss: config.issuers.first().cloned().unwrap_or_default(),
-            jti: id,
+            jti: id.clone(),
             kubernetes,
             nbf: Some(issued),
             sub: user_name(&namespace, &name),
         };
         let claims = serde_json::to_value(&claims).map_err(|e| Status::internal(&e.to_string()))?;
-        let token =
-            self.accounts.sign(&claims).await.map_err(|e| Status::internal(&format!("failed to create token: {e}")))?;
+        let token = self
+            .accounts
+            .sign(&claims)
+            .await
+            .map_err(|e| Status::internal(&format!("failed to generate token: {e}")))?;
         let time = |second: i64| jiff::Timestamp::from_second(second).map(|t| t.to_string()).unwrap_or_default();
-        *tree::field(&mut request, &["metadata", "name"]) = json!(name);
-        *tree::field(&mut request, &["metadata", "namespace"]) = json!(namespace);
-        *tree::field(&mut request, &["metadata", "creationTimestamp"]) = json!(time(issued));
-        *tree::field(&mut request, &["spec", "audiences"]) = json!(audiences);
         *tree::field(&mut request, &["spec", "expirationSeconds"]) = json!(seconds);
         *tree::field(&mut request, &["status"]) =
             json!({"token": token, "expirationTimestamp": time(issued + seconds)});
-        Ok(request)
+        Ok(Issued { object: request, warnings, credential: format!("JTI={id}") })
     }
 
     async fn bind(
@@ -211,8 +221,14 @@ mod tests {
         json!({"metadata": {"name": "sa", "namespace": "e", "uid": "u-sa"}})
     }
 
+    async fn request(reader: &Arc<Fixed>, mut object: Value) -> Result<Value, Status> {
+        let issuer = issuer(reader);
+        issuer.complete(&account(), &mut object)?;
+        issuer.issue(&account(), object).await.map(|issued| issued.object)
+    }
+
     async fn ask(reader: &Arc<Fixed>, spec: Value) -> Result<Value, Status> {
-        issuer(reader).issue(&account(), json!({"spec": spec})).await
+        request(reader, json!({"spec": spec})).await
     }
 
     #[tokio::test]
@@ -244,6 +260,23 @@ mod tests {
             let status = ask(&reader, spec.clone()).await.expect_err("refused");
             assert_eq!((status.code, status.message.as_str()), (code, message), "{spec}");
         }
+        let another = request(&reader, json!({"metadata": {"uid": "u"}, "spec": {}})).await.expect_err("another");
+        assert_eq!(
+            another.message,
+            "Operation cannot be fulfilled on TokenRequest.authentication.k8s.io \"sa\": the UID in the token request (u) does not match the UID of the service account (u-sa)"
+        );
+    }
+
+    #[tokio::test]
+    async fn the_answer_names_the_account_and_says_what_was_cut() {
+        let reader = cluster();
+        let answer = ask(&reader, json!({})).await.expect("a token");
+        assert_eq!(answer["metadata"]["uid"], "u-sa");
+        let mut issuer = issuer(&reader);
+        let config = Config { issuers: vec!["https://k".into()], max_expiration: 900, ..Config::default() };
+        issuer.accounts = Arc::new(ServiceAccounts::with_key(RSA_PEM, config));
+        let issued = issuer.issue(&account(), json!({"spec": {"expirationSeconds": 1000}})).await.expect("a token");
+        assert_eq!(issued.warnings, ["requested expiration of 1000 seconds shortened to 900 seconds"]);
     }
 
     #[tokio::test]

@@ -23,7 +23,15 @@ pub(super) fn create(object: &Value, out: &mut Vec<Error>) {
     for (i, network) in networks.iter().enumerate() {
         families.extend(cidr(out, &path.index(i), network).map(|n| n.addr().is_ipv4()));
     }
-    if networks.len() > 2 || (families.len() == 2 && families[0] == families[1]) {
+    if networks.len() > 1
+        && let Some(odd) = networks.iter().find(|network| cidr(&mut Vec::new(), &path, network).is_none())
+    {
+        let why = format!("failed to parse cidr value:{odd:?} with error:invalid CIDR address: {odd}");
+        let why = format!("invalid PodCIDRs. failed to check with dual stack with error:{why}");
+        out.push(Error::internal(&path, &why));
+    }
+    let pair = families.len() == 2 && families[0] != families[1];
+    if networks.len() > 1 && (networks.len() > 2 || !pair) {
         out.push(Error::invalid(&path, json!(networks), "may specify no more than one CIDR for each IP family"));
     }
 }
@@ -70,8 +78,14 @@ pub(super) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
         seen.push(address);
     }
     let (spec, before) = (get(new, "spec"), get(old, "spec"));
-    let was = texts(before, "podCIDRs");
-    if !was.is_empty() && was != texts(spec, "podCIDRs") {
+    let (was, now) = (texts(before, "podCIDRs"), texts(spec, "podCIDRs"));
+    let changed = match was.len() {
+        0 => 0,
+        n if n != now.len() => 1,
+        _ => was.iter().zip(&now).filter(|(was, now)| was != now).count(),
+    };
+    // One complaint for each.
+    for _ in 0..changed {
         let message = "node updates may not change podCIDR except from \"\" to valid";
         out.push(Error::forbidden(Path::of(&["spec", "podCIDRs"]), message));
     }

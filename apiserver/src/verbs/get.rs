@@ -100,6 +100,9 @@ pub async fn catch_up(engine: &Engine, cacher: &Cacher, storage: &Row) -> Result
 
 /// The verb.
 pub async fn get(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
+    if r.query.flag("export") {
+        return Err(Status::bad_request("the export parameter, deprecated since v1.14, is no longer supported"));
+    }
     let accepted = accepted(r, false)?;
     let at = revision(r.query.get("resourceVersion").unwrap_or("")).map_err(|e| Status::unknown(&e))?;
     let entry = entry(engine, row, namespace_of(&r.info, row), &r.info.name, at).await?;

@@ -15,7 +15,7 @@ pub mod list;
 pub mod managers;
 mod outcome;
 pub mod patch;
-mod preconditions;
+pub mod preconditions;
 pub mod query;
 mod route;
 pub mod scale;

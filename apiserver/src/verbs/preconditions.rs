@@ -27,7 +27,7 @@ pub(super) fn check_revision(t: &Target<'_>, strategy: &Strategy, new: &Value, s
 }
 
 /// What a delete asks of the object it is about.
-pub(super) fn check_preconditions(t: &Target<'_>, options: &DeleteOptions, object: &Value) -> Result<(), Status> {
+pub fn check_preconditions(t: &Target<'_>, options: &DeleteOptions, object: &Value) -> Result<(), Status> {
     // These two name the kind, not the resource.
     if let Some(uid) = &options.uid {
         let there = meta::text(object, "uid");

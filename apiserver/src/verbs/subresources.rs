@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proto::resources::Row;
 use proto::{Value, schema};
 use serde_json::json;
-use shared::status::Status;
+use shared::status::{Status, field};
 
 use super::engine::Engine;
 use super::query::{OptionsKind, WriteOptions};
@@ -72,10 +72,6 @@ async fn bind(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Sta
     let mut object =
         negotiate::decode(r.sent(), &Expected::kind("", "v1", "Binding"), options.field_validation)?.object;
     write::check_namespace(&mut object, &r.info.namespace)?;
-    let there = meta::text(&object, "name");
-    if !there.is_empty() && there != r.info.name {
-        return Err(Status::bad_request("name in URL does not match name in Binding object"));
-    }
     bind_to(engine, r, row, &r.info.name, object, &options).await
 }
 
@@ -90,6 +86,9 @@ async fn bind_to(
     let mut t = target(r, row, "binding", options, "CreateOptions");
     t.name = name;
     engine.admit(&mut t, Operation::Create, Some(&mut object), None).await?;
+    if meta::text(&object, "name") != name {
+        return Err(Status::bad_request("name in URL does not match name in Binding object"));
+    }
     binding::check(&object)?;
     engine.judge(&mut t, Operation::Create, Some(&mut object), None).await?;
     let clear = engine.policy.clear_nomination;
@@ -105,21 +104,23 @@ async fn token(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, St
     if let Some(s) = schema::kind("authentication.k8s.io", "v1", "TokenRequest") {
         proto::defaulting::apply(s, &mut object);
     }
-    let there = meta::text(&object, "name");
-    if !there.is_empty() && there != r.info.name {
-        return Err(Status::bad_request(&format!(
-            "metadata.name: Invalid value: {there:?}: must match the service account name if specified"
-        )));
+    write::check_namespace(&mut object, &r.info.namespace)?;
+    let mut t = target(r, row, "token", &options, "CreateOptions");
+    engine.admit(&mut t, Operation::Create, Some(&mut object), None).await?;
+    let said = meta::text(&object, "name");
+    if !said.is_empty() && said != r.info.name {
+        let path = field::Path::of(&["metadata", "name"]);
+        let error = field::Error::invalid(path, said, "must match the service account name if specified");
+        return Err(Status::invalid("authentication.k8s.io", "TokenRequest", &r.info.name, [error]));
     }
     let Some((account, _)) = engine.read(row, &r.info.namespace, &r.info.name).await? else {
         return Err(Status::not_found(&row.group, &row.plural, &r.info.name));
     };
-    let mut t = target(r, row, "token", &options, "CreateOptions");
-    engine.admit_and_judge(&mut t, Operation::Create, Some(&mut object), None).await?;
     let Some(issuer) = engine.tokens.get() else { return Err(Status::generic_not_found()) };
-    let mut answer = issuer.issue(&account, object).await?;
-    for (field, value) in [("name", r.info.name.as_str()), ("namespace", r.info.namespace.as_str())] {
-        meta::set_text(&mut answer, field, value);
-    }
-    reply_object(engine, r, row, 201, &answer)
+    issuer.complete(&account, &mut object)?;
+    engine.judge(&mut t, Operation::Create, Some(&mut object), None).await?;
+    let issued = issuer.issue(&account, object).await?;
+    let credential = ("authentication.kubernetes.io/issued-credential-id".to_owned(), issued.credential);
+    r.noted.annotate([credential].into());
+    Ok(reply_object(engine, r, row, 201, &issued.object)?.warn(issued.warnings))
 }

@@ -1,4 +1,4 @@
-//! Services of two families.
+//! Services of two families, and what is given to a service.
 
 use serde_json::{Value, json};
 
@@ -77,4 +77,22 @@ async fn there_being_nothing_to_give_is_said_first() {
     }
     let good = c.post(&services, service(json!({"spec": {"sessionAffinity": "None"}}))).await.ok();
     assert_eq!(good["spec"]["ports"][0]["nodePort"], 31987);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn endpoints_go_with_their_service() {
+    let Some((c, ns)) = crate::workspace("endpoints-go").await else { return };
+    let (services, endpoints) = (format!("{ns}/services"), format!("{ns}/endpoints"));
+    for name in ["at-once", "held"] {
+        let finalizers = if name == "held" { json!(["a.b/c"]) } else { json!([]) };
+        let metadata = json!({"name": name, "finalizers": finalizers});
+        c.post(&services, json!({"metadata": metadata, "spec": {"ports": [{"port": 80}]}})).await.ok();
+        c.post(&endpoints, json!({"metadata": {"name": name}})).await.ok();
+        c.delete(&format!("{services}/{name}")).await.ok();
+    }
+    assert_eq!(c.get(&format!("{endpoints}/at-once")).await.code, 404);
+    c.get(&format!("{endpoints}/held")).await.ok();
+    let released = json!({"metadata": {"finalizers": []}});
+    c.patch(&format!("{services}/held"), "merge-patch+json", released).await.ok();
+    assert_eq!(c.get(&format!("{endpoints}/held")).await.code, 404);
 }

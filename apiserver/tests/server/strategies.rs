@@ -225,3 +225,91 @@ async fn owners_are_named_once_and_addresses_in_any_spelling() {
     c.delete(&format!("{services}/odd")).await.ok();
     c.post(&services, service("again", &ip)).await.ok();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn evicted_pods_say_so_and_budgets_count_them() {
+    let Some((c, ns)) = workspace("evictions").await else { return };
+    let pods = format!("{ns}/pods");
+    let budgets = ns.replace("/api/v1", "/apis/policy/v1") + "/poddisruptionbudgets";
+    let spec = json!({"minAvailable": 1, "selector": {"matchLabels": {"a": "b"}}});
+    c.post(&budgets, json!({"metadata": {"name": "b"}, "spec": spec})).await.ok();
+    let status = json!({"disruptionsAllowed": 1, "observedGeneration": 1, "currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2});
+    let status = json!({"status": status});
+    c.patch(&format!("{budgets}/b/status"), "merge-patch+json", status).await.ok();
+    for name in ["p", "q"] {
+        let spec = json!({"nodeName": "n1", "containers": [{"name": "c", "image": "i"}]});
+        c.post(&pods, json!({"metadata": {"name": name, "labels": {"a": "b"}}, "spec": spec})).await.ok();
+        let status = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
+        c.patch(&format!("{pods}/{name}/status"), "merge-patch+json", status).await.ok();
+    }
+    let evict =
+        async |name: &str| c.post(&format!("{pods}/{name}/eviction"), json!({"metadata": {"name": name}})).await;
+    let unnamed = c.post(&format!("{pods}/p/eviction"), json!({})).await;
+    unnamed.fails(400, "BadRequest", "name in URL does not match name in Eviction object");
+    let unsafe_one = json!({"metadata": {"name": "p"},
+        "deleteOptions": {"ignoreStoreReadErrorWithClusterBreakingPotential": true}});
+    let unsafe_one = c.post(&format!("{pods}/p/eviction"), unsafe_one).await;
+    assert!(unsafe_one.text().contains("can not be set for pod eviction"), "{}", unsafe_one.text());
+
+    evict("p").await.ok();
+    let pod = c.get(&format!("{pods}/p")).await.ok();
+    assert!(pod["metadata"]["deletionTimestamp"].is_string());
+    let told = pod["status"]["conditions"].as_array().expect("conditions").iter();
+    let told: Vec<&Value> = told.filter(|c| c["type"] == "DisruptionTarget").map(|c| &c["reason"]).collect();
+    assert_eq!(told, ["EvictionByEvictionAPI"]);
+    let budget = c.get(&format!("{budgets}/b")).await.ok();
+    assert_eq!(
+        (&budget["status"]["disruptionsAllowed"], &budget["status"]["conditions"][0]["reason"]),
+        (&json!(0), &json!("InsufficientPods"))
+    );
+    let written = budget["metadata"]["managedFields"].as_array().expect("managers").iter();
+    assert!(written.clone().any(|m| m["manager"] == "kube-apiserver" && m["subresource"] == "status"));
+    let refused = evict("q").await;
+    assert_eq!(refused.code, 429);
+    let cause = "The disruption budget b does not allow evicting pods currently";
+    assert_eq!(refused.json()["details"]["causes"][0]["message"], cause);
+
+    // A pod that is not ready goes while enough others are.
+    let status = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+    c.patch(&format!("{pods}/q/status"), "merge-patch+json", status).await.ok();
+    evict("q").await.ok();
+    c.post(&budgets, json!({"metadata": {"name": "c"}, "spec": {"selector": {}}})).await.ok();
+    let spec = json!({"nodeName": "n1", "containers": [{"name": "c", "image": "i"}]});
+    c.post(&pods, json!({"metadata": {"name": "r", "labels": {"a": "b"}}, "spec": spec})).await.ok();
+    c.patch(&format!("{pods}/r/status"), "merge-patch+json", json!({"status": {"phase": "Running"}})).await.ok();
+    let several = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+    evict("r").await.fails(500, "", several);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn finalize_writes_metadata_and_namespaces_keep_their_label() {
+    let Some((c, ns)) = workspace("finalized").await else { return };
+    let mut namespace = c.get(&ns).await.ok();
+    namespace["metadata"]["labels"] = json!({"x": "y"});
+    namespace["spec"]["finalizers"] = json!(["kubernetes", "a.b/c"]);
+    namespace["status"]["phase"] = json!("Terminating");
+    let finalized = c.put(&format!("{ns}/finalize"), &namespace).await.ok();
+    let labels = json!({"x": "y", "kubernetes.io/metadata.name": finalized["metadata"]["name"]});
+    assert_eq!(
+        (&finalized["metadata"]["labels"], &finalized["spec"]["finalizers"], &finalized["status"]["phase"]),
+        (&labels, &namespace["spec"]["finalizers"], &json!("Active"))
+    );
+    let mut finalized = finalized;
+    finalized["metadata"]["labels"] = json!({"x": "y"});
+    assert_eq!(c.put(&format!("{ns}/status"), &finalized).await.ok()["metadata"]["labels"], labels);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_that_are_taken_and_exports_are_refused() {
+    let Some((c, ns)) = workspace("taken").await else { return };
+    let map = json!({"metadata": {"name": "a", "generateName": "a"}});
+    c.post(&format!("{ns}/configmaps"), map.clone()).await.ok();
+    let refused = c.post(&format!("{ns}/configmaps"), map).await;
+    let why = "configmaps \"a\" already exists, the server was not able to generate a unique name for the object";
+    refused.fails(409, "AlreadyExists", why);
+    assert_eq!(refused.header("retry-after"), "1");
+    let exported = c.get(&format!("{ns}/configmaps/a?export=true")).await;
+    let why = "the export parameter, deprecated since v1.14, is no longer supported";
+    exported.fails(400, "BadRequest", why);
+    c.get(&format!("{ns}/configmaps/a?export=false")).await.ok();
+}

@@ -107,12 +107,14 @@ async fn a_failing_expression_refuses_unless_told_otherwise() {
 
 #[tokio::test]
 async fn warnings_and_notes() {
-    let spec = json!({"validations": [{"expression": "true"}, {"expression": "false", "message": "no"}],
+    let spec = json!({"validations": [{"expression": "true"}, {"expression": "false", "message": "no"}, {"expression": "1 > 2"}],
         "auditAnnotations": [{"key": "size", "valueExpression": "string(size(object.data))"}, {"key": "none", "valueExpression": "null"}]});
     let plugin = cluster(&spec, &json!({"validationActions": ["Warn", "Audit"]}));
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "data": {"a": "1"}});
     let (warnings, notes) = Write::create("", "configmaps", "e", object).judged(&plugin).await.expect("let through");
-    assert_eq!(warnings, ["Validation failed for ValidatingAdmissionPolicy 'p' with binding 'b': no"]);
+    let warned = ["no", "failed expression: 1 > 2"]
+        .map(|why| format!("Validation failed for ValidatingAdmissionPolicy 'p' with binding 'b': {why}"));
+    assert_eq!(warnings, warned);
     let failure: Value =
         serde_json::from_str(&notes["validation.policy.admission.k8s.io/validation_failure"]).expect("JSON");
     assert_eq!(

@@ -51,9 +51,10 @@ impl Plugin for ValidatingPolicies {
         }
         let verdict = self.judge(a, &bound, namespace.as_ref());
         a.warnings.extend(verdict.warnings);
-        if !verdict.failures.is_empty() {
-            let text = Value::Array(verdict.failures).to_string();
-            a.annotations.insert("validation.policy.admission.k8s.io/validation_failure".to_owned(), text);
+        // Annotations are not overwritten: one failure is noted.
+        if let Some(first) = verdict.failures.first() {
+            let key = "validation.policy.admission.k8s.io/validation_failure".to_owned();
+            a.annotations.entry(key).or_insert_with(|| json!([first]).to_string());
         }
         for (key, values) in verdict.annotations {
             a.annotations.insert(key, values.join(", "));

@@ -43,10 +43,14 @@ struct Phase {
     kind: &'static str,
     /// In annotations.
     word: &'static str,
+    /// They may answer with a patch.
+    mutates: bool,
 }
 
-const MUTATING: Phase = Phase { plural: "mutatingwebhookconfigurations", kind: "admit", word: "mutating" };
-const VALIDATING: Phase = Phase { plural: "validatingwebhookconfigurations", kind: "validating", word: "validating" };
+const MUTATING: Phase =
+    Phase { plural: "mutatingwebhookconfigurations", kind: "admit", word: "mutating", mutates: true };
+const VALIDATING: Phase =
+    Phase { plural: "validatingwebhookconfigurations", kind: "validating", word: "validating", mutates: false };
 
 /// What webhooks are asked with.
 pub struct Means {
@@ -89,8 +93,6 @@ impl ValidatingWebhooks {
 
 /// Outcome of one webhook.
 enum Outcome {
-    /// It has nothing to do with the request.
-    Unasked,
     /// It let the request through, or did not.
     Answered(Box<Answer>),
     /// It could not be asked, and that is to be overlooked.
@@ -104,50 +106,49 @@ impl Webhooks {
         Ok(Self { means, credentials, phase })
     }
 
-    /// The webhooks that want to see the request, in the order they are asked.
-    fn wanted(&self, a: &Attributes<'_>) -> Result<Vec<Hook>, Status> {
+    /// All webhooks, in the order they are asked: their configurations and their places in them.
+    fn all(&self, a: &Attributes<'_>) -> Vec<(Arc<Value>, usize)> {
         if exempt(a) {
-            return Ok(Vec::new());
+            return Vec::new();
         }
         let mut configurations = self.means.reader.list(GROUP, self.phase.plural, None);
-        if configurations.is_empty() {
-            return Ok(Vec::new());
-        }
         configurations.sort_by(|x, y| tree::name(x).cmp(tree::name(y)));
-        let scene = Scene::of(a, self.means.reader.as_ref(), &self.means.rows);
-        let mut wanted = Vec::new();
-        for configuration in configurations {
-            for (at, _) in tree::list(&configuration, "/webhooks").iter().enumerate() {
-                if let Some(hook) = Hook::matching(&configuration, at, &scene)? {
-                    wanted.push(hook);
-                }
-            }
-        }
-        Ok(wanted)
+        let places = |c: Arc<Value>| (0..tree::list(&c, "/webhooks").len()).map(move |at| (c.clone(), at));
+        configurations.into_iter().flat_map(places).collect()
     }
 
-    /// Asks one webhook about the request as it is now.
-    async fn ask(&self, hook: &Hook, a: &Attributes<'_>) -> Result<Outcome, Status> {
+    /// The webhook at a place, if it wants to see the request as it is now.
+    fn wanted(&self, configuration: &Arc<Value>, at: usize, a: &Attributes<'_>) -> Result<Option<Hook>, Status> {
+        let scene = Scene::of(a, self.means.reader.as_ref(), &self.means.rows);
+        Hook::matching(configuration, at, &scene)
+    }
+
+    /// What a webhook is asked, if its conditions let it be asked at all.
+    fn question(&self, hook: &Hook, a: &Attributes<'_>) -> Result<Option<Value>, Status> {
         let request = review::request(hook, a);
-        let name = hook.name();
         let since = Instant::now();
         let held = conditions::hold(hook, &request, &Asker::of(&self.means.authorization, a));
-        let of = [name, "webhook", self.phase.kind, a.operation.as_str()];
+        let of = [hook.name(), "webhook", self.phase.kind, a.operation.as_str()];
         measure::conditions(of, tree::list(hook.spec(), "/matchConditions"), since, &held);
         match held {
-            Ok(true) => {}
-            Ok(false) => return Ok(Outcome::Unasked),
-            Err(_) if hook.ignores_failures() => return Ok(Outcome::Unasked),
-            Err(why) => return Err(a.forbidden(why)),
+            Ok(true) => Ok(Some(request)),
+            Ok(false) => Ok(None),
+            Err(_) if hook.ignores_failures() => Ok(None),
+            Err(why) => Err(a.forbidden(why)),
         }
+    }
+
+    /// Asks one webhook.
+    async fn ask(&self, hook: &Hook, request: &Value, a: &Attributes<'_>) -> Result<Outcome, Status> {
+        let name = hook.name();
         if a.dry_run && !hook.harmless() {
             return Err(Status::bad_request(&format!("admission webhook {name:?} does not support dry run")));
         }
         let since = Instant::now();
-        let body = Bytes::from(review::envelope(hook, &request).to_string());
+        let body = Bytes::from(review::envelope(hook, request).to_string());
         let client = hook.spec().get("clientConfig").unwrap_or(super::NOTHING);
         let answered = match self.means.caller.review(client, &self.credentials, hook.timeout(), body).await {
-            Ok(bytes) => review::read(hook, &request, &bytes).map_err(Failed::from),
+            Ok(bytes) => review::read(hook, request, self.phase.mutates, &bytes).map_err(Failed::from),
             Err(Failed { why, code }) => Err(Failed { why: format!("failed to call webhook: {why}"), code }),
         };
         match answered {
@@ -187,11 +188,14 @@ fn exempt(a: &Attributes<'_>) -> bool {
     a.resource.group == GROUP
 }
 
-/// Passes on what a webhook says, whatever its verdict is.
+/// Passes on what a webhook says, whatever its verdict is. What was noted under a key stays.
 fn note(a: &mut Attributes<'_>, hook: &Hook, answer: &Answer) -> Result<(), Status> {
     a.warnings.extend(answer.warnings.iter().cloned());
     for (key, value) in &answer.annotations {
-        a.annotations.insert(format!("{}/{key}", hook.name()), value.clone());
+        let key = format!("{}/{key}", hook.name());
+        if proto::selector::format::qualified_name(&key).is_empty() {
+            a.annotations.entry(key).or_insert_with(|| value.clone());
+        }
     }
     if answer.allowed { Ok(()) } else { Err(answer.refusal(hook.name())) }
 }
@@ -199,15 +203,21 @@ fn note(a: &mut Attributes<'_>, hook: &Hook, answer: &Answer) -> Result<(), Stat
 #[async_trait]
 impl Plugin for MutatingWebhooks {
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        let hooks = self.0.wanted(a)?;
+        let all = self.0.all(a);
+        if all.is_empty() {
+            return Ok(());
+        }
         let object = a.object.as_deref();
         a.reinvocation.begin(Who::Webhooks, object);
-        for (order, hook) in hooks.iter().enumerate() {
+        for (order, (configuration, at)) in all.iter().enumerate() {
+            // Each sees what those before it left, and is chosen by that.
+            let Some(hook) = self.0.wanted(configuration, *at, a)? else { continue };
             let id = hook.id();
             if !a.reinvocation.asks(Who::Webhooks, &id) {
                 continue;
             }
-            let changed = self.mutate(hook, order, a).await?;
+            let Some(request) = self.0.question(&hook, a)? else { continue };
+            let changed = self.mutate(&hook, &request, order, a).await?;
             a.reinvocation.asked(Who::Webhooks, &id, changed, hook.wants_reinvocation());
         }
         let object = a.object.as_deref();
@@ -217,58 +227,64 @@ impl Plugin for MutatingWebhooks {
 }
 
 impl MutatingWebhooks {
-    /// Asks one webhook and applies its patch; whether that changed the object.
-    async fn mutate(&self, hook: &Hook, order: usize, a: &mut Attributes<'_>) -> Result<bool, Status> {
+    /// Asks one webhook and applies its patch; whether that changed the object. That is noted however it goes.
+    async fn mutate(&self, hook: &Hook, request: &Value, order: usize, a: &mut Attributes<'_>) -> Result<bool, Status> {
         let place = format!("webhook.admission.k8s.io/round_{}_index_{order}", a.reinvocation.round());
         let by = format!("\"configuration\":{},\"webhook\":{}", json!(hook.configuration_name()), json!(hook.name()));
-        let mut changed = false;
-        match self.0.ask(hook, a).await? {
-            Outcome::Unasked => return Ok(false),
-            Outcome::Overlooked => self.0.note_open(a, hook, order),
-            Outcome::Answered(answer) => {
-                note(a, hook, &answer)?;
-                if let Some(patch) = answer.patch.filter(|p| p.as_array().is_none_or(|p| !p.is_empty())) {
-                    changed = patched(hook, a, patch.clone())?;
-                    let about = format!("{{{by},\"patch\":{patch},\"patchType\":\"JSONPatch\"}}");
-                    a.annotations.insert(format!("patch.{place}"), about);
-                }
+        let outcome = match self.0.ask(hook, request, a).await {
+            Ok(Outcome::Answered(answer)) => match note(a, hook, &answer) {
+                Ok(()) => patched(hook, a, answer.patch.as_ref()).map(|changed| (changed, answer.patch)),
+                Err(refused) => Err(refused),
+            },
+            Ok(Outcome::Overlooked) => {
+                self.0.note_open(a, hook, order);
+                Ok((false, None))
             }
+            Err(failed) => Err(failed),
+        };
+        if let Ok((_, Some(patch))) = &outcome {
+            let about = format!("{{{by},\"patch\":{patch},\"patchType\":\"JSONPatch\"}}");
+            a.annotations.insert(format!("patch.{place}"), about);
         }
-        a.annotations.insert(format!("mutation.{place}"), format!("{{{by},\"mutated\":{changed}}}"));
-        Ok(changed)
+        let changed = outcome.map(|(changed, _)| changed);
+        let mutated = matches!(changed, Ok(true));
+        a.annotations.insert(format!("mutation.{place}"), format!("{{{by},\"mutated\":{mutated}}}"));
+        changed
     }
 }
 
 /// Applies a webhook's patch to the object, in the version the webhook knows.
-fn patched(hook: &Hook, a: &mut Attributes<'_>, patch: Value) -> Result<bool, Status> {
-    let name = hook.name();
-    let fail = |why: String| Status::internal(&format!("failed calling webhook {name:?}: {why}"));
-    let patch = Patch::decode(patch).map_err(|e| fail(e.to_string()))?;
-    if patch.operations.is_empty() {
-        return Ok(false);
-    }
+fn patched(hook: &Hook, a: &mut Attributes<'_>, patch: Option<&Value>) -> Result<bool, Status> {
+    let Some(patch) = patch else { return Ok(false) };
     if a.object().is_none() {
+        let name = hook.name();
         return Err(Status::internal(&format!(
             "admission webhook {name:?} attempted to modify the object, which is not supported for this operation"
         )));
     }
+    let patch = Patch::decode(patch.clone()).map_err(|e| Status::internal(&e.to_string()))?;
     matching::amend(&hook.shown, a, |object| patch.apply(object).map_err(|e| Status::internal(&e.to_string())))
 }
 
 #[async_trait]
 impl Plugin for ValidatingWebhooks {
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        let hooks = self.0.wanted(a)?;
+        let mut asked = Vec::new();
+        for (configuration, at) in self.0.all(a) {
+            let Some(hook) = self.0.wanted(&configuration, at, a)? else { continue };
+            if let Some(request) = self.0.question(&hook, a)? {
+                asked.push((hook, request));
+            }
+        }
         let outcomes = {
             let shared: &Attributes<'_> = a;
-            futures::future::join_all(hooks.iter().map(|hook| self.0.ask(hook, shared))).await
+            futures::future::join_all(asked.iter().map(|(hook, request)| self.0.ask(hook, request, shared))).await
         };
         let mut refused = None;
-        for (order, (hook, outcome)) in hooks.iter().zip(outcomes).enumerate() {
+        for (order, ((hook, _), outcome)) in asked.iter().zip(outcomes).enumerate() {
             match outcome {
                 Ok(Outcome::Answered(answer)) => refused = refused.or(note(a, hook, &answer).err()),
                 Ok(Outcome::Overlooked) => self.0.note_open(a, hook, order),
-                Ok(Outcome::Unasked) => {}
                 Err(status) => refused = refused.or(Some(status)),
             }
         }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
-use serde_json::{Value, json};
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value, json};
 use shared::status::Status;
 
 use super::super::{Attributes, matching};
@@ -33,45 +34,66 @@ pub(super) fn envelope(hook: &Hook, request: &Value) -> Value {
 }
 
 /// Reads the body that came back.
-pub(super) fn read(hook: &Hook, request: &Value, body: &[u8]) -> Result<Answer, String> {
-    let review: Value = serde_json::from_slice(body).map_err(|e| format!("received invalid webhook response: {e}"))?;
-    let version = format!("admission.k8s.io/{}", hook.review_version());
+pub(super) fn read(hook: &Hook, request: &Value, mutates: bool, body: &[u8]) -> Result<Answer, String> {
+    let invalid = |why: String| format!("received invalid webhook response: {why}");
+    let review: Value = serde_json::from_slice(body).map_err(|e| invalid(e.to_string()))?;
     let Some(response) = review.get("response").filter(|r| r.is_object()) else {
-        return Err("webhook response was absent".to_owned());
+        return Err(invalid("webhook response was absent".to_owned()));
     };
-    if hook.review_version() == "v1" {
-        let (got_version, got_kind) = (tree::text(&review, "/apiVersion"), tree::text(&review, "/kind"));
-        if (got_version, got_kind) != (version.as_str(), "AdmissionReview") {
-            return Err(format!(
-                "received invalid webhook response: expected webhook response of {version}, Kind=AdmissionReview, got {got_version}, Kind={got_kind}"
-            ));
-        }
-        let (wanted, got) = (tree::text(request, "/uid"), tree::text(response, "/uid"));
-        if wanted != got {
-            return Err(format!("received invalid webhook response: expected response.uid={wanted:?}, got {got:?}"));
-        }
+    let newest = hook.review_version() == "v1";
+    if newest {
+        check(&review, response, tree::text(request, "/uid"), mutates).map_err(invalid)?;
     }
-    let patch = match tree::text(response, "/patch") {
-        "" => None,
-        encoded => {
-            let kind = tree::text(response, "/patchType");
-            if kind != "JSONPatch" && hook.review_version() == "v1" {
-                return Err(format!(
-                    "received invalid webhook response: unexpected response.patchType={kind:?}, expected \"JSONPatch\""
-                ));
-            }
-            let bytes = base64::engine::general_purpose::STANDARD.decode(encoded).map_err(|e| e.to_string())?;
-            Some(serde_json::from_slice(&bytes).map_err(|e| e.to_string())?)
-        }
-    };
+    let allowed = tree::flag(response, "/allowed");
+    let patch = Some(tree::text(response, "/patch")).filter(|p| !p.is_empty() && mutates && allowed);
+    let kind = if newest { tree::text(response, "/patchType") } else { "JSONPatch" };
+    let patch = patch.map(|encoded| decoded(encoded, kind)).transpose()?.flatten();
     let annotations = tree::map(response, "/auditAnnotations").into_iter().flatten();
     Ok(Answer {
-        allowed: tree::flag(response, "/allowed"),
+        allowed,
         status: response.get("status").filter(|s| s.is_object()).cloned(),
         patch,
         warnings: tree::strings(response, "/warnings"),
         annotations: annotations.filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned()))).collect(),
     })
+}
+
+/// What a `v1` answer must be like.
+fn check(review: &Value, response: &Value, wanted: &str, mutates: bool) -> Result<(), String> {
+    let uid = tree::text(response, "/uid");
+    if wanted != uid {
+        return Err(format!("expected response.uid={wanted:?}, got {uid:?}"));
+    }
+    let (version, kind) = (tree::text(review, "/apiVersion"), tree::text(review, "/kind"));
+    if (version, kind) != ("admission.k8s.io/v1", "AdmissionReview") {
+        let (group, version) = version.split_once('/').unwrap_or(("", version));
+        return Err(format!(
+            "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got {group}/{version}, Kind={kind}"
+        ));
+    }
+    let patches = !tree::text(response, "/patch").is_empty();
+    let kind = response.get("patchType").filter(|kind| !kind.is_null());
+    let why = match (mutates, patches, kind) {
+        (true, true, None) => "webhook returned response.patch but not response.patchType",
+        (true, false, Some(_)) => "webhook returned response.patchType but not response.patch",
+        (true, true, Some(kind)) if kind == "" => "webhook returned invalid response.patchType of \"\"",
+        (false, true, _) => "validating webhook may not return response.patch",
+        (false, false, Some(_)) => "validating webhook may not return response.patchType",
+        _ => return Ok(()),
+    };
+    Err(why.to_owned())
+}
+
+/// The operations of a patch; nothing where there are none.
+fn decoded(encoded: &str, kind: &str) -> Result<Option<Value>, String> {
+    let undecodable = |why: String| format!("received undecodable patch in webhook response: {why}");
+    let bytes = STANDARD.decode(encoded).map_err(|e| undecodable(e.to_string()))?;
+    let operations: Vec<Map<String, Value>> = serde_json::from_slice(&bytes).map_err(|e| undecodable(e.to_string()))?;
+    match (operations.is_empty(), kind) {
+        (true, _) => Ok(None),
+        (_, "JSONPatch") => Ok(Some(json!(operations))),
+        _ => Err(format!("unsupported patch type {kind:?}")),
+    }
 }
 
 impl Answer {

@@ -216,6 +216,60 @@ async fn failures_follow_the_policy() {
 }
 
 #[tokio::test]
+async fn each_webhook_is_chosen_by_what_those_before_it_left() {
+    let label = patch(&json!([{"op": "add", "path": "/metadata/labels", "value": {"a": "b"}}]));
+    let server = serve(vec![label]).await;
+    let selects = |name: &str, selector: Value| server.hook(json!({"name": name, "objectSelector": selector}));
+    let hooks = [
+        selects("a.example.com", json!({"matchLabels": {"a": "b"}})),
+        selects("b.example.com", json!({})),
+        selects("c.example.com", json!({"matchLabels": {"a": "b"}})),
+        selects("d.example.com", json!({"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]})),
+    ];
+    config_map().admit(&mutating(&hooks)).await.expect("admitted");
+    assert_eq!(server.asked.lock().len(), 2);
+}
+
+#[tokio::test]
+async fn answers_that_make_no_sense_are_failures() {
+    let with = |more: Value| {
+        let mut answer = patch(&json!([{"op": "add", "path": "/data", "value": {}}]));
+        answer.as_object_mut().expect("an answer").extend(more.as_object().expect("fields").clone());
+        answer
+    };
+    let encoded = |text: &str| json!(base64::engine::general_purpose::STANDARD.encode(text));
+    for (answer, mutates, why) in [
+        (
+            with(json!({"patchType": null})),
+            true,
+            "received invalid webhook response: webhook returned response.patch but not response.patchType",
+        ),
+        (
+            with(json!({"patch": null})),
+            true,
+            "received invalid webhook response: webhook returned response.patchType but not response.patch",
+        ),
+        (with(json!({})), false, "received invalid webhook response: validating webhook may not return response.patch"),
+        (with(json!({"patchType": "MergePatch"})), true, "unsupported patch type \"MergePatch\""),
+        (with(json!({"patch": encoded("{}")})), true, "received undecodable patch in webhook response: "),
+    ] {
+        for policy in ["Fail", "Ignore"] {
+            let server = serve(vec![answer.clone()]).await;
+            let hook = server.hook(json!({"failurePolicy": policy}));
+            let done = if mutates {
+                config_map().admit(&mutating(&[hook])).await
+            } else {
+                config_map().validate(&validating(&[hook])).await
+            };
+            match done {
+                Ok(_) => assert_eq!(policy, "Ignore", "{why}"),
+                Err(e) => assert!(policy == "Fail" && e.message.contains(&format!(": {why}")), "{}", e.message),
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn dry_runs_need_a_harmless_webhook() {
     let server = serve(vec![]).await;
     let plugin = validating(&[server.hook(json!({"sideEffects": "Some"}))]);

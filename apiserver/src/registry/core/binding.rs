@@ -1,7 +1,7 @@
 //! Binding a pod to a node.
 
 use proto::Value;
-use serde_json::{Map, json};
+use serde_json::Map;
 use shared::status::Status;
 
 use crate::registry::meta;
@@ -61,39 +61,17 @@ pub fn assign(pod: &mut Value, binding: &Value, clear_nomination: bool) -> Resul
             map.extend(extra.iter().map(|(k, v)| (k.clone(), v.clone())));
         }
     }
-    scheduled(pod);
+    super::conditions::scheduled(pod);
     if let (true, Some(status)) = (clear_nomination, pod["status"].as_object_mut()) {
         status.remove("nominatedNodeName");
     }
     Ok(())
 }
 
-/// Sets the condition `PodScheduled`.
-fn scheduled(pod: &mut Value) {
-    let now = meta::now();
-    if !pod["status"].is_object() {
-        pod["status"] = json!({});
-    }
-    let mut conditions: Vec<Value> = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    match conditions.iter_mut().find(|c| c["type"] == "PodScheduled") {
-        Some(c) => {
-            if c["status"] != "True" {
-                c["lastTransitionTime"] = json!(now);
-            }
-            c["status"] = json!("True");
-            if let Some(map) = c.as_object_mut() {
-                map.remove("reason");
-                map.remove("message");
-            }
-        }
-        None => conditions
-            .push(json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now})),
-    }
-    pod["status"]["conditions"] = Value::Array(conditions);
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

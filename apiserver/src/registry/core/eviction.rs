@@ -1,4 +1,4 @@
-//! Eviction: a delete that asks the pod's disruption budget first.
+//! Eviction: a delete that asks the pod's disruption budget first, and says in the pod why it goes.
 
 use std::sync::Arc;
 
@@ -6,19 +6,28 @@ use proto::resources::Row;
 use proto::selector::Selector;
 use proto::{Value, schema};
 use serde_json::json;
-use shared::status::{Cause, Details, Status};
+use shared::status::{Cause, Details, Status, field};
 
+use super::conditions;
+use crate::admission::Operation;
+use crate::api::Pipeline as _;
+use crate::bootstrap;
 use crate::negotiate::{self, Expected, Sent};
 use crate::registry::meta;
 use crate::storage::codec;
 use crate::verbs::delete::{self, options_object};
 use crate::verbs::engine::{DeleteOptions, Engine, Target};
+use crate::verbs::preconditions::check_preconditions;
 use crate::verbs::query::{OptionsKind, Query, WriteOptions};
 use crate::verbs::select::Selection;
-use crate::verbs::{Reply, Request, list, subresources, target};
+use crate::verbs::{InProcess, Reply, Request, list, subresources, target, write};
 
 /// Most pods a budget may have in flight.
 const MAX_DISRUPTED: usize = 2000;
+/// How often somebody else may be faster.
+const ROUNDS: usize = 20;
+/// The budget's condition.
+const ALLOWED: &str = "DisruptionAllowed";
 
 fn too_many(cause: String, retry_after_seconds: i32) -> Status {
     let causes = vec![Cause { reason: "DisruptionBudget".to_owned(), message: cause, field: String::new() }];
@@ -28,14 +37,26 @@ fn too_many(cause: String, retry_after_seconds: i32) -> Status {
     status
 }
 
+fn in_process(budget: &str) -> Status {
+    too_many(format!("The disruption budget {budget} is still being processed by the server."), 10)
+}
+
+fn has_ended(pod: &Value) -> bool {
+    matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+        || !pod["metadata"]["deletionTimestamp"].is_null()
+}
+
 /// A pod that is not running counts for no budget.
 fn ignores_budget(pod: &Value) -> bool {
-    matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed" | "Pending"))
-        || !pod["metadata"]["deletionTimestamp"].is_null()
+    has_ended(pod) || pod["status"]["phase"] == "Pending"
 }
 
 fn is_ready(pod: &Value) -> bool {
     pod["status"]["conditions"].as_array().into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True")
+}
+
+fn number(budget: &Value, key: &str) -> i64 {
+    budget["status"][key].as_i64().unwrap_or(0)
 }
 
 /// True when the budget's policy lets unhealthy pods go without asking.
@@ -43,41 +64,54 @@ fn may_go_unhealthy(budget: &Value, pod: &Value) -> bool {
     if is_ready(pod) {
         return false;
     }
-    let n = |key: &str| budget["status"][key].as_i64().unwrap_or(0);
-    match budget["spec"]["unhealthyPodEvictionPolicy"].as_str() {
-        Some("AlwaysAllow") => true,
-        _ => n("currentHealthy") >= n("desiredHealthy") && n("desiredHealthy") > 0,
+    let (healthy, desired) = (number(budget, "currentHealthy"), number(budget, "desiredHealthy"));
+    budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow" || (healthy >= desired && desired > 0)
+}
+
+/// Why a budget allows nothing now.
+fn why_not(budget: &Value, name: &str) -> String {
+    let (needs, has) = (number(budget, "desiredHealthy"), number(budget, "currentHealthy"));
+    let conditions = budget["status"]["conditions"].as_array().into_iter().flatten();
+    let mut refused = conditions.filter(|c| c["type"] == ALLOWED && c["status"] == "False");
+    let text = |c: &Value, key: &str| c[key].as_str().unwrap_or_default().to_owned();
+    let said =
+        refused.next().map(|c| (text(c, "reason"), text(c, "message"))).filter(|(_, message)| !message.is_empty());
+    match said {
+        Some((reason, message)) if reason == "SyncFailed" => format!(
+            "The disruption budget {name} does not allow evicting pods currently because it failed sync: {message}"
+        ),
+        _ if has <= needs => format!("The disruption budget {name} needs {needs} healthy pods and has {has} currently"),
+        Some((reason, message)) => {
+            format!("The disruption budget {name} does not allow evicting pods currently ({reason}): {message}")
+        }
+        None => format!("The disruption budget {name} does not allow evicting pods currently"),
     }
 }
 
 /// Takes one disruption from a budget.
-fn take(budget: &mut Value, pod: &str) -> Result<(), Status> {
+fn take(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
     let name = meta::text(budget, "name").to_owned();
-    let n = |b: &Value, key: &str| b["status"][key].as_i64().unwrap_or(0);
-    if n(budget, "observedGeneration") < budget["metadata"]["generation"].as_i64().unwrap_or(0) {
-        return Err(too_many(format!("The disruption budget {name} is still being processed by the server."), 10));
+    // Upstream names the resource so.
+    let forbidden = |why: &str| Status::forbidden("policy", "poddisruptionbudget", &name, why);
+    if number(budget, "observedGeneration") < budget["metadata"]["generation"].as_i64().unwrap_or(0) {
+        return Err(in_process(&name));
     }
-    let allowed = n(budget, "disruptionsAllowed");
+    let allowed = number(budget, "disruptionsAllowed");
     if allowed < 0 {
-        return Err(Status::forbidden("policy", "poddisruptionbudgets", &name, "pdb disruptions allowed is negative"));
+        return Err(forbidden("pdb disruptions allowed is negative"));
     }
     if budget["status"]["disruptedPods"].as_object().is_some_and(|m| m.len() > MAX_DISRUPTED) {
-        return Err(Status::forbidden(
-            "policy",
-            "poddisruptionbudgets",
-            &name,
-            "DisruptedPods map too big - too many evictions not confirmed by PDB controller",
-        ));
+        return Err(forbidden("DisruptedPods map too big - too many evictions not confirmed by PDB controller"));
     }
     if allowed == 0 {
-        let (needs, has) = (n(budget, "desiredHealthy"), n(budget, "currentHealthy"));
-        return Err(too_many(
-            format!("The disruption budget {name} needs {needs} healthy pods and has {has} currently"),
-            0,
-        ));
+        return Err(too_many(why_not(budget, &name), 0));
     }
     budget["status"]["disruptionsAllowed"] = Value::from(allowed - 1);
-    budget["status"]["disruptedPods"][pod] = json!(meta::now());
+    if allowed == 1 {
+        let observed = number(budget, "observedGeneration");
+        conditions::refuse(&mut budget["status"], (ALLOWED, "InsufficientPods"), observed, now);
+    }
+    budget["status"]["disruptedPods"][pod] = json!(now);
     Ok(())
 }
 
@@ -86,6 +120,24 @@ async fn budgets_of(engine: &Arc<Engine>, row: &Row, namespace: &str, pod: &Valu
     let labels = pod["metadata"].get("labels");
     let trees = found.items.iter().filter_map(|e| codec::value(row, &e.raw).ok());
     Ok(trees.filter(|b| Selector::from_object(b["spec"].get("selector")).is_ok_and(|s| s.matches(labels))).collect())
+}
+
+/// The eviction's options for the delete, with what the request says of dry runs.
+fn options_of(eviction: &Value, r: &Request, asked: &WriteOptions) -> Result<DeleteOptions, Status> {
+    const UNREADABLE: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
+    let Some(given) = eviction.get("deleteOptions").filter(|d| d.is_object()) else {
+        return Ok(DeleteOptions { dry_run: asked.dry_run, ..DeleteOptions::default() });
+    };
+    if given[UNREADABLE] == true {
+        let path = field::Path::of(&["deleteOptions", UNREADABLE]);
+        let why = "can not be set for pod eviction, try after removing the option";
+        return Err(Status::invalid("policy", "Eviction", &r.info.name, [field::Error::invalid(path, true, why)]));
+    }
+    let body = serde_json::to_vec(given).unwrap_or_default();
+    let sent = Sent { media: r.media, content_type: "application/json", body: &body };
+    let mut options = delete::options(sent, &Query::default())?;
+    options.dry_run |= asked.dry_run;
+    Ok(options)
 }
 
 /// The verb.
@@ -97,69 +149,161 @@ pub async fn evict(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
         proto::defaulting::apply(s, &mut eviction);
     }
     let (namespace, name) = (&r.info.namespace, &r.info.name);
+    write::check_namespace(&mut eviction, namespace)?;
+    let mut t = target(r, row, "eviction", &options, "CreateOptions");
+    engine.admit(&mut t, Operation::Create, Some(&mut eviction), None).await?;
     if meta::text(&eviction, "name") != name {
         return Err(Status::bad_request("name in URL does not match name in Eviction object"));
     }
-    let mut t = target(r, row, "eviction", &options, "CreateOptions");
-    engine.admit_and_judge(&mut t, crate::admission::Operation::Create, Some(&mut eviction), None).await?;
-    let Some((pod, _)) = engine.read(row, namespace, name).await? else {
-        return Err(Status::not_found("", "pods", name));
-    };
-    let mut delete_options = match eviction.get("deleteOptions").filter(|d| d.is_object()) {
-        Some(d) => {
-            let body = serde_json::to_vec(d).unwrap_or_default();
-            let sent = Sent { media: r.media, content_type: "application/json", body: &body };
-            delete::options(sent, &Query::default())?
+    let asked = options_of(&eviction, r, &options)?;
+    engine.judge(&mut t, Operation::Create, Some(&mut eviction), None).await?;
+    for _ in 0..ROUNDS {
+        let Some((pod, _)) = engine.read(row, namespace, name).await? else {
+            return Err(Status::not_found("", "pods", name));
+        };
+        if !ignores_budget(&pod) {
+            ask_and_delete(engine, r, row, &pod, asked.clone()).await?;
+            return subresources::created(r);
         }
-        None => DeleteOptions::default(),
-    };
-    delete_options.dry_run |= options.dry_run;
-    if !ignores_budget(&pod) {
-        ask_budget(engine, namespace, &pod, delete_options.dry_run).await?;
-        // The budget was asked for this very pod.
-        delete_options.uid.get_or_insert_with(|| meta::text(&pod, "uid").to_owned());
+        let mut options = asked.clone();
+        if !has_ended(&pod) {
+            // By the time it is deleted it might count.
+            options.resource_version.get_or_insert_with(|| meta::text(&pod, "resourceVersion").to_owned());
+        }
+        match mark_and_delete(engine, r, row, &pod, options).await {
+            Err(e) if e.is_conflict() && asked.resource_version.is_none() => {}
+            outcome => {
+                outcome?;
+                return subresources::created(r);
+            }
+        }
     }
-    let write = WriteOptions { dry_run: delete_options.dry_run, ..WriteOptions::default() };
-    let mut t = Target::new(row, (namespace, name), &r.user, &write);
-    t.options_object = options_object(&delete_options);
-    engine.delete(&mut t, &delete_options).await?;
-    subresources::created(r)
+    Err(Status::stale("", "pods", name))
 }
 
-async fn ask_budget(engine: &Arc<Engine>, namespace: &str, pod: &Value, dry_run: bool) -> Result<(), Status> {
-    let row = &engine.rows.storage("policy", "poddisruptionbudgets").ok_or_else(Status::generic_not_found)?;
-    let budgets = budgets_of(engine, row, namespace, pod).await?;
-    match budgets.as_slice() {
-        [] => Ok(()),
-        [budget] if may_go_unhealthy(budget, pod) => Ok(()),
-        [budget] => {
-            let pod = meta::text(pod, "name").to_owned();
-            engine.modify(row, namespace, meta::text(budget, "name"), dry_run, &mut |b| take(b, &pod)).await.map(|_| ())
+/// Deletes a pod that counts, if its budget lets it go.
+async fn ask_and_delete(
+    engine: &Arc<Engine>,
+    r: &Request,
+    row: &Row,
+    pod: &Value,
+    mut options: DeleteOptions,
+) -> Result<(), Status> {
+    let budgets = &engine.rows.storage("policy", "poddisruptionbudgets").ok_or_else(Status::generic_not_found)?;
+    let all = budgets_of(engine, budgets, &r.info.namespace, pod).await?;
+    match all.as_slice() {
+        [] => mark_and_delete(engine, r, row, pod, options).await,
+        [budget] if may_go_unhealthy(budget, pod) => {
+            let own_revision = options.resource_version.is_some();
+            // It may go as it is now: it might become ready.
+            options.resource_version = Some(meta::text(pod, "resourceVersion").to_owned());
+            let done = mark_and_delete(engine, r, row, pod, options).await;
+            let changed = done.as_ref().is_err_and(Status::is_conflict) && !own_revision;
+            if changed { Err(in_process(meta::text(budget, "name"))) } else { done }
         }
-        _ => Err(Status::internal(
+        [budget] => {
+            ask(engine, budgets, budget, meta::text(pod, "name"), options.dry_run).await?;
+            mark_and_delete(engine, r, row, pod, options).await
+        }
+        _ => Err(Status::unknown(
             "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
         )),
     }
+}
+
+/// Takes one disruption from a budget, and stores that.
+async fn ask(engine: &Arc<Engine>, row: &Row, budget: &Value, pod: &str, dry_run: bool) -> Result<(), Status> {
+    let (namespace, name) = (meta::text(budget, "namespace"), meta::text(budget, "name"));
+    let mut budget = budget.clone();
+    for _ in 0..ROUNDS {
+        take(&mut budget, pod, &meta::now())?;
+        if dry_run {
+            return Ok(());
+        }
+        match InProcess(engine.clone()).update(&bootstrap::server_user(), row, "status", budget).await {
+            Err(e) if e.is_conflict() => {}
+            outcome => return outcome.map(|_| ()),
+        }
+        let there = engine.read(row, namespace, name).await?;
+        budget = there.ok_or_else(|| Status::not_found("policy", "poddisruptionbudgets", name))?.0;
+    }
+    Err(Status::timeout(&format!("couldn't update PodDisruptionBudget {name:?} due to conflicts"), 10))
+}
+
+/// Says in the pod why it goes, and deletes it. To admission that is not a delete: it was asked about the eviction.
+async fn mark_and_delete(
+    engine: &Arc<Engine>,
+    r: &Request,
+    row: &Row,
+    pod: &Value,
+    mut options: DeleteOptions,
+) -> Result<(), Status> {
+    let (namespace, name) = (&r.info.namespace, &r.info.name);
+    let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
+    let mut t = Target::new(row, (namespace, name), &r.user, &write);
+    (t.options_object, t.admitted) = (options_object(&options), true);
+    if !options.dry_run && !conditions::is_evicted(pod) {
+        let mut mark = |pod: &mut Value| {
+            check_preconditions(&t, &options, pod)?;
+            conditions::evicted(pod);
+            Ok(())
+        };
+        let marked = engine.modify(row, namespace, name, false, &mut mark).await?;
+        if let Some(revision) = &mut options.resource_version {
+            meta::text(&marked, "resourceVersion").clone_into(revision);
+        }
+    }
+    engine.delete(&mut t, &options).await.map(|_| ())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn cause(e: Status) -> String {
+        e.details.map(|d| d.causes[0].message.clone()).unwrap_or_default()
+    }
+
+    fn budget(allowed: i64, status: Value) -> Value {
+        let mut b = json!({"metadata": {"name": "b", "generation": 2}, "status": {
+            "disruptionsAllowed": allowed, "observedGeneration": 2, "desiredHealthy": 1, "currentHealthy": 1}});
+        for (key, value) in status.as_object().into_iter().flatten() {
+            b["status"][key] = value.clone();
+        }
+        b
+    }
+
     #[test]
     fn budgets() {
-        let budget = |allowed: i64, observed: i64| {
-            json!({"metadata": {"name": "b", "generation": 2}, "status": {
-                "disruptionsAllowed": allowed, "observedGeneration": observed, "desiredHealthy": 1, "currentHealthy": 1}})
-        };
-        let mut b = budget(1, 2);
-        assert!(take(&mut b, "p").is_ok());
-        assert_eq!(b["status"]["disruptionsAllowed"], 0);
-        let e = take(&mut b, "q").expect_err("used up");
+        let mut b = budget(1, json!({}));
+        assert!(take(&mut b, "p", "t").is_ok());
+        let wanted = json!([{"type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods", "message": "",
+            "observedGeneration": 2, "lastTransitionTime": "t"}]);
+        assert_eq!((&b["status"]["disruptionsAllowed"], &b["status"]["conditions"]), (&json!(0), &wanted));
         assert_eq!(
-            e.details.expect("details").causes[0].message,
+            cause(take(&mut b, "q", "t").expect_err("used up")),
             "The disruption budget b needs 1 healthy pods and has 1 currently"
         );
-        assert_eq!(take(&mut budget(1, 1), "p").expect_err("stale").retry_after(), Some(10));
+        let stale = take(&mut budget(1, json!({"observedGeneration": 1})), "p", "t").expect_err("stale");
+        assert_eq!(stale.retry_after(), Some(10));
+        assert_eq!(
+            take(&mut budget(-1, json!({})), "p", "t").expect_err("negative").message,
+            "poddisruptionbudget.policy \"b\" is forbidden: pdb disruptions allowed is negative"
+        );
+    }
+
+    #[test]
+    fn a_budget_says_why_not() {
+        let of = |reason: &str, message: &str| json!([{"type": "DisruptionAllowed", "status": "False", "reason": reason, "message": message}]);
+        for (healthy, conditions, said) in [
+            (2, of("SyncFailed", "m"), "does not allow evicting pods currently because it failed sync: m"),
+            (1, of("Other", "m"), "needs 1 healthy pods and has 1 currently"),
+            (2, of("Other", "m"), "does not allow evicting pods currently (Other): m"),
+            (2, of("Other", ""), "does not allow evicting pods currently"),
+            (2, json!([]), "does not allow evicting pods currently"),
+        ] {
+            let mut b = budget(0, json!({"currentHealthy": healthy, "conditions": conditions}));
+            assert_eq!(cause(take(&mut b, "p", "t").expect_err("nothing")), format!("The disruption budget b {said}"));
+        }
     }
 }

@@ -4,6 +4,7 @@ mod addresses;
 mod allocator_meters;
 mod app_armor;
 pub mod binding;
+mod conditions;
 pub mod eviction;
 pub mod ip_allocator;
 pub mod kubernetes_service;

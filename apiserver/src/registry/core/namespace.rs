@@ -23,19 +23,23 @@ pub(in crate::registry) fn prepare_create(object: &mut Value, _: &mut StrategyCx
 /// Finalizers only change through `finalize`; the name label cannot be taken off.
 pub(in crate::registry) fn prepare_update(new: &mut Value, old: &Value) {
     restore(new, old, "spec");
-    if let Some(name) = old.pointer("/metadata/name") {
-        new["metadata"]["labels"]["kubernetes.io/metadata.name"] = name.clone();
-    }
+    keep_label(new, old);
 }
 
-/// A write of `finalize`: only `spec.finalizers` changes.
+/// A write of `status`.
+pub(in crate::registry) fn prepare_status(new: &mut Value, old: &Value) {
+    keep_label(new, old);
+}
+
+/// A write of `finalize`.
 pub fn finalize(new: &mut Value, old: &Value) {
-    let finalizers = new.pointer("/spec/finalizers").cloned();
-    let revision = new.pointer("/metadata/resourceVersion").cloned();
-    *new = old.clone();
-    new["spec"] = finalizers.map_or_else(|| json!({}), |f| json!({"finalizers": f}));
-    if let Some(r) = revision {
-        new["metadata"]["resourceVersion"] = r;
+    restore(new, old, "status");
+    keep_label(new, old);
+}
+
+fn keep_label(new: &mut Value, old: &Value) {
+    if let Some(name) = old.pointer("/metadata/name") {
+        new["metadata"]["labels"]["kubernetes.io/metadata.name"] = name.clone();
     }
 }
 

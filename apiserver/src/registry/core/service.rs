@@ -15,8 +15,11 @@ use shared::status::{Status, field};
 
 use super::ip_allocator::{self, IpError, Taken};
 use super::node_ports::{self, PortRange, is_service};
+use crate::bootstrap;
+use crate::registry::meta;
 use crate::validation;
-use crate::verbs::engine::Engine;
+use crate::verbs::engine::{DeleteOptions, Engine, Target};
+use crate::verbs::query::WriteOptions;
 
 /// Ranges services are allocated from.
 #[derive(Debug)]
@@ -364,10 +367,11 @@ impl Services {
         self.take(engine, new, Some(old_spec), dry_run).await
     }
 
-    /// Releases what a deleted Service had.
+    /// Releases what a deleted Service had. Its endpoints go with it.
     pub async fn after_delete(&self, engine: &Engine, row: &Resource, object: &Value) {
         if let Some(spec) = object.get("spec").and_then(Value::as_object).filter(|_| is_service(row)) {
             self.undo(engine, Allocation { ips: ips_of(spec), ports: node_ports_of(spec) }).await;
+            drop_endpoints(engine, object).await;
         }
     }
 
@@ -385,16 +389,27 @@ impl Services {
     }
 }
 
-/// What an update of a Service, or the deletion it turned into, no longer needs.
-pub fn freed(row: &Resource, new: &Value, old: &Value, deleted: bool) -> Allocation {
+/// Deletes the endpoints of a Service that is gone. Admission is not asked: it was about the Service.
+async fn drop_endpoints(engine: &Engine, service: &Value) {
+    let Some(row) = &engine.rows.storage("", "endpoints") else { return };
+    let (user, options) = (bootstrap::server_user(), WriteOptions::default());
+    let (namespace, name) = (meta::text(service, "namespace"), meta::text(service, "name"));
+    let mut t = Target { admitted: true, ..Target::new(row, (namespace, name), &user, &options) };
+    // A delete may end in this one.
+    let deleted = Box::pin(engine.delete(&mut t, &DeleteOptions::default())).await;
+    if let Err(why) = deleted.map(drop).or_else(|e| if e.is_not_found() { Ok(()) } else { Err(e) }) {
+        tracing::error!(namespace, name, why = why.message, "endpoints of a service are left");
+    }
+}
+
+/// What an update of a Service no longer needs.
+pub fn freed(row: &Resource, new: &Value, old: &Value) -> Allocation {
     let spec = |object: &'_ Value| object.get("spec").and_then(Value::as_object).filter(|_| is_service(row)).cloned();
     let (Some(old), Some(new)) = (spec(old), spec(new)) else { return Allocation::default() };
     let (mut ips, mut ports) = (ips_of(&old), node_ports_of(&old));
-    if !deleted {
-        let (kept_ips, kept_ports) = (ips_of(&new), node_ports_of(&new));
-        ips.retain(|ip| !kept_ips.contains(ip));
-        ports.retain(|p| !kept_ports.contains(p));
-    }
+    let (kept_ips, kept_ports) = (ips_of(&new), node_ports_of(&new));
+    ips.retain(|ip| !kept_ips.contains(ip));
+    ports.retain(|p| !kept_ports.contains(p));
     Allocation { ips, ports }
 }
 

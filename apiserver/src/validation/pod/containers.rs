@@ -156,7 +156,8 @@ fn restart_policy(container: &Value, path: &Path, out: &mut Vec<Error>) {
     }
     let path = path.child("restartPolicyRules");
     if rules.len() > MAX_RESTART_RULES {
-        out.push(Error::too_many(&path, rules.len(), MAX_RESTART_RULES));
+        // Upstream counts rules and speaks of bytes.
+        out.push(Error::too_long(&path, MAX_RESTART_RULES));
     }
     for (i, rule) in rules.iter().enumerate() {
         restart_rule(rule, &path.index(i), out);

@@ -306,6 +306,9 @@ fn what_may_not_change() {
         let got: Vec<_> = got.iter().map(|(f, m)| (f.as_str(), m.split("\n@@").next().unwrap_or(m))).collect();
         assert_eq!(got, [(field, message)], "{path}");
     }
+    let ranges = |list: Value| json!({"spec": {"podCIDRs": list}});
+    let (old, new) = (ranges(json!(["10.1.0.0/24", "fd00::/64"])), ranges(json!(["10.7.0.0/24", "fd01::/64"])));
+    assert_eq!(patched("/api/v1/nodes", old, new).len(), 2, "one complaint for each");
     let uid = patched("/api/v1/namespaces/n/configmaps", json!({}), json!({"metadata": {"uid": "x"}}));
     let cause = ("metadata.uid".to_owned(), "Invalid value: \"x\": field is immutable".to_owned());
     assert_eq!(uid, [cause.clone(), cause]);

@@ -53,6 +53,13 @@ fn containers() {
                 "spec.containers[0].restartPolicyRules[0].exitCodes: Required value: must be specified",
             ],
         ),
+        (
+            &[
+                ("/spec/containers/0/restartPolicy", json!("Never")),
+                ("/spec/containers/0/restartPolicyRules", json!(vec![json!({"action": "Restart", "exitCodes": {"operator": "In", "values": [1]}}); 21])),
+            ],
+            &["spec.containers[0].restartPolicyRules: Too long: may not be more than 20 bytes"],
+        ),
         (c!("resizePolicy", [{"resourceName": "disk", "restartPolicy": "Never"}]), &[
             r#"spec.containers[0].resizePolicy: Unsupported value: "disk": supported values: "cpu", "memory""#,
             r#"spec.containers[0].resizePolicy: Unsupported value: "Never": supported values: "NotRequired", "RestartContainer""#,

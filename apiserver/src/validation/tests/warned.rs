@@ -139,6 +139,30 @@ fn other_kinds_are_warned_about() {
             ],
         ),
         (
+            "/api/v1/namespaces/n/resourcequotas",
+            json!({"spec": {"hard": {"cpu": "2", "limits.cpu": "1", "requests.memory": "1Gi", "limits.memory": "1Gi"}}}),
+            vec!["ResourceQuota cpu (2) should be less than limits.cpu (1)"],
+        ),
+        (
+            "/api/v1/namespaces/n/secrets",
+            json!({"type": "kubernetes.io/tls", "data": {"tls.crt": "eA==", "tls.key": "eA=="}}),
+            vec!["tls: failed to find any PEM data in certificate input"],
+        ),
+        (
+            "/apis/storage.k8s.io/v1/csidrivers",
+            json!({"spec": {"tokenRequests": [{"audience": "a"}]}}),
+            vec![
+                "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible logging of tokens in volume attributes",
+            ],
+        ),
+        (
+            "/apis/batch/v1/namespaces/n/jobs",
+            json!({"spec": {"completionMode": "Indexed", "completions": 100_001, "parallelism": 10_001}}),
+            vec![
+                "spec: In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, Kubernetes might not be able to track completedIndexes when a big number of indexes fail",
+            ],
+        ),
+        (
             "/api/v1/nodes",
             json!({"spec": {"externalID": "x"}}),
             vec!["spec.externalID: this field is deprecated, and is unused by Kubernetes"],
@@ -264,4 +288,26 @@ fn formats_that_nobody_checks_are_named_when_they_come() {
     assert!(warnings(row, "", &definition(&known), None).is_empty());
     let (old, new) = (definition(&[("string", "odd")]), definition(&[("string", "odd"), ("string", "odder")]));
     assert_eq!(warnings(row, "", &new, Some(&old)), ["unrecognized format \"odder\""]);
+}
+
+#[test]
+fn templates_that_stay_are_not_warned_of_again() {
+    let old_annotation = json!({"metadata": {"annotations": {"seccomp.security.alpha.kubernetes.io/pod": "x"}}});
+    for (collection, object) in [
+        (
+            "/apis/apps/v1/namespaces/n/daemonsets",
+            json!({"metadata": {"generation": 1}, "spec": {"template": old_annotation}}),
+        ),
+        ("/api/v1/namespaces/n/podtemplates", json!({"template": old_annotation})),
+    ] {
+        let (row, namespace) = target(collection);
+        let old = prepared(row, &namespace, object);
+        assert_eq!(warnings(row, "", &old, None).len(), 1, "{collection}");
+        let mut new = old.clone();
+        if collection.contains("daemonsets") {
+            new["metadata"]["generation"] = json!(2);
+            new["spec"]["minReadySeconds"] = json!(5);
+        }
+        assert!(warnings(row, "", &new, Some(&old)).is_empty(), "{collection}");
+    }
 }

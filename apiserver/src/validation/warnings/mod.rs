@@ -5,6 +5,8 @@ mod networking;
 mod paths;
 mod pod;
 mod ports;
+mod quota;
+mod secrets;
 mod storage;
 
 use proto::Value;
@@ -19,24 +21,27 @@ type Warn = fn(&Value, Option<&Value>, &mut Vec<String>);
 
 const RULES: &[(&str, &str, Warn)] = &[
     ("", "pods", of_pod),
-    ("", "podtemplates", |new, _, out| pod::template(get(new, "template"), "template", out)),
+    ("", "podtemplates", pod_template),
     ("", "replicationcontrollers", named_workload),
     ("", "services", |new, _, out| networking::service(new, out)),
     ("", "endpoints", |new, _, out| networking::endpoints(new, out)),
     ("", "serviceaccounts", service_account),
     ("", "nodes", node),
+    ("", "secrets", |new, _, out| secrets::tls(new, out)),
+    ("", "resourcequotas", resource_quota),
     ("", "persistentvolumes", |new, _, out| storage::volume(new, out)),
     ("", "persistentvolumeclaims", |new, _, out| storage::claim(new, out)),
     ("apps", "deployments", named_workload),
     ("apps", "replicasets", named_workload),
-    ("apps", "daemonsets", workload),
+    ("apps", "daemonsets", daemon_set),
     ("apps", "statefulsets", stateful_set),
-    ("batch", "jobs", named_workload),
+    ("batch", "jobs", job),
     ("batch", "cronjobs", cron_job),
     ("networking.k8s.io", "ingresses", networking::ingress),
     ("networking.k8s.io", "networkpolicies", |new, _, out| networking::policy(new, out)),
     ("node.k8s.io", "runtimeclasses", |new, _, out| node_selector(get(new, "scheduling"), "scheduling", out)),
     ("storage.k8s.io", "storageclasses", |new, _, out| storage::class(new, out)),
+    ("storage.k8s.io", "csidrivers", storage::driver),
     ("storage.k8s.io", "csistoragecapacities", |new, _, out| storage::capacity(new, out)),
     ("discovery.k8s.io", "endpointslices", networking::slice),
     ("apiextensions.k8s.io", "customresourcedefinitions", definition::formats),
@@ -94,11 +99,27 @@ fn named_workload(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
     workload(new, old, out);
 }
 
+fn pod_template(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
+    if respecified(new, old) {
+        pod::template(get(new, "template"), "template", out);
+    }
+}
+
+/// Once for each template.
+fn daemon_set(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
+    let template = at(new, &["spec", "template"]);
+    if old.is_none_or(|old| at(old, &["spec", "template"]) != template) {
+        pod::template(template, "spec.template", out);
+    }
+}
+
 fn stateful_set(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
     workload(new, old, out);
     let spec = get(new, "spec");
+    // Upstream's paths differ so.
+    let within = if old.is_some() { ".Spec" } else { "" };
     for (i, claim) in list(spec, "volumeClaimTemplates").iter().enumerate() {
-        storage::requests(get(claim, "spec"), &format!("spec.volumeClaimTemplates[{i}]"), out);
+        storage::requests(get(claim, "spec"), &format!("spec.volumeClaimTemplates[{i}]{within}"), out);
     }
     if int(spec, "revisionHistoryLimit").is_some_and(|limit| limit < 0) {
         out.push(
@@ -108,13 +129,39 @@ fn stateful_set(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
     }
 }
 
+fn job(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
+    if old.is_none() {
+        name_of(new, "Pod names and hostnames", out);
+    }
+    if respecified(new, old) {
+        job_spec(get(new, "spec"), "spec", out);
+    }
+}
+
 fn cron_job(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
     if old.is_none() {
         name_of(new, "Pod names and hostnames", out);
     }
     if respecified(new, old) {
-        let template = at(new, &["spec", "jobTemplate", "spec", "template"]);
-        pod::template(template, "spec.jobTemplate.spec.template", out);
+        job_spec(at(new, &["spec", "jobTemplate", "spec"]), "spec.jobTemplate.spec", out);
+    }
+    if old.is_some() && text(get(new, "spec"), "schedule").contains("TZ") {
+        out.push("cannot use TZ or CRON_TZ in spec.spec.schedule, use timeZone instead, see https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details".to_owned());
+    }
+}
+
+/// Very many indexes are hard to keep count of.
+fn job_spec(spec: &Value, path: &str, out: &mut Vec<String>) {
+    let more = |field: &str, than: i64| int(spec, field).is_some_and(|n| n > than);
+    if text(spec, "completionMode") == "Indexed" && more("completions", 100_000) && more("parallelism", 10_000) {
+        out.push(format!("{path}: In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, Kubernetes might not be able to track completedIndexes when a big number of indexes fail"));
+    }
+    pod::template(get(spec, "template"), &format!("{path}.template"), out);
+}
+
+fn resource_quota(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
+    if old.is_none() {
+        quota::quota(new, out);
     }
 }
 

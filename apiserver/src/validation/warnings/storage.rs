@@ -54,6 +54,15 @@ pub(super) fn class(new: &Value, out: &mut Vec<String>) {
     }
 }
 
+/// A CSI driver that wants tokens does not say where it wants them.
+pub(super) fn driver(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
+    let (spec, requests) = (get(new, "spec"), list(get(new, "spec"), "tokenRequests"));
+    let same = old.is_some_and(|old| list(get(old, "spec"), "tokenRequests") == requests);
+    if !requests.is_empty() && !same && !has(spec, "serviceAccountTokenInSecrets") {
+        out.push("spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible logging of tokens in volume attributes".to_owned());
+    }
+}
+
 /// A CSI driver's capacity on nodes.
 pub(super) fn capacity(new: &Value, out: &mut Vec<String>) {
     let topology = get(new, "nodeTopology");

@@ -62,7 +62,7 @@ impl Engine {
         object: Option<&mut Value>,
         old: Option<&Value>,
     ) -> Result<(), Status> {
-        let Some(chain) = self.admission.get() else { return Ok(()) };
+        let Some(chain) = self.admission.get().filter(|_| !t.admitted) else { return Ok(()) };
         let mut annotations = BTreeMap::new();
         let mut asked = attributes(t, operation, object, old, &mut annotations);
         let outcome = match round {

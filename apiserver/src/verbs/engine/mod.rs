@@ -107,6 +107,8 @@ pub struct Target<'a> {
     pub noted: Noted,
     /// The request named a collection that the object is in: admission sees the object, and no name beside it.
     pub of_collection: bool,
+    /// Admission was asked about this under another name: the eviction that a delete is part of.
+    pub admitted: bool,
     /// What the kind's conversion webhook made of the object, where there is one and ownership is kept.
     pub conversions: Option<Arc<Conversions>>,
 }
@@ -130,6 +132,7 @@ impl<'a> Target<'a> {
             warnings: Vec::new(),
             noted: Noted::default(),
             of_collection: false,
+            admitted: false,
             conversions: None,
         }
     }
@@ -182,9 +185,10 @@ impl Engine {
             }
             match self.create_once(t, attempt).await {
                 Err(e) if generated && round < NAME_ROUNDS && e.is_already_exists() => continue,
-                Err(e) if generated && e.is_already_exists() => {
-                    let mut e = e;
+                // Even where the name was not generated.
+                Err(mut e) if !base.is_empty() && e.is_already_exists() => {
                     e.message.push_str(", the server was not able to generate a unique name for the object");
+                    e.details.get_or_insert_default().retry_after_seconds = 1;
                     return Err(e);
                 }
                 other => return other,

@@ -141,10 +141,10 @@ impl Engine {
         update_meters::keep_timestamps(&mut new, &old);
         meta::metadata(&mut new).remove("resourceVersion");
         let deletable = meta::is_deletable(&new) && !strategy.holds.is_some_and(|f| f(&new));
-        let freed = if t.options.dry_run { Allocation::default() } else { freed(storage, &new, &old, deletable) };
+        let freed = if t.options.dry_run || deletable { Allocation::default() } else { freed(storage, &new, &old) };
         let count = strategy.counts.filter(|_| !t.options.dry_run).and_then(|counts| counts(&new, &old));
         let waiting = Waiting::new(storage, self.encode(storage, &new).await?, new);
-        drop(old);
+        let gone = (deletable && !t.options.dry_run).then_some(old);
         let revision = base.revision();
         let written = if t.options.dry_run {
             Ok(Written::Done(revision))
@@ -167,6 +167,9 @@ impl Engine {
                     count();
                 }
                 self.services.undo(self, freed).await;
+                if let Some(old) = gone {
+                    self.services.after_delete(self, storage, &old).await;
+                }
                 waiting.at(self, storage, revision).await.map(Ok)
             }
             Written::Lost(there) => {

@@ -1,0 +1,108 @@
+//! Secrets for TLS: a pair that no server could use is stored all the same, and said to be useless in the words of Go's
+//! own library.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use proto::Value;
+use shared::cert;
+use x509_parser::parse_x509_certificate;
+use x509_parser::pem::Pem;
+
+use crate::validation::tree::{get, text};
+
+/// See the module.
+pub(super) fn tls(new: &Value, out: &mut Vec<String>) {
+    if text(new, "type") != "kubernetes.io/tls" {
+        return;
+    }
+    let part = |key: &str| STANDARD.decode(text(get(new, "data"), key)).unwrap_or_default();
+    if let Err(why) = usable(&part("tls.crt"), &part("tls.key")) {
+        out.push(why);
+    }
+}
+
+fn blocks(text: &[u8]) -> Vec<Pem> {
+    Pem::iter_from_buffer(text).map_while(Result::ok).collect()
+}
+
+/// Labels, as Go shows a list.
+fn labels(blocks: &[Pem]) -> String {
+    let all: Vec<&str> = blocks.iter().map(|b| b.label.as_str()).collect();
+    format!("[{}]", all.join(" "))
+}
+
+fn is_key(block: &Pem) -> bool {
+    block.label == "PRIVATE KEY" || block.label.ends_with(" PRIVATE KEY")
+}
+
+fn usable(certificate: &[u8], key: &[u8]) -> Result<(), String> {
+    let said = |why: &str| Err(format!("tls: {why}"));
+    let (certificates, keys) = (blocks(certificate), blocks(key));
+    let Some(leaf) = certificates.iter().find(|b| b.label == "CERTIFICATE") else {
+        return match certificates.as_slice() {
+            [] => said("failed to find any PEM data in certificate input"),
+            [one] if one.label.ends_with("PRIVATE KEY") => said(
+                "failed to find certificate PEM data in certificate input, but did find a private key; PEM inputs may have been switched",
+            ),
+            all => said(&format!(
+                "failed to find \"CERTIFICATE\" PEM block in certificate input after skipping PEM blocks of the following types: {}",
+                labels(all)
+            )),
+        };
+    };
+    if !keys.iter().any(is_key) {
+        return match keys.as_slice() {
+            [] => said("failed to find any PEM data in key input"),
+            [one] if one.label == "CERTIFICATE" => {
+                said("found a certificate rather than a key in the PEM for the private key")
+            }
+            all => said(&format!(
+                "failed to find PEM block with type ending in \"PRIVATE KEY\" in key input after skipping PEM blocks of the following types: {}",
+                labels(all)
+            )),
+        };
+    }
+    if parse_x509_certificate(&leaf.contents).is_err() {
+        return Err("x509: malformed certificate".to_owned());
+    }
+    match cert::certified_key(certificate, key) {
+        Ok(pair) if pair.keys_match().is_ok() => Ok(()),
+        Ok(_) => said("private key does not match public key"),
+        Err(_) => said("failed to parse private key"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_that_cannot_be_used() {
+        let pair = || cert::self_signed("a", &[], &[]).expect("a pair");
+        let (one, other) = (pair(), pair());
+        let odd = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        let no_key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+        for (certificate, key, why) in [
+            (one.certificate.as_str(), one.key.as_str(), None),
+            ("x", "y", Some("tls: failed to find any PEM data in certificate input")),
+            (&one.certificate, "", Some("tls: failed to find any PEM data in key input")),
+            (&one.certificate, &other.key, Some("tls: private key does not match public key")),
+            (&one.certificate, no_key, Some("tls: failed to parse private key")),
+            (odd, &one.key, Some("x509: malformed certificate")),
+            (
+                &one.key,
+                &one.key,
+                Some(
+                    "tls: failed to find certificate PEM data in certificate input, but did find a private key; PEM inputs may have been switched",
+                ),
+            ),
+            (
+                &one.certificate,
+                &one.certificate,
+                Some("tls: found a certificate rather than a key in the PEM for the private key"),
+            ),
+        ] {
+            assert_eq!(usable(certificate.as_bytes(), key.as_bytes()).err().as_deref(), why);
+        }
+    }
+}
