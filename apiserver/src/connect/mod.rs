@@ -5,6 +5,7 @@
 //! ones speak WebSocket, which is translated ([`translate`]) or unpacked ([`tunnel`]). Objects are only read here.
 
 mod kubelet;
+mod logs;
 mod meters;
 mod pods;
 mod proxy;
@@ -45,6 +46,8 @@ async fn websocket<C: AsyncRead + AsyncWrite + Unpin>(client: C) -> WebSocketStr
 pub struct Connect {
     api: Api,
     kubelets: Kubelets,
+    /// `PodLogsQuerySplitStreams`
+    splits_logs: bool,
 }
 
 /// What all handlers of one request need.
@@ -60,7 +63,8 @@ impl Connect {
     /// # Errors
     /// A file that cannot be used.
     pub fn new(flags: &FlagSet, api: Api, egress: Egress) -> anyhow::Result<Self> {
-        Ok(Self { api, kubelets: Kubelets::new(flags, egress)? })
+        let splits_logs = flags.enabled("PodLogsQuerySplitStreams");
+        Ok(Self { api, kubelets: Kubelets::new(flags, egress)?, splits_logs })
     }
 
     /// Whether a request belongs here.

@@ -7,6 +7,7 @@ use shared::status::field::{Error, Path};
 
 use super::{environment, handlers, mounts, resources, security};
 use crate::validation::names::{complain, dns1123_label, port_name, port_number};
+use crate::validation::relaxed::{self, Leave};
 use crate::validation::tree::{get, has, int, list, text, texts};
 
 const MAX_RESTART_RULES: usize = 20;
@@ -84,6 +85,10 @@ pub(super) fn init(spec: &Value, around: &Surroundings<'_>, all: &Path, out: &mu
             }
         }
         restart_policy(container, &path, out);
+        if sidecar && !list(container, "restartPolicyRules").is_empty() && !relaxed::allows(Leave::RestartAll) {
+            let message = "may not be set for init containers with restartPolicy=Always";
+            out.push(Error::forbidden(path.child("restartPolicyRules"), message));
+        }
         host_ports(std::slice::from_ref(container), all, out);
         if !list(container, "resizePolicy").is_empty() && !sidecar {
             let message = "must not be set for init containers without restartPolicy=Always";
@@ -151,7 +156,8 @@ fn restart_policy(container: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 fn restart_rule(rule: &Value, path: &Path, out: &mut Vec<Error>) {
-    choice(rule, "action", &["Restart"], path, out);
+    let all = relaxed::allows(Leave::RestartAll);
+    choice(rule, "action", if all { &["Restart", "RestartAllContainers"] } else { &["Restart"] }, path, out);
     let (codes, path) = (get(rule, "exitCodes"), path.child("exitCodes"));
     if codes.is_null() {
         out.push(Error::required(path, "must be specified"));

@@ -13,6 +13,7 @@ mod core;
 mod devices;
 mod groups;
 mod pods;
+mod relaxed;
 mod warned;
 mod workloads;
 

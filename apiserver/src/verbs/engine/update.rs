@@ -124,10 +124,10 @@ impl Engine {
         self.gated.drop_from(storage, &mut new, Some(&old));
         prepare(strategy, storage, t.subresource, &mut new, &old);
         let mut errors = self.check_admin_access(t, storage, &new, Some(&old)).await;
-        errors.extend(match t.subresource {
+        errors.extend(self.gated.relaxed.judging(storage, Some(&old), || match t.subresource {
             "" | "scale" => validation::validate_update(t.row, storage, &new, &old),
             subresource => validation::validate_subresource(storage, subresource, &new, &old),
-        });
+        }));
         errors.extend(self.gated.refuse(storage, t.subresource, &new, Some(&old)));
         self.refuse(t, storage, &new, false, errors)?;
         t.warnings.extend(validation::warnings(storage, t.subresource, &new, Some(&old)));
