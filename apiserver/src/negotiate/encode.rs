@@ -7,7 +7,7 @@ use shared::status::Status;
 
 use super::accept::{Accepted, Format};
 
-/// Encodes a tree that carries `apiVersion` and `kind`, and what clients wrote. Without a schema protobuf is not
+/// Encodes a tree that carries `apiVersion`, `kind` and what clients put into it. Without a schema protobuf is not
 /// possible.
 ///
 /// # Errors

@@ -78,6 +78,10 @@ async fn there_being_nothing_to_give_is_said_first() {
     let good = c.post(&services, service(json!({"spec": {"sessionAffinity": "None"}}))).await.ok();
     assert_eq!(good["spec"]["ports"][0]["nodePort"], 31987);
 
+    let elsewhere = json!({"metadata": {"name": "s"}, "spec": {"type": "ExternalName", "externalName": "a.b", "clusterIP": "10.0.0.77"}});
+    let why = "spec.clusterIPs: Forbidden: may not be set for ExternalName services";
+    c.post(&services, elsewhere).await.fails(422, "Invalid", &invalid(why));
+
     // So it is with changes. A port that is asked for in vain is free afterwards.
     let path = format!("{services}/s");
     let also = |port: i64| json!({"spec": {"sessionAffinity": "Never", "ports": [{"port": 80, "nodePort": 31987}, {"name": "b", "port": 81, "nodePort": port}]}});

@@ -196,7 +196,8 @@ mod tests {
     #[test]
     fn what_cannot_be_is_said() {
         let policy = "spec.ipFamilyPolicy: Invalid value: ";
-        let table: &[(Value, Option<Value>, &[&'static str], &[String])] = &[
+        type Row<'a> = (Value, Option<Value>, &'a [&'static str], &'a [String]);
+        let table: &[Row<'_>] = &[
             (
                 json!({"ipFamilyPolicy": REQUIRE}),
                 None,

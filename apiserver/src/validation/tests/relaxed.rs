@@ -93,7 +93,7 @@ fn what_a_gate_allows_stays_in_use_without_it() {
         let object = valid.with(&changes);
         // The other namespaces of the host stay apart.
         let ever = if refused.contains("HostPID") { vec![refused.clone()] } else { Vec::new() };
-        assert_eq!(valid.created(off, &object), [refused.clone()], "{gate}");
+        assert_eq!(valid.created(off, &object), std::slice::from_ref(&refused), "{gate}");
         assert_eq!(valid.created(gated(gate), &object), ever, "{gate}");
         assert_eq!(valid.updated(off, &object, &valid.object), [refused], "{gate}");
         assert_eq!(valid.updated(off, &object, &object), ever, "{gate}: in use");
