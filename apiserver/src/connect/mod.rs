@@ -5,6 +5,7 @@
 //! ones speak WebSocket, which is translated ([`translate`]) or unpacked ([`tunnel`]). Objects are only read here.
 
 mod kubelet;
+mod logs;
 mod meters;
 mod pods;
 mod proxy;
@@ -45,8 +46,8 @@ async fn websocket<C: AsyncRead + AsyncWrite + Unpin>(client: C) -> WebSocketStr
 pub struct Connect {
     api: Api,
     kubelets: Kubelets,
-    /// Whether logs can be had of one stream.
-    split_streams: bool,
+    /// `PodLogsQuerySplitStreams`
+    splits_logs: bool,
 }
 
 /// What all handlers of one request need.
@@ -62,8 +63,8 @@ impl Connect {
     /// # Errors
     /// A file that cannot be used.
     pub fn new(flags: &FlagSet, api: Api, egress: Egress) -> anyhow::Result<Self> {
-        let split_streams = flags.feature_gates().enabled("PodLogsQuerySplitStreams");
-        Ok(Self { api, kubelets: Kubelets::new(flags, egress)?, split_streams })
+        let splits_logs = flags.enabled("PodLogsQuerySplitStreams");
+        Ok(Self { api, kubelets: Kubelets::new(flags, egress)?, splits_logs })
     }
 
     /// Whether a request belongs here.

@@ -1,21 +1,18 @@
-//! Logs, exec, attach and port-forward of pods, all of which the pod's kubelet serves.
+//! Exec, attach and port-forward of pods, which the pod's kubelet serves.
 
 use actix_web::http::StatusCode;
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, web};
 use proto::Value;
-use shared::status::{Status, field};
+use shared::status::Status;
 use shared::upgrade::{self, Dialed, RequestHead, ResponseHead};
 
 use super::translate::{self, Streams};
-use super::transport::{Origin, collect, forwarded};
+use super::transport::{Origin, forwarded};
 use super::{Call, Connect, meters, tunnel};
 use crate::access::tree::text;
 use crate::egress::BoxStream;
 use crate::verbs::query::Query;
-
-/// Of a kubelet's refusal, so much is passed on.
-const REFUSAL: usize = 2 << 10;
 
 /// Which of the streaming subresources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,34 +23,8 @@ pub(super) enum Kind {
 }
 
 impl Connect {
-    async fn pod(&self, call: &Call<'_>) -> Result<Value, Status> {
+    pub(super) async fn pod(&self, call: &Call<'_>) -> Result<Value, Status> {
         self.api.get("", "pods", &call.info.namespace, &call.info.name).await
-    }
-
-    /// `pods/log`.
-    pub(super) async fn log(&self, call: Call<'_>) -> Result<HttpResponse, Status> {
-        let query = Query::parse(call.request.query_string());
-        meters::logs(query.flag("insecureSkipTLSVerifyBackend"));
-        let parameters = log_parameters(&query, &call.info.name, self.split_streams)?;
-        let pod = self.pod(&call).await?;
-        let container = container(&pod, query.get("container").unwrap_or_default())?;
-        let node = text(&pod, "/spec/nodeName");
-        if node.is_empty() {
-            return Ok(HttpResponse::NoContent().finish());
-        }
-        let kubelet = self.kubelets.of(&self.api, node).await?;
-        let path = format!("/containerLogs/{}/{}/{container}{parameters}", call.info.namespace, call.info.name);
-        let response = kubelet.send("GET", &path, &HeaderMap::new(), None).await;
-        let response = response
-            .inspect_err(meters::logs_failed)
-            .map_err(|error| Status::unknown(&format!("Get \"https://{}{path}\": {error}", kubelet.authority())))?;
-        match response.status().as_u16() {
-            200..=206 => Ok(response),
-            code => {
-                let said = collect(response, REFUSAL).await;
-                Err(refusal(code, String::from_utf8_lossy(&said).trim(), &call.info.name))
-            }
-        }
     }
 
     /// `pods/exec`, `pods/attach`, `pods/portforward`.
@@ -243,7 +214,7 @@ fn kubelet_path(call: &Call<'_>, kind: Kind, query: &Query, pod: &Value) -> Resu
     Ok(format!("/{verb}/{namespace}/{name}/{container}{}", joined(&parameters)))
 }
 
-fn joined(parameters: &[String]) -> String {
+pub(super) fn joined(parameters: &[String]) -> String {
     if parameters.is_empty() { String::new() } else { format!("?{}", parameters.join("&")) }
 }
 
@@ -260,11 +231,8 @@ pub(super) fn encode(value: &str) -> String {
     out
 }
 
-/// What logs can be asked for, where they can be had apart.
-const STREAMS: [&str; 3] = ["All", "Stderr", "Stdout"];
-
 /// The container that is meant; a pod with several needs a name.
-fn container(pod: &Value, wanted: &str) -> Result<String, Status> {
+pub(super) fn container(pod: &Value, wanted: &str) -> Result<String, Status> {
     let names = |field: &str| -> Vec<String> {
         let list = pod.pointer(&format!("/spec/{field}")).and_then(Value::as_array);
         list.into_iter().flatten().filter_map(|c| c["name"].as_str().map(str::to_owned)).collect()
@@ -294,71 +262,6 @@ fn container(pod: &Value, wanted: &str) -> Result<String, Status> {
     Err(Status::bad_request(&format!("container {wanted} is not valid for pod {pod_name}")))
 }
 
-/// The kubelet's query for a log request, with upstream's validation of `PodLogOptions`.
-fn log_parameters(query: &Query, pod: &str, split_streams: bool) -> Result<String, Status> {
-    let mut errors = Vec::new();
-    let mut parameters = Vec::new();
-    for name in ["follow", "previous", "timestamps"] {
-        if query.flag(name) {
-            parameters.push(format!("{name}=true"));
-        }
-    }
-    let both = query.get("sinceTime").is_some() && query.get("sinceSeconds").is_some();
-    for (name, least, words) in [
-        ("tailLines", 0, "must be greater than or equal to 0"),
-        ("limitBytes", 1, "must be greater than 0"),
-        ("sinceSeconds", 1, "must be greater than 0"),
-    ] {
-        let Some(value) = query.int(name)? else { continue };
-        if value < least && !(both && name == "sinceSeconds") {
-            errors.push(field::Error::invalid(field::Path::new(name), value, words));
-        }
-        parameters.push(format!("{name}={value}"));
-    }
-    if let Some(time) = query.get("sinceTime") {
-        parameters.push(format!("sinceTime={}", encode(time)));
-    }
-    if both {
-        let why = "at most one of `sinceTime` or `sinceSeconds` may be specified";
-        errors.push(field::Error::forbidden(field::Path::new("[]"), why));
-    }
-    match query.get("stream") {
-        Some(_) if !split_streams => {
-            errors.push(field::Error::forbidden(field::Path::new("stream"), "may not be specified"));
-        }
-        Some(stream) => {
-            if !STREAMS.contains(&stream) {
-                errors.push(field::Error::not_supported(field::Path::new("stream"), stream, &STREAMS));
-            }
-            if stream != "All" && query.get("tailLines").is_some() {
-                let why = "`tailLines` and specific `stream` are mutually exclusive for now";
-                errors.push(field::Error::forbidden(field::Path::new("[]"), why));
-            }
-            parameters.push(format!("stream={}", encode(stream)));
-        }
-        None if split_streams => parameters.push("stream=All".to_owned()),
-        None => {}
-    }
-    if !errors.is_empty() {
-        return Err(Status::invalid("", "PodLogOptions", pod, errors));
-    }
-    Ok(joined(&parameters))
-}
-
-/// A kubelet's refusal as the API's error.
-fn refusal(code: u16, said: &str, pod: &str) -> Status {
-    match code {
-        500 => Status::internal(said),
-        400 => Status::bad_request(said),
-        404 => Status::failure(
-            404,
-            "NotFound",
-            format!("the server could not find the requested resource ( pods/log {pod})"),
-        ),
-        _ => Status::failure(code, "", said),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -385,42 +288,6 @@ mod tests {
         for (pod, wanted, expected) in table {
             let found = container(pod, wanted).map_err(|status| status.message.clone());
             assert_eq!(found.as_deref().map_err(String::as_str), expected, "{wanted}");
-        }
-    }
-
-    #[test]
-    fn log_options_are_checked_and_passed_on() {
-        let read = |query: &str, split: bool| {
-            log_parameters(&Query::parse(query), "p", split).map_err(|status| status.message.clone())
-        };
-        for (query, split, passed) in [
-            (
-                "container=a&follow=true&tailLines=5&sinceTime=2026-01-01T00:00:00Z",
-                false,
-                "?follow=true&tailLines=5&sinceTime=2026-01-01T00%3A00%3A00Z",
-            ),
-            ("", false, ""),
-            ("", true, "?stream=All"),
-            ("stream=Stderr", true, "?stream=Stderr"),
-        ] {
-            assert_eq!(read(query, split), Ok(passed.to_owned()), "{query}");
-        }
-        for (query, split, refusal) in [
-            ("tailLines=-1", false, "tailLines: Invalid value: -1: must be greater than or equal to 0"),
-            (
-                "sinceSeconds=0&sinceTime=2026-01-01T00:00:00Z",
-                false,
-                "[]: Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified",
-            ),
-            ("stream=Stdout", false, "stream: Forbidden: may not be specified"),
-            ("stream=x", true, r#"stream: Unsupported value: "x": supported values: "All", "Stderr", "Stdout""#),
-            (
-                "stream=Stdout&tailLines=1",
-                true,
-                "[]: Forbidden: `tailLines` and specific `stream` are mutually exclusive for now",
-            ),
-        ] {
-            assert_eq!(read(query, split), Err(format!(r#"PodLogOptions "p" is invalid: {refusal}"#)), "{query}");
         }
     }
 }

@@ -18,7 +18,7 @@ use super::{meters, names};
 use crate::access::tree;
 use crate::api::{Api, DeleteArgs};
 use crate::cache::{Begin, Entry, Start};
-use crate::registry::meta;
+use crate::registry::{builtin, meta};
 use crate::storage::codec;
 use crate::verbs::engine::Engine;
 
@@ -93,6 +93,16 @@ impl Condition {
     fn set(&self, object: &mut Value) {
         names::set_condition(object, "Terminating", self.status, self.reason, &self.message, &meta::now());
     }
+}
+
+/// Resources of our own that lie in etcd where a definition of the same name would have its objects.
+const OVERLAPPING: [(&str, &str); 2] =
+    [("apiregistration.k8s.io", "apiservices"), ("apiextensions.k8s.io", "customresourcedefinitions")];
+
+/// What is said of a definition whose objects are none of its own, and which therefore stay.
+fn overlapping(group: &str, plural: &str) -> Option<Condition> {
+    let why = "instances overlap with built-in resources in storage";
+    OVERLAPPING.contains(&(group, plural)).then(|| Condition::of("False", "OverlappingBuiltInResource", why))
 }
 
 /// What is said after deleting objects: whether all are gone, or why it failed; nothing was to delete of what was never
@@ -208,7 +218,7 @@ impl Controller {
 
     fn withdraw(&self, definition: &Value) {
         let (group, plural) = (tree::text(definition, "/spec/group"), tree::text(definition, "/spec/names/plural"));
-        if let Some(row) = self.engine.rows.storage(group, plural) {
+        if let Some(row) = self.engine.rows.custom_storage(group, plural) {
             self.engine.rows.set(group, plural, &[]);
             self.engine.hub.forget(&row);
             meters::regenerated(definition, "remove");
@@ -225,7 +235,7 @@ impl Controller {
             return;
         }
         let (group, plural) = (tree::text(definition, "/spec/group"), tree::text(definition, "/spec/names/plural"));
-        let before = self.engine.rows.storage(group, plural);
+        let before = self.engine.rows.custom_storage(group, plural);
         let rows = definition::rows(definition);
         self.engine.rows.set(group, plural, &rows);
         // Watches of the old rows end: what they see may look different now. A definition that goes only loses verbs.
@@ -277,12 +287,15 @@ impl Controller {
         let since = *self.going.entry(name.to_owned()).or_insert_with(Instant::now);
         let progress = Condition::of("True", "InstanceDeletionInProgress", "CustomResource deletion is in progress");
         self.note(name, &progress).await?;
-        let outcome = match is_true(definition, "Established") {
+        let (group, plural) = (tree::text(definition, "/spec/group"), tree::text(definition, "/spec/names/plural"));
+        let overlaps = overlapping(group, plural);
+        let outcome = match overlaps.is_none() && is_true(definition, "Established") {
             true => Some(self.delete_objects(definition).await),
             false => None,
         };
         let waited = since.elapsed();
-        match condition(outcome.as_ref().map(|o| o.as_ref().map_err(|e| e.message.as_str())), waited) {
+        let said = || condition(outcome.as_ref().map(|o| o.as_ref().map_err(|e| e.message.as_str())), waited);
+        match overlaps.or_else(said) {
             None => return Ok(()),
             Some(stays) if stays.status == "True" => {
                 self.going.insert(name.to_owned(), Instant::now());
@@ -313,7 +326,8 @@ impl Controller {
     /// Whether all objects are gone.
     async fn delete_objects(&self, definition: &Value) -> Result<bool, Status> {
         let (group, plural) = (tree::text(definition, "/spec/group"), tree::text(definition, "/spec/names/plural"));
-        if self.engine.rows.storage(group, plural).is_none() {
+        // Nobody can have made objects of a definition in the place of a resource of our own: those there are ours.
+        if self.engine.rows.custom_storage(group, plural).is_none() || builtin(group, plural).is_some() {
             return Ok(true);
         }
         let mut delay = Duration::from_millis(10);
@@ -352,6 +366,13 @@ mod tests {
         ] {
             let found = condition(outcome, waited);
             assert_eq!(found.as_ref().map(|c| (c.status, c.reason)), want, "{outcome:?} {waited:?}");
+        }
+        for (group, plural, reason) in [
+            ("apiregistration.k8s.io", "apiservices", Some("OverlappingBuiltInResource")),
+            ("apiextensions.k8s.io", "customresourcedefinitions", Some("OverlappingBuiltInResource")),
+            ("apps", "deployments", None),
+        ] {
+            assert_eq!(overlapping(group, plural).map(|c| c.reason), reason, "{plural}.{group}");
         }
         let failed = condition(Some(Err("no")), soon).map(|c| c.message);
         assert_eq!(failed.as_deref(), Some("could not list instances: no"));

@@ -7,7 +7,20 @@ use shared::status::Status;
 
 use super::accept::{Accepted, Format};
 
-/// Encodes a tree that carries `apiVersion` and `kind`. Without a schema protobuf is not possible.
+/// Encodes a tree that carries `apiVersion`, `kind` and what clients put into it. Without a schema protobuf is not
+/// possible.
+///
+/// # Errors
+/// There are texts that YAML has no way to write.
+pub fn written(format: Format, pretty: bool, schema: Option<&Message>, value: &Value) -> Result<Vec<u8>, Status> {
+    if format != Format::Yaml {
+        return Ok(envelope(format, pretty, schema, value));
+    }
+    let text = schema.map_or_else(|| yaml::encode_any(value), |schema| yaml::encode(schema, value));
+    text.map(String::into_bytes).map_err(|refused| Status::unknown(&refused.to_string()))
+}
+
+/// Encodes what the server made up by itself.
 pub fn envelope(format: Format, pretty: bool, schema: Option<&Message>, value: &Value) -> Vec<u8> {
     let mut out = Vec::with_capacity(512);
     match (format, schema) {
@@ -16,8 +29,15 @@ pub fn envelope(format: Format, pretty: bool, schema: Option<&Message>, value: &
             return protobuf::wrap(text("apiVersion"), text("kind"), &protobuf::encode(s, value));
         }
         (Format::Cbor, schema) => return cbor::encode(schema, value),
-        (Format::Yaml, Some(s)) => return yaml::encode(s, value).into_bytes(),
-        (Format::Yaml, None) => return yaml::encode_any(value).into_bytes(),
+        (Format::Yaml, schema) => match written(format, pretty, schema, value) {
+            Ok(text) => return text,
+            // An error that quotes such a text; upstream says it without the form.
+            Err(refused) => {
+                let said = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default();
+                let plain = format!("{}: {}", said("reason"), said("message"));
+                return if value.get("message").is_some() { plain } else { refused.message }.into_bytes();
+            }
+        },
         (_, Some(s)) if pretty => json::encode_pretty(s, value, &mut out),
         (_, Some(s)) => {
             json::encode(s, value, &mut out);

@@ -10,7 +10,7 @@ pub use accept::{Accepted, Format, Media, NotAcceptable, Shape, for_people, pars
 pub use body::{
     Decoded, Expected, Sent, decode, decode_custom, decode_patched, decode_tree, json_text, other_kind, unpatched,
 };
-pub use encode::{envelope, metadata_of, object, partial_list_kind, status, table_kind};
+pub use encode::{envelope, metadata_of, object, partial_list_kind, status, table_kind, written};
 
 use proto::resources::Resource;
 use shared::status::Status;

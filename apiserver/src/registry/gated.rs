@@ -1,5 +1,5 @@
 //! What feature gates change of writes. Fields behind gates that are off are lost, unless the stored object uses the
-//! gate's fields already; gates that are on may refuse more.
+//! gate's fields already; gates that are on may refuse more, and allow more (`validation/relaxed.rs`).
 //!
 //! A table and one walk; a gate of another field is one line.
 
@@ -8,7 +8,7 @@ use proto::resources::Resource;
 use shared::flags::FeatureGates;
 use shared::status::field::Error;
 
-use crate::validation::strict_addresses;
+use crate::validation::{PODS, Relaxed, strict_addresses};
 
 /// The fields of a gate in some resources. In a path `*` stands for all elements of a list or map; a part with `?` at
 /// its end goes with its last field, one with `!` with the field that follows.
@@ -27,25 +27,13 @@ const fn gate(
     Gate { name, within, fields }
 }
 
-/// Whoever has the specification of a pod.
-const PODS: &[(&str, &str)] = &[
-    ("pods", "spec."),
-    ("podtemplates", "template.spec."),
-    ("replicationcontrollers", "spec.template.spec."),
-    ("daemonsets.apps", "spec.template.spec."),
-    ("deployments.apps", "spec.template.spec."),
-    ("replicasets.apps", "spec.template.spec."),
-    ("statefulsets.apps", "spec.template.spec."),
-    ("jobs.batch", "spec.template.spec."),
-    ("cronjobs.batch", "spec.jobTemplate.spec.template.spec."),
-];
-const POD_STATUS: &[(&str, &str)] = &[("pods", "status.")];
+const POD_STATUS: &[(&str, &str)] = &[("pods", "status")];
 const CLAIMS: &[(&str, &str)] = &[
-    ("resourceclaims.resource.k8s.io", "spec.devices."),
-    ("resourceclaimtemplates.resource.k8s.io", "spec.spec.devices."),
+    ("resourceclaims.resource.k8s.io", "spec.devices"),
+    ("resourceclaimtemplates.resource.k8s.io", "spec.spec.devices"),
 ];
-const CLAIM_STATUS: &[(&str, &str)] = &[("resourceclaims.resource.k8s.io", "status.")];
-const SLICES: &[(&str, &str)] = &[("resourceslices.resource.k8s.io", "spec.")];
+const CLAIM_STATUS: &[(&str, &str)] = &[("resourceclaims.resource.k8s.io", "status")];
+const SLICES: &[(&str, &str)] = &[("resourceslices.resource.k8s.io", "spec")];
 
 static GATES: &[Gate] = &[
     gate("ClusterTrustBundleProjection", PODS, &["volumes.*.projected.sources.*.clusterTrustBundle"]),
@@ -60,7 +48,7 @@ static GATES: &[Gate] = &[
         ],
     ),
     gate("GenericWorkload", PODS, &["workloadRef"]),
-    gate("CrossNamespaceVolumeDataSource", &[("persistentvolumeclaims", "spec.")], &["dataSourceRef!.namespace"]),
+    gate("CrossNamespaceVolumeDataSource", &[("persistentvolumeclaims", "spec")], &["dataSourceRef!.namespace"]),
     gate(
         "ResourceHealthStatus",
         POD_STATUS,
@@ -72,7 +60,7 @@ static GATES: &[Gate] = &[
     ),
     gate("InPlacePodLevelResourcesVerticalScaling", POD_STATUS, &["resources", "allocatedResources"]),
     gate("DRAExtendedResource", POD_STATUS, &["extendedResourceClaimStatus"]),
-    gate("DRAExtendedResource", &[("deviceclasses.resource.k8s.io", "spec.")], &["extendedResourceName"]),
+    gate("DRAExtendedResource", &[("deviceclasses.resource.k8s.io", "spec")], &["extendedResourceName"]),
     gate("DRAAdminAccess", CLAIMS, &["requests.*.exactly.adminAccess"]),
     gate("DRAAdminAccess", CLAIM_STATUS, &["allocation.devices.results.*.adminAccess"]),
     gate("DRADeviceTaints", CLAIMS, &["requests.*.exactly.tolerations", "requests.*.firstAvailable.*.tolerations"]),
@@ -119,16 +107,16 @@ static GATES: &[Gate] = &[
             "devices.*.allNodes",
         ],
     ),
-    gate("NodeDeclaredFeatures", &[("nodes", "status.")], &["declaredFeatures"]),
+    gate("NodeDeclaredFeatures", &[("nodes", "status")], &["declaredFeatures"]),
     gate(
         "MaxUnavailableStatefulSet",
-        &[("statefulsets.apps", "spec.updateStrategy.")],
+        &[("statefulsets.apps", "spec.updateStrategy")],
         &["rollingUpdate.maxUnavailable"],
     ),
-    gate("CoordinatedLeaderElection", &[("leases.coordination.k8s.io", "spec.")], &["strategy", "preferredHolder"]),
+    gate("CoordinatedLeaderElection", &[("leases.coordination.k8s.io", "spec")], &["strategy", "preferredHolder"]),
     gate(
         "CRDObservedGenerationTracking",
-        &[("customresourcedefinitions.apiextensions.k8s.io", "status.")],
+        &[("customresourcedefinitions.apiextensions.k8s.io", "status")],
         &["observedGeneration", "conditions.*.observedGeneration"],
     ),
 ];
@@ -146,6 +134,8 @@ pub struct Gated {
     off: Vec<Fields>,
     /// `StrictIPCIDRValidation`
     strict_addresses: bool,
+    /// What validation lets pass.
+    pub relaxed: Relaxed,
 }
 
 impl Gated {
@@ -153,13 +143,14 @@ impl Gated {
     pub fn new(gates: &FeatureGates) -> Self {
         let of = |gate: &'static Gate, (row, prefix): &(&'static str, &'static str)| {
             let (plural, group) = row.split_once('.').unwrap_or((row, ""));
-            let path = |field: &&str| format!("{prefix}{field}").split('.').map(str::to_owned).collect();
+            let path = |field: &&str| format!("{prefix}.{field}").split('.').map(str::to_owned).collect();
             Fields { plural, group, paths: gate.fields.iter().map(path).collect() }
         };
         let off = GATES.iter().filter(|gate| !gates.enabled(gate.name));
         Self {
             off: off.flat_map(|gate| gate.within.iter().map(move |row| of(gate, row))).collect(),
             strict_addresses: gates.enabled("StrictIPCIDRValidation"),
+            relaxed: Relaxed::new(gates),
         }
     }
 
@@ -314,7 +305,7 @@ mod tests {
                 for field in gate.fields {
                     let storage = row.storage();
                     let mut message = storage.schema();
-                    let path = format!("{prefix}{field}");
+                    let path = format!("{prefix}.{field}");
                     let parts: Vec<&str> = path.split('.').filter(|part| *part != "*").map(name).collect();
                     for (i, part) in parts.iter().enumerate() {
                         let found = message.and_then(|m: &proto::schema::Message| m.field(part));

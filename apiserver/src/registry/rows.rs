@@ -70,6 +70,11 @@ impl Rows {
         if let Some(row) = self.choice.on.iter().find(|r| r.group == group && r.plural == plural) {
             return Some(Row::from(*row).storage());
         }
+        self.custom_storage(group, plural)
+    }
+
+    /// The same of a custom resource; one that has its name from a resource of our own is another.
+    pub fn custom_storage(&self, group: &str, plural: &str) -> Option<Row> {
         self.custom_resource(group, plural)?.first().map(Row::storage)
     }
 

@@ -5,28 +5,20 @@ use shared::status::field::{Error, Path};
 
 use super::names::{complain, dns1123_label, path_segment};
 use super::pod::resources::container_resource_name;
+use super::relaxed::{self, Leave};
 use super::selectors::label_selector;
 use super::tree::{get, has, int, list, quantity, text};
 use super::workloads::counts;
-
-/// A new autoscaler.
-pub(super) fn autoscaler(object: &Value, out: &mut Vec<Error>) {
-    judged(object, 1, out);
-}
-
-/// A changed autoscaler: one that may go down to nothing still may.
-pub(super) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
-    let least = int(get(old, "spec"), "minReplicas").is_none_or(|l| l != 0);
-    judged(new, i64::from(least), out);
-}
 
 /// `status`.
 pub(super) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
     counts(get(new, "status"), &["currentReplicas", "desiredReplicas"], &Path::new("status"), out);
 }
 
-fn judged(object: &Value, lowest: i64, out: &mut Vec<Error>) {
+/// A new or changed autoscaler.
+pub(super) fn autoscaler(object: &Value, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
+    let lowest = i64::from(!relaxed::allows(Leave::NoReplicas));
     let least = int(spec, "minReplicas");
     let most = int(spec, "maxReplicas").unwrap_or_default();
     if let Some(least) = least.filter(|l| *l < lowest) {

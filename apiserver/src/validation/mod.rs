@@ -33,6 +33,7 @@ mod policy;
 mod privileged;
 mod quota;
 mod rbac;
+mod relaxed;
 mod scheduling;
 mod selectors;
 pub mod service;
@@ -56,6 +57,7 @@ use crate::crd;
 pub use devices::admin::{admin_access, may_administer};
 use names::NameRule;
 pub use privileged::privileged;
+pub use relaxed::{PODS, Relaxed};
 pub use shown::in_order;
 
 type Create = fn(&Value, &mut Vec<Error>);
@@ -105,7 +107,7 @@ impl Rules {
     }
 }
 
-use NameRule::{Dns1035, Label, PathSegment};
+use NameRule::{Label, PathSegment, Service};
 
 const APPS: &str = "apps";
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -120,7 +122,7 @@ static RULES: &[Rules] = &[
     rules("", "pods", pod::create).update_only(pod::update::update).status(pod::status::update),
     rules("", "podtemplates", pod::template_object),
     rules("", "replicationcontrollers", workloads::replication_controller).status(workloads::status::replicas),
-    rules("", "services", service::create).named(Dns1035).update(service::update).status(service::status),
+    rules("", "services", service::create).named(Service).update(service::update).status(service::status),
     rules("", "endpoints", discovery::endpoints),
     rules("", "nodes", node::create).update_only(node::update).status(node::update),
     rules("", "namespaces", core::namespace).named(Label).update_only(nothing).status(core::namespace_status),
@@ -153,9 +155,7 @@ static RULES: &[Rules] = &[
     rules("discovery.k8s.io", "endpointslices", discovery::slice).update(discovery::slice_update),
     rules("coordination.k8s.io", "leases", core::lease),
     rules("policy", "poddisruptionbudgets", policy::budget).named(PathSegment).status(policy::status),
-    rules("autoscaling", "horizontalpodautoscalers", autoscaling::autoscaler)
-        .update_only(autoscaling::update)
-        .status(autoscaling::status),
+    rules("autoscaling", "horizontalpodautoscalers", autoscaling::autoscaler).status(autoscaling::status),
     rules("scheduling.k8s.io", "priorityclasses", scheduling::class).update_only(scheduling::class_update),
     rules("node.k8s.io", "runtimeclasses", node::runtime_class).update_only(node::runtime_class_update),
     rules(STORAGE, "storageclasses", storage::class).update_only(storage::class_update),

@@ -8,12 +8,14 @@ pub(super) use proto::selector::format::{
 use shared::address;
 use shared::status::field::{Error, Path};
 
+use super::relaxed::{self, Leave};
+
 /// How objects of a kind are named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameRule {
     Subdomain,
     Label,
-    Dns1035,
+    Service,
     PathSegment,
 }
 
@@ -31,10 +33,15 @@ impl NameRule {
         match self {
             Self::Subdomain => dns1123_subdomain(name),
             Self::Label => dns1123_label(name),
-            Self::Dns1035 => dns1035_label(name),
+            Self::Service => service(name),
             Self::PathSegment => path_segment(name, prefix),
         }
     }
+}
+
+/// The name of a service.
+pub(super) fn service(name: &str) -> Vec<String> {
+    if relaxed::allows(Leave::ServiceNames) { dns1123_label(name) } else { dns1035_label(name) }
 }
 
 /// Something that can stand in a URL path.

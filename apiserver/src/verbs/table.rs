@@ -221,7 +221,7 @@ pub fn object_reply(
             (negotiate::table_kind("v1"), &tree)
         }
     };
-    let body = negotiate::envelope(accepted.format, accepted.pretty, schema, value);
+    let body = negotiate::written(accepted.format, accepted.pretty, schema, value)?;
     Ok(Reply::new(code, accepted.format.content_type(), body))
 }
 

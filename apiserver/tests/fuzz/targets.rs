@@ -64,7 +64,7 @@ fn written(value: &Value) {
     let bytes = proto::protobuf::encode(pod(), value);
     proto::protobuf::to_json(pod(), "v1", "Pod", &bytes, &mut out).expect("our own bytes");
     proto::cbor::stored_to_json(&proto::cbor::encode(Some(pod()), value)).ok();
-    assert!(!proto::yaml::encode(pod(), value).is_empty());
+    proto::yaml::encode(pod(), value).map(|text| assert!(!text.is_empty())).ok();
 }
 
 pub(crate) fn json(input: &[u8]) -> String {

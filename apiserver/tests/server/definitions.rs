@@ -141,3 +141,41 @@ async fn the_last_objects_can_be_let_go() {
     })
     .await;
 }
+
+/// Those that have their name from a resource of our own take nothing along when they go.
+#[tokio::test(flavor = "multi_thread")]
+async fn our_own_objects_stay_when_a_definition_goes() {
+    let Some((c, ns)) = workspace("crd-ours").await else { return };
+    let kept = [
+        (
+            "/apis/apiregistration.k8s.io/v1/apiservices/v1.".to_owned(),
+            "apiregistration.k8s.io",
+            "apiservices",
+            "APIService",
+        ),
+        (
+            ns.replace("/api/", "/apis/networking.k8s.io/") + "/networkpolicies/p",
+            "networking.k8s.io",
+            "networkpolicies",
+            "NetworkPolicy",
+        ),
+    ];
+    let policy = json!({"metadata": {"name": "p"}, "spec": {"podSelector": {}}});
+    c.post(kept[1].0.trim_end_matches("/p"), policy).await.ok();
+    for (object, group, plural, kind) in kept {
+        let mut own = definition(group, plural, kind, json!([version("v9", true)]));
+        own["metadata"]["annotations"] = json!({"api-approved.kubernetes.io": "unapproved, a test"});
+        c.post(DEFINITIONS, own).await.ok();
+        let path = format!("{DEFINITIONS}/{plural}.{group}");
+        eventually("an established definition", async || {
+            let got = c.get(&path).await.json();
+            let conditions = got["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            conditions.iter().any(|c| c["type"] == "Established" && c["status"] == "True").then_some(())
+        })
+        .await;
+        c.delete(&path).await.ok();
+        eventually("its end", async || (c.get(&path).await.code == 404).then_some(())).await;
+        let object = c.get(&object).await.ok();
+        assert!(object["metadata"].get("deletionTimestamp").is_none(), "{object}");
+    }
+}

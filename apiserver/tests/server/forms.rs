@@ -280,3 +280,22 @@ async fn people_get_indented_json() {
         }
     }
 }
+
+/// NEL ends a line of YAML, and characters that are none of YAML's are not written at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_yaml_cannot_say_is_said() {
+    let Some((c, ns)) = workspace("odd-yaml").await else { return };
+    let maps = format!("{ns}/configmaps");
+    let map = |name: &str, text: &str| json!({"metadata": {"name": name}, "data": {"k": text}});
+    c.post(&maps, map("nel", "a\u{85}b")).await.ok();
+    let text = c.send("GET", &format!("{maps}/nel"), "application/yaml", None).await.text();
+    assert!(text.starts_with("apiVersion: v1\ndata:\n  k: a b\nkind: ConfigMap\n"), "{text}");
+    c.post(&maps, map("control", "a\u{80}b")).await.ok();
+    for path in [format!("{maps}/control"), maps.clone()] {
+        let refused = c.send("GET", &path, "application/yaml", None).await;
+        let text = refused.text();
+        assert_eq!(refused.code, 500, "{text}");
+        assert!(text.contains("message: 'yaml: control characters are not allowed'\n"), "{text}");
+        assert_eq!(c.get(&path).await.code, 200);
+    }
+}

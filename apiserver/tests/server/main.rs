@@ -25,6 +25,7 @@ mod families;
 mod faults;
 mod flowcontrol;
 mod forms;
+mod gates;
 mod lifecycle;
 mod mutations;
 mod objects;

@@ -28,9 +28,9 @@ async fn a_second_family_is_given_back() {
     let first = &dual["spec"]["clusterIPs"][0];
     let one = json!({"spec": {"clusterIPs": [first], "ipFamilies": ["IPv4"]}});
     let (code, _, message) = c.patch(&path, "merge-patch+json", one).await.failure();
-    for what in ["clusterIP", "ipFamily"] {
+    for what in ["cluster IP", "IP family"] {
         let want = format!(
-            "spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": must be set to 'SingleStack' when releasing the secondary {what}"
+            "spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": must be 'SingleStack' to release the secondary {what}"
         );
         assert!(code == 422 && message.contains(&want), "{message}");
     }
@@ -77,6 +77,51 @@ async fn there_being_nothing_to_give_is_said_first() {
     }
     let good = c.post(&services, service(json!({"spec": {"sessionAffinity": "None"}}))).await.ok();
     assert_eq!(good["spec"]["ports"][0]["nodePort"], 31987);
+
+    let elsewhere = json!({"metadata": {"name": "s"}, "spec": {"type": "ExternalName", "externalName": "a.b", "clusterIP": "10.0.0.77"}});
+    let why = "spec.clusterIPs: Forbidden: may not be set for ExternalName services";
+    c.post(&services, elsewhere).await.fails(422, "Invalid", &invalid(why));
+
+    // So it is with changes. A port that is asked for in vain is free afterwards.
+    let path = format!("{services}/s");
+    let also = |port: i64| json!({"spec": {"sessionAffinity": "Never", "ports": [{"port": 80, "nodePort": 31987}, {"name": "b", "port": 81, "nodePort": port}]}});
+    for (change, want) in [
+        (also(70000), format!("spec.ports[1].nodePort: Invalid value: 70000: {range}")),
+        (also(31988), format!("[spec.ports[0].name: Required value, {affinity}]")),
+        (json!({"spec": {"ipFamilyPolicy": "RequireDualStack", "sessionAffinity": "Never"}}), "spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": this cluster is not configured for dual-stack services".to_owned()),
+        (json!({"spec": {"clusterIP": "10.1.2.3"}}), "spec.clusterIPs[0]: Invalid value: [\"10.1.2.3\"]: may not change once set".to_owned()),
+    ] {
+        for dry in ["", "?dryRun=All"] {
+            let refused = c.patch(&format!("{path}{dry}"), "merge-patch+json", change.clone()).await;
+            refused.fails(422, "Invalid", &invalid(&want));
+        }
+    }
+    let other =
+        json!({"metadata": {"name": "o"}, "spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": 31988}]}});
+    c.post(&services, other).await.ok();
+    let twice = json!({"spec": {"ports": [{"name": "a", "port": 80, "nodePort": 31987}, {"name": "b", "port": 81, "nodePort": 31987}]}});
+    let (code, _, message) = c.patch(&path, "merge-patch+json", twice).await.failure();
+    assert_eq!((code, message.as_str()), (500, "duplicate nodePort: {TCP 31987}"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ports_of_one_number_share_a_node_port() {
+    let Some((c, ns)) = crate::workspace("shared-ports").await else { return };
+    let services = format!("{ns}/services");
+    let port = |name: &str, protocol: &str, port: u16| json!({"name": name, "port": port, "protocol": protocol});
+    let ports = json!([port("a", "UDP", 53), port("b", "TCP", 53), port("c", "TCP", 80)]);
+    let spec = json!({"type": "NodePort", "ports": ports});
+    let made = c.post(&services, json!({"metadata": {"name": "dns"}, "spec": spec})).await.ok();
+    let node: Vec<i64> = (0..3).filter_map(|i| made["spec"]["ports"][i]["nodePort"].as_i64()).collect();
+    assert!(node.len() == 3 && node[0] == node[1] && node[1] != node[2], "{made}");
+    // Load balancers that ask for a port somebody has.
+    let spec = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": node[2], "ports": [{"port": 80}]});
+    let (code, reason, message) = c.post(&services, json!({"metadata": {"name": "l"}, "spec": spec})).await.failure();
+    let want = format!(
+        "Internal error occurred: failed to allocate requested HealthCheck NodePort {}: provided port is already allocated",
+        node[2]
+    );
+    assert_eq!((code, reason.as_str(), message), (500, "InternalError", want));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,6 +7,7 @@
 mod emit;
 mod order;
 mod plain;
+mod reread;
 
 use std::fmt;
 
@@ -18,6 +19,7 @@ use serde_json::{Map, Number, Value};
 use crate::json::{self, DecodeError, Decoded, Strictness};
 use crate::schema::Message;
 use crate::selector::format::quote;
+pub use reread::Unwritable;
 
 /// Most keys that are reported as repeated.
 const MAX_REPEATED: usize = 100;
@@ -80,17 +82,22 @@ pub fn decode_any(bytes: &[u8]) -> Result<Value, DecodeError> {
 }
 
 /// The object as YAML, keys sorted as upstream prints them.
-#[must_use]
-pub fn encode(schema: &Message, value: &Value) -> String {
+///
+/// # Errors
+/// [`Unwritable`].
+pub fn encode(schema: &Message, value: &Value) -> Result<String, Unwritable> {
     let mut canonical = value.clone();
     json::canonicalize(schema, &mut canonical);
     encode_any(&canonical)
 }
 
 /// Any value as YAML.
-#[must_use]
-pub fn encode_any(value: &Value) -> String {
-    emit::document(value)
+///
+/// # Errors
+/// [`Unwritable`].
+pub fn encode_any(value: &Value) -> Result<String, Unwritable> {
+    let read = reread::reread(value)?;
+    Ok(emit::document(read.as_ref().unwrap_or(value)))
 }
 
 fn message(error: &serde_norway::Error) -> String {

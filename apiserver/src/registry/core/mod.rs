@@ -16,6 +16,7 @@ pub mod pod;
 pub mod secret;
 pub mod service;
 pub mod service_account;
+mod service_families;
 pub mod service_update;
 pub mod system_namespaces;
 pub mod volume;

@@ -3,7 +3,9 @@
 //! Called around every write of a Service; other kinds pass through untouched. What is taken before the write is given
 //! back when the write fails; what an update no longer needs is released after it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::Range;
 
 use ipnet::IpNet;
 use parking_lot::Mutex;
@@ -15,9 +17,9 @@ use shared::status::{Status, field};
 
 use super::ip_allocator::{self, IpError, Taken};
 use super::node_ports::{self, PortRange, is_service};
+use super::{service_families, service_update};
 use crate::bootstrap;
 use crate::registry::meta;
-use crate::validation;
 use crate::verbs::engine::{DeleteOptions, Engine, Target};
 use crate::verbs::query::WriteOptions;
 
@@ -30,6 +32,26 @@ pub struct Services {
     pub ports: PortRange,
     /// What `/metrics` counts.
     taken: Mutex<Taken>,
+}
+
+/// Why a service does not get what it needs.
+#[derive(Debug)]
+enum Refused {
+    Field(field::Error),
+    Internal(String),
+    Unknown(String),
+}
+
+impl From<field::Error> for Refused {
+    fn from(wrong: field::Error) -> Self {
+        Self::Field(wrong)
+    }
+}
+
+impl From<String> for Refused {
+    fn from(why: String) -> Self {
+        Self::Internal(why)
+    }
 }
 
 /// What was taken for a write.
@@ -58,7 +80,7 @@ pub(super) fn needs_cluster_ip(spec: &Spec) -> bool {
     matches!(text(spec, "type"), "" | "ClusterIP" | "NodePort" | "LoadBalancer")
 }
 
-fn is_headless(spec: &Spec) -> bool {
+pub(super) fn is_headless(spec: &Spec) -> bool {
     text(spec, "clusterIP") == "None" || strings(spec, "clusterIPs").first().is_some_and(|ip| ip == "None")
 }
 
@@ -101,8 +123,23 @@ fn ips_of(spec: &Spec) -> Vec<String> {
     ips
 }
 
-fn family(ip: &IpAddr) -> &'static str {
+pub(super) fn family(ip: &IpAddr) -> &'static str {
     if ip.is_ipv4() { "IPv4" } else { "IPv6" }
+}
+
+/// The addresses that a completed service is to get, as indexes of its families: all when there were none, the second
+/// one when there was one.
+fn unaddressed(spec: &Spec, old: Option<&Spec>) -> Range<usize> {
+    if !needs_cluster_ip(spec) || is_headless(spec) {
+        return 0..0;
+    }
+    let families = |spec: &Spec| strings(spec, "ipFamilies").len();
+    match old {
+        None => 0..families(spec),
+        Some(old) if !needs_cluster_ip(old) => 0..families(spec),
+        Some(old) if is_headless(old) || service_families::is_settled(spec, old) => 0..0,
+        Some(old) => families(old).max(ips_of(old).len())..families(spec),
+    }
 }
 
 impl Services {
@@ -115,103 +152,47 @@ impl Services {
         self.ranges.iter().map(|r| family(&r.addr())).collect()
     }
 
-    /// Fills in families and policy.
-    fn default_families(&self, spec: &mut Spec) {
-        if !needs_cluster_ip(spec) {
-            for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-                spec.remove(key);
-            }
-            return;
-        }
-        let mut ips = strings(spec, "clusterIPs");
-        if ips.is_empty() && !text(spec, "clusterIP").is_empty() {
-            ips.push(text(spec, "clusterIP").to_owned());
-            spec.insert("clusterIPs".to_owned(), json!(ips));
-        }
-        let without_selector = spec.get("selector").and_then(Value::as_object).is_none_or(Map::is_empty);
-        let mut families = strings(spec, "ipFamilies");
-        let selectorless_headless = is_headless(spec) && without_selector;
-        if text(spec, "ipFamilyPolicy").is_empty() {
-            let both = selectorless_headless || ips.len() == 2 || families.len() == 2;
-            let policy = if both { "RequireDualStack" } else { "SingleStack" };
-            spec.insert("ipFamilyPolicy".to_owned(), Value::from(policy));
-        }
-        for ip in ips.iter().skip(families.len()) {
-            if let Some(ip) = address::ip(ip) {
-                families.push(family(&ip).to_owned());
-            }
-        }
-        let ours = self.families();
-        if families.is_empty() {
-            families.push(ours.first().copied().unwrap_or("IPv4").to_owned());
-        }
-        let dual = match text(spec, "ipFamilyPolicy") {
-            "RequireDualStack" => true,
-            "PreferDualStack" => ours.len() == 2,
-            _ => false,
-        };
-        if dual && families.len() == 1 {
-            families.push(if families[0] == "IPv4" { "IPv6" } else { "IPv4" }.to_owned());
-        }
-        spec.insert("ipFamilies".to_owned(), json!(families));
-    }
-
+    /// Takes the addresses of these families, by index.
     async fn take_ips(
         &self,
         engine: &Engine,
         spec: &mut Spec,
-        have: &[String],
+        wanted: Range<usize>,
         who: (&str, &str),
         dry_run: bool,
         taken: &mut Allocation,
-    ) -> Result<(), field::Error> {
-        if !needs_cluster_ip(spec) || is_headless(spec) {
-            if is_headless(spec) {
-                spec.insert("clusterIP".to_owned(), Value::from("None"));
-                spec.insert("clusterIPs".to_owned(), json!(["None"]));
-            }
+    ) -> Result<(), Refused> {
+        if wanted.is_empty() {
             return Ok(());
         }
         let mut ips = strings(spec, "clusterIPs");
         let given = ips.clone();
-        let wrong =
-            |why: String| field::Error::invalid(field::Path::new("spec").child("clusterIPs"), json!(given), &why);
-        for (i, family_name) in strings(spec, "ipFamilies").iter().enumerate() {
-            let Some(range) = self.ranges.iter().find(|r| family(&r.addr()) == family_name) else {
-                let path = field::Path::new("spec").child("ipFamilies").index(i);
-                return Err(field::Error::invalid(
-                    path,
-                    Value::from(family_name.as_str()),
-                    "not configured on this cluster",
-                ));
-            };
-            match ips.get(i).filter(|ip| !ip.is_empty()) {
-                Some(ip) if have.contains(ip) => {}
-                Some(ip) => {
-                    let parsed = address::ip(ip)
-                        .ok_or_else(|| wrong(format!("failed to allocate IP {ip}: {}", IpError::Range)))?;
-                    if !dry_run {
-                        ip_allocator::allocate(engine, range, parsed, who.0, who.1)
-                            .await
-                            .map_err(|e| wrong(format!("failed to allocate IP {ip}: {e}")))?;
-                        taken.ips.push(ip.clone());
-                    } else if !range.contains(&parsed) {
-                        return Err(wrong(format!("failed to allocate IP {ip}: {}", IpError::Range)));
-                    }
+        let wrong = |ip: &str, e: IpError| {
+            let why = format!("failed to allocate IP {ip}: {e}");
+            field::Error::invalid(field::Path::of(&["spec", "clusterIPs"]), json!(given), &why)
+        };
+        for (i, name) in strings(spec, "ipFamilies").iter().enumerate().filter(|(i, _)| wanted.contains(i)) {
+            let Some(range) = self.ranges.iter().find(|r| family(&r.addr()) == name) else { continue };
+            ips.resize(ips.len().max(i + 1), String::new());
+            let ip = ips[i].clone();
+            if ip.is_empty() {
+                ips[i] = if dry_run {
+                    ip_allocator::preview(range).to_string()
+                } else {
+                    let next = ip_allocator::allocate_next(engine, range, who.0, who.1).await;
+                    next.map_err(|e| format!("failed to allocate a serviceIP: {e}"))?.to_string()
+                };
+                if !dry_run {
+                    taken.ips.push(ips[i].clone());
                 }
-                None => {
-                    let ip = if dry_run {
-                        ip_allocator::preview(range).to_string()
-                    } else {
-                        let ip = ip_allocator::allocate_next(engine, range, who.0, who.1)
-                            .await
-                            .map_err(|e| wrong(format!("failed to allocate a serviceIP: {e}")))?;
-                        taken.ips.push(ip.to_string());
-                        ip.to_string()
-                    };
-                    ips.resize(ips.len().max(i + 1), String::new());
-                    ips[i] = ip;
-                }
+                continue;
+            }
+            let parsed = address::ip(&ip).ok_or_else(|| format!("failed to parse service IP {ip:?}"))?;
+            if !dry_run {
+                ip_allocator::allocate(engine, range, parsed, who.0, who.1).await.map_err(|e| wrong(&ip, e))?;
+                taken.ips.push(ip);
+            } else if !range.contains(&parsed) {
+                return Err(wrong(&ip, IpError::Range).into());
             }
         }
         spec.insert("clusterIP".to_owned(), json!(ips.first()));
@@ -239,61 +220,96 @@ impl Services {
         Ok(port)
     }
 
+    /// A given port.
+    async fn given_port(
+        &self,
+        engine: &Engine,
+        asked: i64,
+        dry_run: bool,
+        taken: &mut Allocation,
+    ) -> Result<(), node_ports::PortError> {
+        let port = u16::try_from(asked).map_err(|_| self.beyond())?;
+        if dry_run {
+            return if (self.ports.first..=self.ports.last).contains(&port) { Ok(()) } else { Err(self.beyond()) };
+        }
+        node_ports::allocate(engine, self.ports, port).await?;
+        taken.ports.push(port);
+        Ok(())
+    }
+
+    /// Node ports of a new service, or of a changed one that has some. Ports of a new one that have a number in common,
+    /// for two protocols, have a node port in common.
     async fn take_ports(
         &self,
         engine: &Engine,
         spec: &mut Spec,
-        have: &[u16],
+        old: Option<&Spec>,
         dry_run: bool,
         taken: &mut Allocation,
-    ) -> Result<(), field::Error> {
-        let allocate_missing = needs_node_ports(spec);
-        let may_have = may_have_node_ports(spec);
-        let health = needs_health_port(spec);
-        let mut mine: Vec<u16> = have.to_vec();
-        if let Some(ports) = spec.get_mut("ports").and_then(Value::as_array_mut).filter(|_| may_have) {
-            // Given ports first, so that a generated one cannot take them.
-            for given in [true, false] {
-                for (i, port) in ports.iter_mut().enumerate() {
-                    let asked = port["nodePort"].as_i64().unwrap_or(0);
-                    let wrong = |e: node_ports::PortError| {
-                        let path = field::Path::new("spec").child("ports").index(i).child("nodePort");
-                        field::Error::invalid(path, Value::from(asked), &e.to_string())
-                    };
-                    let wanted = u16::try_from(asked).map_err(|_| wrong(self.beyond()))?;
-                    if given && wanted != 0 && !mine.contains(&wanted) {
-                        if dry_run {
-                            if !(self.ports.first..=self.ports.last).contains(&wanted) {
-                                return Err(wrong(self.beyond()));
-                            }
-                        } else {
-                            node_ports::allocate(engine, self.ports, wanted).await.map_err(wrong)?;
-                            taken.ports.push(wanted);
-                        }
-                        mine.push(wanted);
-                    }
-                    if !given && wanted == 0 && allocate_missing {
-                        let p = self.free_port(engine, dry_run, taken).await.map_err(wrong)?;
-                        mine.push(p);
-                        port["nodePort"] = Value::from(p);
-                    }
+    ) -> Result<(), Refused> {
+        if !may_have_node_ports(spec) {
+            return Ok(());
+        }
+        let (allocates, mut have) = (needs_node_ports(spec), old.map(node_ports_of).unwrap_or_default());
+        let mut shared: BTreeMap<i64, i64> = BTreeMap::new();
+        let mut used = BTreeSet::new();
+        let asked = |port: &Value| port["nodePort"].as_i64().unwrap_or(0);
+        let Some(ports) = spec.get_mut("ports").and_then(Value::as_array_mut) else { return Ok(()) };
+        for i in 0..ports.len() {
+            let (number, mine) = (ports[i]["port"].as_i64().unwrap_or(0), asked(&ports[i]));
+            if mine == 0 && !allocates {
+                continue;
+            }
+            let sibling = || ports.iter().filter(|p| p["port"] == number).map(asked).find(|asked| *asked != 0);
+            let wanted = match (old, shared.get(&number)) {
+                (None, None) => sibling().unwrap_or(0),
+                (None, Some(theirs)) if mine == 0 || mine == *theirs => {
+                    ports[i]["nodePort"] = Value::from(*theirs);
+                    continue;
                 }
+                _ => mine,
+            };
+            let got = if wanted == 0 {
+                let port = self.free_port(engine, dry_run, taken).await;
+                i64::from(port.map_err(|e| format!("failed to allocate a nodePort: {e}"))?)
+            } else {
+                if !have.iter().any(|had| i64::from(*had) == wanted) {
+                    self.given_port(engine, wanted, dry_run, taken).await.map_err(|e| {
+                        let path = field::Path::of(&["spec", "ports"]).index(i).child("nodePort");
+                        field::Error::invalid(path, wanted, &e.to_string())
+                    })?;
+                }
+                wanted
+            };
+            ports[i]["nodePort"] = Value::from(got);
+            let protocol = ports[i]["protocol"].as_str().unwrap_or_default().to_owned();
+            match old {
+                None => drop(shared.entry(number).or_insert(got)),
+                Some(_) if used.insert((protocol.clone(), got)) => have.extend(u16::try_from(got)),
+                Some(_) => return Err(Refused::Unknown(format!("duplicate nodePort: {{{protocol} {got}}}"))),
             }
         }
-        if health {
-            let asked = spec.get("healthCheckNodePort").and_then(Value::as_i64).unwrap_or(0);
-            let wrong = |e: node_ports::PortError| {
-                let why = format!("failed to allocate requested HealthCheck NodePort {asked}: {e}");
-                field::Error::invalid(field::Path::new("spec").child("healthCheckNodePort"), Value::from(asked), &why)
-            };
-            let wanted = u16::try_from(asked).map_err(|_| wrong(self.beyond()))?;
-            if wanted == 0 {
-                let p = self.free_port(engine, dry_run, taken).await.map_err(wrong)?;
-                spec.insert("healthCheckNodePort".to_owned(), Value::from(p));
-            } else if !mine.contains(&wanted) && !dry_run {
-                node_ports::allocate(engine, self.ports, wanted).await.map_err(wrong)?;
-                taken.ports.push(wanted);
+        Ok(())
+    }
+
+    /// The port that load balancers ask whether a node has pods.
+    async fn take_health_port(
+        &self,
+        engine: &Engine,
+        spec: &mut Spec,
+        dry_run: bool,
+        taken: &mut Allocation,
+    ) -> Result<(), Refused> {
+        match spec.get("healthCheckNodePort").and_then(Value::as_i64).unwrap_or(0) {
+            0 => {
+                let port = self.free_port(engine, dry_run, taken).await;
+                let port = port.map_err(|e| format!("failed to allocate a HealthCheck NodePort 0: {e}"))?;
+                spec.insert("healthCheckNodePort".to_owned(), Value::from(port));
             }
+            asked => self
+                .given_port(engine, asked, dry_run, taken)
+                .await
+                .map_err(|e| format!("failed to allocate requested HealthCheck NodePort {asked}: {e}"))?,
         }
         Ok(())
     }
@@ -307,21 +323,29 @@ impl Services {
     ) -> Result<Allocation, Status> {
         let name = object["metadata"]["name"].as_str().unwrap_or("").to_owned();
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or("").to_owned();
+        let invalid = |wrong| Status::invalid("", "Service", &name, wrong);
+        service_families::complete(object, old, &self.families()).map_err(invalid)?;
         let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else {
             return Ok(Allocation::default());
         };
         let mut taken = Allocation::default();
-        let have_ips = old.map(ips_of).unwrap_or_default();
-        let have_ports = old.map(node_ports_of).unwrap_or_default();
-        let mut outcome = self.take_ips(engine, spec, &have_ips, (&namespace, &name), dry_run, &mut taken).await;
-        if outcome.is_ok() {
-            outcome = self.take_ports(engine, spec, &have_ports, dry_run, &mut taken).await;
-        }
-        match outcome {
+        let outcome = async {
+            self.take_ips(engine, spec, unaddressed(spec, old), (&namespace, &name), dry_run, &mut taken).await?;
+            self.take_ports(engine, spec, old, dry_run, &mut taken).await?;
+            if needs_health_port(spec) && !old.is_some_and(needs_health_port) {
+                self.take_health_port(engine, spec, dry_run, &mut taken).await?;
+            }
+            Ok(())
+        };
+        match outcome.await {
             Ok(()) => Ok(taken),
-            Err(e) => {
+            Err(refused) => {
                 self.undo(engine, taken).await;
-                Err(Status::invalid("", "Service", &name, vec![e]))
+                Err(match refused {
+                    Refused::Field(wrong) => invalid(vec![wrong]),
+                    Refused::Internal(why) => Status::internal(&why),
+                    Refused::Unknown(why) => Status::unknown(&why),
+                })
             }
         }
     }
@@ -337,32 +361,25 @@ impl Services {
         if !is_service(row) {
             return Ok(Allocation::default());
         }
-        let wrong = validation::service::addressed(object);
-        if !wrong.is_empty() {
-            return Err(Status::invalid("", "Service", object["metadata"]["name"].as_str().unwrap_or(""), wrong));
-        }
-        if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
-            self.default_families(spec);
-        }
         self.take(engine, object, None, dry_run).await
     }
 
-    /// Completes a changed Service and takes what it needs more.
+    /// Completes a changed Service and takes what it needs more, before anybody judges it.
     pub async fn before_update(
         &self,
         engine: &Engine,
-        row: &Resource,
+        (row, subresource): (&Resource, &str),
         new: &mut Value,
         old: &Value,
         dry_run: bool,
     ) -> Result<Allocation, Status> {
-        if !is_service(row) {
+        if !is_service(row) || !subresource.is_empty() {
             return Ok(Allocation::default());
         }
         let empty = Map::new();
         let old_spec = old.get("spec").and_then(Value::as_object).unwrap_or(&empty);
         if let Some(spec) = new.get_mut("spec").and_then(Value::as_object_mut) {
-            self.default_families(spec);
+            service_update::inherit(spec, old_spec);
         }
         self.take(engine, new, Some(old_spec), dry_run).await
     }
@@ -411,34 +428,4 @@ pub fn freed(row: &Resource, new: &Value, old: &Value) -> Allocation {
     ips.retain(|ip| !kept_ips.contains(ip));
     ports.retain(|p| !kept_ports.contains(p));
     Allocation { ips, ports }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn spec(v: Value) -> Spec {
-        v.as_object().cloned().expect("object")
-    }
-
-    fn services() -> Services {
-        Services::new(vec!["10.96.0.0/12".parse().expect("net")], PortRange { first: 30000, last: 32767 })
-    }
-
-    #[test]
-    fn families_by_default() {
-        for (given, policy, families) in [
-            (json!({"type": "ClusterIP"}), "SingleStack", json!(["IPv4"])),
-            (json!({"clusterIP": "None", "selector": {"a": "b"}}), "SingleStack", json!(["IPv4"])),
-            (json!({"clusterIP": "None"}), "RequireDualStack", json!(["IPv4", "IPv6"])),
-            (json!({"ipFamilyPolicy": "PreferDualStack"}), "PreferDualStack", json!(["IPv4"])),
-        ] {
-            let mut s = spec(given);
-            services().default_families(&mut s);
-            assert_eq!((text(&s, "ipFamilyPolicy"), &s["ipFamilies"]), (policy, &families));
-        }
-        let mut s = spec(json!({"type": "ExternalName", "clusterIP": ""}));
-        services().default_families(&mut s);
-        assert_eq!(s, spec(json!({"type": "ExternalName"})));
-    }
 }

@@ -11,26 +11,13 @@ use super::service::{
 
 /// Before an update is judged.
 pub fn prepare(new: &mut Value, old: &Value) {
-    let Some((spec, old)) = new["spec"].as_object_mut().zip(old["spec"].as_object()) else { return };
-    inherit(spec, old);
-    outgrow(spec, old);
-    let policies = (text(old, "ipFamilyPolicy"), text(spec, "ipFamilyPolicy"));
-    if let ("RequireDualStack" | "PreferDualStack", "SingleStack") = policies {
-        release_secondary(spec);
-    }
-}
-
-/// Whoever asks for one family where there were two gives back the second one, with its address.
-fn release_secondary(spec: &mut Spec) {
-    for field in ["clusterIPs", "ipFamilies"] {
-        if let Some(list) = spec.get_mut(field).and_then(Value::as_array_mut) {
-            list.truncate(1);
-        }
+    if let Some((spec, old)) = new["spec"].as_object_mut().zip(old["spec"].as_object()) {
+        outgrow(spec, old);
     }
 }
 
 /// A PUT that leaves allocated values out keeps them, as long as the type still has use for them.
-fn inherit(spec: &mut Spec, old: &Spec) {
+pub(super) fn inherit(spec: &mut Spec, old: &Spec) {
     if needs_cluster_ip(spec) && needs_cluster_ip(old) {
         if text(spec, "clusterIP").is_empty()
             && let Some(ip) = old.get("clusterIP")
@@ -173,33 +160,6 @@ mod tests {
             new["spec"]["type"] = json!(kind);
             prepare(&mut new, &old);
             assert_eq!(new["spec"], want, "{kind}");
-        }
-    }
-
-    #[test]
-    fn one_family_is_left_of_two() {
-        let two = json!({"type": "ClusterIP", "clusterIP": "10.0.0.9", "clusterIPs": ["10.0.0.9", "fd00::9"],
-            "ipFamilies": ["IPv4", "IPv6"], "ipFamilyPolicy": "RequireDualStack"});
-        let left = (json!(["10.0.0.9"]), json!(["IPv4"]));
-        let both = (two["clusterIPs"].clone(), two["ipFamilies"].clone());
-        for (old, new, want) in [
-            // As a patch of the policy alone makes it.
-            (
-                "RequireDualStack",
-                json!({"ipFamilyPolicy": "SingleStack", "clusterIPs": two["clusterIPs"], "ipFamilies": two["ipFamilies"]}),
-                &left,
-            ),
-            // As a PUT that says no more.
-            ("PreferDualStack", json!({"ipFamilyPolicy": "SingleStack"}), &left),
-            ("PreferDualStack", json!({"ipFamilyPolicy": "RequireDualStack"}), &both),
-            ("RequireDualStack", json!({}), &both),
-        ] {
-            let mut before = two.clone();
-            before["ipFamilyPolicy"] = json!(old);
-            let mut after = json!({"spec": {"type": "ClusterIP"}});
-            new.as_object().into_iter().flatten().for_each(|(field, value)| after["spec"][field] = value.clone());
-            prepare(&mut after, &json!({"spec": before}));
-            assert_eq!((&after["spec"]["clusterIPs"], &after["spec"]["ipFamilies"]), (&want.0, &want.1), "{old} {new}");
         }
     }
 

@@ -3,6 +3,7 @@
 mod indexes;
 mod policies;
 pub(super) mod status;
+mod template;
 
 use proto::Value;
 use serde_json::Map;
@@ -216,43 +217,9 @@ pub(super) fn job_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
         immutable(get(spec, "completions"), get(before, "completions"), &path.child("completions"), out);
     }
     immutable(get(spec, "selector"), get(before, "selector"), &path.child("selector"), out);
-    let mut template = get(before, "template").clone();
-    if flag(before, "suspend") && at(old, &["status", "startTime"]).is_null() {
-        loosen(&mut template, get(spec, "template"));
-    }
-    if !same(get(spec, "template"), &template) {
-        out.push(Error::invalid(path.child("template"), get(spec, "template").clone(), "field is immutable"));
-    }
+    template::stays(new, old, &path, out);
     for key in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
         immutable(get(spec, key), get(before, key), &path.child(key), out);
-    }
-}
-
-/// A suspended job that never ran may change where its pods will run.
-fn loosen(template: &mut Value, new: &Value) {
-    let node = at(new, &["spec", "affinity", "nodeAffinity"]);
-    if let Some(spec) = template.get_mut("spec").and_then(Value::as_object_mut) {
-        let affinity = spec.entry("affinity").or_insert(Value::Null);
-        match affinity.as_object_mut() {
-            Some(map) => drop(map.insert("nodeAffinity".to_owned(), node.clone())),
-            None if !node.is_null() => *affinity = serde_json::json!({"nodeAffinity": node}),
-            None => {}
-        }
-    }
-    for (holder, keys) in
-        [("metadata", &["labels", "annotations"][..]), ("spec", &["nodeSelector", "tolerations", "schedulingGates"])]
-    {
-        let Some(map) = template.get_mut(holder).and_then(Value::as_object_mut) else { continue };
-        for key in keys {
-            match get(get(new, holder), key) {
-                Value::Null => {
-                    map.remove(*key);
-                }
-                value => {
-                    map.insert((*key).to_owned(), value.clone());
-                }
-            }
-        }
     }
 }
 

@@ -10,7 +10,7 @@ use shared::status::field::{Error, Path};
 
 use super::meta::{annotation, immutable};
 use super::names::{
-    complain, dns1035_label, dns1123_label, dns1123_subdomain, ip, path_segment, pattern, port_name, port_number,
+    self, complain, dns1035_label, dns1123_label, dns1123_subdomain, ip, path_segment, pattern, port_name, port_number,
 };
 use super::tree::{get, has, int, list, text, texts};
 
@@ -57,6 +57,14 @@ pub(super) fn new_ingress(object: &Value, out: &mut Vec<Error>) {
 /// A changed ingress.
 pub(super) fn ingress_update(new: &Value, _: &Value, out: &mut Vec<Error>) {
     ingress(new, out);
+}
+
+/// Whether a service is named in an ingress as not all services may be.
+pub(super) fn has_relaxed_names(spec: &Value) -> bool {
+    let named = |backend| text(get(backend, "service"), "name");
+    let rules = list(spec, "rules").iter().flat_map(|rule| list(get(rule, "http"), "paths"));
+    let names = rules.map(|path| named(get(path, "backend"))).chain([named(get(spec, "defaultBackend"))]);
+    names.filter(|name| !name.is_empty()).any(|name| !dns1035_label(name).is_empty())
 }
 
 /// `status` of an ingress.
@@ -159,7 +167,7 @@ fn backend(backend: &Value, path: &Path, out: &mut Vec<Error>) {
             let service = get(backend, "service");
             match text(service, "name") {
                 "" => out.push(Error::required(path.child("service").child("name"), "")),
-                name => complain(out, &path.child("service").child("name"), name, dns1035_label(name)),
+                name => complain(out, &path.child("service").child("name"), name, names::service(name)),
             }
             let port = get(service, "port");
             let number = int(port, "number").unwrap_or_default();

@@ -7,6 +7,7 @@ use shared::status::field::{Error, Path};
 
 use super::{environment, handlers, mounts, resources, security};
 use crate::validation::names::{complain, dns1123_label, port_name, port_number};
+use crate::validation::relaxed::{self, Leave};
 use crate::validation::tree::{get, has, int, list, text, texts};
 
 const MAX_RESTART_RULES: usize = 20;
@@ -132,14 +133,13 @@ pub(super) fn ephemeral(spec: &Value, around: &Surroundings<'_>, path: &Path, ou
 
 /// What runs beside the pod's containers is always restarted; rules of others count where they have a policy.
 fn init_restart_policy(container: &Value, path: &Path, out: &mut Vec<Error>) {
-    match text(container, "restartPolicy") {
-        _ if !has(container, "restartPolicy") => {}
-        "Always" if list(container, "restartPolicyRules").is_empty() => {}
-        "Always" => {
-            let why = "restartPolicyRules are not allowed for init containers with restart policy Always";
-            out.push(Error::forbidden(path.child("restartPolicyRules"), why));
-        }
-        _ => restart_policy(container, path, out),
+    let beside = text(container, "restartPolicy") == "Always" && !relaxed::allows(Leave::RestartAll);
+    if !beside {
+        return restart_policy(container, path, out);
+    }
+    if !list(container, "restartPolicyRules").is_empty() {
+        let why = "restartPolicyRules are not allowed for init containers with restart policy Always";
+        out.push(Error::forbidden(path.child("restartPolicyRules"), why));
     }
 }
 
@@ -165,7 +165,8 @@ fn restart_policy(container: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 fn restart_rule(rule: &Value, path: &Path, out: &mut Vec<Error>) {
-    choice(rule, "action", &["Restart"], path, out);
+    let all = relaxed::allows(Leave::RestartAll);
+    choice(rule, "action", if all { &["Restart", "RestartAllContainers"] } else { &["Restart"] }, path, out);
     let (codes, path) = (get(rule, "exitCodes"), path.child("exitCodes"));
     if codes.is_null() {
         out.push(Error::required(path, "must be specified"));

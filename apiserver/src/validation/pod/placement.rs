@@ -6,6 +6,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use crate::validation::names::{complain, dns1123_label, label_key, label_value, qualified_name};
+use crate::validation::relaxed::{self, Leave};
 use crate::validation::selectors::{label_selector, node_selector, node_selector_term};
 use crate::validation::tree::{entries, get, has, int, list, text, texts};
 
@@ -13,6 +14,8 @@ const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 /// `tolerations`.
 pub(in crate::validation) fn tolerations(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    let compares = relaxed::allows(Leave::Comparisons);
+    let operators: &[&str] = if compares { &["Equal", "Exists", "Lt", "Gt"] } else { &["Equal", "Exists"] };
     for (i, toleration) in list(spec, "tolerations").iter().enumerate() {
         let path = path.index(i);
         let (key, operator, effect) =
@@ -40,11 +43,25 @@ pub(in crate::validation) fn tolerations(spec: &Value, path: &Path, out: &mut Ve
                 out.push(Error::invalid(path.child("operator"), value, message));
             }
             "Exists" => {}
-            other => out.push(Error::not_supported(path.child("operator"), other, &["Equal", "Exists"])),
+            "Lt" | "Gt" if compares => complain(out, &path.child("value"), value, decimal(value)),
+            other => out.push(Error::not_supported(path.child("operator"), other, operators)),
         }
         if !effect.is_empty() {
             taint_effect(effect, &path.child("effect"), out);
         }
+    }
+}
+
+/// A whole number as people write it.
+fn decimal(value: &str) -> Vec<String> {
+    let digits = value.strip_prefix('-').unwrap_or(value);
+    let plain =
+        digits.bytes().all(|b| b.is_ascii_digit()) && (b'1'..=b'9').contains(digits.as_bytes().first().unwrap_or(&0));
+    match value {
+        "" => vec!["must be non-empty".to_owned()],
+        "0" => Vec::new(),
+        _ if plain => Vec::new(),
+        _ => vec!["must be a valid decimal integer in canonical form".to_owned()],
     }
 }
 

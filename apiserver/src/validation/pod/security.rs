@@ -8,6 +8,7 @@ use shared::status::field::{Error, Path};
 use super::containers::capabilities;
 use super::windows;
 use crate::validation::names::between;
+use crate::validation::relaxed::{self, Leave};
 use crate::validation::tree::{flag, get, has, int, list, text};
 use crate::validation::volume::descending_path;
 
@@ -159,7 +160,8 @@ pub(super) fn host_users(spec: &Value, path: &Path, out: &mut Vec<Error>) {
         return;
     }
     for (key, shown) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
-        if flag(spec, key) {
+        let allowed = key == "hostNetwork" && relaxed::allows(Leave::HostNetwork);
+        if flag(spec, key) && !allowed {
             out.push(Error::forbidden(path.child(shown), OWN_USERS));
         }
     }

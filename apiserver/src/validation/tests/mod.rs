@@ -15,6 +15,7 @@ mod devices;
 mod groups;
 mod pod_parts;
 mod pods;
+mod relaxed;
 mod slices;
 mod storage_parts;
 mod warned;

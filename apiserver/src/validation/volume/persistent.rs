@@ -7,6 +7,7 @@ use super::{MORE_THAN_ONE, source};
 use crate::validation::internal;
 use crate::validation::meta::immutable;
 use crate::validation::names::{complain, dns1123_subdomain};
+use crate::validation::relaxed::{self, Leave};
 use crate::validation::selectors::node_selector;
 use crate::validation::tree::{at, entries, get, has, quantity, same, text, texts};
 
@@ -214,7 +215,8 @@ pub(in crate::validation) fn volume_update(new: &Value, old: &Value, out: &mut V
     }
     immutable(get(spec, "volumeMode"), get(before, "volumeMode"), &Path::new("volumeMode"), out);
     let (affinity, was) = (get(spec, "nodeAffinity"), get(before, "nodeAffinity"));
-    if !was.is_null() && !same(affinity, was) && !same(affinity, &renamed(was, affinity)) {
+    let stays = !was.is_null() && !relaxed::allows(Leave::VolumePlaces);
+    if stays && !same(affinity, was) && !same(affinity, &renamed(was, affinity)) {
         let why = "field is immutable, except for updating from beta label to GA";
         out.push(Error::invalid("nodeAffinity", affinity.clone(), why));
     }

@@ -210,7 +210,8 @@ impl Engine {
         // Services are judged with what they were given: there being nothing to give is said first, and alone.
         let allocation = self.services.before_create(self, storage, &mut object, t.options.dry_run).await?;
         let mut errors = self.check_admin_access(t, storage, &object, None).await;
-        errors.extend(validation::validate_create(t.row, storage, &object));
+        errors
+            .extend(self.gated.relaxed.judging(storage, None, || validation::validate_create(t.row, storage, &object)));
         errors.extend(self.gated.refuse(storage, "", &object, None));
         if let Err(refused) = self.refuse(t, storage, &object, true, errors) {
             self.services.undo(self, allocation).await;

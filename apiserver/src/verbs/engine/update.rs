@@ -122,16 +122,20 @@ impl Engine {
         meta::set_text(&mut new, "name", t.name);
         meta::carry_over(&mut new, &old);
         self.gated.drop_from(storage, &mut new, Some(&old));
+        let (which, dry) = ((&**storage, t.subresource), t.options.dry_run);
+        let allocation = self.services.before_update(self, which, &mut new, &old, dry).await?;
         prepare(strategy, storage, t.subresource, &mut new, &old);
         let mut errors = self.check_admin_access(t, storage, &new, Some(&old)).await;
-        errors.extend(match t.subresource {
+        errors.extend(self.gated.relaxed.judging(storage, Some(&old), || match t.subresource {
             "" | "scale" => validation::validate_update(t.row, storage, &new, &old),
             subresource => validation::validate_subresource(storage, subresource, &new, &old),
-        });
+        }));
         errors.extend(self.gated.refuse(storage, t.subresource, &new, Some(&old)));
-        self.refuse(t, storage, &new, false, errors)?;
+        if let Err(refused) = self.refuse(t, storage, &new, false, errors) {
+            self.services.undo(self, allocation).await;
+            return Err(refused);
+        }
         t.warnings.extend(validation::warnings(storage, t.subresource, &new, Some(&old)));
-        let allocation = self.services.before_update(self, storage, &mut new, &old, t.options.dry_run).await?;
         if let Err(refused) = self.judge(t, Operation::Update, Some(&mut new), Some(&old)).await {
             self.services.undo(self, allocation).await;
             return Err(refused);

@@ -90,7 +90,7 @@ fn by_trees(engine: &Engine, row: &Row, accepted: &Accepted, include: Include, f
             (row.list_schema(), tree)
         }
     };
-    let body = negotiate::envelope(accepted.format, accepted.pretty, schema, &tree);
+    let body = negotiate::written(accepted.format, accepted.pretty, schema, &tree)?;
     Ok(Reply::new(200, accepted.format.content_type(), Bytes::from(body)))
 }
 

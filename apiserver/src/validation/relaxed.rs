@@ -1,0 +1,149 @@
+//! What feature gates allow that is refused otherwise.
+//!
+//! A gate is a row of [`TABLE`]: its name, and how a stored object shows that it uses already what the gate is about,
+//! which it then may go on with when the gate is off. A rule asks [`allows`] before it refuses. What is allowed is
+//! settled for one judgement on one thread, and not handed through the rules: of several hundred, a dozen ask.
+
+use std::cell::Cell;
+
+use proto::Value;
+use proto::resources::Resource;
+use shared::flags::FeatureGates;
+
+use super::networking;
+use super::tree::{flag, get, int, list, text};
+
+/// Whoever has the specification of a pod: `plural.group`, and where it is.
+pub const PODS: &[(&str, &str)] = &[
+    ("pods", "spec"),
+    ("podtemplates", "template.spec"),
+    ("replicationcontrollers", "spec.template.spec"),
+    ("daemonsets.apps", "spec.template.spec"),
+    ("deployments.apps", "spec.template.spec"),
+    ("replicasets.apps", "spec.template.spec"),
+    ("statefulsets.apps", "spec.template.spec"),
+    ("jobs.batch", "spec.template.spec"),
+    ("cronjobs.batch", "spec.jobTemplate.spec.template.spec"),
+];
+const AUTOSCALERS: &[(&str, &str)] = &[("horizontalpodautoscalers.autoscaling", "spec")];
+const INGRESSES: &[(&str, &str)] = &[("ingresses.networking.k8s.io", "spec")];
+
+/// What a gate allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leave {
+    /// Autoscalers that go down to nothing.
+    NoReplicas,
+    /// Names of services that begin with a digit.
+    ServiceNames,
+    /// Suspended jobs get other resources.
+    JobResources,
+    /// Suspended jobs that ran before get other places.
+    JobPlaces,
+    /// Volumes get other places.
+    VolumePlaces,
+    /// Tolerations that compare numbers.
+    Comparisons,
+    /// A container's exit restarts all, and sidecars have rules.
+    RestartAll,
+    /// Users of their own on the host's network.
+    HostNetwork,
+}
+
+struct Gate {
+    leave: Leave,
+    name: &'static str,
+    /// Whose objects may show that they use it, and where they do.
+    within: &'static [(&'static str, &'static str)],
+    used: fn(&Value) -> bool,
+}
+
+const fn gate(
+    leave: Leave,
+    name: &'static str,
+    within: &'static [(&'static str, &'static str)],
+    used: fn(&Value) -> bool,
+) -> Gate {
+    Gate { leave, name, within, used }
+}
+
+fn never(_: &Value) -> bool {
+    false
+}
+
+static TABLE: &[Gate] = &[
+    gate(Leave::NoReplicas, "HPAScaleToZero", AUTOSCALERS, |spec| int(spec, "minReplicas") == Some(0)),
+    gate(Leave::ServiceNames, "RelaxedServiceNameValidation", INGRESSES, networking::has_relaxed_names),
+    gate(Leave::JobResources, "MutablePodResourcesForSuspendedJobs", &[], never),
+    gate(Leave::JobPlaces, "MutableSchedulingDirectivesForSuspendedJobs", &[], never),
+    gate(Leave::VolumePlaces, "MutablePVNodeAffinity", &[], never),
+    gate(Leave::Comparisons, "TaintTolerationComparisonOperators", PODS, compares),
+    gate(Leave::RestartAll, "RestartAllContainersOnContainerExits", PODS, restarts_all),
+    gate(Leave::HostNetwork, "UserNamespacesHostNetworkSupport", PODS, |spec| {
+        get(spec, "hostUsers") == &Value::Bool(false) && flag(spec, "hostNetwork")
+    }),
+];
+
+fn compares(spec: &Value) -> bool {
+    list(spec, "tolerations").iter().any(|t| matches!(text(t, "operator"), "Lt" | "Gt"))
+}
+
+fn restarts_all(spec: &Value) -> bool {
+    let rules = |container| list(container, "restartPolicyRules");
+    let acts = |container| rules(container).iter().any(|rule| text(rule, "action") == "RestartAllContainers");
+    let sidecar = |container| text(container, "restartPolicy") == "Always" && !rules(container).is_empty();
+    list(spec, "containers").iter().any(acts) || list(spec, "initContainers").iter().any(|c| acts(c) || sidecar(c))
+}
+
+impl Leave {
+    const fn bit(self) -> u32 {
+        1 << self as u32
+    }
+}
+
+thread_local! {
+    static ALLOWED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Whether what is judged now may do that.
+pub(super) fn allows(leave: Leave) -> bool {
+    ALLOWED.get() & leave.bit() != 0
+}
+
+/// What the gates of a server allow.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Relaxed(u32);
+
+impl Relaxed {
+    /// Of a server with these gates.
+    pub fn new(gates: &FeatureGates) -> Self {
+        Self(TABLE.iter().filter(|gate| gates.enabled(gate.name)).fold(0, |all, gate| all | gate.leave.bit()))
+    }
+
+    /// Judges an object of a kind that takes the place of `old`.
+    pub fn judging<R>(self, row: &Resource, old: Option<&Value>, judge: impl FnOnce() -> R) -> R {
+        let used =
+            TABLE.iter().filter(|gate| self.0 & gate.leave.bit() == 0 && old.is_some_and(|old| gate.is_used(row, old)));
+        let _ends = Judgement(ALLOWED.replace(used.fold(self.0, |all, gate| all | gate.leave.bit())));
+        judge()
+    }
+}
+
+/// What was allowed before is allowed again after.
+struct Judgement(u32);
+
+impl Drop for Judgement {
+    fn drop(&mut self) {
+        ALLOWED.set(self.0);
+    }
+}
+
+impl Gate {
+    fn is_used(&self, row: &Resource, old: &Value) -> bool {
+        let of_row = |of: &str| of.split_once('.').unwrap_or((of, "")) == (&*row.plural, &*row.group);
+        let place = self.within.iter().find(|(of, _)| of_row(of));
+        place.is_some_and(|(_, path)| {
+            let holder = path.split('.').fold(old, get);
+            (self.used)(holder)
+        })
+    }
+}

@@ -1,0 +1,201 @@
+//! Gates that allow more: what is refused without them, let pass with them, and let be where it is in use.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use shared::flags::FeatureGates;
+
+use super::{Change, Valid, lines, pod_spec};
+use crate::validation::{Relaxed, validate_create, validate_update};
+
+fn gated(gate: &str) -> Relaxed {
+    let gates = FeatureGates::default().with(&BTreeMap::from([(gate.to_owned(), true)])).expect("a gate");
+    Relaxed::new(&gates)
+}
+
+impl Valid {
+    fn created(&self, relaxed: Relaxed, new: &Value) -> Vec<String> {
+        lines(self.row, relaxed.judging(self.row, None, || validate_create(self.row, self.row, new)))
+    }
+
+    fn updated(&self, relaxed: Relaxed, new: &Value, old: &Value) -> Vec<String> {
+        lines(self.row, relaxed.judging(self.row, Some(old), || validate_update(self.row, self.row, new, old)))
+    }
+}
+
+fn deployment() -> Valid {
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": pod_spec()});
+    let spec = json!({"selector": {"matchLabels": {"a": "b"}}, "template": template});
+    Valid::new("/apis/apps/v1/namespaces/n/deployments", json!({"spec": spec}))
+}
+
+#[test]
+fn what_a_gate_allows_stays_in_use_without_it() {
+    const POD: &str = "/spec/template/spec";
+    let at = |path: &str| -> &'static str { Box::leak(format!("{POD}{path}").into_boxed_str()) };
+    let rules = |action: &str| json!([{"action": action, "exitCodes": {"operator": "In", "values": [1]}}]);
+    let scaler = json!({"maxReplicas": 2, "scaleTargetRef": {"kind": "Deployment", "name": "d"},
+        "metrics": [{"type": "External", "external": {"metric": {"name": "m"}, "target": {"type": "Value", "value": "1"}}}]});
+    let scaler = Valid::new("/apis/autoscaling/v2/namespaces/n/horizontalpodautoscalers", json!({"spec": scaler}));
+    let backend = json!({"service": {"name": "s", "port": {"number": 80}}});
+    let ingress = json!({"spec": {"defaultBackend": backend}});
+    let ingress = Valid::new("/apis/networking.k8s.io/v1/namespaces/n/ingresses", ingress);
+    let dns = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
+    let table: [(&str, Valid, Vec<Change>, String); 7] = [
+        (
+            "HPAScaleToZero",
+            scaler,
+            vec![("/spec/minReplicas", json!(0))],
+            "spec.minReplicas: Invalid value: 0: must be greater than or equal to 1".to_owned(),
+        ),
+        (
+            "RelaxedServiceNameValidation",
+            ingress,
+            vec![("/spec/defaultBackend/service/name", json!("1-s"))],
+            format!(r#"spec.defaultBackend.service.name: Invalid value: "1-s": {dns}"#),
+        ),
+        (
+            "TaintTolerationComparisonOperators",
+            deployment(),
+            vec![(at("/tolerations"), json!([{"key": "k", "operator": "Gt", "value": "-10", "effect": "NoSchedule"}]))],
+            r#"spec.template.spec.tolerations[0].operator: Unsupported value: "Gt": supported values: "Equal", "Exists""#.to_owned(),
+        ),
+        (
+            "RestartAllContainersOnContainerExits",
+            deployment(),
+            vec![(at("/containers/0/restartPolicy"), json!("Never")), (at("/containers/0/restartPolicyRules"), rules("RestartAllContainers"))],
+            r#"spec.template.spec.containers[0].restartPolicyRules[0].action: Unsupported value: "RestartAllContainers": supported values: "Restart""#.to_owned(),
+        ),
+        (
+            "RestartAllContainersOnContainerExits",
+            deployment(),
+            vec![
+                (at("/initContainers"), json!([{"name": "s", "image": "i", "imagePullPolicy": "Always", "terminationMessagePolicy": "File",
+                    "restartPolicy": "Always", "restartPolicyRules": rules("Restart")}])),
+            ],
+            "spec.template.spec.initContainers[0].restartPolicyRules: Forbidden: may not be set for init containers with restartPolicy=Always".to_owned(),
+        ),
+        (
+            "UserNamespacesHostNetworkSupport",
+            deployment(),
+            vec![(at("/hostNetwork"), json!(true)), (at("/hostUsers"), json!(false))],
+            "spec.template.spec.hostNetwork: Forbidden: when `pod.Spec.HostUsers` is false".to_owned(),
+        ),
+        (
+            "UserNamespacesHostNetworkSupport",
+            deployment(),
+            vec![(at("/hostPID"), json!(true)), (at("/hostUsers"), json!(false))],
+            "spec.template.spec.HostPID: Forbidden: when `pod.Spec.HostUsers` is false".to_owned(),
+        ),
+    ];
+    let off = Relaxed::default();
+    for (gate, valid, changes, refused) in table {
+        let object = valid.with(&changes);
+        // The other namespaces of the host stay apart.
+        let ever = if refused.contains("HostPID") { vec![refused.clone()] } else { Vec::new() };
+        assert_eq!(valid.created(off, &object), std::slice::from_ref(&refused), "{gate}");
+        assert_eq!(valid.created(gated(gate), &object), ever, "{gate}");
+        assert_eq!(valid.updated(off, &object, &valid.object), [refused], "{gate}");
+        assert_eq!(valid.updated(off, &object, &object), ever, "{gate}: in use");
+    }
+}
+
+#[test]
+fn numbers_to_compare_with_are_plain() {
+    let relaxed = gated("TaintTolerationComparisonOperators");
+    let valid = deployment();
+    for (value, fine) in [
+        ("0", true),
+        ("950", true),
+        ("-3", true),
+        ("", false),
+        ("-0", false),
+        ("07", false),
+        ("+1", false),
+        ("1.5", false),
+        ("-", false),
+        ("high", false),
+    ] {
+        let tolerations = json!([{"key": "k", "operator": "Lt", "value": value}]);
+        let got = valid.created(relaxed, &valid.with(&[("/spec/template/spec/tolerations", tolerations)]));
+        let why =
+            if value.is_empty() { "must be non-empty" } else { "must be a valid decimal integer in canonical form" };
+        let want = format!("spec.template.spec.tolerations[0].value: Invalid value: {value:?}: {why}");
+        assert_eq!(got, if fine { vec![] } else { vec![want] }, "{value}");
+    }
+}
+
+#[test]
+fn services_may_begin_with_a_digit() {
+    let body = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}], "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack"}});
+    let valid = Valid::new("/api/v1/namespaces/n/services", body);
+    let digit = valid.with(&[("/metadata/name", json!("1s"))]);
+    assert_eq!(valid.created(Relaxed::default(), &digit).len(), 1);
+    assert_eq!(valid.created(gated("RelaxedServiceNameValidation"), &digit), [""; 0]);
+}
+
+#[test]
+fn volumes_may_move() {
+    let node = |name: &str| json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [name]}]}]}});
+    let spec = json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "local": {"path": "/d"}, "nodeAffinity": node("a")});
+    let valid = Valid::new("/api/v1/persistentvolumes", json!({"spec": spec}));
+    let moved = valid.with(&[("/spec/nodeAffinity", node("b"))]);
+    let refused = valid.updated(Relaxed::default(), &moved, &valid.object);
+    assert!(
+        refused.len() == 1 && refused[0].contains("field is immutable, except for updating from beta label to GA"),
+        "{refused:?}"
+    );
+    assert_eq!(valid.updated(gated("MutablePVNodeAffinity"), &moved, &valid.object), [""; 0]);
+}
+
+#[test]
+fn suspended_jobs_change() {
+    let pod = json!({"containers": [{"name": "c", "image": "i"}], "restartPolicy": "Never",
+        "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "t"}]}}});
+    let spec = json!({"suspend": true, "manualSelector": true, "selector": {"matchLabels": {"a": "b"}},
+        "template": {"metadata": {"labels": {"a": "b"}}, "spec": pod}});
+    let fresh = Valid::new("/apis/batch/v1/namespaces/n/jobs", json!({"spec": spec}));
+    let started = fresh.with(&[("/status", json!({"startTime": "2026-01-01T00:00:00Z"}))]);
+    let idle = json!({"startTime": "2026-01-01T00:00:00Z", "conditions": [{"type": "Suspended", "status": "True"}]});
+    let idle = fresh.with(&[("/status", idle)]);
+    let mut busy = idle.clone();
+    busy["status"]["active"] = json!(1);
+    let placed: Vec<Change> = vec![
+        ("/spec/template/spec/nodeSelector", json!({"disk": "ssd"})),
+        (
+            "/spec/template/spec/affinity/nodeAffinity",
+            json!({"preferredDuringSchedulingIgnoredDuringExecution": [
+            {"weight": 1, "preference": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}]}),
+        ),
+    ];
+    let apart: Vec<Change> = vec![("/spec/template/spec/affinity", json!({}))];
+    let larger: Vec<Change> = vec![("/spec/template/spec/containers/0/resources", json!({"requests": {"cpu": "2"}}))];
+    let other: Vec<Change> = vec![("/spec/template/spec/containers/0/image", json!("z"))];
+    let (off, places) = (Relaxed::default(), gated("MutableSchedulingDirectivesForSuspendedJobs"));
+    let resources = gated("MutablePodResourcesForSuspendedJobs");
+    let table = [
+        (off, &fresh.object, &placed, None),
+        (off, &fresh.object, &apart, Some("spec.template")),
+        (off, &started, &placed, Some("spec.template")),
+        (off, &idle, &placed, Some("spec.template")),
+        (off, &fresh.object, &larger, Some("spec.template")),
+        (places, &idle, &placed, None),
+        (places, &busy, &placed, Some("spec.template")),
+        // It is the controller who says that a job is suspended.
+        (places, &fresh.object, &placed, Some("spec.template")),
+        (places, &idle, &larger, Some("spec.template")),
+        (resources, &idle, &larger, None),
+        (resources, &busy, &larger, Some("spec.template")),
+        (resources, &started, &larger, Some("spec.template")),
+        (resources, &idle, &other, Some("spec.template.spec")),
+    ];
+    for (i, (relaxed, old, changes, want)) in table.into_iter().enumerate() {
+        let mut new = old.clone();
+        for (pointer, value) in changes {
+            super::set(&mut new, pointer, value.clone());
+        }
+        let got = fresh.updated(relaxed, &new, old);
+        let fields: Vec<&str> = got.iter().filter_map(|line| line.split(':').next()).collect();
+        assert_eq!(fields, want.into_iter().collect::<Vec<_>>(), "{i}: {got:?}");
+    }
+}

@@ -1,0 +1,115 @@
+//! Feature gates that are off by default: what they let pass, and that what passed stays usable without them.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Cluster, Remote, etcd_is_missing};
+
+const NS: &str = "/api/v1/namespaces/default";
+
+fn workload(spec: Value) -> Value {
+    let mut pod = json!({"containers": [{"name": "c", "image": "i"}]});
+    proto::merge::merge_patch::apply(&mut pod, spec);
+    json!({"metadata": {"name": "w"}, "spec": {"selector": {"matchLabels": {"a": "b"}},
+        "template": {"metadata": {"labels": {"a": "b"}}, "spec": pod}}})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_gate_lets_pass_stays_without_it() {
+    if etcd_is_missing() {
+        return;
+    }
+    let gates = [
+        "HPAScaleToZero",
+        "RelaxedServiceNameValidation",
+        "TaintTolerationComparisonOperators",
+        "UserNamespacesHostNetworkSupport",
+        "MutablePVNodeAffinity",
+    ];
+    let on = gates.map(|gate| format!("{gate}=true")).join(",");
+    let mut c = Cluster::start().await;
+    let scaler = json!({"metadata": {"name": "h"}, "spec": {"minReplicas": 0, "maxReplicas": 1,
+        "scaleTargetRef": {"kind": "Deployment", "name": "d", "apiVersion": "apps/v1"},
+        "metrics": [{"type": "External", "external": {"metric": {"name": "m"}, "target": {"type": "Value", "value": "1"}}}]}});
+    let ingress = json!({"metadata": {"name": "i"}, "spec": {"defaultBackend": {"service": {"name": "1s", "port": {"number": 80}}}}});
+    let tolerant = json!({"tolerations": [{"key": "k", "operator": "Lt", "value": "10"}]});
+    let objects = [
+        ("/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers", scaler),
+        (&format!("{NS}/services"), json!({"metadata": {"name": "1s"}, "spec": {"ports": [{"port": 80}]}})),
+        ("/apis/networking.k8s.io/v1/namespaces/default/ingresses", ingress),
+        ("/apis/apps/v1/namespaces/default/deployments", workload(tolerant)),
+        ("/apis/apps/v1/namespaces/default/daemonsets", workload(json!({"hostNetwork": true, "hostUsers": false}))),
+    ];
+    let node = |name: &str| json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "In", "values": [name]}]}]}});
+    let volume = json!({"metadata": {"name": "v"}, "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+        "hostPath": {"path": "/d"}, "nodeAffinity": node("a")}});
+    for (path, object) in &objects {
+        let (code, reason, message) = c.post(path, object.clone()).await.failure();
+        assert_eq!((code, reason.as_str()), (422, "Invalid"), "{path}: {message}");
+    }
+    c.post("/api/v1/persistentvolumes", volume).await.ok();
+    let moved = json!({"spec": {"nodeAffinity": node("b")}});
+    let place = "/api/v1/persistentvolumes/v";
+    assert_eq!(c.patch(place, "merge-patch+json", moved.clone()).await.code, 422);
+
+    c.restart_with(vec![format!("--feature-gates={on}")]).await;
+    for (path, object) in &objects {
+        c.post(path, object.clone()).await.ok();
+    }
+    c.patch(place, "merge-patch+json", moved).await.ok();
+
+    c.restart_with(Vec::new()).await;
+    for (path, object) in &objects {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let labelled = json!({"metadata": {"labels": {"x": "y"}}});
+        c.patch(&format!("{path}/{name}"), "merge-patch+json", labelled).await.ok();
+    }
+}
+
+/// A kubelet that nobody vouches for: logs are read of it by those who say that they do not mind.
+#[tokio::test(flavor = "multi_thread")]
+async fn logs_come_from_whom_they_may() {
+    if etcd_is_missing() {
+        return;
+    }
+    let mut c = Cluster::start().await;
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let heard = asked.clone();
+    let kubelet = Remote::start(c.pki(), move |path, _| {
+        heard.lock().expect("a list").push(path.to_owned());
+        (200, "a line".to_owned())
+    })
+    .await;
+    let node = json!({"metadata": {"name": "n"}, "status": {"addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet.port()}}}});
+    c.post("/api/v1/nodes", node).await.ok();
+    c.post(&format!("{NS}/serviceaccounts"), json!({"metadata": {"name": "default"}})).await.ok();
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}],
+        "tolerations": [{"operator": "Exists"}]}});
+    c.post(&format!("{NS}/pods"), pod).await.ok();
+    let log = |query: &str| format!("{NS}/pods/p/log?{query}");
+
+    let stranger = c.dir().join("stranger.crt");
+    std::fs::write(&stranger, &c.pki().foreign_ca).expect("written");
+    let authority = format!("--kubelet-certificate-authority={}", stranger.display());
+    c.restart_with(vec![authority.clone()]).await;
+    let (code, _, message) = c.get(&log("")).await.failure();
+    assert!(
+        code == 500
+            && message
+                .starts_with(&format!("Get \"https://127.0.0.1:{}/containerLogs/default/p/c\": ", kubelet.port())),
+        "{message}"
+    );
+    let answer = c.get(&log("insecureSkipTLSVerifyBackend=true&tailLines=3")).await;
+    assert_eq!((answer.code, answer.text().as_str()), (200, "a line"));
+    c.get(&log("insecureSkipTLSVerifyBackend=true&stream=All")).await.fails(
+        422,
+        "Invalid",
+        "PodLogOptions \"p\" is invalid: stream: Forbidden: may not be specified",
+    );
+    c.restart_with(vec![authority, "--feature-gates=PodLogsQuerySplitStreams=true".to_owned()]).await;
+    assert_eq!(c.get(&log("insecureSkipTLSVerifyBackend=true&stream=Stderr")).await.code, 200);
+    let want = ["tailLines=3", "stream=Stderr"].map(|query| format!("/containerLogs/default/p/c?{query}"));
+    assert_eq!(*asked.lock().expect("a list"), want);
+}
