@@ -19,8 +19,10 @@ fn restart_rules() {
     let at = "/spec/initContainers/0/restartPolicyRules";
     let policy = |p: &str| ("/spec/initContainers/0/restartPolicy", json!(p));
     pod().create(&[
-        // Without a policy nobody looks at the rules.
-        (&[(at, rules.clone())], &[]),
+        (
+            &[(at, rules.clone())],
+            &["spec.initContainers[0].restartPolicy: Required value: must specify restartPolicy when restart rules are used"],
+        ),
         (&[(at, rules.clone()), policy("Never")], &[]),
         (&[(at, rules.clone()), policy("Always")], &[
             "spec.initContainers[0].restartPolicyRules: Forbidden: restartPolicyRules are not allowed for init containers with restart policy Always",

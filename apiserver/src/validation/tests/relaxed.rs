@@ -73,7 +73,7 @@ fn what_a_gate_allows_stays_in_use_without_it() {
                 (at("/initContainers"), json!([{"name": "s", "image": "i", "imagePullPolicy": "Always", "terminationMessagePolicy": "File",
                     "restartPolicy": "Always", "restartPolicyRules": rules("Restart")}])),
             ],
-            "spec.template.spec.initContainers[0].restartPolicyRules: Forbidden: may not be set for init containers with restartPolicy=Always".to_owned(),
+            "spec.template.spec.initContainers[0].restartPolicyRules: Forbidden: restartPolicyRules are not allowed for init containers with restart policy Always".to_owned(),
         ),
         (
             "UserNamespacesHostNetworkSupport",
