@@ -96,7 +96,11 @@ impl Connect {
             Err(_) => name.port.to_owned(),
         };
         let none = |what: &str| Status::service_unavailable(&format!("no endpoints available for service {what:?}"));
-        let endpoints = self.api.get("", "endpoints", namespace, name.name).await?;
+        let endpoints = self.api.get("", "endpoints", namespace, name.name).await;
+        // Upstream speaks of the service.
+        let endpoints = endpoints.map_err(|status| {
+            if status.is_not_found() { Status::not_found("", "services", name.name) } else { status }
+        })?;
         if endpoints["subsets"].as_array().is_none_or(Vec::is_empty) {
             return Err(none(name.name));
         }
