@@ -183,4 +183,15 @@ mod tests {
         assert_eq!(user_of_certificate(&certificate(&[])).expect("a user").uid, "");
         assert_eq!(user_of_certificate(&certificate(&[""])).expect_err("refused").0, "UID cannot be an empty string");
     }
+
+    #[test]
+    fn certificates_of_version_1_are_known_by_their_authority() {
+        let chain =
+            crate::cert::certificates(include_bytes!("../../testdata/version1/jane.crt")).expect("a certificate");
+        let of = |authority: &[u8]| Verifier::new(authority).expect("an authority").verify(&chain);
+        let user = of(include_bytes!("../../testdata/version1/ca.crt")).expect("a user");
+        assert_eq!((user.name.as_str(), user.groups.join(",").as_str()), ("jane", "dev"));
+        let other = crate::cert::self_signed("authority", &[], &[]).expect("a pair");
+        assert!(of(other.certificate.as_bytes()).is_err());
+    }
 }
