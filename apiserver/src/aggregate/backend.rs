@@ -84,7 +84,7 @@ fn trust(behind: &Behind) -> Result<Trust, cert::CertError> {
     Ok(match (behind.insecure, behind.bundle.is_empty()) {
         (true, _) => Trust::Anybody,
         (false, true) => Trust::System,
-        (false, false) => Trust::Authorities(cert::root_store(&behind.bundle)?),
+        (false, false) => Trust::Authorities(cert::Authorities::from_pem(&behind.bundle)?),
     })
 }
 

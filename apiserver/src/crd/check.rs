@@ -59,12 +59,16 @@ fn named(path: &str) -> String {
     if path.is_empty() { "in body".to_owned() } else { format!("{} in body", path.trim_start_matches('.')) }
 }
 
-fn at(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, out: &mut Vec<Error>) {
+/// Says what is wrong. Returns how many checks were made and passed, as upstream counts them: of alternatives that do
+/// not hold, the errors of the one with most are told.
+fn at(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, out: &mut Vec<Error>) -> usize {
     if old.is_some_and(|old| timed(|| same(old, value))) {
-        return;
+        return 1;
     }
+    let typed = schema.int_or_string || !schema.kind.is_empty();
     if value.is_null() {
-        if !schema.nullable && (schema.int_or_string || !schema.kind.is_empty()) {
+        let wrong = !schema.nullable && typed;
+        if wrong {
             wrong_type(value, schema, path, out);
         }
         if let Some(checks) = &schema.checks
@@ -72,22 +76,63 @@ fn at(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, out: &mut
         {
             enums(value, checks, path, out);
         }
-        return;
+        return usize::from(!wrong);
     }
-    if !right_type(value, schema) {
+    let right = right_type(value, schema);
+    if !right {
         wrong_type(value, schema, path, out);
     }
+    let mut passed = usize::from(right);
     if let Some(checks) = &schema.checks {
-        combinations(value, checks, path, out);
+        passed += combinations(value, checks, path, out);
         limits(value, checks, path, out);
         enums(value, checks, path, out);
     }
-    children(value, old, schema, path, out);
+    let formatted = format_of(schema).is_some();
+    passed + applied(value, typed, formatted) + children(value, old, schema, path, out)
+}
+
+/// Upstream's count of the validators that have a value to look at, and of those that count themselves once more.
+fn applied(value: &Value, typed: bool, formatted: bool) -> usize {
+    // The schema itself; combinations, which count twice; values. A type counts once more where it is right.
+    const ALWAYS: usize = 4;
+    let by_type = if typed || formatted { 1 } else { 0 };
+    ALWAYS
+        + by_type
+        + match value {
+            Value::String(_) => 1 + usize::from(formatted),
+            Value::Number(_) | Value::Array(_) => 2,
+            Value::Object(_) => 1,
+            Value::Null | Value::Bool(_) => 0,
+        }
+}
+
+/// A format that values are held to.
+fn format_of(schema: &Schema) -> Option<&str> {
+    schema
+        .checks
+        .as_ref()
+        .map(|checks| &*checks.format)
+        .filter(|format| !format.is_empty() && formats::is_known(format))
+}
+
+/// What Go's numbers are called where a format was wanted.
+fn format_there(value: &Value) -> &'static str {
+    match value {
+        Value::Number(n) if n.is_f64() => "double",
+        Value::Number(_) => "int64",
+        _ => "",
+    }
 }
 
 fn wrong_type(value: &Value, schema: &Schema, path: &str, out: &mut Vec<Error>) {
-    let want = if schema.int_or_string { "integer,string" } else { &*schema.kind };
-    let there = type_of(value);
+    let (want, there) = match format_of(schema) {
+        Some(format) if !matches!(value, Value::Null | Value::String(_) | Value::Array(_)) => {
+            (format, format_there(value))
+        }
+        _ if schema.int_or_string => ("integer,string", type_of(value)),
+        _ => (&*schema.kind, type_of(value)),
+    };
     let text = format!("{} must be of type {want}: \"{there}\"", named(path));
     out.push(Error::type_invalid(path_of(path), there, &text));
 }
@@ -113,54 +158,77 @@ pub fn same(a: &Value, b: &Value) -> bool {
     }
 }
 
-fn holds(value: &Value, schema: &Schema, path: &str) -> Vec<Error> {
-    let mut out = Vec::new();
-    at(value, None, schema, path, &mut out);
-    out
+/// How an alternative went: what is wrong, and how much was right.
+struct Tried {
+    errors: Vec<Error>,
+    passed: usize,
+}
+
+fn tried(value: &Value, schema: &Schema, path: &str) -> Tried {
+    let mut errors = Vec::new();
+    let passed = at(value, None, schema, path, &mut errors);
+    Tried { errors, passed }
 }
 
 /// `anyOf`, `oneOf`, `allOf` and `not`. Their errors are those of the alternative that fits best, and one that names
-/// no field.
-fn combinations(value: &Value, checks: &Checks, path: &str, out: &mut Vec<Error>) {
+/// no field. Returns how much was right in the alternatives that count.
+fn combinations(value: &Value, checks: &Checks, path: &str, out: &mut Vec<Error>) -> usize {
     let quoted = format!("\"{}\"", path.trim_start_matches('.'));
     let complain = |out: &mut Vec<Error>, text: String| out.push(Error::invalid(Path::default(), "", &text));
+    let mut passed = 0;
     if !checks.any_of.is_empty() {
-        let found: Vec<_> = checks.any_of.iter().map(|s| holds(value, s, path)).collect();
-        if !found.iter().any(Vec::is_empty) {
-            complain(out, format!("{quoted} must validate at least one schema (anyOf)"));
-            out.extend(best(found));
+        let mut found: Vec<Tried> = checks.any_of.iter().map(|s| tried(value, s, path)).collect();
+        match found.iter().position(|t| t.errors.is_empty()) {
+            Some(first) => passed += found[first].passed,
+            None => {
+                complain(out, format!("{quoted} must validate at least one schema (anyOf)"));
+                passed += tell(best(&mut found), out);
+            }
         }
     }
     if !checks.one_of.is_empty() {
-        let found: Vec<_> = checks.one_of.iter().map(|s| holds(value, s, path)).collect();
-        let valid = found.iter().filter(|f| f.is_empty()).count();
-        if valid != 1 {
-            let why =
-                if valid == 0 { "Found none valid".to_owned() } else { format!("Found {valid} valid alternatives") };
-            complain(out, format!("{quoted} must validate one and only one schema (oneOf). {why}"));
-            if valid == 0 {
-                out.extend(best(found));
+        let mut found: Vec<Tried> = checks.one_of.iter().map(|s| tried(value, s, path)).collect();
+        let mut valid = found.iter().filter(|t| t.errors.is_empty());
+        match (valid.next(), valid.count()) {
+            (Some(only), 0) => passed += only.passed,
+            (None, _) => {
+                complain(out, format!("{quoted} must validate one and only one schema (oneOf). Found none valid"));
+                passed += tell(best(&mut found), out);
+            }
+            (Some(_), more) => {
+                let why = format!("Found {} valid alternatives", more + 1);
+                complain(out, format!("{quoted} must validate one and only one schema (oneOf). {why}"));
             }
         }
     }
     if !checks.all_of.is_empty() {
-        let found: Vec<_> = checks.all_of.iter().map(|s| holds(value, s, path)).collect();
-        let valid = found.iter().filter(|f| f.is_empty()).count();
+        let found: Vec<Tried> = checks.all_of.iter().map(|s| tried(value, s, path)).collect();
+        let valid = found.iter().filter(|t| t.errors.is_empty()).count();
         if valid < found.len() {
             let none = if valid == 0 { ". None validated" } else { "" };
             complain(out, format!("{quoted} must validate all the schemas (allOf){none}"));
-            out.extend(found.into_iter().flatten());
         }
+        passed += found.into_iter().map(|t| tell(Some(t), out)).sum::<usize>();
     }
     if let Some(not) = &checks.not
-        && holds(value, not, path).is_empty()
+        && tried(value, not, path).errors.is_empty()
     {
         complain(out, format!("{quoted} must not validate the schema (not)"));
     }
+    passed
 }
 
-fn best(found: Vec<Vec<Error>>) -> Vec<Error> {
-    found.into_iter().min_by_key(Vec::len).unwrap_or_default()
+fn tell(tried: Option<Tried>, out: &mut Vec<Error>) -> usize {
+    tried.map_or(0, |tried| {
+        out.extend(tried.errors);
+        tried.passed
+    })
+}
+
+/// The first of those with most passed.
+fn best(found: &mut Vec<Tried>) -> Option<Tried> {
+    let most = found.iter().map(|t| t.passed).max()?;
+    found.iter().position(|t| t.passed == most).map(|at| found.swap_remove(at))
 }
 
 fn limits(value: &Value, checks: &Checks, path: &str, out: &mut Vec<Error>) {
@@ -171,14 +239,13 @@ fn limits(value: &Value, checks: &Checks, path: &str, out: &mut Vec<Error>) {
     match value {
         Value::String(text) => {
             let length = text.chars().count() as u64;
+            // The first of these is said alone.
             if let Some(max) = checks.max_length.filter(|m| length > *m) {
                 let max = usize::try_from(max).unwrap_or(usize::MAX);
                 out.push(Error::too_long(path_of(path), max));
-            }
-            if let Some(min) = checks.min_length.filter(|m| length < *m) {
+            } else if let Some(min) = checks.min_length.filter(|m| length < *m) {
                 invalid(out, value.clone(), format!("{here} should be at least {min} chars long"));
-            }
-            if let Some(pattern) = checks.pattern.as_ref().filter(|p| !p.is_match(text)) {
+            } else if let Some(pattern) = checks.pattern.as_ref().filter(|p| !p.is_match(text)) {
                 invalid(out, value.clone(), format!("{here} should match '{}'", pattern.text));
             }
             if !formats::fits(&checks.format, text) {
@@ -243,10 +310,10 @@ fn limits(value: &Value, checks: &Checks, path: &str, out: &mut Vec<Error>) {
     }
 }
 
-fn children(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, out: &mut Vec<Error>) {
+fn children(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, out: &mut Vec<Error>) -> usize {
     match value {
         Value::Object(map) => {
-            for (key, inner) in map {
+            let mut field = |(key, inner): (&String, &Value)| {
                 let before = old.and_then(|o| o.get(key));
                 match (schema.property(key), &schema.additional) {
                     (Some(p), _) => at(inner, before, p, &format!("{path}.{key}"), out),
@@ -254,19 +321,22 @@ fn children(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, out
                     (None, Additional::None) => {
                         let text = format!("{path}.{key} in body is a forbidden property");
                         out.push(Error::invalid(path_of(path), "", text.trim_start_matches('.')));
+                        0
                     }
-                    (None, Additional::Any | Additional::Unset) => {}
+                    (None, Additional::Any | Additional::Unset) => 0,
                 }
-            }
+            };
+            map.iter().map(&mut field).sum()
         }
         Value::Array(list) => {
-            let Some(items) = &schema.items else { return };
-            for (i, inner) in list.iter().enumerate() {
+            let Some(items) = &schema.items else { return 0 };
+            let mut element = |(i, inner): (usize, &Value)| {
                 let before = old.and_then(|old| timed(|| counterpart(inner, old, schema)));
-                at(inner, before, items, &format!("{path}[{i}]"), out);
-            }
+                at(inner, before, items, &format!("{path}[{i}]"), out)
+            };
+            list.iter().enumerate().map(&mut element).sum()
         }
-        _ => {}
+        _ => 0,
     }
 }
 
@@ -294,6 +364,10 @@ mod tests {
             "o": {"type": "object", "oneOf": [{"required": ["x"]}, {"required": ["y"]}]},
             "d": {"type": "string", "format": "date-time"},
             "z": {"type": "string", "nullable": true},
+            "i": {"type": "object", "properties": {"t": {"type": "string"}, "v": {"type": "string"}}, "oneOf": [
+                {"properties": {"t": {"enum": ["IP"]}, "v": {"anyOf": [{"format": "ipv4"}, {"format": "ipv6"}]}}},
+                {"properties": {"t": {"not": {"enum": ["IP"]}}}},
+            ]},
         }}));
         for (value, want) in [
             (
@@ -302,6 +376,7 @@ mod tests {
             ),
             (json!({}), &["a: Required value"]),
             (json!({"a": "aaaa"}), &["a: Too long: may not be more than 3 bytes"]),
+            (json!({"a": ""}), &["a: Invalid value: \"\": a in body should be at least 1 chars long"]),
             (json!({"a": "b"}), &["a: Invalid value: \"b\": a in body should match '^a+$'"]),
             (json!({"a": null}), &["a: Invalid value: \"null\": a in body must be of type string: \"null\""]),
             (json!({"a": "a", "e": "z"}), &["e: Unsupported value: \"z\": supported values: \"x\", \"y\""]),
@@ -339,6 +414,18 @@ mod tests {
                 json!({"a": "a", "o": {"x": 1, "y": 1}}),
                 &[
                     "<nil>: Invalid value: \"\": \"o\" must validate one and only one schema (oneOf). Found 2 valid alternatives",
+                ],
+            ),
+            (
+                json!({"a": "a", "d": 1}),
+                &["d: Invalid value: \"int64\": d in body must be of type date-time: \"int64\""],
+            ),
+            (
+                json!({"a": "a", "i": {"t": "IP", "v": "1.2.3.4:80"}}),
+                &[
+                    "<nil>: Invalid value: \"\": \"i\" must validate one and only one schema (oneOf). Found none valid",
+                    "<nil>: Invalid value: \"\": \"i.v\" must validate at least one schema (anyOf)",
+                    "i.v: Invalid value: \"1.2.3.4:80\": i.v in body must be of type ipv4: \"1.2.3.4:80\"",
                 ],
             ),
             (

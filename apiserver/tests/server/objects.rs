@@ -154,6 +154,18 @@ async fn generated_names_and_dry_runs() {
     c.delete(&format!("{maps}?dryRun=All")).await.ok();
     assert_eq!(c.get(&path).await.ok(), before);
     assert_eq!(c.get(&maps).await.ok()["items"].as_array().map(Vec::len), Some(2));
+    // Only storage minds the revision of what is new: a dry run does not get there, nor does what is not valid.
+    let mut again = before.clone();
+    again["metadata"]["name"] = json!("again");
+    let dry = c.post(&format!("{maps}?dryRun=All"), again.clone()).await.ok();
+    assert_eq!(dry["metadata"]["resourceVersion"], before["metadata"]["resourceVersion"]);
+    let refused = c.post(&maps, again.clone()).await.failure();
+    assert_eq!((refused.0, &*refused.2), (500, "resourceVersion should not be set on objects to be created"));
+    again["metadata"]["name"] = json!("Not A Name");
+    assert_eq!(c.post(&maps, again.clone()).await.code, 422);
+    again["metadata"] = json!({"name": "odd", "resourceVersion": "no number"});
+    assert_ne!(c.post(&maps, again).await.ok()["metadata"]["resourceVersion"], "no number");
+    c.delete(&format!("{maps}/odd")).await.ok();
     // An address that a dry run was shown is not taken.
     let service = json!({"metadata": {"name": "s"}, "spec": {"clusterIP": "10.97.1.1", "ports": [{"port": 80}]}});
     c.post(&format!("{ns}/services?dryRun=All"), service.clone()).await.ok();

@@ -87,7 +87,7 @@ async fn what_the_flags_say_of_serving() {
 
 /// A connection over HTTP/2 that tells its limits, and the task that keeps it going.
 async fn http2(c: &Cluster) -> (h2::client::SendRequest<bytes::Bytes>, tokio::task::JoinHandle<Result<(), h2::Error>>) {
-    let roots = shared::cert::root_store(c.pki().ca.as_bytes()).expect("roots");
+    let roots = shared::cert::Authorities::from_pem(c.pki().ca.as_bytes()).expect("roots");
     let mut tls = shared::cert::client_tls(shared::cert::Trust::Authorities(roots), None).expect("a configuration");
     tls.alpn_protocols = vec![b"h2".to_vec()];
     let socket = TcpStream::connect(("127.0.0.1", c.port())).await.expect("a connection");

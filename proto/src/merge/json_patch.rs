@@ -177,6 +177,11 @@ fn add(document: &mut Value, path: &[String], value: Value) -> Option<()> {
     Some(())
 }
 
+/// Whether a path names a key of an object, there or not.
+fn in_object(document: &Value, path: &[String]) -> bool {
+    path.split_last().and_then(|(_, parents)| find(document, parents)).is_some_and(Value::is_object)
+}
+
 fn remove(document: &mut Value, path: &[String]) -> Option<Value> {
     let (last, parents) = path.split_last()?;
     match find_mut(document, parents)? {
@@ -203,13 +208,16 @@ impl Operation {
                 add(document, &path, value).map_or_else(|| fail(missing(text)), Ok)
             }
             "remove" => remove(document, &path).map_or_else(|| fail(missing(text)), |_| Ok(())),
-            "replace" => match find_mut(document, &path) {
-                Some(old) => {
-                    *old = self.value.clone().unwrap_or_default();
-                    Ok(())
+            "replace" => {
+                let value = self.value.clone().unwrap_or_default();
+                if let Some(old) = find_mut(document, &path) {
+                    *old = value;
+                    return Ok(());
                 }
-                None => fail(missing(text)),
-            },
+                // Upstream's library does not miss the key of an object.
+                let added = in_object(document, &path).then(|| add(document, &path, value)).flatten();
+                added.map_or_else(|| fail(missing(text)), Ok)
+            }
             "move" => {
                 let (from_text, from) = from()?;
                 let Some(value) = remove(document, &from) else { return fail(missing(from_text)) };
@@ -217,7 +225,11 @@ impl Operation {
             }
             "copy" => {
                 let (from_text, from) = from()?;
-                let Some(value) = find(document, &from) else { return fail(missing(from_text)) };
+                let value = match find(document, &from) {
+                    Some(value) => value,
+                    None if in_object(document, &from) => &Value::Null,
+                    None => return fail(missing(from_text)),
+                };
                 *copied += size(value);
                 if *copied > MAX_COPY_BYTES {
                     return fail(format!(
@@ -277,6 +289,10 @@ mod tests {
                 json!([{"op": "replace", "path": "/t~0~1x", "value": null}]),
                 json!({"a": {"b": 1}, "l": [1, 2, 3], "t~/x": null}),
             ),
+            (
+                json!([{"op": "replace", "path": "/a/c", "value": 2}, {"op": "copy", "from": "/none", "path": "/a/d"}]),
+                json!({"a": {"b": 1, "c": 2, "d": null}, "l": [1, 2, 3], "t~/x": 1}),
+            ),
             (json!([{"op": "move", "from": "/a/b", "path": "/l/1"}]), json!({"a": {}, "l": [1, 1, 2, 3], "t~/x": 1})),
             (
                 json!([{"op": "copy", "from": "/l", "path": "/a/b"}]),
@@ -297,7 +313,10 @@ mod tests {
         let doc = json!({"a": {"b": 1}, "l": [1]});
         for op in [
             json!({"op": "remove", "path": "/a/x"}),
-            json!({"op": "replace", "path": "/x", "value": 1}),
+            json!({"op": "replace", "path": "/x/y", "value": 1}),
+            json!({"op": "replace", "path": "/l/1", "value": 1}),
+            json!({"op": "copy", "from": "/x/y", "path": "/a/c"}),
+            json!({"op": "move", "from": "/x", "path": "/a/c"}),
             json!({"op": "add", "path": "/x/y", "value": 1}),
             json!({"op": "add", "path": "/l/5", "value": 1}),
             json!({"op": "test", "path": "/a/b", "value": 2}),

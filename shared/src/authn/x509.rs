@@ -18,12 +18,14 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::x509::X509Name;
 
 use super::{Authenticator, AuthnError, Credentials, Identity, UserInfo};
+use crate::cert::{Authorities, Usage};
 use crate::metrics;
 
 const CACHE_LIMIT: usize = 1024;
 
 /// Checks chains against one set of roots and remembers the good ones until they expire.
 pub(super) struct Verifier {
+    authorities: Authorities,
     trust: Arc<dyn ClientCertVerifier>,
     seen: Mutex<HashMap<[u8; 32], (UserInfo, u64)>>,
     /// How long certificates will still be good for.
@@ -50,9 +52,9 @@ const REMAINING: [f64; 14] = [
 
 impl Verifier {
     pub(super) fn new(ca_pem: &[u8]) -> Result<Self, AuthnError> {
-        let roots = crate::cert::root_store(ca_pem).map_err(|e| AuthnError(e.to_string()))?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let trust = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+        let authorities = Authorities::from_pem(ca_pem).map_err(|e| AuthnError(e.to_string()))?;
+        let roots = Arc::new(authorities.roots().clone());
+        let trust = WebPkiClientVerifier::builder_with_provider(roots, crate::cert::provider())
             .build()
             .map_err(|e| AuthnError(e.to_string()))?;
         let remaining = metrics::histogram(
@@ -61,7 +63,7 @@ impl Verifier {
             &[],
             REMAINING.into(),
         );
-        Ok(Self { trust, seen: Mutex::new(HashMap::new()), remaining })
+        Ok(Self { authorities, trust, seen: Mutex::new(HashMap::new()), remaining })
     }
 
     pub(super) fn verify(&self, chain: &[CertificateDer<'static>]) -> Result<UserInfo, AuthnError> {
@@ -74,7 +76,10 @@ impl Verifier {
             self.measure(*not_after, now);
             return Ok(user.clone());
         }
-        self.trust.verify_client_cert(leaf, rest, now).map_err(|e| AuthnError(format!("x509: {e}")))?;
+        self.authorities
+            .judge(leaf, now, Usage::Client)
+            .unwrap_or_else(|| self.trust.verify_client_cert(leaf, rest, now).map(|_| ()))
+            .map_err(|e| AuthnError(format!("x509: {e}")))?;
         let (user, not_after) = read(leaf)?;
         self.measure(not_after, now);
         let mut seen = self.seen.lock();
@@ -177,5 +182,16 @@ mod tests {
         assert_eq!((user.name.as_str(), user.uid.as_str(), user.groups.join(",").as_str()), ("jane", "u-1", "dev"));
         assert_eq!(user_of_certificate(&certificate(&[])).expect("a user").uid, "");
         assert_eq!(user_of_certificate(&certificate(&[""])).expect_err("refused").0, "UID cannot be an empty string");
+    }
+
+    #[test]
+    fn certificates_of_version_1_are_known_by_their_authority() {
+        let chain =
+            crate::cert::certificates(include_bytes!("../../testdata/version1/jane.crt")).expect("a certificate");
+        let of = |authority: &[u8]| Verifier::new(authority).expect("an authority").verify(&chain);
+        let user = of(include_bytes!("../../testdata/version1/ca.crt")).expect("a user");
+        assert_eq!((user.name.as_str(), user.groups.join(",").as_str()), ("jane", "dev"));
+        let other = crate::cert::self_signed("authority", &[], &[]).expect("a pair");
+        assert!(of(other.certificate.as_bytes()).is_err());
     }
 }

@@ -1,8 +1,10 @@
 //! Certificates and keys: PEM in, rustls configurations out; self-signed pairs, signing requests, key pairs that
 //! are re-read when their files change.
 
+mod authorities;
 mod options;
 mod reload;
+mod signature;
 mod sni;
 mod trust;
 mod unverified;
@@ -12,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose, SanType};
-use rustls::client::danger::HandshakeSignatureValid;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::sign::CertifiedKey;
@@ -20,11 +22,14 @@ use rustls::{DigitallySignedStruct, DistinguishedName as TlsName, RootCertStore,
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 
+pub use authorities::Authorities;
+pub(crate) use authorities::Usage;
 pub use options::{OptionError, TlsOptions};
 pub use reload::ReloadingKey;
 pub use sni::SniKeys;
-pub use trust::{ReloadingRoots, system_roots};
-use unverified::trust_anybody;
+pub use trust::ReloadingRoots;
+use trust::system_authorities;
+use unverified::AnyServer;
 
 /// What can go wrong with a certificate.
 #[derive(Debug, thiserror::Error)]
@@ -198,7 +203,7 @@ impl ClientCertVerifier for AnyClient {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+        signature::tls12(message, cert, dss, &self.0.signature_verification_algorithms)
     }
     fn verify_tls13_signature(
         &self,
@@ -206,7 +211,7 @@ impl ClientCertVerifier for AnyClient {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+        signature::tls13(message, cert, dss, &self.0.signature_verification_algorithms)
     }
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
@@ -241,7 +246,7 @@ pub enum Trust {
     /// Those the system's authorities speak for.
     System,
     /// Those these authorities speak for.
-    Authorities(RootCertStore),
+    Authorities(Authorities),
     /// Those the authorities in a file speak for, which may change.
     File(PathBuf),
     /// Any.
@@ -250,26 +255,20 @@ pub enum Trust {
 
 /// A client configuration that trusts so, with a client pair that may change while connections come and go.
 pub fn client_tls(trust: Trust, pair: Option<Arc<ReloadingKey>>) -> Result<rustls::ClientConfig, CertError> {
-    let anybody = matches!(trust, Trust::Anybody);
-    let (roots, verifier) = match trust {
-        Trust::System => (system_roots(), None),
-        Trust::Authorities(roots) => (roots, None),
-        Trust::File(path) => (RootCertStore::empty(), Some(ReloadingRoots::new(path)?)),
-        Trust::Anybody => (RootCertStore::empty(), None),
+    let verifier: Arc<dyn ServerCertVerifier> = match trust {
+        Trust::System => Arc::new(system_authorities()),
+        Trust::Authorities(authorities) => Arc::new(authorities),
+        Trust::File(path) => Arc::new(ReloadingRoots::new(path)?),
+        Trust::Anybody => Arc::new(AnyServer::new()),
     };
     let builder = rustls::ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots);
-    let mut config = match pair {
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
+    Ok(match pair {
         Some(pair) => builder.with_client_cert_resolver(pair),
         None => builder.with_no_client_auth(),
-    };
-    if let Some(verifier) = verifier {
-        config.dangerous().set_certificate_verifier(Arc::new(verifier));
-    } else if anybody {
-        trust_anybody(&mut config);
-    }
-    Ok(config)
+    })
 }
 
 #[cfg(test)]

@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::{DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{DigitallySignedStruct, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::time::Instant;
 
-use super::{CertError, certificates, provider, read, root_store};
+use super::{Authorities, CertError, certificates, read};
 
 /// Where distributions keep the system's authorities; the first that exists counts, as in Go's crypto/x509.
 const SYSTEM_BUNDLES: [&str; 6] = [
@@ -29,21 +28,18 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// The authorities of the system, or those in the file that `SSL_CERT_FILE` names. None when there is no such file:
 /// then nobody is trusted.
-pub fn system_roots() -> RootCertStore {
+pub(super) fn system_authorities() -> Authorities {
     let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
     let file = named.or_else(|| SYSTEM_BUNDLES.iter().map(PathBuf::from).find(|path| path.exists()));
-    let mut store = RootCertStore::empty();
-    if let Some(pem) = file.and_then(|path| std::fs::read(path).ok()) {
-        // A system's bundle may hold what rustls does not take; the others still count.
-        store.add_parsable_certificates(certificates(&pem).unwrap_or_default());
-    }
-    store
+    let pem = file.and_then(|path| std::fs::read(path).ok()).unwrap_or_default();
+    // A system's bundle may hold what rustls does not take; the others still count.
+    Authorities::readable(certificates(&pem).unwrap_or_default())
 }
 
 /// Trusts a bundle's authorities, and looks at its file again once a minute. A bad file changes nothing.
 pub struct ReloadingRoots {
     path: PathBuf,
-    current: ArcSwap<WebPkiServerVerifier>,
+    current: ArcSwap<Authorities>,
     looked: Mutex<Instant>,
 }
 
@@ -58,7 +54,7 @@ impl ReloadingRoots {
     /// The file cannot be read or holds no certificates now.
     pub fn new(path: impl Into<PathBuf>) -> Result<Self, CertError> {
         let path = path.into();
-        let current = ArcSwap::new(verifier(&path)?);
+        let current = ArcSwap::new(authorities(&path)?);
         Ok(Self { path, current, looked: Mutex::new(Instant::now()) })
     }
 
@@ -68,16 +64,15 @@ impl ReloadingRoots {
             return;
         }
         *looked = Instant::now();
-        match verifier(&self.path) {
+        match authorities(&self.path) {
             Ok(fresh) => self.current.store(fresh),
             Err(e) => tracing::warn!("Keeping the previous certificate authorities: {e}"),
         }
     }
 }
 
-fn verifier(path: &Path) -> Result<Arc<WebPkiServerVerifier>, CertError> {
-    let roots = Arc::new(root_store(&read(path)?)?);
-    WebPkiServerVerifier::builder_with_provider(roots, provider()).build().map_err(|e| CertError::Pem(e.to_string()))
+fn authorities(path: &Path) -> Result<Arc<Authorities>, CertError> {
+    Ok(Arc::new(Authorities::from_pem(&read(path)?)?))
 }
 
 impl ServerCertVerifier for ReloadingRoots {

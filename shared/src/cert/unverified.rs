@@ -4,19 +4,21 @@
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use rustls::crypto::CryptoProvider;
+use rustls::{DigitallySignedStruct, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-use super::provider;
+use super::{provider, signature};
 
-/// Makes `config` take any server for what it says it is.
-pub(super) fn trust_anybody(config: &mut ClientConfig) {
-    config.dangerous().set_certificate_verifier(Arc::new(AnyServer(provider())));
-}
-
+/// Takes any server for what it says it is.
 #[derive(Debug)]
-struct AnyServer(Arc<CryptoProvider>);
+pub(super) struct AnyServer(Arc<CryptoProvider>);
+
+impl AnyServer {
+    pub(super) fn new() -> Self {
+        Self(provider())
+    }
+}
 
 impl ServerCertVerifier for AnyServer {
     fn verify_server_cert(
@@ -36,7 +38,7 @@ impl ServerCertVerifier for AnyServer {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+        signature::tls12(message, certificate, signed, &self.0.signature_verification_algorithms)
     }
 
     fn verify_tls13_signature(
@@ -45,7 +47,7 @@ impl ServerCertVerifier for AnyServer {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+        signature::tls13(message, certificate, signed, &self.0.signature_verification_algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -73,11 +73,8 @@ fn tls(config: &Config, pair: Option<Arc<ReloadingKey>>) -> anyhow::Result<rustl
         (Some(path), _) => Trust::File(path.into()),
         (None, None) => Trust::System,
         (None, Some(all)) => {
-            let mut roots = rustls::RootCertStore::empty();
-            for der in all {
-                roots.add(der.clone().into()).context("certificate authority")?;
-            }
-            Trust::Authorities(roots)
+            let all = all.iter().map(|der| der.clone().into()).collect();
+            Trust::Authorities(cert::Authorities::new(all).context("certificate authority")?)
         }
     };
     Ok(cert::client_tls(trust, pair)?)

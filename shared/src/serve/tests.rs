@@ -101,7 +101,7 @@ async fn secure_port_knows_its_clients() {
         Server::secure("test", address, tls).access(authenticator, authorizer).health(&Health::with_ping()).metrics()
     });
     let base = format!("https://localhost:{}", running.address.port());
-    let roots = crate::cert::root_store(serving.certificate.as_bytes()).expect("roots");
+    let roots = crate::cert::Authorities::from_pem(serving.certificate.as_bytes()).expect("roots");
     let config = |pair: Option<&crate::cert::PemPair>| {
         let pair = pair.map(|pair| Arc::new(crate::cert::ReloadingKey::from_pem(pair).expect("a key")));
         crate::cert::client_tls(crate::cert::Trust::Authorities(roots.clone()), pair).expect("config")

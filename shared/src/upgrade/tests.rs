@@ -68,7 +68,7 @@ fn a_client_of_any_protocol_gets_the_raw_connection() {
     let pair = crate::cert::self_signed("localhost", &[], &[]).expect("a certificate");
     let key = crate::cert::ReloadingKey::from_pem(&pair).expect("a key");
     let tls = crate::cert::server_config(Arc::new(key), false).expect("TLS settings");
-    let roots = crate::cert::root_store(pair.certificate.as_bytes()).expect("our own certificate");
+    let roots = crate::cert::Authorities::from_pem(pair.certificate.as_bytes()).expect("our own certificate");
     let trust = crate::cert::Trust::Authorities(roots);
     let trust = Arc::new(crate::cert::client_tls(trust, None).expect("client settings"));
     let shutdown = Shutdown::new();

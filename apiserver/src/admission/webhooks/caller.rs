@@ -129,9 +129,9 @@ impl Caller {
         }
         let trust = match bundle {
             [] => Trust::System,
-            pem => {
-                Trust::Authorities(cert::root_store(pem).map_err(|e| format!("unable to load root certificates: {e}"))?)
-            }
+            pem => Trust::Authorities(
+                cert::Authorities::from_pem(pem).map_err(|e| format!("unable to load root certificates: {e}"))?,
+            ),
         };
         let config = Arc::new(cert::client_tls(trust, identity.pair.clone()).map_err(|e| e.to_string())?);
         let mut trust = self.trust.lock();

@@ -32,7 +32,8 @@ impl Target {
     pub(super) fn read(client: &Value) -> Result<Self, String> {
         let url = tree::text(client, "/url");
         if !url.is_empty() {
-            return Self::at(url);
+            let target = Self::at(url)?;
+            return Ok(Self { path: clean(&target.path), ..target });
         }
         let of = |f: &str| tree::text(client, &format!("/service/{f}"));
         let (namespace, name) = (of("namespace"), of("name"));
@@ -40,12 +41,7 @@ impl Target {
             return Err("webhook configuration must have either service or URL".to_owned());
         }
         let port = tree::int(client, "/service/port").unwrap_or(443);
-        let path = match of("path") {
-            "" => "/".to_owned(),
-            path if path.starts_with('/') => path.to_owned(),
-            path => format!("/{path}"),
-        };
-        Ok(Self { path, ..Self::service(namespace, name, port) })
+        Ok(Self { path: clean(of("path")), ..Self::service(namespace, name, port) })
     }
 
     /// Behind a service.
@@ -101,6 +97,23 @@ impl Target {
     }
 }
 
+/// A path as upstream's client makes it of what is configured: from the root, each slash once and none at the end.
+/// Servers in Go would send whoever asks otherwise elsewhere.
+fn clean(path: &str) -> String {
+    let path = path.split('?').next().unwrap_or_default();
+    let mut segments = Vec::new();
+    for segment in path.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => {
+                segments.pop();
+            }
+            segment => segments.push(segment),
+        }
+    }
+    format!("/{}", segments.join("/"))
+}
+
 /// An address with a port, IPv6 in brackets.
 fn join(host: &str, port: &str) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
@@ -132,6 +145,18 @@ mod tests {
     use super::*;
     use crate::admission::testing::Fixed;
     use serde_json::json;
+
+    #[test]
+    fn paths_are_those_of_upstreams_client() {
+        for (url, want) in
+            [("", "/"), ("/", "/"), ("//failing", "/failing"), ("/a/", "/a"), ("/a/./b/../c?q=1", "/a/c")]
+        {
+            let at_url = Target::read(&json!({"url": format!("https://a{url}")})).expect("a URL");
+            let of_service = json!({"service": {"namespace": "n", "name": "hook", "path": url}});
+            let of_service = Target::read(&of_service).expect("a service");
+            assert_eq!((at_url.path.as_str(), of_service.path.as_str()), (want, want), "{url}");
+        }
+    }
 
     #[test]
     fn where_webhooks_are() {

@@ -172,9 +172,6 @@ impl Engine {
 
     /// Creates `object`, which is decoded, defaulted and in the request's version.
     pub async fn create(&self, t: &mut Target<'_>, mut object: Value) -> Result<Outcome, Status> {
-        if !meta::text(&object, "resourceVersion").is_empty() && meta::text(&object, "resourceVersion") != "0" {
-            return Err(Status::unknown("resourceVersion should not be set on objects to be created"));
-        }
         let generated = meta::text(&object, "name").is_empty() && !meta::text(&object, "generateName").is_empty();
         let base = meta::text(&object, "generateName").to_owned();
         for round in 1.. {
@@ -224,6 +221,12 @@ impl Engine {
             return Err(refused);
         }
         let key = self.key(storage, t.namespace, &name);
+        let given = meta::metadata(&mut object).remove("resourceVersion").unwrap_or_default();
+        let given = given.as_str().unwrap_or_default();
+        if !t.options.dry_run && given.parse::<u64>().is_ok_and(|revision| revision != 0) {
+            self.services.undo(self, allocation).await;
+            return Err(Status::unknown("resourceVersion should not be set on objects to be created"));
+        }
         let waiting = Waiting::new(storage, self.encode(storage, &object).await?, object);
         if t.options.dry_run {
             let (there, _) = self.store.get(&key).await.map_err(|e| storage_status(&e))?;
@@ -231,7 +234,7 @@ impl Engine {
                 return Err(Status::already_exists(&t.row.group, &t.row.plural, &name));
             }
             let mut object = waiting.at(self, storage, 0).await?.tree(self, t.row)?;
-            meta::set_text(&mut object, "resourceVersion", "");
+            meta::set_text(&mut object, "resourceVersion", given);
             return Ok(Outcome::Tree(object));
         }
         let ttl = strategy.expires.then_some(self.event_ttl);
