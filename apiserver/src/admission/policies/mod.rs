@@ -82,7 +82,7 @@ impl Unusable {
 
 impl Policies {
     /// The policies that are to be asked, in the order of their names and those of their bindings.
-    fn bound(&self, a: &Attributes<'_>) -> Result<(Vec<Bound>, Option<Arc<Value>>), Status> {
+    async fn bound(&self, a: &Attributes<'_>) -> Result<(Vec<Bound>, Option<Arc<Value>>), Status> {
         if a.resource.group == GROUP || QUESTIONS.iter().any(|(group, plural)| a.of(group, plural)) {
             return Ok((Vec::new(), None));
         }
@@ -102,6 +102,7 @@ impl Policies {
             {
                 continue;
             }
+            params::known(self.reader.as_ref(), &self.rows, &policy).await;
             let parameters = params::find(self.reader.as_ref(), &self.rows, a, &policy, &binding);
             all.push(Bound { policy, binding, shown, parameters });
         }

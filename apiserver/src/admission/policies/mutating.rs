@@ -65,7 +65,7 @@ struct Refusal {
 #[async_trait]
 impl Plugin for MutatingPolicies {
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        let (all, namespace) = self.0.bound(a)?;
+        let (all, namespace) = self.0.bound(a).await?;
         if all.is_empty() {
             return Ok(());
         }

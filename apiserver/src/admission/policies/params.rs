@@ -1,7 +1,9 @@
 //! The objects a binding names as parameters of a policy.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use proto::resources::Row;
 use proto::selector::label::Selector;
 use serde_json::Value;
 
@@ -11,6 +13,28 @@ use crate::access::tree;
 use crate::api::Reader;
 use crate::registry::Rows;
 
+/// How long a request waits for parameters that nobody has asked for before; upstream waits as long for its informer.
+const READ_WITHIN: Duration = Duration::from_secs(1);
+
+/// The row of the parameters of a policy that has some; why there is none otherwise.
+fn row(rows: &Rows, policy: &Value) -> Option<Result<Row, Unusable>> {
+    let kind = policy.pointer("/spec/paramKind").filter(|k| k.is_object())?;
+    let (api_version, kind) = (tree::text(kind, "/apiVersion"), tree::text(kind, "/kind"));
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    Some(rows.find_kind(group, version, kind).ok_or_else(|| {
+        Unusable::Policy(format!("failed to find resource referenced by paramKind: '{api_version}, Kind={kind}'"))
+    }))
+}
+
+/// Waits until the parameters of a policy have been read.
+pub(super) async fn known(reader: &dyn Reader, rows: &Rows, policy: &Value) {
+    let Some(Ok(row)) = row(rows, policy) else { return };
+    if !reader.synced(&row.group, &row.plural) {
+        // What is not read by then is not found.
+        tokio::time::timeout(READ_WITHIN, reader.changed(&row.group, &row.plural, u64::MAX)).await.ok();
+    }
+}
+
 /// The parameters; one null for a policy (or binding) without.
 pub(super) fn find(
     reader: &dyn Reader,
@@ -19,18 +43,11 @@ pub(super) fn find(
     policy: &Value,
     binding: &Value,
 ) -> Result<Vec<Arc<Value>>, Unusable> {
-    let Some(kind) = policy.pointer("/spec/paramKind").filter(|k| k.is_object()) else {
-        return Ok(vec![Arc::new(Value::Null)]);
-    };
+    let Some(row) = row(rows, policy) else { return Ok(vec![Arc::new(Value::Null)]) };
     let Some(reference) = binding.pointer("/spec/paramRef").filter(|r| r.is_object()) else {
         return Ok(vec![Arc::new(Value::Null)]);
     };
-    let api_version = tree::text(kind, "/apiVersion");
-    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    let row = rows.find_kind(group, version, tree::text(kind, "/kind")).ok_or_else(|| {
-        let kind = tree::text(kind, "/kind");
-        Unusable::Policy(format!("failed to find resource referenced by paramKind: '{api_version}, Kind={kind}'"))
-    })?;
+    let row = row?;
     let wrong = |why: &str| Unusable::Binding(why.to_owned());
     let namespace = match tree::text(reference, "/namespace") {
         _ if !row.namespaced => "",
@@ -47,11 +64,11 @@ pub(super) fn find(
     let found = if name.is_empty() {
         let selector = Selector::from_object(reference.get("selector")).map_err(|e| wrong(&e.to_string()))?;
         let scope = row.namespaced.then_some(namespace);
-        let mut all = reader.list(group, &row.plural, scope);
+        let mut all = reader.list(&row.group, &row.plural, scope);
         all.retain(|o| selector.matches(o.pointer("/metadata/labels")));
         all
     } else {
-        reader.get(group, &row.plural, namespace, name).into_iter().collect()
+        reader.get(&row.group, &row.plural, namespace, name).into_iter().collect()
     };
     if !found.is_empty() {
         return Ok(found);

@@ -45,7 +45,7 @@ struct Verdict {
 #[async_trait]
 impl Plugin for ValidatingPolicies {
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        let (bound, namespace) = self.0.bound(a)?;
+        let (bound, namespace) = self.0.bound(a).await?;
         if bound.is_empty() {
             return Ok(());
         }
