@@ -79,13 +79,13 @@ fn what_a_gate_allows_stays_in_use_without_it() {
             "UserNamespacesHostNetworkSupport",
             deployment(),
             vec![(at("/hostNetwork"), json!(true)), (at("/hostUsers"), json!(false))],
-            "spec.template.spec.hostNetwork: Forbidden: when `pod.Spec.HostUsers` is false".to_owned(),
+            "spec.template.spec.hostNetwork: Forbidden: when `hostUsers` is false".to_owned(),
         ),
         (
             "UserNamespacesHostNetworkSupport",
             deployment(),
             vec![(at("/hostPID"), json!(true)), (at("/hostUsers"), json!(false))],
-            "spec.template.spec.HostPID: Forbidden: when `pod.Spec.HostUsers` is false".to_owned(),
+            "spec.template.spec.HostPID: Forbidden: when `hostUsers` is false".to_owned(),
         ),
     ];
     let off = Relaxed::default();
