@@ -28,6 +28,11 @@ pub const PODS: &[(&str, &str)] = &[
 const AUTOSCALERS: &[(&str, &str)] = &[("horizontalpodautoscalers.autoscaling", "spec")];
 const INGRESSES: &[(&str, &str)] = &[("ingresses.networking.k8s.io", "spec")];
 
+/// Whether a row is that of a `plural.group`.
+pub(super) fn is_of(row: &Resource, of: &str) -> bool {
+    of.split_once('.').unwrap_or((of, "")) == (&*row.plural, &*row.group)
+}
+
 /// What a gate allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Leave {
@@ -139,8 +144,7 @@ impl Drop for Judgement {
 
 impl Gate {
     fn is_used(&self, row: &Resource, old: &Value) -> bool {
-        let of_row = |of: &str| of.split_once('.').unwrap_or((of, "")) == (&*row.plural, &*row.group);
-        let place = self.within.iter().find(|(of, _)| of_row(of));
+        let place = self.within.iter().find(|(of, _)| is_of(row, of));
         place.is_some_and(|(_, path)| {
             let holder = path.split('.').fold(old, get);
             (self.used)(holder)

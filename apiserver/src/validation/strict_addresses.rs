@@ -6,6 +6,7 @@ use proto::resources::Resource;
 use shared::address::{strict_ip, strict_network};
 use shared::status::field::{Error, Path};
 
+use super::relaxed::{PODS, is_of};
 use super::tree::get;
 
 /// A field that takes any spelling.
@@ -50,25 +51,9 @@ static PLACES: &[Place] = &[
 
 /// Fields of a pod's specification.
 const OF_PODS: [&str; 2] = ["hostAliases.*.ip", "dnsConfig.nameservers.*"];
-/// Whoever has such a specification, and where.
-const PODS: [(&str, &str); 9] = [
-    ("pods", "spec"),
-    ("podtemplates", "template.spec"),
-    ("replicationcontrollers", "spec.template.spec"),
-    ("daemonsets.apps", "spec.template.spec"),
-    ("deployments.apps", "spec.template.spec"),
-    ("replicasets.apps", "spec.template.spec"),
-    ("statefulsets.apps", "spec.template.spec"),
-    ("jobs.batch", "spec.template.spec"),
-    ("cronjobs.batch", "spec.jobTemplate.spec.template.spec"),
-];
-
 /// What is wrong with the spelling of an object's addresses.
 pub fn check(row: &Resource, subresource: &str, new: &Value, old: Option<&Value>) -> Vec<Error> {
-    let is = |of: &str| {
-        let (plural, group) = of.split_once('.').unwrap_or((of, ""));
-        row.plural == plural && row.group == group && row.custom.is_none()
-    };
+    let is = |of: &str| is_of(row, of) && row.custom.is_none();
     let mut out = Vec::new();
     // Host names are no addresses.
     if row.plural == "endpointslices" && get(new, "addressType") == "FQDN" {

@@ -102,8 +102,7 @@ impl Policies {
             {
                 continue;
             }
-            params::known(self.reader.as_ref(), &self.rows, &policy).await;
-            let parameters = params::find(self.reader.as_ref(), &self.rows, a, &policy, &binding);
+            let parameters = params::find(self.reader.as_ref(), &self.rows, a, &policy, &binding).await;
             all.push(Bound { policy, binding, shown, parameters });
         }
         // A namespace is not in itself.

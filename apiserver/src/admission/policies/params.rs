@@ -26,17 +26,8 @@ fn row(rows: &Rows, policy: &Value) -> Option<Result<Row, Unusable>> {
     }))
 }
 
-/// Waits until the parameters of a policy have been read.
-pub(super) async fn known(reader: &dyn Reader, rows: &Rows, policy: &Value) {
-    let Some(Ok(row)) = row(rows, policy) else { return };
-    if !reader.synced(&row.group, &row.plural) {
-        // What is not read by then is not found.
-        tokio::time::timeout(READ_WITHIN, reader.changed(&row.group, &row.plural, u64::MAX)).await.ok();
-    }
-}
-
-/// The parameters; one null for a policy (or binding) without.
-pub(super) fn find(
+/// The parameters; one null for a policy (or binding) without. Waits until they have been read.
+pub(super) async fn find(
     reader: &dyn Reader,
     rows: &Rows,
     a: &Attributes<'_>,
@@ -61,6 +52,10 @@ pub(super) fn find(
         return Err(wrong("paramRef.namespace must not be provided for a cluster-scoped `paramKind`"));
     }
     let name = tree::text(reference, "/name");
+    if !reader.synced(&row.group, &row.plural) {
+        // What is not read by then is not found.
+        tokio::time::timeout(READ_WITHIN, reader.changed(&row.group, &row.plural, u64::MAX)).await.ok();
+    }
     let found = if name.is_empty() {
         let selector = Selector::from_object(reference.get("selector")).map_err(|e| wrong(&e.to_string()))?;
         let scope = row.namespaced.then_some(namespace);
