@@ -21,7 +21,7 @@ use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::expect::Expectations;
-use crate::engine::history::{self, Made};
+use crate::engine::history::{self, Historied, Made};
 use crate::engine::object::{self, Key};
 use crate::engine::owned::{self, Paced, PodWatch};
 use crate::engine::pod::Pod;
@@ -103,6 +103,12 @@ fn placement_view(node: &Node) -> PlacementView<'_> {
     )
 }
 
+impl Historied for DaemonSet {
+    fn collisions(&mut self) -> &mut Option<i32> {
+        &mut self.status.get_or_insert_default().collision_count
+    }
+}
+
 impl DaemonSets {
     async fn sync(&self, key: &Key) -> Synced {
         let Some(set) = self.sets.get(&key.namespace, &key.name) else {
@@ -127,22 +133,13 @@ impl DaemonSets {
         self.note_failures(&snapshot, &actions);
         if let Some(Action::Create { path, body }) = actions.first() {
             if history::make(&self.executor, path, body).await? == Made::Taken {
-                return self.another_name(&snapshot.set).await;
+                return history::another_name(&self.executor, &*snapshot.set).await;
             }
             actions.remove(0);
         }
         let outcome = self.executor.run(key, Some(&self.expectations), actions).await;
         let synced: Synced = outcome.into();
         synced.map(|requeue| [requeue, again].into_iter().flatten().min())
-    }
-
-    /// The next revision gets another hash.
-    async fn another_name(&self, set: &DaemonSet) -> Synced {
-        let mut copy = set.clone();
-        let status = copy.status.get_or_insert_default();
-        status.collision_count = Some(status.collision_count.unwrap_or(0) + 1);
-        self.executor.one(Action::update_status(&copy)).await?;
-        Err(RestError::other("the name of the revision belongs to another template"))
     }
 
     fn item(set: &DaemonSet, node: &str) -> String {

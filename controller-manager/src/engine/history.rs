@@ -13,6 +13,7 @@ use shared::types::from_tree;
 use super::action::{Action, body, join};
 use super::executor::Executor;
 use super::rest::RestError;
+use super::worker::Synced;
 use super::{hash, object};
 
 /// The label with the hash on a stateful set's revisions.
@@ -156,6 +157,20 @@ pub async fn make(executor: &Executor, path: &str, body: &Value) -> Result<Made,
         }
         other => other.map(|_| Made::There),
     }
+}
+
+/// What has a history of templates.
+pub trait Historied: kube::Resource<DynamicType = ()> + serde::Serialize + Clone {
+    /// How many names of revisions were taken, in its status.
+    fn collisions(&mut self) -> &mut Option<i32>;
+}
+
+/// After [`Made::Taken`]: the next revision gets another hash.
+pub async fn another_name<K: Historied>(executor: &Executor, set: &K) -> Synced {
+    let mut copy = set.clone();
+    *copy.collisions().get_or_insert(0) += 1;
+    executor.one(Action::update_status(&copy)).await?;
+    Err(RestError::other("the name of the revision belongs to another template"))
 }
 
 fn holds_same(there: &Value, wanted: &Value) -> bool {

@@ -20,7 +20,7 @@ use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::expect::Expectations;
-use crate::engine::history::{self, Made};
+use crate::engine::history::{self, Historied, Made};
 use crate::engine::object::{self, Key};
 use crate::engine::owned::{self, Paced, PodWatch};
 use crate::engine::pod::Pod;
@@ -75,6 +75,12 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     })
 }
 
+impl Historied for StatefulSet {
+    fn collisions(&mut self) -> &mut Option<i32> {
+        &mut self.status.get_or_insert_default().collision_count
+    }
+}
+
 impl StatefulSets {
     async fn sync(&self, key: &Key) -> Synced {
         let Some(set) = self.sets.get(&key.namespace, &key.name) else { return Ok(None) };
@@ -93,15 +99,6 @@ impl StatefulSets {
         self.carry_out(&snapshot.set, actions).await
     }
 
-    /// The next revision gets another hash.
-    async fn another_name(&self, set: &StatefulSet) -> Synced {
-        let mut copy = set.clone();
-        let status = copy.status.get_or_insert_default();
-        status.collision_count = Some(status.collision_count.unwrap_or(0) + 1);
-        self.executor.one(Action::update_status(&copy)).await?;
-        Err(RestError::other("the name of the revision belongs to another template"))
-    }
-
     /// In order, as the plan means it: a failed write ends the round, but the status is written all the same.
     async fn carry_out(&self, set: &StatefulSet, actions: Vec<Action>) -> Synced {
         let (mut requeue, mut failure) = (None, None);
@@ -118,7 +115,7 @@ impl StatefulSets {
                 Action::Create { path, body } if body["kind"] == "ControllerRevision" => {
                     match history::make(&self.executor, path, body).await? {
                         Made::There => Ok(()),
-                        Made::Taken => return self.another_name(set).await,
+                        Made::Taken => return history::another_name(&self.executor, set).await,
                     }
                 }
                 _ => self.executor.one(action).await,

@@ -2,22 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use crate::engine::in_tree::driver;
+
 use super::plan::{HOST_PATH, OLD_PROVISIONER, PROVISIONED_BY, PROVISIONER};
 
 /// Notes the driver that took over.
 pub const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
 const IN_TREE: &str = "kubernetes.io/";
-
-/// Plugins that were once part of Kubernetes, and the drivers that took over.
-const MIGRATED: [(&str, &str); 7] = [
-    ("kubernetes.io/aws-ebs", "ebs.csi.aws.com"),
-    ("kubernetes.io/gce-pd", "pd.csi.storage.gke.io"),
-    ("kubernetes.io/azure-disk", "disk.csi.azure.com"),
-    ("kubernetes.io/azure-file", "file.csi.azure.com"),
-    ("kubernetes.io/cinder", "cinder.csi.openstack.org"),
-    ("kubernetes.io/vsphere-volume", "csi.vsphere.vmware.com"),
-    ("kubernetes.io/portworx-volume", "pxd.portworx.com"),
-];
 
 /// Who makes volumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,11 +33,6 @@ pub fn maker(provisioner: &str) -> Maker<'_> {
             None => Maker::Driver(other),
         },
     }
-}
-
-/// The driver that took over from a plugin.
-fn driver(plugin: &str) -> Option<&'static str> {
-    MIGRATED.iter().find(|(old, _)| *old == plugin).map(|(_, driver)| *driver)
 }
 
 fn no_plugin(name: &str) -> String {
