@@ -9,6 +9,12 @@ use shared::flags::{FeatureGates, parse_bool};
 const GATES: &[(&str, &str, &str)] = &[
     ("admissionregistration.k8s.io", "mutatingadmissionpolicies", "MutatingAdmissionPolicy"),
     ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings", "MutatingAdmissionPolicy"),
+    ("certificates.k8s.io", "clustertrustbundles", "ClusterTrustBundle"),
+    ("certificates.k8s.io", "podcertificaterequests", "PodCertificateRequest"),
+    ("coordination.k8s.io", "leasecandidates", "CoordinatedLeaderElection"),
+    ("resource.k8s.io", "devicetaintrules", "DRADeviceTaintRules"),
+    ("scheduling.k8s.io", "workloads", "GenericWorkload"),
+    ("storagemigration.k8s.io", "storageversionmigrations", "StorageVersionMigrator"),
 ];
 
 /// Versions that upstream knows and serves nothing of, or that are not served here: they may be named.
