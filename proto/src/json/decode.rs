@@ -12,6 +12,8 @@ use crate::{quantity, scalar, zero};
 
 /// Most reports of one text.
 const MAX_REPORTS: usize = 100;
+/// Most bytes of places that are put together for them: what is wrong at one place may be wrong there a million times.
+const MAX_PLACES: usize = 1 << 24;
 
 /// Decodes one object.
 ///
@@ -52,8 +54,13 @@ fn decode_from(schema: &Message, bytes: &[u8], strict: Strictness, yaml: bool) -
 /// # Errors
 /// [`DecodeError`] with Go's text.
 pub fn decode_any(bytes: &[u8]) -> Result<Value, DecodeError> {
+    decode_any_at(bytes, 0)
+}
+
+/// The same, of a text that stands so deep inside an object.
+pub(crate) fn decode_any_at(bytes: &[u8], depth: usize) -> Result<Value, DecodeError> {
     scan::check(bytes).map_err(DecodeError::Syntax)?;
-    Decoder::new(bytes, false).any(0)
+    Decoder::new(bytes, false).any(depth)
 }
 
 /// The same, with reports of fields that an object has twice.
@@ -130,6 +137,8 @@ struct Decoder<'a, 's> {
     /// Innermost struct.
     owner: &'s str,
     reports: Vec<String>,
+    /// Bytes of places that were put together.
+    placed: usize,
     /// First type error; decoding goes on, as later errors of other sorts take precedence.
     first: Option<DecodeError>,
 }
@@ -161,6 +170,7 @@ impl<'a, 's> Decoder<'a, 's> {
             names: vec![],
             owner: "",
             reports: vec![],
+            placed: 0,
             first: None,
         }
     }
@@ -181,7 +191,7 @@ impl<'a, 's> Decoder<'a, 's> {
     }
 
     fn strict(&mut self, what: &str, key: &str) {
-        if !self.report || self.reports.len() >= MAX_REPORTS {
+        if !self.report || self.reports.len() >= MAX_REPORTS || self.placed >= MAX_PLACES {
             return;
         }
         let mut path = String::new();
@@ -200,6 +210,7 @@ impl<'a, 's> Decoder<'a, 's> {
             path.push('.');
         }
         path.push_str(key);
+        self.placed += path.len();
         let text = format!("{what} field {path:?}");
         if !self.reports.contains(&text) {
             self.reports.push(text);

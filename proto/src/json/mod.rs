@@ -16,6 +16,7 @@ use thiserror::Error;
 
 use crate::Value;
 
+pub(crate) use decode::decode_any_at;
 pub(crate) use decode::decode_yaml;
 pub use decode::{decode, decode_any, decode_any_reporting, type_meta};
 pub(crate) use encode::{
