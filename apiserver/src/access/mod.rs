@@ -253,9 +253,6 @@ pub fn attributes(head: &Head<'_>, user: &UserInfo) -> Attributes {
         let query = Query::parse(head.query);
         question.field_selector = query.get("fieldSelector").unwrap_or("").to_owned();
         question.label_selector = query.get("labelSelector").unwrap_or("").to_owned();
-        if question.name.is_empty() {
-            question.name = crate::authz::field_value(&question.field_selector, "metadata.name").unwrap_or_default();
-        }
     }
     question
 }
