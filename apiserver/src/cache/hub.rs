@@ -388,7 +388,7 @@ impl Hub {
                 for (prefix, slot) in self.slots().into_iter().filter(|(_, s)| served(s)) {
                     let changes = history::changes(store, &events, &prefix, &slot.resource).await;
                     if let Some(changes) = changes {
-                        slot.cacher.recall(after, changes);
+                        slot.cacher.recall(after, upto, changes);
                     }
                 }
             }
