@@ -8,7 +8,7 @@ use base64::Engine as _;
 use serde_json::Value;
 use shared::authn::{AuthnError, Identity, UserInfo};
 
-use super::TokenAuthenticator;
+use super::{TokenAuthenticator, same};
 use crate::access::tree;
 use crate::api::Reader;
 
@@ -38,10 +38,6 @@ fn split(token: &str) -> Option<(&str, &str)> {
     (id.len() == 6 && secret.len() == 16 && plain(id) && plain(secret)).then_some((id, secret))
 }
 
-fn same(a: &str, b: &str) -> bool {
-    a.len() == b.len() && a.bytes().zip(b.bytes()).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
-}
-
 /// Whether a token may be for a group.
 fn fits(group: &str) -> bool {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
@@ -64,7 +60,7 @@ fn identify(stored: &Value, id: &str, secret: &str, now: jiff::Timestamp) -> Opt
     }
     let expiration = data("expiration");
     let expired = !expiration.is_empty() && expiration.parse::<jiff::Timestamp>().is_ok_and(|at| at <= now);
-    let good = same(&data("token-secret"), secret)
+    let good = same(data("token-secret").as_bytes(), secret.as_bytes())
         && data("token-id") == id
         && data("usage-bootstrap-authentication") == "true"
         && !expired

@@ -12,7 +12,7 @@ use shared::authz::Attributes;
 use shared::status::Status;
 
 use super::answer::{self, Shape};
-use super::body::{decoded, held, read_body};
+use super::body::{held, read_body};
 use super::info::request_info;
 use super::paths;
 use super::server::Server;
@@ -23,7 +23,7 @@ use crate::api::RequestInfo;
 use crate::audit::{Origin, Trail, attempted};
 use crate::connect::{self, Connect};
 use crate::negotiate;
-use crate::verbs::query::Query;
+use crate::verbs::query::{Query, unescaped};
 use crate::verbs::{self, Body, Request};
 
 /// Where the log's verbosity is changed.
@@ -39,7 +39,7 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
     let _running = server.ending.request();
     let header = |name: &str| req.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or("");
     let query = Query::parse(req.query_string());
-    let path = decoded(req.uri().path());
+    let path = unescaped(req.uri().path(), false);
     let info = request_info(req.method().as_str(), &path, &query);
     let mut shape = Shape {
         media: server.engine.policy.media,

@@ -24,7 +24,7 @@ use super::table::Include;
 use super::watch_frames::Framer;
 use super::watch_meters::Sent;
 use super::{Body, Reply, Request, accepted, get, namespace_of};
-use crate::cache::{Begin, CacheError, Change, Entry, Filter, Message, Seen, Start, Watch};
+use crate::cache::{Begin, CacheError, Cacher, Change, Entry, Filter, Message, Seen, Start, Watch};
 use crate::negotiate::Shape;
 use crate::serve::info::names_object;
 
@@ -281,6 +281,33 @@ fn word_of_scope(r: &Request, namespace: &str) -> &'static str {
     }
 }
 
+/// Where a watch begins, once the cache has got there, and the revision up to which changes are known to its client.
+async fn beginning(
+    engine: &Engine,
+    cacher: &Cacher,
+    storage: &Row,
+    send_initial: Option<bool>,
+    at: Option<i64>,
+) -> Result<(Start, i64), Status> {
+    let now = async || get::catch_up(engine, cacher, storage).await.map_err(|e| storage_status(&e));
+    match (send_initial, at) {
+        (Some(true), Some(n)) if n > 0 => {
+            get::reach(engine, cacher, storage, n).await?;
+            Ok((Start::State, 0))
+        }
+        (Some(true) | None, None) => {
+            now().await?;
+            Ok((Start::State, 0))
+        }
+        (_, Some(0)) if send_initial != Some(false) => Ok((Start::State, 0)),
+        (_, Some(n)) if n > 0 => Ok((Start::After(n), n)),
+        _ => {
+            let reached = now().await?;
+            Ok((Start::After(reached), reached))
+        }
+    }
+}
+
 /// The verb.
 pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let (accepted, since) = (accepted(r, true)?, std::time::Instant::now());
@@ -301,26 +328,7 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
     let storage = row.storage();
     let (cacher, progress) = (engine.hub.cacher(&storage), engine.hub.progress(&storage));
     get::ready(&cacher).await?;
-    let mut after = 0;
-    let start = match (send_initial, at) {
-        (Some(true), Some(n)) if n > 0 => {
-            get::reach(engine, &cacher, &storage, n).await?;
-            Start::State
-        }
-        (Some(true) | None, None) => {
-            get::catch_up(engine, &cacher, &storage).await.map_err(|e| storage_status(&e))?;
-            Start::State
-        }
-        (_, Some(0)) if send_initial != Some(false) => Start::State,
-        (_, Some(n)) if n > 0 => {
-            after = n;
-            Start::After(n)
-        }
-        _ => {
-            after = get::catch_up(engine, &cacher, &storage).await.map_err(|e| storage_status(&e))?;
-            Start::After(after)
-        }
-    };
+    let (start, mut after) = beginning(engine, &cacher, &storage, send_initial, at).await?;
     let apart = selection.needs_version(row).then(|| selection.clone());
     if apart.is_some() {
         selection = selection.of_any_version();

@@ -74,51 +74,6 @@ pub fn decode_any_reporting(bytes: &[u8]) -> Result<(Value, Vec<String>), Decode
     Ok((value, d.reports))
 }
 
-/// Reads `apiVersion` and `kind` and nothing else.
-///
-/// # Errors
-/// Upstream's text, as it follows `couldn't get version/kind; json parse error: `.
-pub fn type_meta(bytes: &[u8]) -> Result<(String, String), String> {
-    scan::check(bytes)?;
-    let mut d = Decoder::new(bytes, false);
-    let (mut api_version, mut kind) = (String::new(), String::new());
-    match d.text.peek() {
-        b'{' => {}
-        b'n' => return Ok((api_version, kind)),
-        _ => {
-            return Err(format!(
-                "json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \
-                 \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
-                d.text.what()
-            ));
-        }
-    }
-    let mut failed = None;
-    let mut more = d.text.open(b'}');
-    while more {
-        let key = d.text.key();
-        let target = if key.eq_ignore_ascii_case("apiVersion") {
-            Some(("apiVersion", &mut api_version))
-        } else if key.eq_ignore_ascii_case("kind") {
-            Some(("kind", &mut kind))
-        } else {
-            None
-        };
-        match (target, d.text.peek()) {
-            (Some((_, slot)), b'"') => *slot = d.text.string().into_owned(),
-            (Some((name, _)), c) if c != b'n' => {
-                failed.get_or_insert_with(|| {
-                    format!("json: cannot unmarshal {} into Go struct field .{name} of type string", d.text.what())
-                });
-                d.text.skip();
-            }
-            _ => d.text.skip(),
-        }
-        more = d.text.next(b'}');
-    }
-    failed.map_or(Ok((api_version, kind)), Err)
-}
-
 enum Segment<'s> {
     Key(Cow<'s, str>),
     Index(usize),
