@@ -8,6 +8,10 @@ use crate::json::{MAX_TREE_DEPTH, decode_any_at, schema_props, time_value};
 use crate::schema::{Card, Field, Kind, Message, Target};
 use crate::{quantity, scalar, zero};
 
+/// An object in an envelope in another object counts as so many levels: nobody needs many of them, and each takes much
+/// of the stack.
+const ENVELOPE: usize = 32;
+
 /// Decodes an object without an envelope; `apiVersion` and `kind` are not part of the bytes.
 ///
 /// # Errors
@@ -282,7 +286,7 @@ fn raw_value(raw: &[u8], depth: usize) -> Result<Value, Error> {
         let envelope = super::unwrap(raw)?;
         // What is in an envelope is an object and no other envelope; an object may hold more of them.
         if !envelope.raw.starts_with(&MAGIC) {
-            return super::decode_unwrapped_at(&envelope, depth);
+            return super::decode_unwrapped_at(&envelope, depth + ENVELOPE);
         }
     }
     decode_any_at(raw, depth).map_err(|e| Error::Value(e.to_string()))
