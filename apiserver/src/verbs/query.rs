@@ -54,7 +54,7 @@ impl Query {
 
 /// A text without its percent signs; in a query a plus is a space.
 pub fn unescaped(text: &str, in_query: bool) -> String {
-    if !text.contains('%') && !(in_query && text.contains('+')) {
+    if !text.contains(['%', '+']) {
         return text.to_owned();
     }
     let bytes = text.as_bytes();
