@@ -18,6 +18,7 @@ use shared::status::Status;
 use super::service::{ips_of, node_ports_of};
 use super::{ip_allocator, node_ports};
 use crate::access::tree;
+use crate::cache::Entry;
 use crate::registry::builtin;
 use crate::storage::codec;
 use crate::verbs::engine::{Engine, storage_status};
@@ -96,11 +97,25 @@ fn owner_of(address: &Value) -> Option<Name> {
     (of("group").is_empty() && of("resource") == "services").then(|| (of("namespace"), of("name")))
 }
 
-/// All objects of a kind as they are now, with the revisions of their last writes.
+/// All objects of a kind as they are now, with the revisions of their last writes. None rather than some: what one that
+/// cannot be read has would pass for nobody's.
 async fn all(engine: &Arc<Engine>, row: &Row) -> Result<Vec<(Value, i64)>, Status> {
     let found = list::collect(engine, row, "", &Selection::all()).await?;
-    let read = |entry: &Arc<crate::cache::Entry>| Some((codec::value(row, &entry.raw).ok()?, entry.revision));
-    Ok(found.items.iter().filter_map(read).collect())
+    let tallies = engine.hub.tallies();
+    let mut its_own = tallies.iter().filter(|tally| tally.row.group == row.group && tally.row.plural == row.plural);
+    whole(row, &found.items, its_own.any(|tally| tally.unreadable > 0))
+}
+
+/// What was listed, if that is all there is.
+fn whole(row: &Row, items: &[Arc<Entry>], unreadable: bool) -> Result<Vec<(Value, i64)>, Status> {
+    if unreadable {
+        return Err(Status::internal(&format!("some {} in etcd cannot be read", row.plural)));
+    }
+    let read = |entry: &Arc<Entry>| match codec::value(row, &entry.raw) {
+        Ok(object) => Ok((object, entry.revision)),
+        Err(error) => Err(Status::internal(&format!("{}: {error}", entry.key))),
+    };
+    items.iter().map(read).collect()
 }
 
 /// See the module. Until dropped.
@@ -172,7 +187,10 @@ async fn carry_out(engine: &Engine, row: &Row, plan: Plan) -> Result<(), Status>
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
+    use crate::cache::Raw;
 
     fn ip(last: u8) -> IpAddr {
         IpAddr::from([10, 96, 0, last])
@@ -214,6 +232,18 @@ mod tests {
             shared: vec![ip(3)],
         };
         assert_eq!(plan(&held, &taken, &ranges), wanted);
+    }
+
+    #[test]
+    fn services_that_cannot_be_read_do_not_pass_for_gone() {
+        let row = builtin("", "services").expect("services");
+        let entry = |body: &'static [u8]| {
+            Arc::new(Entry::new("n/a", 7, Raw::Proto(Bytes::from_static(body)), Vec::new(), std::iter::empty()))
+        };
+        let (sound, broken) = (entry(b""), entry(b"\x0a\x7f"));
+        assert_eq!(whole(&row, std::slice::from_ref(&sound), false).expect("all of them").len(), 1);
+        assert!(whole(&row, &[sound.clone(), broken], false).is_err());
+        assert!(whole(&row, &[sound], true).is_err());
     }
 
     #[test]
