@@ -25,6 +25,7 @@ pub mod subresources;
 pub mod table;
 mod update_meters;
 pub mod watch;
+mod watch_frames;
 mod watch_meters;
 pub mod write;
 
