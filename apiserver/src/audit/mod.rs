@@ -23,6 +23,7 @@ use shared::run::{Shutdown, TaskGroup};
 use shared::status::Status;
 
 use crate::access::tree;
+use crate::admission::PATCHES;
 use crate::egress::Egress;
 use event::{Event, ObjectRef, micro_time};
 use policy::{Level, Omit, Policy, Stage};
@@ -252,9 +253,10 @@ impl Trail {
         self.event.impersonated_user = user;
     }
 
-    /// Adds annotations; those that are there stay.
+    /// Adds annotations; those that are there stay. What webhooks changed is as secret as what was sent.
     pub fn annotate(&mut self, annotations: BTreeMap<String, String>) {
-        for (key, value) in annotations {
+        let open = self.level >= Level::Request;
+        for (key, value) in annotations.into_iter().filter(|(key, _)| open || !key.starts_with(PATCHES)) {
             self.event.annotations.entry(key).or_insert(value);
         }
     }
