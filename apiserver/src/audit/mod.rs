@@ -261,13 +261,15 @@ impl Trail {
         }
     }
 
-    /// The body of the request; looked at only where the policy wants it.
+    /// The body of the request: which object it is about is told at every level, what it holds only where the policy
+    /// wants it.
     pub fn request(&mut self, content_type: &str, body: &Bytes) {
-        if self.level < Level::Request {
+        let patches = content_type.contains("-patch+");
+        if patches && self.level < Level::Request {
             return;
         }
         let Some(object) = object(content_type, body) else { return };
-        if let Some(about) = &mut self.event.object_ref {
+        if let Some(about) = self.event.object_ref.as_mut().filter(|_| !patches) {
             let fill = |own: &mut String, pointer: &str| {
                 if own.is_empty() {
                     tree::text(&object, pointer).clone_into(own);
@@ -277,7 +279,9 @@ impl Trail {
             fill(&mut about.uid, "/metadata/uid");
             fill(&mut about.resource_version, "/metadata/resourceVersion");
         }
-        self.event.request_object = Some(self.shown(object));
+        if self.level >= Level::Request {
+            self.event.request_object = Some(self.shown(object));
+        }
     }
 
     /// The body of the answer; looked at only where the policy wants it.

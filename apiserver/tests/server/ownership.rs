@@ -98,7 +98,7 @@ async fn owners_of_a_version_that_is_gone_stand_in_the_way() {
     let object = apply("v1", "new", json!({"a": 3})).await.ok();
     assert_eq!(
         managers(&object, &["f:spec", "f:a"]),
-        ["before-first-apply gone.example.com/v1", "new gone.example.com/v1"]
+        ["new gone.example.com/v1", "before-first-apply gone.example.com/v1"]
     );
 }
 
