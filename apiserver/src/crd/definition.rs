@@ -366,6 +366,11 @@ mod tests {
         assert_eq!(one.columns.len(), 2);
         assert_eq!(one.scale.as_ref().map(|s| s.spec.join(".")), Some("spec.replicas".to_owned()));
         assert_eq!(steps(".spec.replicas[0]"), ["spec", "replicas[0]"]);
+        assert_eq!(one.versions.join(" "), "v1beta1 v1 v0", "as the definition has them");
+        let nothing = Rows::default();
+        let unserved = version(&nothing, &rows[0], "v0").expect("a row all the same");
+        assert_eq!((&*unserved.version, unserved.storage().is(&unserved)), ("v0", false));
+        assert!(version(&nothing, &rows[0], "v2").is_none());
         assert_eq!(
             served(&rows[1]).and_then(|s| s.warning.clone()).as_deref(),
             Some("ex.com/v1beta1 Foo is deprecated")
