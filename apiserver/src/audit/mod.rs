@@ -23,6 +23,7 @@ use shared::run::{Shutdown, TaskGroup};
 use shared::status::Status;
 
 use crate::access::tree;
+use crate::admission::PATCHES;
 use crate::egress::Egress;
 use event::{Event, ObjectRef, micro_time};
 use policy::{Level, Omit, Policy, Stage};
@@ -254,20 +255,23 @@ impl Trail {
         self.event.impersonated_user = user;
     }
 
-    /// Adds annotations; those that are there stay.
+    /// Adds annotations; those that are there stay. What webhooks changed is as secret as what was sent.
     pub fn annotate(&mut self, annotations: BTreeMap<String, String>) {
-        for (key, value) in annotations {
+        let open = self.level >= Level::Request;
+        for (key, value) in annotations.into_iter().filter(|(key, _)| open || !key.starts_with(PATCHES)) {
             self.event.annotations.entry(key).or_insert(value);
         }
     }
 
-    /// The body of the request; looked at only where the policy wants it.
+    /// The body of the request: which object it is about is told at every level, what it holds only where the policy
+    /// wants it.
     pub fn request(&mut self, content_type: &str, body: &Bytes) {
-        if self.level < Level::Request {
+        let patches = content_type.contains("-patch+");
+        if patches && self.level < Level::Request {
             return;
         }
         let Some(object) = object(content_type, body) else { return };
-        if let Some(about) = &mut self.event.object_ref {
+        if let Some(about) = self.event.object_ref.as_mut().filter(|_| !patches) {
             let fill = |own: &mut String, pointer: &str| {
                 if own.is_empty() {
                     tree::text(&object, pointer).clone_into(own);
@@ -277,7 +281,9 @@ impl Trail {
             fill(&mut about.uid, "/metadata/uid");
             fill(&mut about.resource_version, "/metadata/resourceVersion");
         }
-        self.event.request_object = Some(self.shown(object));
+        if self.level >= Level::Request {
+            self.event.request_object = Some(self.shown(object));
+        }
     }
 
     /// The body of the answer; looked at only where the policy wants it.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use actix_web::http::Method;
+use actix_web::http::{Method, StatusCode};
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use rustls_pki_types::CertificateDer;
@@ -14,9 +14,9 @@ use shared::status::Status;
 use super::answer::{self, Shape};
 use super::body::{held, read_body};
 use super::info::request_info;
-use super::paths;
 use super::server::Server;
 use super::traced::{Kept, written_down};
+use super::{passing, paths};
 use crate::access::{Head, Notes, Pass, Refusal, attributes, is_long_running};
 use crate::aggregate::{Remote, holding};
 use crate::api::RequestInfo;
@@ -270,10 +270,20 @@ impl Admitted<'_> {
             Err((code, why)) => answer::text(code, format!("{why}\n"), self.shape),
         };
         self.asked.count(self.server, false, response.status().as_u16());
+        let response = self.passed_on(response);
         match self.pass.take().and_then(|pass| pass.permit) {
             Some(permit) if !is_long_running(self.asked.info) => holding(response, permit),
             _ => response,
         }
+    }
+
+    /// An answer from elsewhere. What is a connection by now ends as it likes.
+    fn passed_on(&self, response: HttpResponse) -> HttpResponse {
+        let Asked { req, info, .. } = *self.asked;
+        if req.method() == Method::HEAD || response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return response;
+        }
+        passing::counted(response, self.server.meters.aborts(info, self.asked.content_type()))
     }
 
     /// Logs, exec, port-forward, proxies: bytes from elsewhere.
@@ -300,7 +310,7 @@ impl Admitted<'_> {
         match response {
             Ok(response) => {
                 self.asked.count(server, false, response.status().as_u16());
-                response
+                if info.subresource == "proxy" { self.passed_on(response) } else { response }
             }
             Err(status) => answer::warned(self.failed(&status, false), &noted.take()),
         }

@@ -66,7 +66,11 @@ pub fn applied(
     let now = meta::now();
     let manager = &options.field_manager;
     let write = Write { manager, api_version: &api_version, subresource, now: &now, ownable: &ownable, versions: &kin };
-    apply_as(schema, old, &config, &write, options)
+    let applied = apply_as(schema, old, &config, &write, options);
+    match kin.failure() {
+        Some(why) if applied.as_ref().err().is_none_or(|refused| refused.code == 409) => Err(Status::unknown(&why)),
+        _ => applied,
+    }
 }
 
 /// Server-side apply of a Scale.

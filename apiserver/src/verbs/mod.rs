@@ -113,9 +113,12 @@ impl Noted {
         self.notes().warnings.extend(warnings);
     }
 
-    /// Adds annotations for the audit log.
+    /// Adds annotations for the audit log; those that are there stay.
     pub fn annotate(&self, annotations: BTreeMap<String, String>) {
-        self.notes().annotations.extend(annotations);
+        let mut notes = self.notes();
+        for (key, value) in annotations {
+            notes.annotations.entry(key).or_insert(value);
+        }
     }
 
     /// All warnings.

@@ -73,6 +73,7 @@ async fn the_log_says_what_the_policy_wants() {
     assert_eq!(create["annotations"]["authorization.k8s.io/decision"], "allow");
     let secrets = events(&text, |e| e["objectRef"]["resource"] == "secrets" && e["verb"] == "create");
     assert_eq!(secrets.len(), 1);
+    assert_eq!(secrets[0]["objectRef"]["name"], "s", "which one it is is no secret");
     assert!(secrets[0].get("requestObject").is_none() && secrets[0].get("responseObject").is_none());
     let noted = events(&text, |e| e["objectRef"]["namespace"] == "guarded" && e["verb"] == "create").remove(0);
     assert!(

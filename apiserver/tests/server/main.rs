@@ -41,6 +41,7 @@ mod serving;
 mod strategies;
 mod strict;
 mod upstream;
+mod versions;
 mod webhooks;
 
 use harness::{Client, Cluster, Identity, etcd_is_missing};

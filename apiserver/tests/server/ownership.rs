@@ -47,7 +47,7 @@ async fn owners_speak_in_their_version() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn owners_of_a_version_that_is_gone_are_forgotten() {
+async fn owners_of_a_version_that_is_gone_stand_in_the_way() {
     let Some((c, _)) = workspace("own-gone").await else { return };
     let version = |name: &str, storage: bool| {
         json!({"name": name, "served": true, "storage": storage,
@@ -69,14 +69,37 @@ async fn owners_of_a_version_that_is_gone_are_forgotten() {
         "Apply failed with 1 conflict: conflict with \"old\": .spec.a",
     );
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/nuts.gone.example.com";
-    let patch = json!({"spec": {"versions": [version("v1", true)]}});
+    // A version that is no longer served still counts.
+    let mut unserved = version("v1beta1", false);
+    unserved["served"] = json!(false);
+    let patch = json!({"spec": {"versions": [version("v1", true), unserved]}});
     c.patch(definitions, "merge-patch+json", patch).await.ok();
-    crate::harness::eventually("the version is gone", async || {
+    crate::harness::eventually("the version is not served", async || {
         (c.get(&path("v1beta1")).await.code == 404).then_some(())
     })
     .await;
-    let object = apply("v1", "new", json!({"a": 2})).await.ok();
-    assert_eq!(managers(&object, &["f:spec", "f:a"]), ["new gone.example.com/v1"]);
+    apply("v1", "new", json!({"a": 2})).await.fails(
+        409,
+        "Conflict",
+        "Apply failed with 1 conflict: conflict with \"old\": .spec.a",
+    );
+    let patch = json!({"spec": {"versions": [version("v1", true)]}});
+    c.patch(definitions, "merge-patch+json", patch).await.ok();
+    crate::harness::eventually("the version is gone", async || {
+        (apply("v1", "new", json!({"a": 2})).await.code == 500).then_some(())
+    })
+    .await;
+    // Whose version is gone cannot be told what changes: who applies is told so, who writes otherwise makes an end of it.
+    let why = "request to convert CR to an invalid group/version: gone.example.com/v1beta1";
+    apply("v1", "new", json!({"a": 2})).await.fails(500, "", why);
+    let own = format!("{}?fieldManager=new", path("v1"));
+    let written = c.patch(&own, "merge-patch+json", json!({"spec": {"a": 3}})).await.ok();
+    assert!(written["metadata"].get("managedFields").is_none(), "{written}");
+    let object = apply("v1", "new", json!({"a": 3})).await.ok();
+    assert_eq!(
+        managers(&object, &["f:spec", "f:a"]),
+        ["new gone.example.com/v1", "before-first-apply gone.example.com/v1"]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -17,6 +17,7 @@ apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 rules:
+- {level: Metadata, verbs: [create], namespaces: [kube-public], resources: [{group: "", resources: [configmaps]}]}
 - {level: Request, verbs: [create], resources: [{group: "", resources: [configmaps]}]}
 - {level: None}
 "#;
@@ -128,10 +129,23 @@ async fn what_webhooks_do_is_written_down() {
             "patch.webhook.admission.k8s.io/round_0_index_1",
             patch("idle.test.io", r#"{"op":"test","path":"/kind","value":"ConfigMap"}"#),
         ),
-        ("failed-open.mutating.webhook.admission.k8s.io/round_0_index_2", "gone.test.io".to_owned()),
+        ("failed-open.mutation.webhook.admission.k8s.io/round_0_index_2", "gone.test.io".to_owned()),
         ("failed-open.validating.webhook.admission.k8s.io/round_0_index_0", "broken.test.io".to_owned()),
     ] {
         assert_eq!(event["annotations"][key], wanted, "{key} in {}", event["annotations"]);
+    }
+    // What a patch says is written down where requests are.
+    c.post("/api/v1/namespaces/kube-public/configmaps", json!({"metadata": {"name": "hushed"}})).await.ok();
+    let hushed = written_down(&c, "hushed")["annotations"].clone();
+    assert!(hushed["mutation.webhook.admission.k8s.io/round_0_index_0"].is_string(), "{hushed}");
+    assert!(hushed.get("patch.webhook.admission.k8s.io/round_0_index_0").is_none(), "{hushed}");
+    let metrics = c.get("/metrics").await.text();
+    for row in [
+        r#"apiserver_admission_webhook_request_total{code="200",name="label.test.io",operation="CREATE",rejected="false",type="admit"}"#,
+        r#"apiserver_admission_webhook_request_total{code="503",name="gone.test.io",operation="CREATE",rejected="false",type="admit"}"#,
+        r#"apiserver_admission_webhook_request_total{code="503",name="broken.test.io",operation="CREATE",rejected="false",type="validating"}"#,
+    ] {
+        assert!(metrics.contains(row), "{row}");
     }
 }
 

@@ -89,12 +89,12 @@ impl Engine {
             }
             for (api_version, object) in wanted {
                 let version = api_version.rsplit('/').next().unwrap_or_default();
-                let converted = match self.rows.find(&t.row.group, version, &t.row.plural) {
-                    Some(row) => crd::convert::to(self.caller.get(), &row, vec![object.clone()]).await,
-                    None => Ok(Vec::new()),
+                let converted = match crd::version(&self.rows, t.row, version) {
+                    Some(row) => crd::convert::between(self.caller.get(), &row, vec![object.clone()]).await,
+                    None => Err(Status::not_found(&t.row.group, &t.row.plural, t.name)),
                 };
-                let converted = converted.inspect_err(|why| tracing::warn!(why = why.message, "no conversion"));
-                conversions.tell(&object, api_version, converted.ok().and_then(|mut all| all.pop()));
+                let converted = converted.map(|mut all| all.pop().unwrap_or_default()).map_err(|why| why.message);
+                conversions.tell(&object, api_version, converted);
             }
         }
         change(Some(old))
