@@ -98,7 +98,7 @@ async fn serve(
     let gate = DelegatedOptions::from_flags(flags).await?.build(tasks, shutdown)?;
     let configz = Configz::default();
     configz.set(crate::configz::NAME, crate::configz::document(flags));
-    let bound = Server::secure("kube-controller-manager", address, tls)
+    Server::secure("kube-controller-manager", address, tls)
         .listening(&secure)
         .access(gate.authenticator, gate.authorizer)
         .health(health)
@@ -108,9 +108,8 @@ async fn serve(
         .flags(flags)
         .workers(1)
         .start(tasks, shutdown)
-        .context("failed to create listener")?;
-    tracing::info!(address = %bound, "Serving securely");
-    Ok(())
+        .context("failed to create listener")
+        .map(drop)
 }
 
 /// What every term of leadership needs.

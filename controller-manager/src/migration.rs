@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use shared::config::Settings;
 use shared::flags::FlagSet;
-use shared::status::go_quote;
 
 use crate::engine::registry::Controller;
 
@@ -63,11 +62,6 @@ impl Migration {
             errors
                 .push("leaderName: Required value: leaderName must be set for LeaderMigrationConfiguration".to_owned());
         }
-        let resource = said.string("resourceLock");
-        if !matches!(resource.as_str(), "leases" | "endpoints") {
-            let why = "resource Lock must be one of 'leases' or 'endpoints'";
-            errors.push(format!("resourceLock: Invalid value: {}: {why}", go_quote(&resource)));
-        }
         let mut controllers = BTreeMap::new();
         let leaders = said.get("controllerLeaders").and_then(Value::as_array);
         for (i, leader) in leaders.into_iter().flatten().enumerate() {
@@ -122,7 +116,7 @@ mod tests {
         let usual = Migration::from_flags(&flags(&["--enable-leader-migration"]), &known(TABLE)).expect("flags");
         assert_eq!(usual.as_ref().map(|m| m.lock.as_str()), Some(LOCK));
         let leader = |name: &str, component: &str| json!({"name": name, "component": component});
-        let written = read(json!({"leaderName": "l", "resourceLock": "leases", "controllerLeaders": [
+        let written = read(json!({"leaderName": "l", "controllerLeaders": [
             leader("service", "*"), leader("job-controller", COMPONENT), leader("route", "cloud-controller-manager"),
             leader(FIRST, "cloud-controller-manager")]}));
         let written = Some(written.expect("configuration"));
@@ -145,16 +139,9 @@ mod tests {
     #[test]
     fn what_is_refused() {
         for (said, want) in [
+            (json!({}), vec!["leaderName: Required value: leaderName must be set for LeaderMigrationConfiguration"]),
             (
-                json!({"resourceLock": "leases"}),
-                vec!["leaderName: Required value: leaderName must be set for LeaderMigrationConfiguration"],
-            ),
-            (
-                json!({"leaderName": "l", "resourceLock": "x"}),
-                vec![r#"resourceLock: Invalid value: "x": resource Lock must be one of 'leases' or 'endpoints'"#],
-            ),
-            (
-                json!({"leaderName": "l", "resourceLock": "leases", "controllerLeaders": [{}]}),
+                json!({"leaderName": "l", "controllerLeaders": [{}]}),
                 vec![
                     "controllerLeaders[0].component: Required value: component must be set",
                     "controllerLeaders[0].name: Required value: name must be set",

@@ -140,7 +140,7 @@ async fn secure_ports_speak_http2_unless_told_not_to() {
         let tls = options.tls(&[], &[]).expect("a pair");
         let server =
             |address| Server::secure("test", address, tls.clone()).listening(&options).health(&Health::with_ping());
-        let running = start(&server);
+        let running = start(server);
         let other = server(running.address).start(&running.tasks, &running.shutdown);
         assert_eq!(other.expect("both listen"), running.address);
         let config = crate::cert::client_tls(crate::cert::Trust::Anybody, None).expect("config");
