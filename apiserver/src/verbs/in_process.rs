@@ -22,7 +22,7 @@ use crate::registry::meta::Propagation;
 use crate::storage::codec;
 
 /// Field manager of the server's own writes.
-const MANAGER: &str = "kube-apiserver";
+pub const MANAGER: &str = "kube-apiserver";
 
 /// [`Pipeline`] over an engine.
 pub struct InProcess(pub Arc<Engine>);

@@ -43,7 +43,7 @@ use crate::api::RequestInfo;
 use crate::crd;
 use crate::negotiate::{self, Accepted, Media, Sent};
 use engine::{Engine, Target};
-pub use in_process::InProcess;
+pub use in_process::{InProcess, MANAGER};
 pub use list::{CHUNK, COMPRESS_FROM};
 use query::{Query, WriteOptions};
 pub use route::{Route, route};

@@ -36,6 +36,7 @@ mod reads;
 mod restart;
 mod runtime_config;
 mod security;
+mod service_ranges;
 mod services;
 mod serving;
 mod strategies;
