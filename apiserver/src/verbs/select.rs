@@ -67,7 +67,17 @@ impl Selection {
 
     /// The name all matches must have.
     pub fn name(&self) -> Option<&str> {
-        self.fields.iter().find(|(p, equal, _)| *p == Place::Name && *equal).map(|(_, _, v)| v.as_str())
+        self.exactly(Place::Name)
+    }
+
+    /// The namespace all matches must be in.
+    pub fn namespace(&self) -> Option<&str> {
+        // What is no name of a namespace is part of no key.
+        self.exactly(Place::Namespace).filter(|ns| !ns.is_empty() && !ns.contains('/'))
+    }
+
+    fn exactly(&self, at: Place) -> Option<&str> {
+        self.fields.iter().find(|(place, equal, _)| *place == at && *equal).map(|(_, _, value)| value.as_str())
     }
 
     /// A condition that an index answers: of a field, else of a label.
