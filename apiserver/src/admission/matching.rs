@@ -217,7 +217,9 @@ pub(super) fn amend<E>(
     let mut object = before.clone();
     shown.present(&mut object);
     change(&mut object)?;
-    match crd::served(a.resource) {
+    // A subresource may have a kind of its own.
+    let own = tree::text(&object, "/kind") == &*a.resource.kind;
+    match crd::served(a.resource).filter(|_| own) {
         Some(served) => {
             shown.restore(&mut object);
             // What is wrong with it is found when it is judged.

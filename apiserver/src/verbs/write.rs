@@ -83,7 +83,13 @@ pub async fn create(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Repl
 }
 
 /// A PUT may name a uid as a precondition.
-fn check_uid(engine: &Engine, row: &Resource, namespace: &str, new: &Value, old: &Value) -> Result<(), Status> {
+pub(super) fn check_uid(
+    engine: &Engine,
+    row: &Resource,
+    namespace: &str,
+    new: &Value,
+    old: &Value,
+) -> Result<(), Status> {
     let (asked, there) = (meta::text(new, "uid"), meta::text(old, "uid"));
     if asked.is_empty() || asked == there {
         return Ok(());

@@ -29,7 +29,7 @@ use crate::registry::core::service::Services;
 use crate::registry::meta;
 use crate::registry::strategy::{self, StrategyCx};
 use crate::registry::{Gated, Rows, owners, qualified, working};
-use crate::storage::{self, Store, Stored, Written};
+use crate::storage::{self, Store, Stored, Written, codec};
 use crate::validation;
 pub use delete::{DeleteOptions, Deleted};
 
@@ -230,8 +230,8 @@ impl Engine {
         let waiting = Waiting::new(storage, self.encode(storage, &object).await?, object);
         if t.options.dry_run {
             let (there, _) = self.store.get(&key).await.map_err(|e| storage_status(&e))?;
-            if there.is_some() {
-                return Err(Status::already_exists(&t.row.group, &t.row.plural, &name));
+            if let Some(there) = there {
+                return Err(taken(t.row, storage, &name, Some(&there)));
             }
             let mut object = waiting.at(self, storage, 0).await?.tree(self, t.row)?;
             meta::set_text(&mut object, "resourceVersion", given);
@@ -240,7 +240,7 @@ impl Engine {
         let ttl = strategy.expires.then_some(self.event_ttl);
         let refused = match self.store.create(&key, waiting.bytes().to_vec(), ttl).await {
             Ok(Written::Done(revision)) => return waiting.at(self, storage, revision).await,
-            Ok(Written::Lost(_)) => Status::already_exists(&t.row.group, &t.row.plural, &name),
+            Ok(Written::Lost(there)) => taken(t.row, storage, &name, there.as_ref()),
             Err(e) => storage_status(&e),
         };
         self.services.undo(self, allocation).await;
@@ -264,6 +264,16 @@ impl Engine {
         };
         permits.allows(&attributes).await
     }
+}
+
+/// `409`: the name is that of another object, which may be about to go.
+fn taken(row: &Resource, storage: &Resource, name: &str, there: Option<&Stored>) -> Status {
+    let mut status = Status::already_exists(&row.group, &row.plural, name);
+    let there = there.and_then(|there| codec::decode(storage, &there.value, there.revision).ok());
+    if there.is_some_and(|there| !meta::text(&there, "deletionTimestamp").is_empty()) {
+        status.message = format!("object is being deleted: {}", status.message);
+    }
+    status
 }
 
 /// `409`: somebody else wrote first.

@@ -10,7 +10,6 @@ use super::super::outcome::{Outcome, Waiting};
 use super::super::preconditions::check_revision;
 use super::super::update_meters;
 use super::{Change, Engine, Target, UPDATE_ROUNDS, conflict, storage_status};
-use crate::admission::Operation;
 use crate::crd;
 use crate::registry::core::service::{Allocation, freed};
 use crate::registry::strategy::{self, Strategy};
@@ -115,7 +114,7 @@ impl Engine {
         let new =
             if own { self.changed(t, &old, change).await? } else { change(Some(&self.to_served(t.row, old.clone())))? };
         let mut new = self.to_storage(t.row, new);
-        self.admit(t, Operation::Update, Some(&mut new), Some(&old)).await?;
+        self.admit_change(t, &mut new, &old).await?;
         owners::dedup(&mut new, owners::When::Admitted, &mut t.warnings);
         check_revision(t, strategy, &new, base.revision())?;
         meta::set_text(&mut new, "namespace", t.namespace);
@@ -136,7 +135,7 @@ impl Engine {
             return Err(refused);
         }
         t.warnings.extend(validation::warnings(storage, t.subresource, &new, Some(&old)));
-        if let Err(refused) = self.judge(t, Operation::Update, Some(&mut new), Some(&old)).await {
+        if let Err(refused) = self.judge_change(t, &mut new, &old).await {
             self.services.undo(self, allocation).await;
             return Err(refused);
         }
