@@ -70,18 +70,18 @@ async fn dry_runs_show_values_of_their_own() {
     let Some((c, ns)) = crate::workspace("dry-services").await else { return };
     let services = format!("{ns}/services?dryRun=All");
     let ports =
-        json!([{"name": "a", "port": 80}, {"name": "b", "port": 81, "nodePort": 31800}, {"name": "c", "port": 82}]);
+        json!([{"name": "a", "port": 80}, {"name": "b", "port": 81, "nodePort": 30061}, {"name": "c", "port": 82}]);
     let spec = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ports": ports});
     let shown = c.post(&services, service("s", spec)).await.ok();
     let spec = &shown["spec"];
     assert_eq!(spec["clusterIPs"], json!(["10.96.0.0"]));
     let got: Vec<i64> = (0..3).filter_map(|i| spec["ports"][i]["nodePort"].as_i64()).collect();
-    assert_eq!((got, spec["healthCheckNodePort"].as_i64()), (vec![32769, 31800, 32770], Some(32771)));
+    assert_eq!((got, spec["healthCheckNodePort"].as_i64()), (vec![32769, 30061, 32770], Some(32771)));
     // What is taken is taken.
-    let taken = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 31801}]});
+    let taken = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30062}]});
     c.post(&format!("{ns}/services"), service("there", taken.clone())).await.ok();
     let why =
-        "Service \"s\" is invalid: spec.ports[0].nodePort: Invalid value: 31801: provided port is already allocated";
+        "Service \"s\" is invalid: spec.ports[0].nodePort: Invalid value: 30062: provided port is already allocated";
     c.post(&services, service("s", taken)).await.fails(422, "Invalid", why);
 }
 
