@@ -42,8 +42,9 @@ struct Asks(Arc<Access>);
 
 #[async_trait::async_trait]
 impl Permits for Asks {
-    async fn allows(&self, attributes: &shared::authz::Attributes) -> bool {
-        self.0.allows(attributes).await
+    async fn ask(&self, attributes: &shared::authz::Attributes) -> Result<(), String> {
+        let verdict = self.0.authorization().verdict(attributes).await;
+        if verdict.is_allowed() { Ok(()) } else { Err(verdict.reason) }
     }
 }
 

@@ -87,7 +87,7 @@ impl Pipeline for InProcess {
             }
             Ok(new)
         };
-        self.0.update(&mut t, false, &mut change).await?.0.tree(&self.0, resource)
+        self.0.update(&mut t, &mut change).await?.0.tree(&self.0, resource)
     }
 
     async fn delete(

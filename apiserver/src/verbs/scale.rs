@@ -9,7 +9,7 @@ use serde_json::{Map, json};
 use shared::status::{Status, field};
 
 use super::engine::Engine;
-use super::patch::{Document, Patch, check_applied, check_type};
+use super::patch::{Document, Patch, check_applied};
 use super::query::{OptionsKind, WriteOptions};
 use super::scale_managers::{of_object, of_scale};
 use super::{Reply, Request, get, managers, namespace_of, table, target, write};
@@ -205,13 +205,12 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Re
                 write::check_uid(engine, row, namespace, &scale.object, old)?;
                 updated(row, old, scale.object.clone(), &options.field_manager)
             };
-            let (written, _) = engine.update(&mut t, false, &mut change).await?;
+            let (written, _) = engine.update(&mut t, &mut change).await?;
             Ok(reply(r, row, &written.tree(engine, row)?)?.warn(scale.warnings))
         }
         "patch" => {
             let is_apply = Patch::applies(&r.content_type);
             let options = WriteOptions::read(&r.query, OptionsKind::Patch(is_apply), &r.user_agent)?;
-            check_type(r, row)?;
             let patch = Patch::read(r.sent())?;
             if let Document::Apply(config) = &patch.document {
                 check_applied(("autoscaling/v1", "Scale"), config, name, namespace)?;
@@ -231,7 +230,7 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Re
                 found = warnings;
                 updated(row, old, scale, &options.field_manager)
             };
-            let (written, _) = engine.update(&mut t, false, &mut change).await?;
+            let (written, _) = engine.update(&mut t, &mut change).await?;
             Ok(reply(r, row, &written.tree(engine, row)?)?.warn(found))
         }
         _ => Err(Status::generic_method_not_allowed()),

@@ -43,6 +43,7 @@ mod strategies;
 mod strict;
 mod upstream;
 mod webhooks;
+mod writes;
 
 use harness::{Client, Cluster, Identity, etcd_is_missing};
 use tokio::sync::OnceCell;

@@ -43,6 +43,15 @@ impl Engine {
         self.ask(Round::Validating, t, operation, object, old).await
     }
 
+    /// Whether the user may create at all where that is not what was asked for, and validating admission.
+    pub(super) async fn judge_creation(&self, t: &mut Target<'_>, object: &mut Value) -> Result<(), Status> {
+        if let (Some(question), Some(permits)) = (&t.creation, self.permits.get()) {
+            let refused = |why: String| Status::forbidden(&t.row.group, &t.row.plural, t.name, &why);
+            permits.ask(question).await.map_err(refused)?;
+        }
+        self.judge(t, Operation::Create, Some(object), None).await
+    }
+
     /// Mutating admission of a change.
     pub(super) async fn admit_change(&self, t: &mut Target<'_>, new: &mut Value, old: &Value) -> Result<(), Status> {
         if t.subresource != "scale" {
