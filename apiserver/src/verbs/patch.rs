@@ -38,7 +38,7 @@ pub enum Document {
     /// The caller's intent.
     Apply(Value),
     /// Nothing that can be read, which is said when there is something to patch.
-    Unreadable(Status),
+    Unreadable(Box<Status>),
 }
 
 const JSON: &str = "application/json-patch+json";
@@ -89,7 +89,7 @@ impl Patch {
     pub fn read(sent: Sent<'_>) -> Result<Self, Status> {
         match Self::parse(sent) {
             Err(why) if !Self::applies(sent.content_type) => {
-                Ok(Self { document: Document::Unreadable(why), strict: Vec::new() })
+                Ok(Self { document: Document::Unreadable(Box::new(why)), strict: Vec::new() })
             }
             other => other,
         }
@@ -180,7 +180,7 @@ impl Patch {
                 })?;
                 touched = Some(p);
             }
-            Document::Unreadable(why) => return Err(why.clone()),
+            Document::Unreadable(why) => return Err(Status::clone(why)),
             Document::Apply(_) => return Err(Status::internal("apply is not a patch of an object")),
         }
         let whole = Value::Object(serde_json::Map::new());

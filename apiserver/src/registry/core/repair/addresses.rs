@@ -367,13 +367,16 @@ mod tests {
 
     #[tokio::test]
     async fn services_and_addresses_are_brought_in_line() {
+        // A name, services, addresses, what is said, and what addresses there are then.
+        type Case<'a> = (&'a str, Vec<Value>, Vec<Value>, &'a [&'a str], &'a [&'a str]);
+
         let early = "2020-01-01T00:00:00Z";
         let other = |mut object: Value, path: &str, value: Value| {
             *object.pointer_mut(path).expect("a field") = value;
             object
         };
         let two = ["10.0.1.1", "fd00::10"];
-        let table: Vec<(&str, Vec<Value>, Vec<Value>, &[&str], &[&str])> = vec![
+        let table: Vec<Case<'_>> = vec![
             (
                 "fine",
                 vec![service("a", &two)],
