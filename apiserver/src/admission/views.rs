@@ -75,7 +75,9 @@ impl<'c> Views<'c> {
         self.new.clear();
         let Some(shown) = shown else { return Ok(()) };
         let mut object = brought(self.caller, &working(a.resource), &shown).await?.unwrap_or(shown);
-        if let Some(served) = crd::served(a.resource) {
+        // A subresource may have a kind of its own.
+        let own = tree::text(&object, "/kind") == &*a.resource.kind;
+        if let Some(served) = crd::served(a.resource).filter(|_| own) {
             // What is wrong with it is found when it is judged.
             let _ = crd::objects::settle(served, &mut object);
         }
@@ -181,7 +183,9 @@ async fn brought(caller: &Arc<Caller>, row: &Row, object: &Value) -> Result<Opti
 
 /// Fills in what a changed object lacks in the version it is shown in.
 fn complete(row: &Row, own: &Row, object: &mut Value, before: &Value) {
-    match crd::served(row) {
+    // A subresource may have a kind of its own.
+    let whole = tree::text(object, "/kind") == &*row.kind;
+    match crd::served(row).filter(|_| whole) {
         Some(served) if row.version == own.version => {
             // What is wrong with it is found when it is judged.
             let _ = crd::objects::settle(served, object);

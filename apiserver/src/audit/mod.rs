@@ -9,7 +9,7 @@ pub mod policy;
 mod sink;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -125,6 +125,7 @@ impl Audit {
             ..ObjectRef::default()
         });
         let now = micro_time(jiff::Timestamp::now());
+        let header = |name: &str| origin.headers.first(name).unwrap_or("");
         let event = Event {
             kind: "Event",
             api_version: "audit.k8s.io/v1",
@@ -133,8 +134,8 @@ impl Audit {
             request_uri: origin.uri.to_owned(),
             verb: request.verb.clone(),
             user: request.user.clone(),
-            source_ips: source_ips(origin),
-            user_agent: user_agent(origin.headers.first("user-agent").unwrap_or("")),
+            source_ips: source_ips(header("x-forwarded-for"), header("x-real-ip"), origin.peer.map(|peer| peer.ip())),
+            user_agent: user_agent(header("user-agent")),
             object_ref,
             request_received_timestamp: now,
             ..Event::default()
@@ -153,23 +154,14 @@ impl Audit {
     }
 }
 
-/// Where a request says it came from, and where it did.
-fn source_ips(origin: &Origin<'_>) -> Vec<String> {
-    let mut all: Vec<String> = Vec::new();
-    let mut add = |text: &str| {
-        if let Ok(ip) = text.trim().parse::<std::net::IpAddr>() {
-            let ip = ip.to_string();
-            if all.last() != Some(&ip) {
-                all.push(ip);
-            }
-        }
-    };
-    origin.headers.first("x-forwarded-for").unwrap_or("").split(',').for_each(&mut add);
-    add(origin.headers.first("x-real-ip").unwrap_or(""));
-    if let Some(peer) = origin.peer {
-        add(&peer.ip().to_canonical().to_string());
-    }
-    all
+/// Where a request says it came from, proxy by proxy, and where it did: that is always the last.
+fn source_ips(forwarded: &str, real: &str, peer: Option<IpAddr>) -> Vec<String> {
+    let ip = |text: &str| text.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
+    let mut all: Vec<IpAddr> = forwarded.split(',').filter_map(|part| ip(part.trim())).collect();
+    all.extend(ip(real).filter(|real| !all.contains(real)));
+    let peer = peer.map(|peer| peer.to_canonical());
+    all.extend(peer.filter(|peer| all.last() != Some(peer)));
+    all.iter().map(IpAddr::to_string).collect()
 }
 
 fn user_agent(text: &str) -> String {
@@ -358,12 +350,15 @@ mod tests {
 
     #[test]
     fn where_a_request_came_from() {
-        let mut headers = http::HeaderMap::new();
-        headers.insert("x-forwarded-for", http::HeaderValue::from_static("192.0.2.1, nonsense, 192.0.2.2"));
-        headers.insert("x-real-ip", http::HeaderValue::from_static("192.0.2.2"));
-        let peer = "[::ffff:192.0.2.9]:1234".parse().ok();
-        let origin = Origin { audit_id: "", uri: "", headers: &headers, peer, long_running: false };
-        assert_eq!(source_ips(&origin), ["192.0.2.1", "192.0.2.2", "192.0.2.9"]);
+        for (forwarded, real, peer, want) in [
+            ("1.0.0.1, nonsense, 1.0.0.2", "1.0.0.2", "::ffff:1.0.0.9", ["1.0.0.1", "1.0.0.2", "1.0.0.9"].as_slice()),
+            ("1.0.0.1,1.0.0.2", "1.0.0.1", "1.0.0.2", &["1.0.0.1", "1.0.0.2"]),
+            ("1.0.0.1,1.0.0.1", "1.0.0.3", "1.0.0.1", &["1.0.0.1", "1.0.0.1", "1.0.0.3", "1.0.0.1"]),
+            ("", " 1.0.0.3", "1.0.0.1", &["1.0.0.1"]),
+            ("", "", "", &[]),
+        ] {
+            assert_eq!(source_ips(forwarded, real, peer.parse().ok()), want, "{forwarded} {real} {peer}");
+        }
         assert_eq!(user_agent(&"é".repeat(1025)), format!("{}...TRUNCATED", "é".repeat(1024)));
     }
 

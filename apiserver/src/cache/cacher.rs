@@ -110,9 +110,9 @@ pub struct Snapshot {
     pub items: Vec<Arc<Entry>>,
     /// Revision.
     pub revision: i64,
-    /// True when the limit cut the list.
+    /// True when the limit was reached before the last entry in scope, whether or not another one matches.
     pub more: bool,
-    /// Entries in scope after the last one returned, filter not applied.
+    /// Entries in scope after the last one returned, where all of them match.
     pub remaining: i64,
     /// Entries that were looked at.
     pub fetched: usize,
@@ -134,22 +134,21 @@ impl Scope<'_> {
     }
 
     fn pick<'e>(&self, mut entries: impl Iterator<Item = &'e Arc<Entry>>, revision: i64) -> Snapshot {
-        let mut items = Vec::new();
-        let (mut more, mut remaining, mut fetched) = (false, 0, 0);
+        let (mut items, mut remaining, mut fetched) = (Vec::new(), 0, 0);
         for e in entries.by_ref() {
             fetched += 1;
-            if self.filter.is_none_or(|f| f(e)) {
-                if self.limit > 0 && items.len() == self.limit {
-                    more = true;
-                    remaining = 1;
-                    break;
-                }
-                items.push(e.clone());
+            if !self.filter.is_none_or(|f| f(e)) {
+                continue;
+            }
+            items.push(e.clone());
+            if self.limit > 0 && items.len() == self.limit {
+                // How many match is nobody's business; whether there is anything to look at is.
+                let looked_at = if self.filter.is_none() { usize::MAX } else { 1 };
+                remaining = entries.by_ref().take(looked_at).count();
+                break;
             }
         }
-        if more {
-            remaining += i64::try_from(entries.count()).unwrap_or(i64::MAX);
-        }
+        let (more, remaining) = (remaining > 0, i64::try_from(remaining).unwrap_or(i64::MAX));
         Snapshot { items, revision, more, remaining, fetched }
     }
 }
@@ -327,7 +326,12 @@ impl Cacher {
         if let Some(found) = s.indexes.find(term) {
             let from = scope.from();
             let found = found.into_iter().filter(|e| &*e.key >= from && e.key.starts_with(scope.prefix));
-            return Ok(scope.pick(found, revision));
+            let mut snapshot = scope.pick(found, revision);
+            if let Some(last) = snapshot.items.last().filter(|_| scope.limit > 0 && snapshot.items.len() == scope.limit)
+            {
+                snapshot.more = s.now(scope.prefix, &last.key).nth(1).is_some();
+            }
+            return Ok(snapshot);
         }
         let snapshot = scope.pick(s.now(scope.prefix, scope.from()), revision);
         drop(s);

@@ -154,6 +154,10 @@ pub fn set_propagation(object: &mut Value, propagation: Propagation) {
     if foreground {
         new.push(json!(FOREGROUND));
     }
+    // Where nothing else comes of it, they stay in their order.
+    if new.iter().all(|f| old.contains(f)) && old.iter().all(|f| new.contains(f)) {
+        return;
+    }
     let meta = metadata(object);
     if new.is_empty() {
         meta.remove("finalizers");
@@ -173,6 +177,21 @@ pub enum Deletion {
     Pending,
 }
 
+fn grace_left(object: &Value) -> i64 {
+    object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0)
+}
+
+/// What stands for an order to wait less than nothing.
+fn wanted(seconds: i64) -> i64 {
+    if seconds < 0 { 1 } else { seconds }
+}
+
+/// True when an object of a kind with grace is being deleted, and `asked` is no hurry.
+pub fn is_waiting(object: &Value, asked: Option<i64>) -> bool {
+    let (marked, left) = (!object["metadata"]["deletionTimestamp"].is_null(), grace_left(object));
+    marked && left > 0 && asked.is_none_or(|seconds| wanted(seconds) >= left)
+}
+
 /// Marks an object for deletion. `grace` is the kind's decision on seconds to wait, `None` for kinds without grace; `kept` when
 /// something besides finalizers keeps it.
 pub fn mark_deleted(
@@ -182,13 +201,13 @@ pub fn mark_deleted(
     propagation: Propagation,
     kept: bool,
 ) -> Deletion {
-    let marked = !object["metadata"]["deletionTimestamp"].is_null();
-    let left = object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
-    let waits = marked && grace.is_some() && left > 0;
-    let asked = asked.map(|seconds| if seconds < 0 { 1 } else { seconds });
-    if waits && asked.is_none_or(|seconds| seconds >= left) {
+    if grace.is_some() && is_waiting(object, asked) {
         return Deletion::Pending;
     }
+    let marked = !object["metadata"]["deletionTimestamp"].is_null();
+    let left = grace_left(object);
+    let waits = marked && grace.is_some() && left > 0;
+    let asked = asked.map(wanted);
     let before = object["metadata"]["finalizers"].clone();
     set_propagation(object, propagation);
     let finalizers_changed = before != object["metadata"]["finalizers"];
@@ -265,6 +284,22 @@ mod tests {
         assert_eq!(mark_deleted(&mut o, Some(0), None, Propagation::Foreground, false), Deletion::Pending);
         assert!(!has_propagation(&o), "what waits is left as it is");
         assert_eq!(mark_deleted(&mut o, Some(0), Some(0), Propagation::Background, false), Deletion::Now);
+    }
+
+    #[test]
+    fn finalizers_keep_their_order() {
+        for (old, propagation, want) in [
+            (json!(["a/x", "orphan", "b/y"]), Propagation::Orphan, json!(["a/x", "orphan", "b/y"])),
+            (json!(["a/x", "b/y"]), Propagation::Orphan, json!(["a/x", "b/y", "orphan"])),
+            (json!(["a/x", "orphan", "b/y"]), Propagation::Background, json!(["a/x", "b/y"])),
+            (json!(["orphan", "a/x"]), Propagation::Foreground, json!(["a/x", "foregroundDeletion"])),
+            (json!(["orphan"]), Propagation::Background, Value::Null),
+            (json!(["orphan", "a/x"]), Propagation::Unset, json!(["orphan", "a/x"])),
+        ] {
+            let mut object = json!({"metadata": {"finalizers": old}});
+            set_propagation(&mut object, propagation);
+            assert_eq!(object["metadata"]["finalizers"], want, "{old} {propagation:?}");
+        }
     }
 
     #[test]

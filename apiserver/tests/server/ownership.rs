@@ -142,6 +142,50 @@ async fn replicas_are_applied_through_their_scale() {
         json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "x"}, "spec": {"replicas": 2}});
     let message = "the name of the object (x) does not match the name on the URL (d)";
     c.put(&format!("{path}/scale"), &misnamed).await.fails(400, "BadRequest", message);
+
+    // A new owner of replicas has no time, nor does one that has them already get another.
+    let times = |object: &Value| -> Vec<Value> {
+        let entries = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+        entries.into_iter().filter(|e| e["subresource"] == "scale").map(|e| json!([e["manager"], e["time"]])).collect()
+    };
+    for n in [5, 6] {
+        c.put(&format!("{path}/scale?fieldManager=hand"), &scale(n)).await.ok();
+        let now = c.get(path).await.ok();
+        assert_eq!(
+            (times(&now), managers(&now, &replicas)),
+            (vec![json!(["hand", null])], vec!["hand apps/v1".to_owned()])
+        );
+    }
+    // The status of a Scale is not written.
+    let status = json!({"status": {"replicas": 42}});
+    c.patch(&format!("{path}/scale?fieldManager=other"), "merge-patch+json", status).await.ok();
+    assert_eq!(managers(&c.get(path).await.ok(), &replicas), ["hand apps/v1"]);
+    let mut other = scale(7);
+    other["metadata"]["uid"] = json!("1");
+    let uid = c.get(path).await.ok()["metadata"]["uid"].as_str().expect("a uid").to_owned();
+    let failed = format!("Precondition failed: UID in precondition: 1, UID in object meta: {uid}");
+    let stored = "StorageError: invalid object, Code: 4, Key: /registry/deployments/own-scale/d, ResourceVersion: 0, AdditionalErrorMsg: ";
+    let why = format!("Operation cannot be fulfilled on deployments.apps \"d\": {stored}{failed}");
+    c.put(&format!("{path}/scale"), &other).await.fails(409, "Conflict", &why);
+    let why = format!("Operation cannot be fulfilled on deployments/scale.apps \"d\": {failed}");
+    c.patch(&format!("{path}/scale"), "merge-patch+json", other).await.fails(409, "Conflict", &why);
+}
+
+/// Replicas that nobody owns are nobody's after they were scaled.
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_without_an_owner_stay_without() {
+    let Some((c, _)) = workspace("own-nothing").await else { return };
+    let path = "/apis/apps/v1/namespaces/own-nothing/deployments/d";
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let applied = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+        "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template}});
+    c.patch(&format!("{path}?fieldManager=owner"), "apply-patch+yaml", applied).await.ok();
+    c.patch(&format!("{path}/scale"), "merge-patch+json", json!({"spec": {"replicas": 3}})).await.ok();
+    let now = c.get(path).await.ok();
+    assert_eq!(
+        (&now["spec"]["replicas"], now["metadata"]["managedFields"].as_array().map(Vec::len)),
+        (&json!(3), Some(1))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

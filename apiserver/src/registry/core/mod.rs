@@ -1,10 +1,12 @@
 //! The core group: what pods, services, namespaces and volumes do beyond the generic path.
 
+mod address_ranges;
 mod addresses;
 mod allocator_meters;
 mod app_armor;
 pub mod binding;
 mod conditions;
+pub mod default_range;
 pub mod eviction;
 pub mod ip_allocator;
 pub mod kubernetes_service;
