@@ -12,6 +12,7 @@ mod pages;
 mod secure;
 #[cfg(test)]
 mod tests;
+mod zpages;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -37,7 +38,8 @@ pub use access::{AttributesOf, Denials, Requested, path_attributes};
 pub use delegated::{Delegated, DelegatedOptions};
 pub use health::{Answer, Health, Probe};
 pub use logs::{Found, logs};
-pub use pages::{Configz, flagz, set_verbosity, statusz};
+pub use pages::{Configz, verbosity, verbosity_index, verbosity_pages};
+pub use zpages::{Wanted, ZPage, flagz, statusz};
 pub use secure::{SecureOptions, Tls, hostname};
 
 const HEADER_DEADLINE: Duration = Duration::from_secs(32);
