@@ -312,9 +312,8 @@ mod tests {
     #[test]
     fn what_cannot_be_left_out() {
         let names = ["ping".to_owned(), "etcd".to_owned()];
-        let of = |excluded: &[&str]| {
-            not_excluded(&excluded.iter().map(|e| (*e).to_owned()).collect::<Vec<_>>(), &names)
-        };
+        let of =
+            |excluded: &[&str]| not_excluded(&excluded.iter().map(|e| (*e).to_owned()).collect::<Vec<_>>(), &names);
         assert_eq!(of(&["ping"]), "");
         let warning = "warn: some health checks cannot be excluded: no matches for";
         assert_eq!(of(&["nope", "ping", "a\"b", "nope"]), format!("{warning} \"a\\\"b\", \"nope\"\n"));

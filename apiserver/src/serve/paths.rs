@@ -168,7 +168,9 @@ async fn for_any_method(server: &Server, path: &str, query: &Query, shape: &Shap
     }
     let wanted = shared::serve::Wanted { accept: shape.accept.as_deref(), pretty: shape.pretty };
     match (first, rest) {
-        ("flagz", None) => server.conduct.flagz.as_ref().map(|flags| z_page(shared::serve::flagz(flags, wanted), shape)),
+        ("flagz", None) => {
+            server.conduct.flagz.as_ref().map(|flags| z_page(shared::serve::flagz(flags, wanted), shape))
+        }
         ("statusz", None) if server.conduct.statusz => {
             let paths = root(server, &server.engine.rows.all(), &server.aggregator.directory());
             Some(z_page(shared::serve::statusz("kube-apiserver", &paths, wanted), shape))

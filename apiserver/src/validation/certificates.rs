@@ -145,13 +145,13 @@ fn certificate(object: &Value, out: &mut Vec<Error>) {
     let text = String::from_utf8_lossy(&bytes);
     let mut blocks = text.split("-----BEGIN CERTIFICATE-----").skip(1);
     let headed = blocks.any(|block| block.trim_start().lines().next().is_some_and(|line| line.contains(':')));
+    if headed {
+        return no("no PEM block headers are permitted");
+    }
     for block in x509_parser::pem::Pem::iter_from_buffer(&bytes).map_while(Result::ok) {
         if block.label != KIND {
             let label = shared::status::go_quote(&block.label);
             return no(&format!("only CERTIFICATE PEM blocks are allowed, found {label}"));
-        }
-        if headed {
-            return no("no PEM block headers are permitted");
         }
         found = true;
         // A block may hold several, one after the other.

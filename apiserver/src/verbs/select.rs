@@ -47,6 +47,15 @@ impl Selection {
         self
     }
 
+    /// Of the one object that a path names; who selects fields as well has to select that name.
+    pub fn of_one(self, name: &str) -> Result<Self, Status> {
+        match self.name() {
+            None if self.fields.is_empty() => Ok(self.named(name)),
+            Some(selected) if selected == name => Ok(self),
+            _ => Err(Status::bad_request("fieldSelector metadata.name doesn't match requested name")),
+        }
+    }
+
     /// What can be told of an object before it is brought into another version: where it is.
     #[must_use]
     pub fn of_any_version(&self) -> Self {
@@ -134,6 +143,26 @@ mod tests {
         ] {
             let found = Selection::read(&Query::parse(query), row).ok().map(|s| s.matches_name("a"));
             assert_eq!(found, wanted, "{query}");
+        }
+    }
+
+    #[test]
+    fn one_object() {
+        let row = proto::resources::find("", "v1", "pods").expect("row");
+        let no = Err("fieldSelector metadata.name doesn't match requested name".to_owned());
+        for (query, want) in [
+            ("", Ok(())),
+            ("labelSelector=x", Ok(())),
+            ("fieldSelector=", Ok(())),
+            ("fieldSelector=metadata.name%3Da", Ok(())),
+            ("fieldSelector=metadata.name%3Da,spec.nodeName%3Dn", Ok(())),
+            ("fieldSelector=metadata.name%3Db", no.clone()),
+            ("fieldSelector=spec.nodeName%3Dn", no.clone()),
+            ("fieldSelector=metadata.name!%3Da", no),
+        ] {
+            let selection = Selection::read(&Query::parse(query), row).expect("a selection");
+            let got = selection.of_one("a").map(|s| assert_eq!(s.name(), Some("a"))).map_err(|s| s.message);
+            assert_eq!(got, want, "{query}");
         }
     }
 }

@@ -408,7 +408,7 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
     let include = if matches!(accepted.shape, Shape::Table(_)) { Include::read(&r.query)? } else { Include::Metadata };
     let mut selection = Selection::read(&r.query, row)?;
     if names_object(&r.info) && !r.info.name.is_empty() {
-        selection = selection.named(&r.info.name);
+        selection = selection.of_one(&r.info.name)?;
     }
     let at = get::revision(r.query.get("resourceVersion").unwrap_or("")).map_err(|e| Status::unknown(&e))?;
     let seconds = r.query.int("timeoutSeconds")?.filter(|n| *n > 0);

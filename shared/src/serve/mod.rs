@@ -39,8 +39,8 @@ pub use delegated::{Delegated, DelegatedOptions};
 pub use health::{Answer, Health, Probe};
 pub use logs::{Found, logs};
 pub use pages::{Configz, verbosity, verbosity_index, verbosity_pages};
-pub use zpages::{Wanted, ZPage, flagz, statusz};
 pub use secure::{SecureOptions, Tls, hostname};
+pub use zpages::{Wanted, ZPage, flagz, statusz};
 
 const HEADER_DEADLINE: Duration = Duration::from_secs(32);
 const IDLE: Duration = Duration::from_secs(90);

@@ -209,8 +209,10 @@ mod tests {
     #[test]
     fn forms() {
         let object = "v=v1alpha1;g=config.k8s.io;as=Flagz";
-        let refused = || Err("only the following media types are accepted: application/json, application/yaml, \
-                           application/vnd.kubernetes.protobuf, text/plain");
+        let refused = || {
+            Err("only the following media types are accepted: application/json, application/yaml, \
+                           application/vnd.kubernetes.protobuf, text/plain")
+        };
         let late = Err("content negotiation failed: unsupported media type 'application/yaml'");
         for (accept, want) in [
             ("", Ok(Form::Text)),
@@ -246,7 +248,8 @@ mod tests {
         let accept = Some("application/json;v=v1alpha1;g=config.k8s.io;as=Flagz");
         let page = flagz(&flags, Wanted { accept, pretty: false }).expect("json");
         assert_eq!(page.content_type, "application/json;g=config.k8s.io;v=v1alpha1;as=Flagz");
-        let start = r#"{"kind":"Flagz","apiVersion":"config.k8s.io/v1alpha1","metadata":{"name":"kube-scheduler"},"flags":{""#;
+        let start =
+            r#"{"kind":"Flagz","apiVersion":"config.k8s.io/v1alpha1","metadata":{"name":"kube-scheduler"},"flags":{""#;
         assert!(page.body.starts_with(start) && page.body.ends_with("}}\n"), "{}", page.body);
         let paths: Vec<String> =
             ["/", "/api", "/apis/apps/v1", "/healthz", "/healthz/ping", "/openapi/v2", "/metrics/slis"]

@@ -356,11 +356,7 @@ mod tests {
         for (cluster, configuration, want) in [
             (&empty, &by_name, Err("pods \"x\" is forbidden: insufficient quota to consume: cpu,requests.cpu")),
             (&cpu, &by_name, Ok(())),
-            (
-                &cpu,
-                &by_scope,
-                Err("insufficient quota to match these scopes: [{PriorityClass In [high]}]"),
-            ),
+            (&cpu, &by_scope, Err("insufficient quota to match these scopes: [{PriorityClass In [high]}]")),
             (&scoped, &by_scope, Ok(())),
             // One scope of a quota is enough, also where the quota is about other pods.
             (&elsewhere, &by_scope, Ok(())),
@@ -385,7 +381,13 @@ mod tests {
     }
 
     /// Writes, one after the other, and what a quota says of each.
-    async fn updates(cluster: &Arc<Fixed>, group: &str, plural: &str, sub: &'static str, writes: &[(Value, Value, &str)]) {
+    async fn updates(
+        cluster: &Arc<Fixed>,
+        group: &str,
+        plural: &str,
+        sub: &'static str,
+        writes: &[(Value, Value, &str)],
+    ) {
         let plugin = ResourceQuota::new(cluster.clone(), cluster.api(), &Value::Null).expect("no configuration");
         for (new, old, want) in writes {
             let write = Write::update(group, plural, sub, "x", new.clone(), old.clone());
@@ -407,14 +409,20 @@ mod tests {
         let over = "pods \"x\" is forbidden: exceeded quota: rq, requested: requests.cpu=2, used: requests.cpu=1, limited: requests.cpu=2";
         let silent = "pods \"x\" is forbidden: failed quota: rq: must specify requests.cpu for: c";
         let one = || pod(json!({"cpu": "1"}), has("1"));
-        updates(&cluster, "", "pods", "resize", &[
-            (pod(json!({"cpu": "3"}), has("1")), one(), over),
-            (pod(json!({}), has("1")), one(), silent),
-            // What it has counts until it is given back.
-            (pod(json!({"cpu": "1"}), has("2")), pod(json!({"cpu": "2"}), has("2")), ""),
-            (pod(json!({"cpu": "9"}), failed.clone()), pod(json!({"cpu": "1"}), failed), ""),
-            (pod(json!({"cpu": "2"}), has("1")), one(), ""),
-        ])
+        updates(
+            &cluster,
+            "",
+            "pods",
+            "resize",
+            &[
+                (pod(json!({"cpu": "3"}), has("1")), one(), over),
+                (pod(json!({}), has("1")), one(), silent),
+                // What it has counts until it is given back.
+                (pod(json!({"cpu": "1"}), has("2")), pod(json!({"cpu": "2"}), has("2")), ""),
+                (pod(json!({"cpu": "9"}), failed.clone()), pod(json!({"cpu": "1"}), failed), ""),
+                (pod(json!({"cpu": "2"}), has("1")), one(), ""),
+            ],
+        )
         .await;
         assert_eq!(used(&cluster), json!({"requests.cpu": "2"}));
     }
@@ -443,11 +451,17 @@ mod tests {
         let cluster = cluster(&json!({"persistentvolumeclaims": "1"}), &json!({"persistentvolumeclaims": "1"}), &gold);
         let claim = |class: &str| json!({"metadata": {"name": "x"}, "spec": {"volumeAttributesClassName": class}});
         let over = "persistentvolumeclaims \"x\" is forbidden: exceeded quota: rq, requested: persistentvolumeclaims=1, used: persistentvolumeclaims=1, limited: persistentvolumeclaims=1";
-        updates(&cluster, "", "persistentvolumeclaims", "", &[
-            (claim("gold"), claim("silver"), over),
-            (claim("gold"), claim("gold"), ""),
-            (claim("silver"), claim("gold"), ""),
-        ])
+        updates(
+            &cluster,
+            "",
+            "persistentvolumeclaims",
+            "",
+            &[
+                (claim("gold"), claim("silver"), over),
+                (claim("gold"), claim("gold"), ""),
+                (claim("silver"), claim("gold"), ""),
+            ],
+        )
         .await;
     }
 
@@ -455,10 +469,13 @@ mod tests {
     async fn what_a_volume_was_given_counts_even_past_the_limit() {
         let cluster = cluster(&json!({"requests.storage": "5"}), &json!({"requests.storage": "4"}), &json!(null));
         let claim = |given: &str| json!({"metadata": {"name": "x"}, "spec": {"resources": {"requests": {"storage": "4"}}}, "status": {"allocatedResources": {"storage": given}}});
-        updates(&cluster, "", "persistentvolumeclaims", "status", &[
-            (claim("3"), claim("2"), ""),
-            (claim("6500m"), claim("3"), ""),
-        ])
+        updates(
+            &cluster,
+            "",
+            "persistentvolumeclaims",
+            "status",
+            &[(claim("3"), claim("2"), ""), (claim("6500m"), claim("3"), "")],
+        )
         .await;
         assert_eq!(used(&cluster), json!({"requests.storage": "7"}));
     }

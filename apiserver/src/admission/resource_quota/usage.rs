@@ -285,8 +285,14 @@ mod tests {
         for (pod, want) in [
             (json!({"status": {"phase": "Running"}}), true),
             (json!({"status": {"phase": "Succeeded"}}), false),
-            (json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30}}), true),
-            (json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:29Z", "deletionGracePeriodSeconds": 30}}), false),
+            (
+                json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30}}),
+                true,
+            ),
+            (
+                json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:29Z", "deletionGracePeriodSeconds": 30}}),
+                false,
+            ),
         ] {
             assert_eq!(lives(&pod, now), want, "{pod}");
         }

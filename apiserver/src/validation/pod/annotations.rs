@@ -21,6 +21,7 @@ pub(super) fn check(metadata: &Value, spec: &Value, path: &Path, out: &mut Vec<E
         let why = "must set spec.nodeName if mirror pod annotation is set";
         out.push(Error::invalid(path.key(MIRROR), text(annotations, MIRROR), why));
     }
+    crate::validation::old_annotations::of_pod(metadata, path, out);
     for (key, value) in entries(metadata, "annotations") {
         let value = value.as_str().unwrap_or_default();
         if key == SECCOMP_POD || key.starts_with(SECCOMP) {

@@ -100,7 +100,9 @@ fn resize() {
         ),
         (
             &[("/spec/resources", json!({"requests": {"cpu": "9"}}))],
-            &["[]: Forbidden: pods with pod-level resources cannot be resized"],
+            &[
+                "[]: Forbidden: resize of pods with pod-level resources is forbidden when InPlacePodLevelResourcesVerticalScalingEnabled feature gate is disabled",
+            ],
         ),
     ];
     resized.sub("resize", &table);

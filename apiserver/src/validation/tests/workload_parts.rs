@@ -138,7 +138,8 @@ fn conditions(all: &[(&str, &str)]) -> Value {
 
 /// A job with a status.
 fn job(spec: Value, status: Value) -> Valid {
-    let mut whole = json!({"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}});
+    let mut whole =
+        json!({"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}});
     proto::merge::merge_patch::apply(&mut whole, spec);
     let mut job = Valid::new("/apis/batch/v1/namespaces/n/jobs", json!({"spec": whole}));
     job.object["status"] = status;
@@ -196,7 +197,8 @@ fn jobs_that_end() {
     wrong["active"] = json!(1);
     wrong["conditions"] = conditions(&[("Complete", "True"), ("Failed", "True")]);
     job(json!({}), wrong.clone()).sub("status", &[(&[("/status/succeeded", json!(1))], &[])]);
-    let policy = json!({"completionMode": "Indexed", "completions": 1, "successPolicy": {"rules": [{"succeededCount": 1}]}});
+    let policy =
+        json!({"completionMode": "Indexed", "completions": 1, "successPolicy": {"rules": [{"succeededCount": 1}]}});
     job(policy, wrong).sub("status", &[(&[("/status/succeeded", json!(1))], &[
         "status.conditions: Invalid value: cannot set Complete=True for Job with SuccessPolicy unless SuccessCriteriaMet=True",
     ])]);
@@ -207,12 +209,13 @@ fn jobs_that_end() {
 #[test]
 fn jobs_begin_again_when_they_are_resumed() {
     let later = ("/status/startTime", json!("2026-01-02T00:00:00Z"));
-    let of = |kind: &str| json!({"startTime": "2026-01-01T00:00:00Z", "conditions": conditions(&[("Suspended", kind)])});
+    let of =
+        |kind: &str| json!({"startTime": "2026-01-01T00:00:00Z", "conditions": conditions(&[("Suspended", kind)])});
     let kept = "status.startTime: Required value: startTime cannot be removed for unsuspended job";
-    job(json!({}), of("True")).sub("status", &[
-        (&[later.clone(), ("/status/conditions/0/status", json!("False"))], &[]),
-        (&[later.clone()], &[kept]),
-    ]);
+    job(json!({}), of("True")).sub(
+        "status",
+        &[(&[later.clone(), ("/status/conditions/0/status", json!("False"))], &[]), (&[later.clone()], &[kept])],
+    );
     job(json!({}), of("False")).sub("status", &[(&[later.clone()], &[kept])]);
     job(json!({"suspend": true}), of("True")).sub("status", &[(&[later], &[])]);
 }
