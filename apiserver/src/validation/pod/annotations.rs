@@ -111,7 +111,7 @@ fn disagreement(profile: &Value, value: &str, older: bool) -> Option<&'static st
     (!agrees).then_some("type")
 }
 
-/// Some annotations stay.
+/// Some annotations stay; what is in the others has to be right, once more.
 pub(super) fn update(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>) {
     let all = |o: &'_ Value| get(get(o, "metadata"), "annotations").clone();
     let (now, was) = (all(new), all(old));
@@ -132,4 +132,5 @@ pub(super) fn update(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>
             out.push(Error::forbidden(path.key(key), &format!("may not add {kind}")));
         }
     }
+    check(get(new, "metadata"), get(new, "spec"), path, out);
 }
