@@ -189,7 +189,7 @@ async fn for_any_method(server: &Server, path: &str, query: &Query, shape: &Shap
     }
 }
 
-fn z_page(page: Result<shared::serve::ZPage, Status>, shape: &Shape) -> HttpResponse {
+fn z_page(page: Result<shared::serve::ZPage, Box<Status>>, shape: &Shape) -> HttpResponse {
     match page {
         Ok(page) => answer::reply(Reply::new(200, &page.content_type, page.body.into_bytes()), shape),
         Err(status) => answer::failure(&status, shape),

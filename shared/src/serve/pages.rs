@@ -124,7 +124,7 @@ fn wanted(request: &HttpRequest) -> Wanted<'_> {
     Wanted { accept, pretty: request.query_string().split('&').any(|p| matches!(p, "pretty=true" | "pretty=1")) }
 }
 
-fn z_page(page: Result<ZPage, Status>) -> HttpResponse {
+fn z_page(page: Result<ZPage, Box<Status>>) -> HttpResponse {
     match page {
         Ok(page) => HttpResponse::Ok().insert_header((header::CONTENT_TYPE, page.content_type)).body(page.body),
         Err(status) => {

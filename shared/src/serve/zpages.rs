@@ -32,7 +32,7 @@ pub struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    fn page(self, kind: &str, text: String, tree: &impl Serialize) -> Result<ZPage, Status> {
+    fn page(self, kind: &str, text: String, tree: &impl Serialize) -> Result<ZPage, Box<Status>> {
         let structured = format!("application/json;g=config.k8s.io;v=v1alpha1;as={kind}");
         let accept = self.accept.unwrap_or_default();
         // Upstream's serializer of the one says less of itself than its page for those who do not ask.
@@ -98,7 +98,7 @@ impl<'a> Clause<'a> {
 
 /// The form that a client takes: text, unless it names the object. What it cannot have is not there as YAML or protobuf
 /// either; upstream finds that out late.
-fn form(accept: &str, kind: &str) -> Result<Form, Status> {
+fn form(accept: &str, kind: &str) -> Result<Form, Box<Status>> {
     if accept.trim().is_empty() {
         return Ok(Form::Text);
     }
@@ -114,13 +114,13 @@ fn form(accept: &str, kind: &str) -> Result<Form, Status> {
                 ("application/json", Some(of)) if of == object => return Ok(Form::Json),
                 (_, Some(of)) if of == object => {
                     let why = format!("content negotiation failed: unsupported media type '{media}'");
-                    return Err(Status::unknown(&why));
+                    return Err(Box::new(Status::unknown(&why)));
                 }
                 _ => {}
             }
         }
     }
-    Err(Status::not_acceptable(&MEDIA))
+    Err(Box::new(Status::not_acceptable(&MEDIA)))
 }
 
 #[derive(Serialize)]
@@ -141,7 +141,7 @@ struct Flagz<'a> {
 ///
 /// # Errors
 /// The client takes nothing that there is.
-pub fn flagz(flags: &FlagSet, wanted: Wanted<'_>) -> Result<ZPage, Status> {
+pub fn flagz(flags: &FlagSet, wanted: Wanted<'_>) -> Result<ZPage, Box<Status>> {
     let name = flags.component();
     let all: BTreeMap<String, String> = flags.all().into_iter().collect();
     let lines: Vec<String> = all.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
@@ -168,7 +168,7 @@ struct Statusz<'a> {
 ///
 /// # Errors
 /// The client takes nothing that there is.
-pub fn statusz(component: &str, paths: &[String], wanted: Wanted<'_>) -> Result<ZPage, Status> {
+pub fn statusz(component: &str, paths: &[String], wanted: Wanted<'_>) -> Result<ZPage, Box<Status>> {
     let up = crate::metrics::uptime();
     let seconds = up.as_secs();
     let started = jiff::Timestamp::now().checked_sub(up).unwrap_or_default();
