@@ -156,10 +156,10 @@ fn jobs_that_end() {
     let running = job(json!({}), json!({"startTime": "2026-01-01T00:00:00Z", "active": 1}));
     running.sub("status", &[
         (&[done.clone(), complete.clone(), ("/status/active", json!(0))], &[]),
-        (&[done.clone()], &[
+        (std::slice::from_ref(&done), &[
             r#"status.completionTime: Invalid value: "2026-01-01T00:00:01Z": cannot set completionTime when there is no Complete=True condition"#,
         ]),
-        (&[complete.clone()], &[
+        (std::slice::from_ref(&complete), &[
             "status.completionTime: Required value: completionTime is required for Complete jobs",
             "status.active: Invalid value: 1: active>0 is invalid for finished job",
         ]),
@@ -214,9 +214,12 @@ fn jobs_begin_again_when_they_are_resumed() {
     let kept = "status.startTime: Required value: startTime cannot be removed for unsuspended job";
     job(json!({}), of("True")).sub(
         "status",
-        &[(&[later.clone(), ("/status/conditions/0/status", json!("False"))], &[]), (&[later.clone()], &[kept])],
+        &[
+            (&[later.clone(), ("/status/conditions/0/status", json!("False"))], &[]),
+            (std::slice::from_ref(&later), &[kept]),
+        ],
     );
-    job(json!({}), of("False")).sub("status", &[(&[later.clone()], &[kept])]);
+    job(json!({}), of("False")).sub("status", &[(std::slice::from_ref(&later), &[kept])]);
     job(json!({"suspend": true}), of("True")).sub("status", &[(&[later], &[])]);
 }
 
