@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use proto::quantity::{Format, Quantity};
 use serde_json::Value;
 
+use crate::access::tree;
+
 /// Resource name → quantity.
 pub type List = BTreeMap<String, Quantity>;
 
@@ -94,20 +96,47 @@ pub fn is_extended(name: &str) -> bool {
 /// What a pod asks for (`requests`) or may use at most (`limits`): containers together, or the largest moment of
 /// initialisation when that is more; sidecars count on top; then overhead.
 pub fn of_pod(pod: &Value, which: &str) -> List {
-    let of = |container: &Value| read(container, &format!("/resources/{which}"));
+    total(pod, which, |container| asked(container, which))
+}
+
+/// The same of a pod that may be between two sizes: a container that is being resized counts with the most of what is
+/// asked for it, what was promised to it and what it has, or without what is asked for when it cannot be had.
+pub fn of_resized_pod(pod: &Value, which: &str) -> List {
+    let hopeless = tree::list(pod, "/status/conditions").iter().find(|c| tree::text(c, "/type") == "PodResizePending");
+    let hopeless = hopeless.is_some_and(|c| tree::text(c, "/reason") == "Infeasible");
+    let statuses = ["/status/containerStatuses", "/status/initContainerStatuses"];
+    let statuses: Vec<&Value> = statuses.iter().flat_map(|s| tree::list(pod, s)).collect();
+    total(pod, which, |container| {
+        let own = asked(container, which);
+        let status = statuses.iter().find(|s| tree::name_field(s) == tree::name_field(container));
+        let Some(status) = status.filter(|s| tree::has(s, "/resources")) else { return own };
+        let mut given = asked(status, which);
+        if which == "requests" {
+            given = max(&given, &read(status, "/allocatedResources"));
+        }
+        if hopeless { given } else { max(&own, &given) }
+    })
+}
+
+fn asked(container: &Value, which: &str) -> List {
+    read(container, &format!("/resources/{which}"))
+}
+
+fn total(pod: &Value, which: &str, of: impl Fn(&Value) -> List) -> List {
     let mut total = List::new();
-    for container in crate::access::tree::list(pod, "/spec/containers") {
+    for container in tree::list(pod, "/spec/containers") {
         total = add(&total, &of(container));
     }
     let (mut sidecars, mut peak) = (List::new(), List::new());
-    for container in crate::access::tree::list(pod, "/spec/initContainers") {
-        let own = of(container);
-        if crate::access::tree::text(container, "/restartPolicy") == "Always" {
+    for container in tree::list(pod, "/spec/initContainers") {
+        if tree::text(container, "/restartPolicy") == "Always" {
+            let own = of(container);
             total = add(&total, &own);
             sidecars = add(&sidecars, &own);
             peak = max(&peak, &sidecars);
         } else {
-            peak = max(&peak, &add(&own, &sidecars));
+            // These are never resized.
+            peak = max(&peak, &add(&asked(container, which), &sidecars));
         }
     }
     total = max(&total, &peak);

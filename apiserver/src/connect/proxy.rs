@@ -56,15 +56,15 @@ impl Connect {
         let (prefix, rest) = split(uri.path(), !call.info.namespace.is_empty()).ok_or_else(invalid)?;
         let method = call.request.method().as_str();
         let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
-        if rest.is_empty() && matches!(method, "GET" | "HEAD") {
-            let location = format!("{prefix}/{query}");
-            return Ok(HttpResponse::MovedPermanently().insert_header((LOCATION, location)).finish());
-        }
         let target = if rest.is_empty() { format!("/{query}") } else { format!("{rest}{query}") };
         if upgrade::protocol(call.request).is_some() {
             let headers = forwarded(&upgrade::headers(call.request), true);
             let head = RequestHead { method: method.to_owned(), path_and_query: target, headers };
             return pods::relayed(call, &origin, head).await;
+        }
+        if rest.is_empty() && matches!(method, "GET" | "HEAD") {
+            let location = format!("{prefix}/{query}");
+            return Ok(HttpResponse::MovedPermanently().insert_header((LOCATION, location)).finish());
         }
         let mut headers = forwarded(call.request.headers(), false);
         add_forwarded(&mut headers, &call);
@@ -81,7 +81,7 @@ impl Connect {
         if ip.is_empty() {
             return Err(Status::bad_request("address not allowed"));
         }
-        self.origin(name.scheme, ip, pod_port(&pod, name.port)?)
+        self.origin(name.scheme, ip, pod_port(&pod, name)?)
     }
 
     async fn service_origin(&self, call: &Call<'_>, name: &Name<'_>) -> Result<Origin, Status> {
@@ -160,8 +160,9 @@ async fn permitted(origin: &Origin) -> Result<(), Status> {
     if found.iter().all(|address| proxyable(address.ip())) { Ok(()) } else { Err(refused()) }
 }
 
-/// The port of a pod: the number, a named one, or the first there is.
-fn pod_port(pod: &Value, wanted: &str) -> Result<u16, Status> {
+/// The port of a pod: the number, a named one, the first there is, or that of the scheme.
+fn pod_port(pod: &Value, name: &Name<'_>) -> Result<u16, Status> {
+    let wanted = name.port;
     if let Ok(port) = wanted.parse() {
         return Ok(port);
     }
@@ -171,7 +172,7 @@ fn pod_port(pod: &Value, wanted: &str) -> Result<u16, Status> {
     let number = found.and_then(|port| port["containerPort"].as_u64()).and_then(|port| u16::try_from(port).ok());
     match number {
         Some(port) => Ok(port),
-        None if wanted.is_empty() => Ok(80),
+        None if wanted.is_empty() => Ok(if name.scheme == "https" { 443 } else { 80 }),
         None => Err(Status::bad_request(&format!("invalid port name {wanted:?}"))),
     }
 }
@@ -295,6 +296,26 @@ mod tests {
         for (text, expected) in table {
             let found = Name::parse(text);
             assert_eq!(found, expected.map(|(scheme, name, port)| Name { scheme, name, port }), "{text}");
+        }
+    }
+
+    #[test]
+    fn ports_of_pods() {
+        let open = json!({"spec": {"containers": [{}, {"ports": [{"name": "web", "containerPort": 8080}, {"name": "tls", "containerPort": 8443}]}]}});
+        let closed = json!({"spec": {"containers": [{}]}});
+        for (pod, text, want) in [
+            (&open, "p", Ok(8080)),
+            (&open, "https:p:", Ok(8080)),
+            (&open, "https:p:tls", Ok(8443)),
+            (&open, "p:9", Ok(9)),
+            (&open, "p:x", Err("invalid port name \"x\"")),
+            (&closed, "p", Ok(80)),
+            (&closed, "http:p:", Ok(80)),
+            (&closed, "https:p:", Ok(443)),
+        ] {
+            let name = Name::parse(text).expect("a name");
+            let got = pod_port(pod, &name).map_err(|status| status.message);
+            assert_eq!(got, want.map_err(str::to_owned), "{text}");
         }
     }
 

@@ -168,13 +168,20 @@ fn of_requests(s: &Sight<'_>, details: bool) -> Vec<Vec<String>> {
         cells
     };
     let waiting = s.line.iter().map(|(queue, place, about, work)| {
-        let place = i64::try_from(*place).unwrap_or(i64::MAX);
-        line(s.name, (i64::from(*queue), place), about, work, None)
+        let at = (i64::from(*queue), i64::try_from(*place).unwrap_or(i64::MAX));
+        (at, line(s.name, at, about, work, None))
     });
     let running = s.running.iter().map(|(about, grant)| {
-        line(s.name, (grant.queue.map_or(-1, i64::from), -1), about, &grant.work, Some(grant.started))
+        let at = (grant.queue.map_or(-1, i64::from), -1);
+        (at, line(s.name, at, about, &grant.work, Some(grant.started)))
     });
-    running.chain(waiting).collect()
+    in_order(waiting.chain(running).collect())
+}
+
+/// Queue by queue, those who wait before those who are served; who came past the queues is first.
+fn in_order(mut rows: Vec<(Where, Vec<String>)>) -> Vec<Vec<String>> {
+    rows.sort_by_key(|((queue, place), _)| (*queue, *place < 0, *place));
+    rows.into_iter().map(|(_, row)| row).collect()
 }
 
 fn wall(clock: &Clock, at: Duration) -> jiff::Timestamp {
@@ -192,5 +199,12 @@ mod tests {
         let rows = [header("Name Index Last"), row(&[&"workload-low", &1, &"x"])];
         assert_eq!(table(&rows), "Name,         Index,  Last\nworkload-low, 1,      x\n");
         assert_eq!(seat_seconds(1_119.449_364_75), "1119.44936475ss");
+    }
+
+    #[test]
+    fn requests_are_shown_by_queue() {
+        let rows = [(7, -1), (6, 1), (-1, -1), (6, 0), (6, -1), (7, 0)].map(|at| (at, row(&[&at.0, &at.1])));
+        let shown: Vec<String> = in_order(rows.into()).iter().map(|r| r.join(" ")).collect();
+        assert_eq!(shown, ["-1 -1", "6 0", "6 1", "6 -1", "7 0", "7 -1"]);
     }
 }

@@ -137,7 +137,8 @@ fn gzip(bytes: &[u8]) -> Option<Bytes> {
 /// An error.
 pub fn failure(status: &Status, shape: &Shape) -> HttpResponse {
     let accepted = negotiate::parse(shape.media, shape.accept.as_deref(), false).ok();
-    let (format, pretty) = accepted.map_or((Format::Json, false), |a| (a.format, a.pretty));
+    // Who takes nothing that there is gets JSON for people.
+    let (format, pretty) = accepted.map_or((Format::Json, true), |a| (a.format, a.pretty));
     let pretty = pretty || shape.pretty;
     let mut b = start(status.code, shape);
     if let Some(seconds) = status.retry_after() {
@@ -161,6 +162,11 @@ pub fn text(n: u16, body: impl Into<String>, shape: &Shape) -> HttpResponse {
     b.insert_header(("Content-Type", "text/plain; charset=utf-8"));
     b.insert_header(("X-Content-Type-Options", "nosniff"));
     b.body(body.into())
+}
+
+/// Plain text of a page that says nothing of how to read it: its type is what Go finds it to be.
+pub fn said(body: impl Into<String>, shape: &Shape) -> HttpResponse {
+    start(200, shape).insert_header(("Content-Type", "text/plain; charset=utf-8")).body(body.into())
 }
 
 /// The router's answer to a path nobody owns.

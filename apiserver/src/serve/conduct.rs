@@ -13,7 +13,7 @@ use shared::status::Status;
 use crate::verbs::query::Query;
 
 /// From the flags.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Conduct {
     origins: Vec<Regex>,
     transport: Option<HeaderValue>,
@@ -30,7 +30,7 @@ pub struct Conduct {
     /// `--etcd-count-metric-poll-period` is not 0: `/metrics` says how many objects there are.
     pub counts: bool,
     /// The page of flags, behind `ComponentFlagz`.
-    pub flagz: Option<String>,
+    pub flagz: Option<FlagSet>,
     /// `ComponentStatusz`
     pub statusz: bool,
 }
@@ -115,7 +115,7 @@ impl Conduct {
             profiles: flags.is_set("profiling") && flags.boolean("profiling"),
             logs: flags.boolean("enable-logs-handler"),
             counts: !flags.duration("etcd-count-metric-poll-period").is_zero(),
-            flagz: flags.enabled("ComponentFlagz").then(|| shared::serve::flagz(flags)),
+            flagz: flags.enabled("ComponentFlagz").then(|| flags.clone()),
             statusz: flags.enabled("ComponentStatusz"),
         })
     }

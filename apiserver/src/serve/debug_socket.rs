@@ -22,7 +22,7 @@ pub fn serve(path: &Path) -> std::io::Result<Server> {
     }
     let app = || {
         App::new()
-            .route("/debug/flags/v", web::put().to(shared::serve::set_verbosity))
+            .configure(shared::serve::verbosity_pages)
             .route(PROFILES, web::to(page))
             .route("/debug/pprof/{rest:.*}", web::to(page))
     };

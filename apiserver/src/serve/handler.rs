@@ -233,9 +233,9 @@ impl Admitted<'_> {
         {
             return self.elsewhere(payload, &remote).await;
         }
-        if info.path == VERBOSITY && req.method() == Method::PUT && self.server.conduct.profiles {
+        if info.path == VERBOSITY && self.server.conduct.profiles {
             return match read_body(payload).await {
-                Ok(level) => shared::serve::set_verbosity(String::from_utf8_lossy(&level).into_owned()).await,
+                Ok(level) => shared::serve::verbosity(req.method(), &String::from_utf8_lossy(&level)),
                 Err(status) => self.failed(&status, false),
             };
         }

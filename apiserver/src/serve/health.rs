@@ -1,6 +1,6 @@
 //! `/healthz`, `/livez`, `/readyz` and the checks below them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -165,11 +165,12 @@ impl Results {
                 let _ = writeln!(counters, "kubernetes_healthchecks_total{{{labels}}} {count}");
             }
         }
+        let process = shared::metrics::start_time_family();
         format!(
             "# HELP kubernetes_healthcheck [STABLE] This metric records the result of a single healthcheck.\n\
              # TYPE kubernetes_healthcheck gauge\n{gauges}\
              # HELP kubernetes_healthchecks_total [STABLE] This metric records the results of all healthcheck.\n\
-             # TYPE kubernetes_healthchecks_total counter\n{counters}"
+             # TYPE kubernetes_healthchecks_total counter\n{counters}{process}"
         )
     }
 }
@@ -247,9 +248,9 @@ impl Health {
     }
 
     /// Code and text of an answer; `None` for a check that does not exist.
-    pub async fn answer(&self, endpoint: Endpoint, only: &str, query: &Query) -> Option<(u16, String)> {
+    pub async fn answer(&self, endpoint: Endpoint, only: Option<&str>, query: &Query) -> Option<(u16, String)> {
         let names = self.names(endpoint);
-        if !only.is_empty() {
+        if let Some(only) = only {
             let name = names.iter().find(|n| *n == only)?;
             return Some(match self.check(name, endpoint).await {
                 Ok(()) => (200, "ok".to_owned()),
@@ -272,11 +273,7 @@ impl Health {
                 }
             }
         }
-        let unknown: Vec<&String> = excluded.iter().filter(|e| !names.contains(e)).collect();
-        if !unknown.is_empty() {
-            let list = unknown.iter().map(|e| format!("{e:?}")).collect::<Vec<_>>().join(", ");
-            text.push_str(&format!("warn: some health checks cannot be excluded: no matches for {list}\n"));
-        }
+        text.push_str(&not_excluded(&excluded, &names));
         let path = endpoint.name();
         if !failed.is_empty() {
             return Some((500, format!("{text}{path} check failed\n")));
@@ -286,6 +283,16 @@ impl Health {
             if query.get("verbose").is_some() { format!("{text}{path} check passed\n") } else { "ok".to_owned() },
         ))
     }
+}
+
+/// What is said of checks that nobody makes and that were to be left out.
+fn not_excluded(excluded: &[String], names: &[String]) -> String {
+    let unknown: BTreeSet<&String> = excluded.iter().filter(|e| !names.contains(e)).collect();
+    if unknown.is_empty() {
+        return String::new();
+    }
+    let list: Vec<String> = unknown.into_iter().map(|e| shared::status::go_quote(e)).collect();
+    format!("warn: some health checks cannot be excluded: no matches for {}\n", list.join(", "))
 }
 
 #[cfg(test)]
@@ -305,5 +312,15 @@ mod tests {
             let patience = Patience::from_flags(&FlagSet::of("kube-apiserver", flags).expect("flags"));
             assert_eq!(patience.spares(check, endpoint), want, "{flags:?} {check}");
         }
+    }
+
+    #[test]
+    fn what_cannot_be_left_out() {
+        let names = ["ping".to_owned(), "etcd".to_owned()];
+        let of =
+            |excluded: &[&str]| not_excluded(&excluded.iter().map(|e| (*e).to_owned()).collect::<Vec<_>>(), &names);
+        assert_eq!(of(&["ping"]), "");
+        let warning = "warn: some health checks cannot be excluded: no matches for";
+        assert_eq!(of(&["nope", "ping", "a\"b", "nope"]), format!("{warning} \"a\\\"b\", \"nope\"\n"));
     }
 }

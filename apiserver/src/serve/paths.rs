@@ -150,6 +150,61 @@ fn published(content_type: &str, body: Vec<u8>, shape: &Shape) -> HttpResponse {
     response
 }
 
+/// The pages that do not ask for the method.
+async fn for_any_method(server: &Server, path: &str, query: &Query, shape: &Shape) -> Option<HttpResponse> {
+    let (first, rest) = path.strip_prefix('/')?.split_once('/').map_or((&path[1..], None), |(a, b)| (a, Some(b)));
+    let endpoint = match first {
+        "healthz" => Some(Endpoint::Healthz),
+        "livez" => Some(Endpoint::Livez),
+        "readyz" => Some(Endpoint::Readyz),
+        _ => None,
+    };
+    if let Some(endpoint) = endpoint {
+        return Some(match server.health.answer(endpoint, rest, query).await {
+            Some((200, text)) if rest.is_some() => answer::said(text, shape),
+            Some((code, text)) => answer::text(code, text, shape),
+            None => answer::not_found(shape),
+        });
+    }
+    let wanted = shared::serve::Wanted { accept: shape.accept.as_deref(), pretty: shape.pretty };
+    match (first, rest) {
+        ("flagz", None) => {
+            server.conduct.flagz.as_ref().map(|flags| z_page(shared::serve::flagz(flags, wanted), shape))
+        }
+        ("statusz", None) if server.conduct.statusz => {
+            let paths = root(server, &server.engine.rows.all(), &server.aggregator.directory());
+            Some(z_page(shared::serve::statusz("kube-apiserver", &paths, wanted), shape))
+        }
+        ("metrics", None) => Some(exposition(server.metrics(), shape)),
+        ("metrics", Some("slis")) => Some(exposition(server.health.slis(), shape)),
+        ("debug", Some(page)) => {
+            if server.conduct.profiles && (page == "flags" || page.starts_with("flags/")) {
+                return Some(shared::serve::verbosity_index());
+            }
+            let details = query.get("includeRequestDetails").is_some_and(|v| !v.is_empty());
+            let page = page.strip_prefix("api_priority_and_fairness/")?;
+            server.flow().and_then(|f| f.dump(page, details)).map(|text| answer::said(text, shape))
+        }
+        _ => None,
+    }
+}
+
+fn z_page(page: Result<shared::serve::ZPage, Box<Status>>, shape: &Shape) -> HttpResponse {
+    match page {
+        Ok(page) => answer::reply(Reply::new(200, &page.content_type, page.body.into_bytes()), shape),
+        Err(status) => answer::failure(&status, shape),
+    }
+}
+
+fn exposition(body: String, shape: &Shape) -> HttpResponse {
+    use actix_web::http::header::{HeaderName, HeaderValue};
+    const KIND: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
+    let mut response = answer::reply(Reply::new(200, KIND, body), shape);
+    let since = HeaderValue::from(shared::metrics::started());
+    response.headers_mut().insert(HeaderName::from_static("process-start-time-unix"), since);
+    response
+}
+
 /// Answers a path that is no resource.
 pub(super) async fn serve(
     server: &Server,
@@ -159,14 +214,8 @@ pub(super) async fn serve(
     shape: &Shape,
 ) -> HttpResponse {
     let segments: Vec<&str> = info.path.split('/').filter(|s| !s.is_empty()).collect();
-    for (name, endpoint) in [("healthz", Endpoint::Healthz), ("livez", Endpoint::Livez), ("readyz", Endpoint::Readyz)] {
-        if segments.first() == Some(&name) {
-            let only = info.path.trim_start_matches('/').trim_start_matches(name).trim_matches('/');
-            return match server.health.answer(endpoint, only, query).await {
-                Some((code, text)) => answer::text(code, text, shape),
-                None => answer::not_found(shape),
-            };
-        }
+    if let Some(response) = for_any_method(server, &info.path, query, shape).await {
+        return response;
     }
     if !matches!(method, "GET" | "HEAD") {
         return match segments.as_slice() {
@@ -175,37 +224,16 @@ pub(super) async fn serve(
         };
     }
     let rows = match segments.first() {
-        None | Some(&("api" | "apis" | "statusz")) => server.engine.rows.all(),
+        None | Some(&("api" | "apis")) => server.engine.rows.all(),
         _ => Vec::new(),
     };
     let directory = server.aggregator.directory();
     match segments.as_slice() {
         [] => json(&serde_json::json!({"paths": root(server, &rows, &directory)}), shape),
-        ["flagz"] => match &server.conduct.flagz {
-            Some(page) => answer::text(200, page.clone(), shape),
-            None => answer::not_found(shape),
-        },
-        ["statusz"] if server.conduct.statusz => {
-            let paths = root(server, &rows, &directory).join(" ");
-            answer::text(200, shared::serve::statusz("kube-apiserver", &paths), shape)
-        }
-        ["logs", below @ ..] if server.conduct.logs => logs::serve(below.join("/"), shape).await,
+        ["logs", ..] if server.conduct.logs => logs::serve(&info.path, shape).await,
         ["version"] => json(&shared::version::info(), shape),
-        ["metrics", "slis"] => {
-            answer::reply(Reply::new(200, "text/plain; version=0.0.4; charset=utf-8", server.health.slis()), shape)
-        }
-        ["metrics"] => {
-            answer::reply(Reply::new(200, "text/plain; version=0.0.4; charset=utf-8", server.metrics()), shape)
-        }
         ["debug", "pprof", rest @ ..] if server.conduct.profiles => {
             profiles::serve(rest, info.path.ends_with('/'), shape)
-        }
-        ["debug", "api_priority_and_fairness", page] => {
-            let details = query.get("includeRequestDetails").is_some_and(|v| !v.is_empty());
-            match server.flow().and_then(|f| f.dump(page, details)) {
-                Some(text) => answer::text(200, text, shape),
-                None => answer::not_found(shape),
-            }
         }
         ["api"] => match aggregated(server, &rows, &directory, true, shape) {
             Some(r) => r,

@@ -103,27 +103,26 @@ pub(super) fn signer_name(name: &str, path: &Path, out: &mut Vec<Error>) {
 }
 
 fn conditions(object: &Value, out: &mut Vec<Error>) {
-    let path = Path::of(&["status", "conditions"]);
+    let all_path = Path::of(&["status", "conditions"]);
     let all = list(get(object, "status"), "conditions");
     let mut kinds = BTreeSet::new();
     for (i, condition) in all.iter().enumerate() {
-        let path = path.index(i);
+        let path = all_path.index(i);
         let (kind, status) = (text(condition, "type"), text(condition, "status"));
-        match kind {
-            "" => out.push(Error::required(path.child("type"), "")),
-            _ if status.is_empty() => out.push(Error::required(path.child("status"), "")),
-            "Approved" | "Denied" | "Failed" if status != "True" => {
-                out.push(Error::not_supported(path.child("status"), status, &["True"]));
-            }
-            _ if !matches!(status, "True" | "False" | "Unknown") => {
-                out.push(Error::not_supported(path.child("status"), status, &["False", "True", "Unknown"]));
-            }
-            _ => {}
+        if kind.is_empty() {
+            out.push(Error::required(path.child("type"), ""));
+        }
+        let allowed: &[&str] =
+            if matches!(kind, "Approved" | "Denied" | "Failed") { &["True"] } else { &["False", "True", "Unknown"] };
+        if status.is_empty() {
+            out.push(Error::required(path.child("status"), ""));
+        } else if !allowed.contains(&status) {
+            out.push(Error::not_supported(path.child("status"), status, allowed));
         }
         let other = if kind == "Approved" { "Denied" } else { "Approved" };
         if matches!(kind, "Approved" | "Denied") && kinds.contains(other) {
             let message = "Approved and Denied conditions are mutually exclusive";
-            out.push(Error::invalid(path.child("type"), kind, message));
+            out.push(Error::invalid(&all_path, kind, message));
         }
         if !kinds.insert(kind) {
             out.push(Error::duplicate(path.child("type"), kind));
@@ -141,25 +140,33 @@ fn certificate(object: &Value, out: &mut Vec<Error>) {
     let path = Path::of(&["status", "certificate"]);
     let mut no = |why: &str| out.push(Error::invalid(&path, "<certificate data>", why));
     let bytes = STANDARD.decode(encoded).unwrap_or_default();
-    let mut found = 0;
-    for block in x509_parser::pem::Pem::iter_from_buffer(&bytes) {
-        match block {
-            Ok(block) if block.label == KIND => {
-                found += 1;
-                if let Err(e) = X509Certificate::from_der(&block.contents) {
-                    no(&format!("x509: malformed certificate: {e}"));
-                    return;
-                }
+    let mut found = false;
+    // Headers are lines between the first of a block and its content.
+    let text = String::from_utf8_lossy(&bytes);
+    let mut blocks = text.split("-----BEGIN CERTIFICATE-----").skip(1);
+    let headed = blocks.any(|block| block.trim_start().lines().next().is_some_and(|line| line.contains(':')));
+    if headed {
+        return no("no PEM block headers are permitted");
+    }
+    for block in x509_parser::pem::Pem::iter_from_buffer(&bytes).map_while(Result::ok) {
+        if block.label != KIND {
+            let label = shared::status::go_quote(&block.label);
+            return no(&format!("only CERTIFICATE PEM blocks are allowed, found {label}"));
+        }
+        found = true;
+        // A block may hold several, one after the other.
+        let mut rest = &block.contents[..];
+        if rest.is_empty() {
+            return no("found CERTIFICATE PEM block containing 0 certificates");
+        }
+        while !rest.is_empty() {
+            match X509Certificate::from_der(rest) {
+                Ok((after, _)) => rest = after,
+                Err(_) => return no("x509: malformed certificate"),
             }
-            Ok(block) => {
-                let label = shared::status::go_quote(&block.label);
-                no(&format!("only CERTIFICATE PEM blocks are allowed, found {label}"));
-                return;
-            }
-            Err(_) => break,
         }
     }
-    if found == 0 {
+    if !found {
         no("must contain at least one CERTIFICATE PEM block");
     }
 }

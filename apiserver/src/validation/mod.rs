@@ -28,6 +28,7 @@ mod mutating_policy;
 mod names;
 mod networking;
 mod node;
+mod old_annotations;
 mod pod;
 mod policy;
 mod privileged;

@@ -8,6 +8,7 @@ use shared::status::field::{Error, Path};
 
 use super::meta::{immutable, labels};
 use super::names::{cidr, complain, dns1123_label, label_key, label_value};
+use super::old_annotations;
 use super::pod::placement::{taint_effect, tolerations};
 use super::pod::resources::{amount, overhead};
 use super::tree::{entries, get, list, text, texts};
@@ -15,8 +16,10 @@ use super::tree::{entries, get, list, text, texts};
 /// A new node.
 pub(super) fn create(object: &Value, out: &mut Vec<Error>) {
     let spec = get(object, "spec");
-    taints(spec, out);
+    old_annotations::of_node(object, out);
+    taints(spec, &Path::of(&["metadata", "taints"]), out);
     resources(object, out);
+    features(object, out);
     let path = Path::of(&["spec", "podCIDRs"]);
     let networks = texts(spec, "podCIDRs");
     let mut families = Vec::new();
@@ -36,10 +39,11 @@ pub(super) fn create(object: &Value, out: &mut Vec<Error>) {
     }
 }
 
-fn taints(spec: &Value, out: &mut Vec<Error>) {
+/// Taints; upstream looks for them in the metadata.
+pub(super) fn taints(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     let mut seen = BTreeSet::new();
     for (i, taint) in list(spec, "taints").iter().enumerate() {
-        let path = Path::of(&["metadata", "taints"]).index(i);
+        let path = path.index(i);
         let (key, value, effect) = (text(taint, "key"), text(taint, "value"), text(taint, "effect"));
         complain(out, &path.child("key"), key, label_key(key));
         let complaints = label_value(value);
@@ -67,9 +71,49 @@ fn resources(object: &Value, out: &mut Vec<Error>) {
     }
 }
 
+/// Names of features that a node says it has, in order.
+fn features(object: &Value, out: &mut Vec<Error>) {
+    let names = texts(get(object, "status"), "declaredFeatures");
+    let path = Path::of(&["status", "declaredFeatures"]);
+    for (i, name) in names.iter().enumerate() {
+        if let Some(why) = feature_name(name) {
+            out.push(Error::invalid(path.index(i), *name, &why));
+        }
+        match names.get(i + 1) {
+            Some(next) if next == name => out.push(Error::duplicate(path.index(i + 1), *next)),
+            Some(next) if next < name => {
+                out.push(Error::invalid(path.index(i + 1), *next, "list must be sorted alphabetically"));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What is wrong with the name of a feature: `MyFeature` or `MyFeature/mySubFeature`.
+fn feature_name(name: &str) -> Option<String> {
+    const LONGEST: usize = 253;
+    let shown = shared::status::go_quote(name);
+    if name.len() > LONGEST {
+        return Some(format!("invalid feature name {shown}: must be no more than {LONGEST} characters"));
+    }
+    let fine = |(i, part): (usize, &str)| {
+        let begins = part.bytes().next().is_some_and(|b| b.is_ascii_uppercase() || (i > 0 && b.is_ascii_lowercase()));
+        begins && part.bytes().all(|b| b.is_ascii_alphanumeric())
+    };
+    (!name.split('/').enumerate().all(fine)).then(|| {
+        format!(
+            "invalid feature name {shown}: must start with an UpperCamelCase segment, with subsequent segments \
+             separated by '/' (e.g., MyFeature or MyFeature/mySubFeature), and contain only alphanumeric characters \
+             and slashes"
+        )
+    })
+}
+
 /// A changed node.
 pub(super) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    old_annotations::of_node(new, out);
     resources(new, out);
+    features(new, out);
     let mut seen: Vec<&Value> = Vec::new();
     for (i, address) in list(get(new, "status"), "addresses").iter().enumerate() {
         if seen.contains(&address) {
@@ -94,7 +138,7 @@ pub(super) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
         let message = "node updates may not change providerID except from \"\" to valid";
         out.push(Error::forbidden(Path::of(&["spec", "providerID"]), message));
     }
-    taints(spec, out);
+    taints(spec, &Path::of(&["metadata", "taints"]), out);
     if text(spec, "externalID") != text(before, "externalID") {
         out.push(Error::forbidden(Path::of(&["spec", "externalID"]), "may not be updated"));
     }
@@ -113,4 +157,34 @@ pub(super) fn runtime_class(object: &Value, out: &mut Vec<Error>) {
 /// A runtime class keeps its handler.
 pub(super) fn runtime_class_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     immutable(get(new, "handler"), get(old, "handler"), &Path::new("handler"), out);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_of_nodes() {
+        let of = |names: Value| {
+            let mut out = Vec::new();
+            features(&json!({"status": {"declaredFeatures": names}}), &mut out);
+            out.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(of(json!(["A", "B/c", "B/cD2"])), [""; 0]);
+        assert_eq!(
+            of(json!(["B", "B", "A"])),
+            [
+                "status.declaredFeatures[1]: Duplicate value: \"B\"",
+                "status.declaredFeatures[2]: Invalid value: \"A\": list must be sorted alphabetically",
+            ]
+        );
+        let shape = "must start with an UpperCamelCase segment, with subsequent segments separated by '/' (e.g., \
+                     MyFeature or MyFeature/mySubFeature), and contain only alphanumeric characters and slashes";
+        for name in ["a", "A//b", "A-b", ""] {
+            let want = format!(
+                "status.declaredFeatures[0]: Invalid value: \"{name}\": invalid feature name \"{name}\": {shape}"
+            );
+            assert_eq!(of(json!([name])), [want]);
+        }
+    }
 }

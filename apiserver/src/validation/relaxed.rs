@@ -52,6 +52,8 @@ pub(super) enum Leave {
     RestartAll,
     /// Users of their own on the host's network.
     HostNetwork,
+    /// Pods are resized as a whole.
+    WholeResize,
 }
 
 struct Gate {
@@ -83,6 +85,7 @@ static TABLE: &[Gate] = &[
     gate(Leave::VolumePlaces, "MutablePVNodeAffinity", &[], never),
     gate(Leave::Comparisons, "TaintTolerationComparisonOperators", PODS, compares),
     gate(Leave::RestartAll, "RestartAllContainersOnContainerExits", PODS, restarts_all),
+    gate(Leave::WholeResize, "InPlacePodLevelResourcesVerticalScaling", &[], never),
     gate(Leave::HostNetwork, "UserNamespacesHostNetworkSupport", PODS, |spec| {
         get(spec, "hostUsers") == &Value::Bool(false) && flag(spec, "hostNetwork")
     }),

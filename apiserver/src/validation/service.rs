@@ -32,6 +32,7 @@ fn addresses(spec: &Value) -> Vec<&str> {
 
 /// A service.
 pub(super) fn create(object: &Value, out: &mut Vec<Error>) {
+    topology(object, out);
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let kind = text(spec, "type");
     let headless = is_headless(spec);
@@ -60,7 +61,6 @@ pub(super) fn create(object: &Value, out: &mut Vec<Error>) {
     choice(spec, "type", &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"], &path, out);
     node_ports(spec, &path.child("ports"), out);
     load_balancer(spec, at(object, &["metadata", "annotations"]), &path, out);
-    topology(object, out);
     policies(spec, &path, out);
 }
 
@@ -295,7 +295,7 @@ fn policies(spec: &Value, path: &Path, out: &mut Vec<Error>) {
         out.push(Error::not_supported(path.child("internalTrafficPolicy"), internal, &["Cluster", "Local"]));
     }
     let distribution = text(spec, "trafficDistribution");
-    let known = ["PreferClose", "PreferSameNode", "PreferSameZone"];
+    let known = ["PreferClose", "PreferSameZone", "PreferSameNode"];
     if has(spec, "trafficDistribution") && !known.contains(&distribution) {
         out.push(Error::not_supported(path.child("trafficDistribution"), distribution, &known));
     }

@@ -166,4 +166,24 @@ mod tests {
             assert_eq!(found, wanted, "{query}");
         }
     }
+
+    #[test]
+    fn one_object() {
+        let row = proto::resources::find("", "v1", "pods").expect("row");
+        let no = Err("fieldSelector metadata.name doesn't match requested name".to_owned());
+        for (query, want) in [
+            ("", Ok(())),
+            ("labelSelector=x", Ok(())),
+            ("fieldSelector=", Ok(())),
+            ("fieldSelector=metadata.name%3Da", Ok(())),
+            ("fieldSelector=metadata.name%3Da,spec.nodeName%3Dn", Ok(())),
+            ("fieldSelector=metadata.name%3Db", no.clone()),
+            ("fieldSelector=spec.nodeName%3Dn", no.clone()),
+            ("fieldSelector=metadata.name!%3Da", no),
+        ] {
+            let selection = Selection::read(&Query::parse(query), row).expect("a selection");
+            let got = selection.named("a").map(|s| assert_eq!(s.name(), Some("a"))).map_err(|s| s.message);
+            assert_eq!(got, want, "{query}");
+        }
+    }
 }

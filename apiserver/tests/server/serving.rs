@@ -148,6 +148,20 @@ async fn http2_has_its_limits() {
     assert!(status.starts_with("\nkube-apiserver statusz\n") && status.contains(" /statusz "), "{status}");
     let paths = c.get("/").await.ok();
     assert!(paths["paths"].as_array().is_some_and(|paths| paths.contains(&json!("/flagz"))), "{paths}");
+    let structured = "application/json;v=v1alpha1;g=config.k8s.io;as=Statusz";
+    let status = c.call("GET", "/statusz", &[("Accept", structured)], None).await;
+    assert_eq!(status.header("content-type"), "application/json;g=config.k8s.io;v=v1alpha1;as=Statusz");
+    assert_eq!(status.ok()["metadata"]["name"], "kube-apiserver");
+    let refused = c.call("GET", "/flagz", &[("Accept", "application/json")], None).await;
+    assert!(refused.code == 406 && refused.text().contains("application/vnd.kubernetes.protobuf, text/plain"));
+    assert_eq!((c.get("/readyz/").await.code, c.get("/readyz/ping").await.text()), (404, "ok".to_owned()));
+    // A watch of one object is not of another.
+    let other = c.get("/api/v1/watch/namespaces/default?fieldSelector=metadata.name%3Dother").await;
+    assert!(
+        other.code == 400 && other.text().contains("metadata.name doesn't match requested name"),
+        "{}",
+        other.text()
+    );
 }
 
 /// The addresses under which pods find the servers of a cluster.

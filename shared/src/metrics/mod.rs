@@ -71,6 +71,20 @@ fn disable(names: Vec<String>) {
     *global().disabled.write() = names;
 }
 
+/// When the process began, as metrics have it: `process_start_time_seconds`.
+#[must_use]
+pub fn start_time_family() -> String {
+    process::start_time_family()
+}
+
+/// The second in which the process began.
+#[must_use]
+pub fn started() -> i64 {
+    #[allow(clippy::cast_possible_truncation)]
+    let seconds = process::start_time() as i64;
+    seconds
+}
+
 /// How long this process has run.
 pub fn uptime() -> std::time::Duration {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

@@ -60,6 +60,13 @@ fn limits() -> (f64, f64) {
     (soft("Max open files").unwrap_or(0.0), soft("Max address space").unwrap_or(1.844_674_407_370_955_2e19))
 }
 
+/// The one family of a process that `/metrics/slis` has as well.
+pub(super) fn start_time_family() -> String {
+    let name = "process_start_time_seconds";
+    let help = "[ALPHA] Start time of the process since unix epoch in seconds.";
+    format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {}\n", super::number(start_time()))
+}
+
 pub(super) fn render(out: &mut String) {
     let stat = stat();
     let at = |i: usize| stat.get(i).copied().unwrap_or(0.0);

@@ -113,12 +113,10 @@ impl Health {
     /// Answers a path such as `/readyz` or `/livez/etcd` with its query; `None` when it is not served.
     pub fn answer(&self, path: &str, query: &str) -> Option<Answer> {
         let rest = path.strip_prefix('/')?;
-        let (word, name) = rest.split_once('/').unwrap_or((rest, ""));
+        let (word, name) = rest.split_once('/').map_or((rest, None), |(word, name)| (word, Some(name)));
         let probe = Probe::ALL.into_iter().find(|p| p.word() == word)?;
         let checks = self.0.checks[probe as usize].read().clone()?;
-        if name.is_empty() {
-            return Some(answer_all(probe, &checks, query));
-        }
+        let Some(name) = name else { return Some(answer_all(probe, &checks, query)) };
         let check = checks.iter().find(|c| c.name == name)?;
         Some(match check.run() {
             Ok(()) => Answer { code: 200, body: "ok".to_owned() },
@@ -153,7 +151,8 @@ impl Health {
             "# HELP kubernetes_healthcheck [STABLE] The last result of each health check.\n\
              # TYPE kubernetes_healthcheck gauge\n{gauges}\
              # HELP kubernetes_healthchecks_total [STABLE] The results of all health checks.\n\
-             # TYPE kubernetes_healthchecks_total counter\n{counters}"
+             # TYPE kubernetes_healthchecks_total counter\n{counters}{}",
+            crate::metrics::start_time_family()
         )
     }
 }

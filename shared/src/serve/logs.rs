@@ -63,14 +63,47 @@ fn page(folder: &Path) -> String {
     });
     let mut names: Vec<String> = named.collect();
     names.sort();
-    let escaped = |name: &str| name.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&#34;");
-    let rows: String = names.iter().map(|name| format!("<a href=\"{0}\">{0}</a>\n", escaped(name))).collect();
+    let rows: String = names.iter().map(|name| format!("<a href=\"{}\">{}</a>\n", link(name), shown(name))).collect();
     format!("<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n{rows}</pre>\n")
+}
+
+/// A name as a relative address, with what Go leaves as it is.
+fn link(name: &str) -> String {
+    let mut out = String::new();
+    // What looks like a scheme is not one.
+    if name.split('/').next().is_some_and(|first| first.contains(':')) {
+        out.push_str("./");
+    }
+    for byte in name.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' => out.push(char::from(byte)),
+            _ if b"-_.~$&+,/:;=@".contains(&byte) => out.push(char::from(byte)),
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+/// A name as text of a page.
+fn shown(name: &str) -> String {
+    let escapes = [('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;"), ('"', "&#34;"), ('\'', "&#39;")];
+    escapes.into_iter().fold(name.to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_in_pages() {
+        for (name, address, text) in [
+            ("a b<c>.log", "a%20b%3Cc%3E.log", "a b&lt;c&gt;.log"),
+            ("a:b/", "./a:b/", "a:b/"),
+            ("it's & 100%", "it%27s%20&%20100%25", "it&#39;s &amp; 100%"),
+        ] {
+            assert_eq!((link(name).as_str(), shown(name).as_str()), (address, text));
+        }
+    }
 
     #[test]
     fn a_folder_and_nothing_outside_of_it() {

@@ -12,6 +12,7 @@ mod pages;
 mod secure;
 #[cfg(test)]
 mod tests;
+mod zpages;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -37,8 +38,9 @@ pub use access::{AttributesOf, Denials, Requested, path_attributes};
 pub use delegated::{Delegated, DelegatedOptions};
 pub use health::{Answer, Health, Probe};
 pub use logs::{Found, logs};
-pub use pages::{Configz, Debugging, Query, flagz, set_verbosity, statusz};
+pub use pages::{Configz, Debugging, Query, verbosity, verbosity_index, verbosity_pages};
 pub use secure::{SecureOptions, Tls, hostname};
+pub use zpages::{Wanted, ZPage, flagz, statusz};
 
 const HEADER_DEADLINE: Duration = Duration::from_secs(32);
 const IDLE: Duration = Duration::from_secs(90);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use actix_web::http::{StatusCode, header};
+use actix_web::http::{Method, StatusCode, header};
 use actix_web::middleware::Compress;
 use actix_web::web::{self, ServiceConfig};
 use actix_web::{HttpRequest, HttpResponse};
@@ -11,8 +11,9 @@ use parking_lot::RwLock;
 use serde_json::Value;
 
 use super::Health;
+use super::zpages::{self, Wanted, ZPage};
 use crate::flags::FlagSet;
-use crate::status::go_quote;
+use crate::status::{Status, go_quote};
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
@@ -137,71 +138,91 @@ async fn answer(health: Health, request: HttpRequest) -> HttpResponse {
 fn flag_pages(config: &mut ServiceConfig, flags: &FlagSet, pages: &Pages) {
     config.route("/version", web::get().to(|| async { json(&crate::version::info()) }));
     if pages.debug_flags {
-        config.route("/debug/flags/v", web::put().to(set_verbosity));
+        verbosity_pages(config);
     }
     if flags.enabled("ComponentFlagz") {
         let flags = flags.clone();
-        let page = move || {
-            let body = flagz(&flags);
-            async { plain(StatusCode::OK, body) }
+        let page = move |request: HttpRequest| {
+            let page = z_page(zpages::flagz(&flags, wanted(&request)));
+            async { page }
         };
-        config.route("/flagz", web::get().to(page));
+        config.route("/flagz", web::to(page));
     }
     if flags.enabled("ComponentStatusz") {
         let (component, paths) = (flags.component(), pages.paths());
-        let page = move || {
-            let body = statusz(component, &paths);
-            async { plain(StatusCode::OK, body) }
+        let page = move |request: HttpRequest| {
+            let page = z_page(zpages::statusz(component, &paths, wanted(&request)));
+            async { page }
         };
-        config.route("/statusz", web::get().to(page));
+        config.route("/statusz", web::to(page));
     }
+}
+
+fn wanted(request: &HttpRequest) -> Wanted<'_> {
+    let accept = request.headers().get(header::ACCEPT).and_then(|v| v.to_str().ok());
+    Wanted { accept, pretty: request.query_string().split('&').any(|p| matches!(p, "pretty=true" | "pretty=1")) }
+}
+
+fn z_page(page: Result<ZPage, Box<Status>>) -> HttpResponse {
+    match page {
+        Ok(page) => HttpResponse::Ok().insert_header((header::CONTENT_TYPE, page.content_type)).body(page.body),
+        Err(status) => {
+            let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+            let kind = (header::CONTENT_TYPE, "application/json");
+            HttpResponse::build(code).insert_header(kind).body(status.to_json())
+        }
+    }
+}
+
+/// `/debug/flags` and what is below: how much is logged can be changed.
+pub fn verbosity_pages(config: &mut ServiceConfig) {
+    config.route("/debug/flags", web::to(|| async { verbosity_index() }));
+    config.route("/debug/flags/v", web::to(|method: Method, level: String| async move { verbosity(&method, &level) }));
+    config.route("/debug/flags/{other:.*}", web::to(|| async { verbosity_index() }));
+}
+
+/// The page of what can be changed.
+#[must_use]
+pub fn verbosity_index() -> HttpResponse {
+    const PAGE: &str = "<html>\n<head>\n<title>/debug/flags/</title>\n</head>\n<body>\n/debug/flags/<br>\n<br>\n\
+                        flags:<br>\n<table>\n<tr>v<br>\n</table>\n<br>\nfull flags configurable<br>\n</body>\n</html>\n";
+    HttpResponse::Ok().insert_header((header::CONTENT_TYPE, "text/html; charset=utf-8")).body(PAGE)
 }
 
 /// `PUT /debug/flags/v`: changes how much is logged.
-pub async fn set_verbosity(body: String) -> HttpResponse {
-    match body.trim().parse::<u32>() {
-        Ok(v) => {
-            crate::run::set_verbosity(v);
-            plain(StatusCode::OK, format!("successfully set klog.logging.verbosity to {v}"))
+#[must_use]
+pub fn verbosity(method: &Method, level: &str) -> HttpResponse {
+    let (code, line) = match (method, read_level(level)) {
+        (&Method::PUT, Ok(read)) => {
+            crate::run::set_verbosity(read);
+            (StatusCode::OK, format!("successfully set klog.logging.verbosity to {level}\n"))
         }
-        Err(_) => {
-            let why = format!("strconv.ParseInt: parsing {}: invalid syntax", go_quote(&body));
-            let line = format!("failed to set klog.logging.verbosity {}: {why}\n", go_quote(&body));
-            plain(StatusCode::BAD_REQUEST, line)
+        (&Method::PUT, Err(why)) => (StatusCode::BAD_REQUEST, format!("{why}\n")),
+        _ => (StatusCode::NOT_ACCEPTABLE, "unsupported http method\n".to_owned()),
+    };
+    HttpResponse::build(code)
+        .insert_header((header::CONTENT_TYPE, "text/plain"))
+        .insert_header((header::X_CONTENT_TYPE_OPTIONS, "nosniff"))
+        .body(line)
+}
+
+/// A level, as Go reads it first without a sign and then with one.
+fn read_level(text: &str) -> Result<u32, String> {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let quoted = go_quote(text);
+    match text.parse::<u32>() {
+        _ if !digits => Err(format!("strconv.ParseUint: parsing {quoted}: invalid syntax")),
+        Err(_) => Err(format!("strconv.ParseUint: parsing {quoted}: value out of range")),
+        Ok(level) if i32::try_from(level).is_err() => {
+            let why = format!("strconv.ParseInt: parsing {quoted}: value out of range");
+            Err(format!("failed set klog.logging.verbosity {text}: {why}"))
         }
+        Ok(level) => Ok(level),
     }
 }
 
-const WARNING: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility \
-                       guarantees and is for debugging purposes only.";
-
-/// The page of flags and their values.
-pub fn flagz(flags: &FlagSet) -> String {
-    let lines: Vec<String> = flags.all().into_iter().map(|(name, value)| format!("{name}={value}\n")).collect();
-    format!("\n{} flagz\n{WARNING}\n\n{}", flags.component(), lines.concat())
-}
-
-/// The page of what runs since when.
-pub fn statusz(component: &str, paths: &str) -> String {
-    let up = crate::metrics::uptime();
-    let seconds = up.as_secs();
-    let started = jiff::Timestamp::now().checked_sub(up).map(|t| t.strftime("%a %b %e %H:%M:%S UTC %Y").to_string());
-    format!(
-        "\n{component} statusz\n{WARNING}\n\nStarted: {}\nUp: {} hr {:02} min {:02} sec\nGo version: {}\n\
-         Binary version: {}\nEmulation version: {}.{}\nPaths: {paths}\n",
-        started.unwrap_or_default(),
-        seconds / 3600,
-        seconds / 60 % 60,
-        seconds % 60,
-        crate::version::GO_VERSION,
-        crate::version::GIT_VERSION.trim_start_matches('v'),
-        crate::version::MAJOR,
-        crate::version::MINOR,
-    )
-}
-
 impl Pages {
-    fn paths(&self) -> String {
+    fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         if self.configz.is_some() {
             paths.push("/configz");
@@ -213,7 +234,33 @@ impl Pages {
             paths.push("/metrics");
         }
         paths.push("/version");
-        paths.sort_unstable();
-        paths.join(" ")
+        paths.into_iter().map(str::to_owned).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels() {
+        for (text, want) in [
+            ("4", Ok(4)),
+            ("010", Ok(10)),
+            ("x", Err(r#"strconv.ParseUint: parsing "x": invalid syntax"#)),
+            ("", Err(r#"strconv.ParseUint: parsing "": invalid syntax"#)),
+            ("+4", Err(r#"strconv.ParseUint: parsing "+4": invalid syntax"#)),
+            ("4\n", Err(r#"strconv.ParseUint: parsing "4\n": invalid syntax"#)),
+            ("4294967296", Err(r#"strconv.ParseUint: parsing "4294967296": value out of range"#)),
+            (
+                "2147483648",
+                Err(
+                    r#"failed set klog.logging.verbosity 2147483648: strconv.ParseInt: parsing "2147483648": value out of range"#,
+                ),
+            ),
+        ] {
+            assert_eq!(read_level(text), want.map_err(str::to_owned), "{text}");
+        }
+        assert_eq!(verbosity(&Method::GET, "4").status(), StatusCode::NOT_ACCEPTABLE);
     }
 }

@@ -65,30 +65,24 @@ impl Plugin for ResourceQuota {
         if quotas.is_empty() && self.limited.is_empty() {
             return Ok(());
         }
-        let group = a.resource.group.as_ref();
-        let plural = a.resource.plural.as_ref();
-        let new = usage::of(group, plural, object);
-        let old = a.old_object.filter(|_| a.operation == Operation::Update).map(|o| usage::of(group, plural, o));
-        let mut asked = old.as_ref().map_or_else(|| new.clone(), |old| list::subtract(&new, old));
-        if a.operation == Operation::Update {
-            // What shrinks is the controller's to give back.
-            asked.retain(|_, q| q.sign() > 0);
-            if asked.is_empty() {
-                return Ok(());
-            }
-        }
-        self.demand_cover(a, object, &asked, &quotas)?;
+        let kind = Kind { group: a.resource.group.as_ref(), plural: a.resource.plural.as_ref(), object };
         let mut plan = Vec::new();
-        for quota in quotas {
-            if let Some(names) = concerned(&quota, group, plural, object) {
-                if a.operation == Operation::Create
-                    && let Some(missing) = usage::unspecified(group, plural, object, &names)
-                {
-                    return Err(a.forbidden(format!("failed quota: {}: must specify {missing}", tree::name(&quota))));
-                }
-                plan.push(quota);
+        for quota in &quotas {
+            let Some(names) = concerned(quota, kind) else { continue };
+            let name = tree::name(quota);
+            if let Some(missing) = usage::unspecified(kind.group, kind.plural, object, &names) {
+                return Err(a.forbidden(format!("failed quota: {name}: must specify {missing}")));
             }
+            known(quota, &names).map_err(|why| a.forbidden(why))?;
+            plan.push(quota.clone());
         }
+        let asked = Asked::of(a, kind);
+        let concerned = !plan.is_empty();
+        plan.retain(|quota| !asked.of_quota(quota).is_empty());
+        if plan.is_empty() && (concerned || asked.more.is_empty()) {
+            return Ok(());
+        }
+        self.demand_cover(a, kind, &quotas)?;
         if plan.is_empty() {
             return Ok(());
         }
@@ -99,13 +93,13 @@ impl Plugin for ResourceQuota {
             if let Ok(fresh) = self.api.get("", "resourcequotas", a.namespace, tree::name(quota)).await {
                 *quota = Arc::new(fresh);
             }
-            raise(quota, group, plural, object, &asked).map_err(|why| a.forbidden(why))?;
+            raise(quota, kind, &asked).map_err(|why| a.forbidden(why))?;
         }
         if a.dry_run {
             return Ok(());
         }
         for quota in plan {
-            self.store(a, quota, &asked).await?;
+            self.store(a, kind, quota, &asked).await?;
         }
         Ok(())
     }
@@ -113,49 +107,44 @@ impl Plugin for ResourceQuota {
 
 impl ResourceQuota {
     /// Refuses what is limited by the configuration where no quota covers it.
-    fn demand_cover(
-        &self,
-        a: &Attributes<'_>,
-        object: &Value,
-        asked: &List,
-        quotas: &[Arc<Value>],
-    ) -> Result<(), Status> {
-        let (group, plural) = (a.resource.group.as_ref(), a.resource.plural.as_ref());
+    fn demand_cover(&self, a: &Attributes<'_>, kind: Kind<'_>, quotas: &[Arc<Value>]) -> Result<(), Status> {
+        let Kind { group, plural, object } = kind;
         let about = |l: &&Value| tree::text(l, "/apiGroup") == group && tree::text(l, "/resource") == plural;
-        let limited: Vec<&Value> = self.limited.iter().filter(about).collect();
-        if limited.is_empty() {
-            return Ok(());
-        }
-        let parts: Vec<String> = limited.iter().flat_map(|l| tree::strings(l, "/matchContains")).collect();
-        let named = asked.keys().filter(|name| parts.iter().any(|part| name.contains(part.as_str())));
-        let covered: BTreeSet<String> =
-            quotas.iter().filter_map(|q| concerned(q, group, plural, object)).flatten().collect();
-        let open: Vec<&str> = named.filter(|n| !covered.contains(*n)).map(String::as_str).collect();
+        let parts = self.limited.iter().filter(about).flat_map(|l| tree::strings(l, "/matchContains"));
+        let parts: Vec<String> = parts.collect();
+        let used = kind.usage();
+        let named = used.iter().filter(|(name, q)| q.sign() > 0 && parts.iter().any(|part| name.contains(part)));
+        let covered: BTreeSet<String> = quotas.iter().filter_map(|q| concerned(q, kind)).flatten().collect();
+        let open: Vec<&str> = named.map(|(n, _)| n.as_str()).filter(|n| !covered.contains(*n)).collect();
         if !open.is_empty() {
             return Err(a.forbidden(format!("insufficient quota to consume: {}", open.join(","))));
         }
-        let wanted: Vec<Value> = limited.iter().flat_map(|l| tree::list(l, "/matchScopes")).cloned().collect();
+        // Scopes are not asked which resource they were written for.
         let mut missing = Vec::new();
-        for scope in wanted {
-            let alone = serde_json::json!({"spec": {"scopeSelector": {"matchExpressions": [scope]}}});
-            let names_it = |q: &Arc<Value>| {
-                scopes::matches(q, group, plural, object) && scopes::names(q, tree::text(&scope, "/scopeName"))
-            };
-            if scopes::matches(&alone, group, plural, object) && !quotas.iter().any(names_it) {
-                missing.push(scopes::describe(&scope));
+        for wanted in self.limited.iter().flat_map(|l| tree::list(l, "/matchScopes")) {
+            let scope = scopes::Scope::of(wanted);
+            if scopes::is_in(&scope, group, plural, object)
+                && !quotas.iter().any(|q| scopes::covers(q, scope.name, group, plural, object))
+            {
+                missing.push(scopes::describe(wanted));
             }
         }
         if missing.is_empty() {
             return Ok(());
         }
-        Err(a.forbidden(format!("insufficient quota to match these scopes: [{}]", missing.join(" "))))
+        // An error that upstream never classified.
+        Err(Status::unknown(&format!("insufficient quota to match these scopes: [{}]", missing.join(" "))))
     }
 
-    async fn store(&self, a: &Attributes<'_>, mut quota: Arc<Value>, asked: &List) -> Result<(), Status> {
-        let (group, plural) = (a.resource.group.as_ref(), a.resource.plural.as_ref());
-        let object = a.object().unwrap_or(super::NOTHING);
+    async fn store(
+        &self,
+        a: &Attributes<'_>,
+        kind: Kind<'_>,
+        mut quota: Arc<Value>,
+        asked: &Asked<'_>,
+    ) -> Result<(), Status> {
         for _ in 0..ROUNDS {
-            let Some(raised) = raise(&quota, group, plural, object, asked).map_err(|why| a.forbidden(why))? else {
+            let Some(raised) = raise(&quota, kind, asked).map_err(|why| a.forbidden(why))? else {
                 return Ok(());
             };
             match self.api.update(&server_user(), "", "resourcequotas", "status", raised).await {
@@ -174,8 +163,53 @@ impl ResourceQuota {
     }
 }
 
+/// An object and what it is.
+#[derive(Clone, Copy)]
+struct Kind<'a> {
+    group: &'a str,
+    plural: &'a str,
+    object: &'a Value,
+}
+
+impl Kind<'_> {
+    fn usage(&self) -> List {
+        usage::of(self.group, self.plural, self.object)
+    }
+}
+
+/// What a request asks for.
+struct Asked<'a> {
+    /// Everything that the object uses.
+    all: List,
+    /// What it uses more than before; what shrinks is the controller's to give back.
+    more: List,
+    /// What is stored, of an update: quotas that were not about it are asked for everything.
+    before: Option<Kind<'a>>,
+    /// Quotas follow what is written to a status; they do not refuse it.
+    follows: bool,
+}
+
+impl<'a> Asked<'a> {
+    fn of(a: &Attributes<'a>, kind: Kind<'a>) -> Self {
+        let positive = |mut list: List| {
+            list.retain(|_, q| q.sign() > 0);
+            list
+        };
+        let before = a.old_object.filter(|_| a.operation == Operation::Update).map(|object| Kind { object, ..kind });
+        let all = kind.usage();
+        let more = before.map_or_else(|| all.clone(), |before| list::subtract(&all, &before.usage()));
+        Self { all: positive(all), more: positive(more), before, follows: a.subresource == "status" }
+    }
+
+    /// What is asked of one quota.
+    fn of_quota(&self, quota: &Value) -> &List {
+        if self.before.is_some_and(|before| concerned(quota, before).is_none()) { &self.all } else { &self.more }
+    }
+}
+
 /// The limits of a quota that an object counts towards, if there are any.
-fn concerned(quota: &Value, group: &str, plural: &str, object: &Value) -> Option<BTreeSet<String>> {
+fn concerned(quota: &Value, kind: Kind<'_>) -> Option<BTreeSet<String>> {
+    let Kind { group, plural, object } = kind;
     if !scopes::matches(quota, group, plural, object) {
         return None;
     }
@@ -184,26 +218,33 @@ fn concerned(quota: &Value, group: &str, plural: &str, object: &Value) -> Option
     (!names.is_empty()).then_some(names)
 }
 
-/// The quota with the request added to its usage; `None` when it does not count, an error when there is no room.
-fn raise(quota: &Value, group: &str, plural: &str, object: &Value, asked: &List) -> Result<Option<Value>, String> {
-    let Some(names) = concerned(quota, group, plural, object) else { return Ok(None) };
-    let name = tree::name(quota);
-    let (hard, used) = (list::read(quota, "/status/hard"), list::read(quota, "/status/used"));
-    let unknown: Vec<&str> = names.iter().filter(|n| !used.contains_key(*n)).map(String::as_str).collect();
-    if !unknown.is_empty() {
-        return Err(format!("status unknown for quota: {name}, resources: {}", unknown.join(",")));
+/// Nothing can be added to what nobody has counted.
+fn known(quota: &Value, names: &BTreeSet<String>) -> Result<(), String> {
+    let used = list::read(quota, "/status/used");
+    if names.iter().all(|n| used.contains_key(n)) {
+        return Ok(());
     }
-    let asked = list::mask(asked, &names);
-    if asked.is_empty() {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    Err(format!("status unknown for quota: {}, resources: {}", tree::name(quota), names.join(",")))
+}
+
+/// The quota with the request added to its usage; `None` when it does not count, an error when there is no room.
+fn raise(quota: &Value, kind: Kind<'_>, asked: &Asked<'_>) -> Result<Option<Value>, String> {
+    let Some(names) = concerned(quota, kind) else { return Ok(None) };
+    known(quota, &names)?;
+    let (hard, used) = (list::read(quota, "/status/hard"), list::read(quota, "/status/used"));
+    let more = list::mask(asked.of_quota(quota), &names);
+    if more.is_empty() {
         return Ok(None);
     }
-    let total = list::add(&used, &asked);
-    let over = list::exceeding(&list::mask(&total, &list::names(&asked)), &hard);
-    if !over.is_empty() {
+    let total = list::add(&used, &more);
+    let over = list::exceeding(&list::mask(&total, &list::names(&more)), &hard);
+    if !over.is_empty() && !asked.follows {
         let of = |l: &List| list::describe(&list::mask(l, &over));
         return Err(format!(
-            "exceeded quota: {name}, requested: {}, used: {}, limited: {}",
-            of(&asked),
+            "exceeded quota: {}, requested: {}, used: {}, limited: {}",
+            tree::name(quota),
+            of(&more),
             of(&used),
             of(&hard)
         ));
@@ -307,18 +348,22 @@ mod tests {
             &json!({"pods": "0"}),
             &json!({"scopeSelector": {"matchExpressions": [scope]}}),
         );
+        let elsewhere = cluster(
+            &json!({"pods": "5"}),
+            &json!({"pods": "0"}),
+            &json!({"scopes": ["BestEffort"], "scopeSelector": {"matchExpressions": [scope]}}),
+        );
         for (cluster, configuration, want) in [
             (&empty, &by_name, Err("pods \"x\" is forbidden: insufficient quota to consume: cpu,requests.cpu")),
             (&cpu, &by_name, Ok(())),
-            (
-                &cpu,
-                &by_scope,
-                Err("pods \"x\" is forbidden: insufficient quota to match these scopes: [{PriorityClass In [high]}]"),
-            ),
+            (&cpu, &by_scope, Err("insufficient quota to match these scopes: [{PriorityClass In [high]}]")),
             (&scoped, &by_scope, Ok(())),
+            // One scope of a quota is enough, also where the quota is about other pods.
+            (&elsewhere, &by_scope, Ok(())),
         ] {
             let plugin = ResourceQuota::new(cluster.clone(), cluster.api(), configuration).expect("configured");
             let got = Write::create("", "pods", "e", pod.clone()).validate(&plugin).await;
+            assert!(got.as_ref().err().is_none_or(|e| (e.code == 403) == e.message.contains("forbidden")), "{got:?}");
             assert_eq!(got.map(drop).map_err(|s| s.message), want.map_err(str::to_owned), "{configuration}");
         }
     }
@@ -333,5 +378,105 @@ mod tests {
         assert_eq!(used(&cluster), json!({"services.nodeports": "1"}));
         assert!(update("ClusterIP", "NodePort").validate(&plugin).await.is_ok());
         assert!(update("NodePort", "ClusterIP").validate(&plugin).await.is_err());
+    }
+
+    /// Writes, one after the other, and what a quota says of each.
+    async fn updates(
+        cluster: &Arc<Fixed>,
+        group: &str,
+        plural: &str,
+        sub: &'static str,
+        writes: &[(Value, Value, &str)],
+    ) {
+        let plugin = ResourceQuota::new(cluster.clone(), cluster.api(), &Value::Null).expect("no configuration");
+        for (new, old, want) in writes {
+            let write = Write::update(group, plural, sub, "x", new.clone(), old.clone());
+            let got = write.validate(&plugin).await.map(drop).map_err(|s| s.message).err().unwrap_or_default();
+            assert_eq!(got, *want, "{new}");
+        }
+    }
+
+    #[tokio::test]
+    async fn pods_are_resized_within_their_quota() {
+        let cluster = cluster(&json!({"requests.cpu": "2"}), &json!({"requests.cpu": "1"}), &json!(null));
+        let pod = |requests: Value, status: Value| {
+            let mut pod = pod(requests);
+            pod["status"] = status;
+            pod
+        };
+        let has = |cpu: &str| json!({"containerStatuses": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]});
+        let failed = json!({"phase": "Failed"});
+        let over = "pods \"x\" is forbidden: exceeded quota: rq, requested: requests.cpu=2, used: requests.cpu=1, limited: requests.cpu=2";
+        let silent = "pods \"x\" is forbidden: failed quota: rq: must specify requests.cpu for: c";
+        let one = || pod(json!({"cpu": "1"}), has("1"));
+        updates(
+            &cluster,
+            "",
+            "pods",
+            "resize",
+            &[
+                (pod(json!({"cpu": "3"}), has("1")), one(), over),
+                (pod(json!({}), has("1")), one(), silent),
+                // What it has counts until it is given back.
+                (pod(json!({"cpu": "1"}), has("2")), pod(json!({"cpu": "2"}), has("2")), ""),
+                (pod(json!({"cpu": "9"}), failed.clone()), pod(json!({"cpu": "1"}), failed), ""),
+                (pod(json!({"cpu": "2"}), has("1")), one(), ""),
+            ],
+        )
+        .await;
+        assert_eq!(used(&cluster), json!({"requests.cpu": "2"}));
+    }
+
+    #[tokio::test]
+    async fn devices_count_by_their_class() {
+        let devices = "gpu.deviceclass.resource.k8s.io/devices";
+        let cluster = cluster(&json!({devices: "4"}), &json!({devices: "1"}), &json!(null));
+        let plugin = ResourceQuota::new(cluster.clone(), cluster.api(), &Value::Null).expect("no configuration");
+        let claim = |count: i64| json!({"metadata": {"name": "x"}, "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": count}}]}}});
+        let mut got = Vec::new();
+        for count in [4, 3] {
+            let write = Write::create("resource.k8s.io", "resourceclaims", "e", claim(count));
+            got.push(write.validate(&plugin).await.map(drop).map_err(|s| s.message).err());
+        }
+        let over = format!(
+            "resourceclaims.resource.k8s.io \"x\" is forbidden: exceeded quota: rq, requested: {devices}=4, used: {devices}=1, limited: {devices}=4"
+        );
+        assert_eq!(got, [Some(over), None]);
+        assert_eq!(used(&cluster), json!({devices: "4"}));
+    }
+
+    #[tokio::test]
+    async fn claims_move_from_quota_to_quota() {
+        let gold = json!({"scopeSelector": {"matchExpressions": [{"scopeName": "VolumeAttributesClass", "operator": "In", "values": ["gold"]}]}});
+        let cluster = cluster(&json!({"persistentvolumeclaims": "1"}), &json!({"persistentvolumeclaims": "1"}), &gold);
+        let claim = |class: &str| json!({"metadata": {"name": "x"}, "spec": {"volumeAttributesClassName": class}});
+        let over = "persistentvolumeclaims \"x\" is forbidden: exceeded quota: rq, requested: persistentvolumeclaims=1, used: persistentvolumeclaims=1, limited: persistentvolumeclaims=1";
+        updates(
+            &cluster,
+            "",
+            "persistentvolumeclaims",
+            "",
+            &[
+                (claim("gold"), claim("silver"), over),
+                (claim("gold"), claim("gold"), ""),
+                (claim("silver"), claim("gold"), ""),
+            ],
+        )
+        .await;
+    }
+
+    #[tokio::test]
+    async fn what_a_volume_was_given_counts_even_past_the_limit() {
+        let cluster = cluster(&json!({"requests.storage": "5"}), &json!({"requests.storage": "4"}), &json!(null));
+        let claim = |given: &str| json!({"metadata": {"name": "x"}, "spec": {"resources": {"requests": {"storage": "4"}}}, "status": {"allocatedResources": {"storage": given}}});
+        updates(
+            &cluster,
+            "",
+            "persistentvolumeclaims",
+            "status",
+            &[(claim("3"), claim("2"), ""), (claim("6500m"), claim("3"), "")],
+        )
+        .await;
+        assert_eq!(used(&cluster), json!({"requests.storage": "7"}));
     }
 }

@@ -2,37 +2,48 @@
 
 use serde_json::Value;
 
+use super::super::resource_list as list;
 use crate::access::tree;
 
-struct Scope<'a> {
-    name: &'a str,
+/// A scope, of a quota or of what is limited by the configuration.
+pub(super) struct Scope<'a> {
+    /// Its name.
+    pub(super) name: &'a str,
     operator: &'a str,
     values: Vec<String>,
 }
 
-fn scopes(quota: &Value) -> Vec<Scope<'_>> {
+impl<'a> Scope<'a> {
+    /// From an expression that selects.
+    pub(super) fn of(expression: &'a Value) -> Self {
+        let text = |field: &str| tree::text(expression, field);
+        Self { name: text("/scopeName"), operator: text("/operator"), values: tree::strings(expression, "/values") }
+    }
+}
+
+fn scopes(quota: &Value) -> impl Iterator<Item = Scope<'_>> {
     let plain = tree::list(quota, "/spec/scopes").iter().filter_map(Value::as_str);
     let plain = plain.map(|name| Scope { name, operator: "Exists", values: Vec::new() });
-    let selected = tree::list(quota, "/spec/scopeSelector/matchExpressions").iter().map(|e| Scope {
-        name: tree::text(e, "/scopeName"),
-        operator: tree::text(e, "/operator"),
-        values: tree::strings(e, "/values"),
-    });
-    plain.chain(selected).collect()
+    plain.chain(tree::list(quota, "/spec/scopeSelector/matchExpressions").iter().map(Scope::of))
 }
 
 /// Whether an object is in all scopes of a quota. Kinds without scopes are in none.
 pub(super) fn matches(quota: &Value, group: &str, plural: &str, object: &Value) -> bool {
-    scopes(quota).iter().all(|scope| match (group, plural) {
+    scopes(quota).all(|scope| is_in(&scope, group, plural, object))
+}
+
+/// Whether an object is in a scope.
+pub(super) fn is_in(scope: &Scope<'_>, group: &str, plural: &str, object: &Value) -> bool {
+    match (group, plural) {
         ("", "pods") => pod(scope, object),
         ("", "persistentvolumeclaims") => claim(scope, object),
         _ => false,
-    })
+    }
 }
 
-/// Whether a quota has a scope of this name.
-pub(super) fn names(quota: &Value, name: &str) -> bool {
-    scopes(quota).iter().any(|s| s.name == name)
+/// Whether a quota has a scope of this name that an object is in, whatever its other scopes are.
+pub(super) fn covers(quota: &Value, name: &str, group: &str, plural: &str, object: &Value) -> bool {
+    scopes(quota).any(|scope| scope.name == name && is_in(&scope, group, plural, object))
 }
 
 /// `{PriorityClass In [high]}`
@@ -48,36 +59,54 @@ fn pod(scope: &Scope<'_>, pod: &Value) -> bool {
         "NotTerminating" => !terminating,
         "BestEffort" => best_effort(pod),
         "NotBestEffort" => !best_effort(pod),
-        "PriorityClass" => selects(scope, tree::text(pod, "/spec/priorityClassName")),
+        "PriorityClass" => selects(scope, &[tree::text(pod, "/spec/priorityClassName")]),
         "CrossNamespacePodAffinity" => crosses_namespaces(pod),
         _ => false,
     }
 }
 
 fn claim(scope: &Scope<'_>, claim: &Value) -> bool {
-    scope.name == "VolumeAttributesClass" && selects(scope, tree::text(claim, "/spec/volumeAttributesClassName"))
+    scope.name == "VolumeAttributesClass" && selects(scope, &attributes_classes(claim))
 }
 
-fn selects(scope: &Scope<'_>, value: &str) -> bool {
+/// The attributes classes that a claim asks for, has, or is on its way to; "" where there is none of these.
+pub(super) fn attributes_classes(claim: &Value) -> [&str; 3] {
+    [
+        "/spec/volumeAttributesClassName",
+        "/status/currentVolumeAttributesClassName",
+        "/status/modifyVolumeStatus/targetVolumeAttributesClassName",
+    ]
+    .map(|field| tree::text(claim, field))
+}
+
+/// Whether one of the values, or none at all, is what a scope is about.
+fn selects(scope: &Scope<'_>, values: &[&str]) -> bool {
+    let values: Vec<&str> = values.iter().copied().filter(|v| !v.is_empty()).collect();
+    let listed = |value: &&str| scope.values.iter().any(|v| v == value);
     match scope.operator {
-        "In" => scope.values.iter().any(|v| v == value),
-        "NotIn" => !scope.values.iter().any(|v| v == value),
-        "DoesNotExist" => value.is_empty(),
-        _ => !value.is_empty(),
+        "In" => values.iter().any(listed),
+        "NotIn" => values.is_empty() || !values.iter().all(listed),
+        "DoesNotExist" => values.is_empty(),
+        "Exists" => !values.is_empty(),
+        _ => false,
     }
 }
 
-/// Whether no container asks for processor or memory.
+/// Whether a pod asks for no processor and memory. What it says as a whole is all that counts of it.
 pub(in super::super) fn best_effort(pod: &Value) -> bool {
+    match tree::text(pod, "/status/qosClass") {
+        "" => {}
+        class => return class == "BestEffort",
+    }
     let silent = |resources: &Value| {
-        ["/requests", "/limits"]
-            .iter()
-            .filter_map(|l| tree::map(resources, l))
-            .all(|l| !l.contains_key("cpu") && !l.contains_key("memory"))
+        let lists = ["/requests", "/limits"].map(|which| list::read(resources, which));
+        !lists.iter().flatten().any(|(name, q)| matches!(name.as_str(), "cpu" | "memory") && q.sign() > 0)
     };
+    if let Some(whole) = pod.pointer("/spec/resources").filter(|r| !r.is_null()) {
+        return silent(whole);
+    }
     let containers = ["/spec/containers", "/spec/initContainers"].iter().flat_map(|l| tree::list(pod, l));
-    let whole = pod.pointer("/spec/resources").is_none_or(silent);
-    whole && containers.filter_map(|c| c.get("resources")).all(silent)
+    containers.filter_map(|c| c.get("resources")).all(silent)
 }
 
 fn crosses_namespaces(pod: &Value) -> bool {
@@ -103,20 +132,58 @@ mod tests {
             json!({"spec": {"priorityClassName": "high", "containers": [{"resources": {"requests": {"cpu": "1"}}}]}});
         let selector = |operator: &str| json!({"spec": {"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": operator, "values": ["high"]}]}}});
         let scope = |name: &str| json!({"spec": {"scopes": [name]}});
+        let nothing = json!({"spec": {"containers": [{"resources": {"requests": {"cpu": "0"}}}]}});
+        let as_a_whole = json!({"spec": {"resources": {"requests": {"cpu": "1"}}, "containers": [{}]}});
+        let said = json!({"spec": {"containers": [{}]}, "status": {"qosClass": "Burstable"}});
+        let far = |term: Value| json!({"spec": {"affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]}}}});
         for (quota, object, want) in [
             (scope("BestEffort"), &best_effort, true),
             (scope("BestEffort"), &important, false),
+            (scope("BestEffort"), &nothing, true),
+            (scope("BestEffort"), &as_a_whole, false),
+            (scope("BestEffort"), &said, false),
             (scope("NotBestEffort"), &important, true),
             (scope("Terminating"), &important, false),
             (scope("NotTerminating"), &important, true),
             (selector("In"), &important, true),
             (selector("In"), &best_effort, false),
             (selector("NotIn"), &best_effort, true),
+            (selector("NotIn"), &important, false),
+            (selector("Exists"), &important, true),
+            (selector("Exists"), &best_effort, false),
+            (selector("DoesNotExist"), &important, false),
+            (selector("DoesNotExist"), &best_effort, true),
             (scope("PriorityClass"), &best_effort, false),
+            (scope("CrossNamespacePodAffinity"), &best_effort, false),
+            (scope("CrossNamespacePodAffinity"), &far(json!({"topologyKey": "t"})), false),
+            (scope("CrossNamespacePodAffinity"), &far(json!({"namespaces": ["a"]})), true),
+            (scope("CrossNamespacePodAffinity"), &far(json!({"namespaceSelector": {}})), true),
+            (scope("VolumeAttributesClass"), &important, false),
             (json!({"spec": {}}), &best_effort, true),
         ] {
             assert_eq!(matches(&quota, "", "pods", object), want, "{quota} {object}");
         }
         assert!(!matches(&scope("BestEffort"), "", "secrets", &json!({})));
+    }
+
+    #[test]
+    fn scopes_of_claims() {
+        let selector = |operator: &str| json!({"spec": {"scopeSelector": {"matchExpressions": [{"scopeName": "VolumeAttributesClass", "operator": operator, "values": ["gold"]}]}}});
+        let none = json!({"spec": {}});
+        let gold = json!({"spec": {"volumeAttributesClassName": "gold"}});
+        // On its way from gold to silver.
+        let both = json!({"spec": {"volumeAttributesClassName": "silver"}, "status": {"currentVolumeAttributesClassName": "gold"}});
+        let target = json!({"spec": {}, "status": {"modifyVolumeStatus": {"targetVolumeAttributesClassName": "gold"}}});
+        for (operator, want) in [
+            ("In", [false, true, true, true]),
+            ("NotIn", [true, false, true, false]),
+            ("Exists", [false, true, true, true]),
+            ("DoesNotExist", [true, false, false, false]),
+        ] {
+            for (object, want) in [&none, &gold, &both, &target].into_iter().zip(want) {
+                let quota = selector(operator);
+                assert_eq!(matches(&quota, "", "persistentvolumeclaims", object), want, "{operator} {object}");
+            }
+        }
     }
 }

@@ -2,13 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use proto::quantity::Quantity;
 use serde_json::Value;
 
 use super::super::resource_list::{self as list, List};
 use super::super::{Attributes, Operation};
+use super::scopes;
 use crate::access::tree;
 
 const STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
+const DEVICES: &str = "resource.k8s.io";
+const DEVICE_CLASS: &str = ".deviceclass.resource.k8s.io/devices";
+/// The most devices that a claim may be given.
+const MOST_DEVICES: i64 = 32;
 /// Core kinds that may also be counted by their plain name.
 const PLAIN: [&str; 6] =
     ["replicationcontrollers", "secrets", "configmaps", "resourcequotas", "services", "persistentvolumeclaims"];
@@ -16,12 +22,19 @@ const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
 /// Whether the request can raise any usage.
 pub(super) fn counts(a: &Attributes<'_>) -> bool {
-    let core = a.resource.group.is_empty();
-    match (a.resource.plural.as_ref(), a.subresource, a.operation) {
-        ("events", ..) => false,
-        ("pods", "resize", Operation::Update) if core => true,
-        (_, "", Operation::Create) => true,
-        ("services" | "persistentvolumeclaims", "", Operation::Update) => core,
+    let (group, plural) = (a.resource.group.as_ref(), a.resource.plural.as_ref());
+    match (group, plural, a.subresource, a.operation) {
+        ("" | "events.k8s.io", "events", ..) | ("", "bindings", ..) => false,
+        ("authentication.k8s.io" | "authorization.k8s.io", ..) => false,
+        ("", "pods", "resize", Operation::Update) => true,
+        (_, _, "", Operation::Create) => true,
+        ("", "services" | "persistentvolumeclaims", "", Operation::Update) => true,
+        (DEVICES, "resourceclaims", "", Operation::Update) => true,
+        // What a volume was given may be more than was asked for.
+        ("", "persistentvolumeclaims", "status", Operation::Update) => {
+            let (new, old) = (a.object().unwrap_or(&Value::Null), a.old_object.unwrap_or(&Value::Null));
+            allocated(new) != allocated(old) || scopes::attributes_classes(new) != scopes::attributes_classes(old)
+        }
         _ => false,
     }
 }
@@ -37,13 +50,19 @@ pub(super) fn limits(group: &str, plural: &str, name: &str) -> bool {
     }
     match (group, plural) {
         ("", "pods") => {
-            matches!(name, "pods" | "cpu" | "memory" | "ephemeral-storage")
-                || name.starts_with("limits.")
-                || name.starts_with("hugepages-")
-                || (name.starts_with("requests.") && name != "requests.storage")
+            let (kind, plain) = name.split_once('.').filter(|(k, _)| matches!(*k, "requests" | "limits")).unzip();
+            let (kind, plain) = (kind.unwrap_or_default(), plain.unwrap_or(name));
+            matches!(plain, "cpu" | "memory" | "ephemeral-storage")
+                || name == "pods"
+                || (kind != "limits" && plain.starts_with("hugepages-"))
+                || (kind == "requests" && list::is_extended(plain))
         }
         ("", "services") => matches!(name, "services.nodeports" | "services.loadbalancers"),
-        ("", "persistentvolumeclaims") => name == "requests.storage" || name.contains(STORAGE_CLASS),
+        ("", "persistentvolumeclaims") => {
+            let of_class = name.split_once(STORAGE_CLASS).map(|(_, what)| what);
+            name == "requests.storage" || matches!(of_class, Some("persistentvolumeclaims" | "requests.storage"))
+        }
+        (DEVICES, "resourceclaims") => name.ends_with(DEVICE_CLASS),
         _ => false,
     }
 }
@@ -52,21 +71,66 @@ pub(super) fn limits(group: &str, plural: &str, name: &str) -> bool {
 pub(super) fn of(group: &str, plural: &str, object: &Value) -> List {
     let mut used = List::from([(count_name(group, plural), list::count(1))]);
     if !group.is_empty() {
+        if (group, plural) == (DEVICES, "resourceclaims") {
+            devices(object, &mut used);
+        }
         return used;
     }
     if PLAIN.contains(&plural) {
         used.insert(plural.to_owned(), list::count(1));
     }
     match plural {
-        "pods" => {
+        "pods" if lives(object, jiff::Timestamp::now()) => {
             used.insert("pods".to_owned(), list::count(1));
-            used.extend(by_quota_name(&list::of_pod(object, "requests"), &list::of_pod(object, "limits")));
+            let of = |which| list::of_resized_pod(object, which);
+            used.extend(by_quota_name(&of("requests"), &of("limits")));
         }
         "services" => services(object, &mut used),
         "persistentvolumeclaims" => claims(object, &mut used),
         _ => {}
     }
     used
+}
+
+/// Whether a pod still uses anything: not finished, nor overdue to vanish.
+fn lives(pod: &Value, now: jiff::Timestamp) -> bool {
+    if matches!(tree::text(pod, "/status/phase"), "Failed" | "Succeeded") {
+        return false;
+    }
+    let deleted = tree::text(pod, "/metadata/deletionTimestamp").parse::<jiff::Timestamp>();
+    match (deleted, tree::int(pod, "/metadata/deletionGracePeriodSeconds")) {
+        (Ok(at), Some(grace)) => now.as_second() <= at.as_second().saturating_add(grace),
+        _ => true,
+    }
+}
+
+/// The devices that a claim may come to, by class: of alternatives the most of each.
+fn devices(claim: &Value, used: &mut List) {
+    for request in tree::list(claim, "/spec/devices/requests") {
+        let alternatives = tree::list(request, "/firstAvailable");
+        let mut most = List::new();
+        for one in alternatives.iter().chain(request.get("exactly").filter(|_| alternatives.is_empty())) {
+            let count = match tree::text(one, "/allocationMode") {
+                "ExactCount" => tree::int(one, "/count").unwrap_or_default(),
+                "All" => MOST_DEVICES,
+                _ => 0,
+            };
+            let name = format!("{}{DEVICE_CLASS}", tree::text(one, "/deviceClassName"));
+            most = list::max(&most, &List::from([(name, list::count(count))]));
+        }
+        *used = list::add(used, &most);
+    }
+}
+
+/// What a claim was given.
+fn allocated(claim: &Value) -> Option<Quantity> {
+    list::read(claim, "/status/allocatedResources").remove("storage")
+}
+
+/// In whole bytes, as nothing else is a valid amount in a quota.
+fn whole(amount: Quantity) -> Quantity {
+    let up = Quantity::from_int(amount.saturating_value(), amount.format());
+    if up == amount { amount } else { up }
 }
 
 fn services(object: &Value, used: &mut List) {
@@ -90,6 +154,7 @@ fn services(object: &Value, used: &mut List) {
 fn claims(object: &Value, used: &mut List) {
     let class = tree::annotation(object, BETA_CLASS).unwrap_or_else(|| tree::text(object, "/spec/storageClassName"));
     let size = list::read(object, "/spec/resources/requests").remove("storage");
+    let size = size.map(|asked| whole(allocated(object).filter(|given| *given > asked).unwrap_or(asked)));
     if !class.is_empty() {
         used.insert(format!("{class}{STORAGE_CLASS}persistentvolumeclaims"), list::count(1));
         if let Some(size) = &size {
@@ -121,15 +186,15 @@ fn by_quota_name(requests: &List, limits: &List) -> List {
     named
 }
 
-/// `requests.cpu for: a,b; limits.cpu for: b`: what a pod's containers must say because it is limited.
+/// `requests.cpu for: a,b; limits.cpu for: b`: what a pod's containers must say because it is limited. A pod that says
+/// anything as a whole speaks for them.
 pub(super) fn unspecified(group: &str, plural: &str, object: &Value, limited: &BTreeSet<String>) -> Option<String> {
     const MUST: [&str; 6] = ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
-    if !group.is_empty() || plural != "pods" {
+    let says = |which: &str| !list::read(object, &format!("/spec/resources/{which}")).is_empty();
+    if !group.is_empty() || plural != "pods" || says("requests") || says("limits") {
         return None;
     }
-    let whole =
-        by_quota_name(&list::read(object, "/spec/resources/requests"), &list::read(object, "/spec/resources/limits"));
-    let must: Vec<&String> = limited.iter().filter(|n| MUST.contains(&n.as_str()) && !whole.contains_key(*n)).collect();
+    let must: Vec<&String> = limited.iter().filter(|n| MUST.contains(&n.as_str())).collect();
     let mut silent: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for containers in ["/spec/containers", "/spec/initContainers"] {
         for container in tree::list(object, containers) {
@@ -178,6 +243,62 @@ mod tests {
     }
 
     #[test]
+    fn devices_of_claims() {
+        let one = |class: &str, mode: &str, count: i64| json!({"deviceClassName": class, "allocationMode": mode, "count": count});
+        let claim = json!({"spec": {"devices": {"requests": [
+            {"name": "a", "exactly": one("a", "ExactCount", 2)},
+            {"name": "b", "exactly": one("a", "All", 0)},
+            {"name": "c", "firstAvailable": [one("a", "ExactCount", 1), one("b", "ExactCount", 3), one("b", "ExactCount", 2)]},
+            {"name": "d", "exactly": one("c", "Tomorrow", 1)},
+        ]}}});
+        assert_eq!(
+            list::describe(&of(DEVICES, "resourceclaims", &claim)),
+            "a.deviceclass.resource.k8s.io/devices=35,b.deviceclass.resource.k8s.io/devices=3,\
+             c.deviceclass.resource.k8s.io/devices=0,count/resourceclaims.resource.k8s.io=1"
+        );
+    }
+
+    #[test]
+    fn what_is_about_what() {
+        for (plural, name, want) in [
+            ("pods", "requests.cpu", true),
+            ("pods", "limits.memory", true),
+            ("pods", "limits.hugepages-2Mi", false),
+            ("pods", "requests.hugepages-2Mi", true),
+            ("pods", "requests.example.com/gpu", true),
+            ("pods", "requests.x.kubernetes.io/y", false),
+            ("pods", "example.com/gpu", false),
+            ("pods", "requests.storage", false),
+            ("pods", "requests.pods", false),
+            ("pods", "gpu.deviceclass.resource.k8s.io/devices", false),
+            ("persistentvolumeclaims", "fast.storageclass.storage.k8s.io/requests.storage", true),
+            ("persistentvolumeclaims", "fast.storageclass.storage.k8s.io/bananas", false),
+        ] {
+            assert_eq!(limits("", plural, name), want, "{plural} {name}");
+        }
+        assert!(limits(DEVICES, "resourceclaims", "gpu.deviceclass.resource.k8s.io/devices"));
+    }
+
+    #[test]
+    fn pods_that_are_over() {
+        let now: jiff::Timestamp = "2026-01-01T00:01:00Z".parse().expect("a time");
+        for (pod, want) in [
+            (json!({"status": {"phase": "Running"}}), true),
+            (json!({"status": {"phase": "Succeeded"}}), false),
+            (
+                json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30}}),
+                true,
+            ),
+            (
+                json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:29Z", "deletionGracePeriodSeconds": 30}}),
+                false,
+            ),
+        ] {
+            assert_eq!(lives(&pod, now), want, "{pod}");
+        }
+    }
+
+    #[test]
     fn silent_containers_are_named() {
         let pod =
             json!({"spec": {"containers": [{"name": "b"}, {"name": "a", "resources": {"requests": {"cpu": "1"}}}]}});
@@ -187,5 +308,8 @@ mod tests {
             unspecified("", "pods", &pod, &limited).as_deref(),
             Some("limits.memory for: a,b; requests.cpu for: b")
         );
+        let mut speaks = pod;
+        speaks["spec"]["resources"] = json!({"requests": {"memory": "1Gi"}});
+        assert_eq!(unspecified("", "pods", &speaks, &limited), None);
     }
 }

@@ -41,6 +41,12 @@ fn number(text: &str, completions: i64) -> Result<i64, String> {
     }
 }
 
+/// The intervals of a list that can be read, whatever the others are.
+pub(super) fn readable(text: &str, completions: i64) -> Intervals {
+    let parts = text.split(',').filter(|part| !part.is_empty());
+    parts.filter_map(|part| parse(part, completions).ok()).flatten().collect()
+}
+
 /// How many indexes there are.
 pub(super) fn count(intervals: &Intervals) -> i64 {
     intervals.iter().map(|(first, last)| last - first + 1).sum()

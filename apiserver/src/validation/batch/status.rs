@@ -3,25 +3,24 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use super::indexes::{self, Intervals};
+use super::indexes;
 use crate::validation::tree::{flag, get, has, int, list, same, text};
 use crate::validation::workloads::counts;
 
-/// A changed status. Rules about a part hold once that part changes.
+/// A changed status. Most rules about a part hold once that part changes.
 pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
-    let (status, before, path) = (get(new, "status"), get(old, "status"), Path::new("status"));
+    let (status, path) = (get(new, "status"), Path::new("status"));
     counts(status, &["active", "succeeded", "failed", "ready", "terminating"], &path, out);
     uncounted(status, &path.child("uncountedTerminatedPods"), out);
-    conditions(status, before, &path, out);
-    times(new, old, &path, out);
-    finished(status, before, &path, out);
-    listed(new, old, &path, out);
-    for key in ["failed", "succeeded"] {
-        let (now, was) = (int(status, key).unwrap_or_default(), int(before, key).unwrap_or_default());
-        if now < was && (key == "failed" || !elastic(new)) {
-            out.push(Error::invalid(path.child(key), now, &format!("cannot decrease the {key} counter")));
-        }
-    }
+    let change = Change { job: new, status, before: get(old, "status"), path: &path };
+    change.ending(out);
+    change.completion(out);
+    change.ways(out);
+    change.nothing_left(out);
+    change.listed(out);
+    change.running(out);
+    change.criteria(out);
+    change.kept(out);
 }
 
 /// An indexed job as wide as it is long may shrink.
@@ -50,137 +49,218 @@ fn is(status: &Value, kind: &str) -> bool {
     list(status, "conditions").iter().any(|c| text(c, "type") == kind && text(c, "status") == "True")
 }
 
-fn conditions(status: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) {
-    const TOGETHER: [(&str, &str, &str); 4] = [
-        ("Complete", "Failed", "cannot set Complete=True and Failed=true conditions"),
-        ("Complete", "FailureTarget", "cannot set Complete=True and FailureTarget=true conditions"),
-        ("SuccessCriteriaMet", "Failed", "cannot set SuccessCriteriaMet=True and Failed=true conditions"),
-        ("SuccessCriteriaMet", "FailureTarget", "cannot set SuccessCriteriaMet=True and FailureTarget=true conditions"),
-    ];
-    let path = path.child("conditions");
-    for (a, b, why) in TOGETHER {
-        if is(status, a) && is(status, b) && !(is(before, a) && is(before, b)) {
-            out.push(Error::unfit(&path, why));
-        }
-    }
-    let without = [
-        ("Failed", "FailureTarget", "cannot set Failed=True condition without the FailureTarget=true condition"),
-        (
-            "Complete",
-            "SuccessCriteriaMet",
-            "cannot set Complete=True condition without the SuccessCriteriaMet=true condition",
-        ),
-    ];
-    for (kind, first, why) in without {
-        if is(status, kind) && !is(before, kind) && !is(status, first) {
-            out.push(Error::unfit(&path, why));
-        }
-    }
-    for kind in ["Complete", "Failed", "FailureTarget"] {
-        if is(before, kind) && !is(status, kind) {
-            out.push(Error::unfit(&path, &format!("cannot disable the terminal {kind}=True condition")));
-        }
-    }
-    if is(before, "SuccessCriteriaMet") && !is(status, "SuccessCriteriaMet") {
-        out.push(Error::unfit(&path, "cannot disable the SuccessCriteriaMet=True condition"));
-    }
-    if is(before, "Complete") && !is(before, "SuccessCriteriaMet") && is(status, "SuccessCriteriaMet") {
-        let why = "cannot set SuccessCriteriaMet=True for Job already has Complete=true conditions";
-        out.push(Error::unfit(&path, why));
-    }
+fn over(status: &Value) -> bool {
+    is(status, "Complete") || is(status, "Failed")
 }
 
-fn times(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>) {
-    let (status, before) = (get(new, "status"), get(old, "status"));
-    let (start, completion) = (get(status, "startTime"), get(status, "completionTime"));
-    let (started, completed) = (get(before, "startTime"), get(before, "completionTime"));
-    if completion != completed || is(status, "Complete") != is(before, "Complete") {
-        if !completion.is_null() && !is(status, "Complete") {
-            let why = "cannot set completionTime when there is no Complete=True condition";
-            out.push(Error::invalid(path.child("completionTime"), completion.clone(), why));
+/// A status, and what it was.
+struct Change<'a> {
+    job: &'a Value,
+    status: &'a Value,
+    before: &'a Value,
+    path: &'a Path,
+}
+
+impl Change<'_> {
+    fn turned(&self, kind: &str) -> bool {
+        is(self.status, kind) != is(self.before, kind)
+    }
+
+    fn moved(&self, key: &str) -> bool {
+        !same(get(self.status, key), get(self.before, key))
+    }
+
+    fn ended(&self) -> bool {
+        over(self.status) != over(self.before)
+    }
+
+    fn spec(&self) -> &Value {
+        get(self.job, "spec")
+    }
+
+    /// Conditions that a job cannot have at once.
+    fn apart(&self, one: &str, other: &str, out: &mut Vec<Error>) {
+        if is(self.status, one) && is(self.status, other) {
+            let why = format!("cannot set {one}=True and {other}=true conditions");
+            out.push(Error::unfit(self.path.child("conditions"), &why));
         }
-        if completion.is_null() && is(status, "Complete") {
-            out.push(Error::required(path.child("completionTime"), "completionTime is required for Complete jobs"));
+    }
+
+    fn ending(&self, out: &mut Vec<Error>) {
+        if self.turned("Complete") || self.turned("Failed") {
+            self.apart("Complete", "Failed", out);
+        }
+        if self.turned("Complete") || self.turned("FailureTarget") {
+            self.apart("Complete", "FailureTarget", out);
+        }
+    }
+
+    fn completion(&self, out: &mut Vec<Error>) {
+        let (path, completion) = (self.path.child("completionTime"), get(self.status, "completionTime"));
+        if self.moved("completionTime") || self.turned("Complete") {
+            if !completion.is_null() && !is(self.status, "Complete") {
+                let why = "cannot set completionTime when there is no Complete=True condition";
+                out.push(Error::invalid(&path, completion.clone(), why));
+            }
+            if completion.is_null() && is(self.status, "Complete") {
+                out.push(Error::required(&path, "completionTime is required for Complete jobs"));
+            }
         }
         // Times are texts of one form and order like them.
-        if let (Some(start), Some(end)) = (start.as_str(), completion.as_str())
+        if (self.moved("startTime") || self.moved("completionTime"))
+            && let (Some(start), Some(end)) = (get(self.status, "startTime").as_str(), completion.as_str())
             && end < start
         {
-            let why = "completionTime cannot be set before startTime";
-            out.push(Error::invalid(path.child("completionTime"), end, why));
+            out.push(Error::invalid(&path, end, "completionTime cannot be set before startTime"));
         }
+    }
+
+    /// How a job comes to its end.
+    fn ways(&self, out: &mut Vec<Error>) {
+        let path = self.path.child("conditions");
+        // Upstream looks at the indexes, too.
+        if (self.turned("Failed") || self.failed_indexes_moved())
+            && is(self.status, "Failed")
+            && !is(self.status, "FailureTarget")
+        {
+            let why = "cannot set Failed=True condition without the FailureTarget=true condition";
+            out.push(Error::unfit(&path, why));
+        }
+        if (self.turned("Complete") || self.turned("SuccessCriteriaMet"))
+            && is(self.status, "Complete")
+            && !is(self.status, "SuccessCriteriaMet")
+        {
+            let why = "cannot set Complete=True condition without the SuccessCriteriaMet=true condition";
+            out.push(Error::unfit(&path, why));
+        }
+    }
+
+    /// A job that is over has begun, and nothing of it waits to be counted.
+    fn nothing_left(&self, out: &mut Vec<Error>) {
+        if !over(self.status) {
+            return;
+        }
+        let active = int(self.status, "active").unwrap_or_default();
+        if (self.ended() || self.moved_count("active")) && active > 0 {
+            out.push(Error::invalid(self.path.child("active"), active, "active>0 is invalid for finished job"));
+        }
+        let spec = self.spec();
+        let idle = flag(spec, "suspend") && int(spec, "completions") == Some(0);
+        if (self.ended() || self.moved("startTime")) && !idle && !has(self.status, "startTime") {
+            out.push(Error::required(self.path.child("startTime"), "startTime is required for finished job"));
+        }
+        let uncounted = get(self.status, "uncountedTerminatedPods");
+        if (self.ended() || self.moved("uncountedTerminatedPods"))
+            && ["succeeded", "failed"].iter().any(|k| !list(uncounted, k).is_empty())
+        {
+            let why = "uncountedTerminatedPods needs to be empty for finished job";
+            out.push(Error::invalid(self.path.child("uncountedTerminatedPods"), uncounted.clone(), why));
+        }
+    }
+
+    fn moved_count(&self, key: &str) -> bool {
+        int(self.status, key).unwrap_or_default() != int(self.before, key).unwrap_or_default()
+    }
+
+    /// The indexes that are through.
+    fn listed(&self, out: &mut Vec<Error>) {
+        let (spec, status) = (self.spec(), self.status);
+        let completions = int(spec, "completions");
+        let per_index = has(spec, "backoffLimitPerIndex");
+        let (completed, failed) = (text(status, "completedIndexes"), text(status, "failedIndexes"));
+        let (new_completed, new_failed) = (self.moved("completedIndexes"), self.failed_indexes_moved());
+        let check = |key: &str, value: &str, out: &mut Vec<Error>| {
+            if let Some(Err(e)) = completions.map(|n| indexes::parse(value, n)) {
+                out.push(Error::invalid(self.path.child(key), value, &format!("error parsing {key}: {e}")));
+            }
+        };
+        if new_completed {
+            check("completedIndexes", completed, out);
+        }
+        if new_failed && per_index && has(status, "failedIndexes") {
+            check("failedIndexes", failed, out);
+        }
+        if new_completed && !completed.is_empty() && text(spec, "completionMode") != "Indexed" {
+            let why = "cannot set non-empty completedIndexes when non-indexed completion mode";
+            out.push(Error::invalid(self.path.child("completedIndexes"), completed, why));
+        }
+        if new_failed && !per_index && has(status, "failedIndexes") {
+            let why = "cannot set non-null failedIndexes when backoffLimitPerIndex is null";
+            out.push(Error::invalid(self.path.child("failedIndexes"), failed, why));
+        }
+        if (new_completed || new_failed)
+            && let Some(n) = completions
+            && let Some(i) = indexes::overlap(&indexes::readable(completed, n), &indexes::readable(failed, n))
+        {
+            let why = format!("failedIndexes and completedIndexes overlap at index: {i}");
+            out.push(Error::invalid(self.path.child("failedIndexes"), failed, &why));
+        }
+    }
+
+    /// An empty list is not the same as none.
+    fn failed_indexes_moved(&self) -> bool {
+        get(self.status, "failedIndexes") != get(self.before, "failedIndexes")
+    }
+
+    fn running(&self, out: &mut Vec<Error>) {
+        let terminating = int(self.status, "terminating").unwrap_or_default();
+        let moved = |key: &str| get(self.status, key) != get(self.before, key);
+        if (self.ended() || moved("terminating")) && terminating > 0 && over(self.status) {
+            let why = "terminating>0 is invalid for finished job";
+            out.push(Error::invalid(self.path.child("terminating"), terminating, why));
+        }
+        let active = int(self.status, "active").unwrap_or_default();
+        if (moved("ready") || self.moved_count("active"))
+            && let Some(ready) = int(self.status, "ready").filter(|ready| *ready > active)
+        {
+            out.push(Error::invalid(self.path.child("ready"), ready, "cannot set more ready pods than active"));
+        }
+    }
+
+    /// What holds of every status.
+    fn criteria(&self, out: &mut Vec<Error>) {
+        self.apart("SuccessCriteriaMet", "Failed", out);
+        self.apart("SuccessCriteriaMet", "FailureTarget", out);
+        if has(self.spec(), "successPolicy") && is(self.status, "Complete") && !is(self.status, "SuccessCriteriaMet") {
+            let why = "cannot set Complete=True for Job with SuccessPolicy unless SuccessCriteriaMet=True";
+            out.push(Error::unfit(self.path.child("conditions"), why));
+        }
+    }
+
+    /// What is not taken back.
+    fn kept(&self, out: &mut Vec<Error>) {
+        let (status, before, path) = (self.status, self.before, self.path.child("conditions"));
+        for kind in ["Failed", "Complete", "FailureTarget"] {
+            if is(before, kind) && !is(status, kind) {
+                out.push(Error::unfit(&path, &format!("cannot disable the terminal {kind}=True condition")));
+            }
+        }
+        for key in ["failed", "succeeded"] {
+            let (now, was) = (int(status, key).unwrap_or_default(), int(before, key).unwrap_or_default());
+            if now < was && (key == "failed" || !elastic(self.job)) {
+                out.push(Error::invalid(self.path.child(key), now, &format!("cannot decrease the {key} counter")));
+            }
+        }
+        let (completion, completed) = (get(status, "completionTime"), get(before, "completionTime"));
         if !completed.is_null() && !completion.is_null() && completion != completed {
             let why = "completionTime cannot be mutated";
-            out.push(Error::invalid(path.child("completionTime"), completion.clone(), why));
+            out.push(Error::invalid(self.path.child("completionTime"), completion.clone(), why));
         }
-    }
-    if !started.is_null() && start != started && !flag(get(new, "spec"), "suspend") {
-        out.push(Error::required(path.child("startTime"), "startTime cannot be removed for unsuspended job"));
-    }
-}
-
-/// A job that just ended has nothing left running.
-fn finished(status: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) {
-    let over = |s: &Value| is(s, "Complete") || is(s, "Failed");
-    if !over(status) || over(before) {
-        let (ready, active) = (int(status, "ready").unwrap_or_default(), int(status, "active").unwrap_or_default());
-        if ready > active && get(status, "ready") != get(before, "ready") {
-            out.push(Error::invalid(path.child("ready"), ready, "cannot set more ready pods than active"));
+        let told = |status: &Value, answer: &str| {
+            let about = |c: &&Value| text(c, "type") == "Suspended" && text(c, "status") == answer;
+            list(status, "conditions").iter().any(|c| about(&c))
+        };
+        let resumes = told(before, "True") && told(status, "False");
+        if has(before, "startTime") && self.moved("startTime") && !resumes && !flag(self.spec(), "suspend") {
+            let why = "startTime cannot be removed for unsuspended job";
+            out.push(Error::required(self.path.child("startTime"), why));
         }
-        return;
-    }
-    for (key, why) in [
-        ("active", "active>0 is invalid for finished job"),
-        ("terminating", "terminating>0 is invalid for finished job"),
-    ] {
-        if let Some(count) = int(status, key).filter(|c| *c > 0) {
-            out.push(Error::invalid(path.child(key), count, why));
+        if is(before, "SuccessCriteriaMet") && !is(status, "SuccessCriteriaMet") {
+            out.push(Error::unfit(&path, "cannot disable the SuccessCriteriaMet=True condition"));
         }
-    }
-    if !has(status, "startTime") {
-        out.push(Error::required(path.child("startTime"), "startTime is required for finished job"));
-    }
-    let uncounted = get(status, "uncountedTerminatedPods");
-    if ["succeeded", "failed"].iter().any(|k| !list(uncounted, k).is_empty()) {
-        let why = "uncountedTerminatedPods needs to be empty for finished job";
-        out.push(Error::invalid(path.child("uncountedTerminatedPods"), uncounted.clone(), why));
-    }
-}
-
-/// The indexes that are through.
-fn listed(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>) {
-    let (spec, status, before) = (get(new, "spec"), get(new, "status"), get(old, "status"));
-    let indexed = text(spec, "completionMode") == "Indexed";
-    let completions = int(spec, "completions").unwrap_or_default();
-    let mut read: Vec<Intervals> = Vec::new();
-    for key in ["completedIndexes", "failedIndexes"] {
-        let value = text(status, key);
-        if get(status, key) == get(before, key) {
-            read.extend(indexes::parse(value, completions));
-            continue;
+        if is(before, "Complete") && !is(before, "SuccessCriteriaMet") && is(status, "SuccessCriteriaMet") {
+            let why = "cannot set SuccessCriteriaMet=True for Job already has Complete=true conditions";
+            out.push(Error::unfit(&path, why));
         }
-        let path = path.child(key);
-        if !indexed {
-            if key == "completedIndexes" && !value.is_empty() {
-                let why = "cannot set non-empty completedIndexes when non-indexed completion mode";
-                out.push(Error::invalid(&path, value, why));
-            }
-        } else {
-            match indexes::parse(value, completions) {
-                Ok(all) => read.push(all),
-                Err(e) => out.push(Error::invalid(&path, value, &format!("error parsing {key}: {e}"))),
-            }
-        }
-        if key == "failedIndexes" && has(status, key) && !has(spec, "backoffLimitPerIndex") {
-            let why = "cannot set non-null failedIndexes when backoffLimitPerIndex is null";
-            out.push(Error::invalid(&path, value, why));
-        }
-    }
-    if let [completed, failed] = &read[..]
-        && let Some(i) = indexes::overlap(completed, failed)
-        && !same(status, before)
-    {
-        let why = format!("failedIndexes and completedIndexes overlap at index: {i}");
-        out.push(Error::invalid(path.child("failedIndexes"), text(status, "failedIndexes"), &why));
     }
 }

@@ -21,6 +21,7 @@ pub(super) fn check(metadata: &Value, spec: &Value, path: &Path, out: &mut Vec<E
         let why = "must set spec.nodeName if mirror pod annotation is set";
         out.push(Error::invalid(path.key(MIRROR), text(annotations, MIRROR), why));
     }
+    crate::validation::old_annotations::of_pod(metadata, path, out);
     for (key, value) in entries(metadata, "annotations") {
         let value = value.as_str().unwrap_or_default();
         if key == SECCOMP_POD || key.starts_with(SECCOMP) {
@@ -110,7 +111,7 @@ fn disagreement(profile: &Value, value: &str, older: bool) -> Option<&'static st
     (!agrees).then_some("type")
 }
 
-/// Some annotations stay.
+/// Some annotations stay; what is in the others has to be right, once more.
 pub(super) fn update(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>) {
     let all = |o: &'_ Value| get(get(o, "metadata"), "annotations").clone();
     let (now, was) = (all(new), all(old));
@@ -131,4 +132,5 @@ pub(super) fn update(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>
             out.push(Error::forbidden(path.key(key), &format!("may not add {kind}")));
         }
     }
+    check(get(new, "metadata"), get(new, "spec"), path, out);
 }

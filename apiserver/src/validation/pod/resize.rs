@@ -5,20 +5,20 @@ use shared::status::field::{Error, Path};
 
 use super::annotations::MIRROR;
 use crate::validation::meta::annotation;
+use crate::validation::relaxed::{self, Leave};
 use crate::validation::tree::{at, entries, get, has, has_entries, list, quantity, same, text, without};
 
 const ONLY: &str = "only cpu and memory resources are mutable";
 const ONLY_SIDECARS: &str = "only cpu and memory resources for sidecar containers are mutable";
+const NO_WHOLE: &str = "resize of pods with pod-level resources is forbidden when \
+                        InPlacePodLevelResourcesVerticalScalingEnabled feature gate is disabled";
 const NO_INIT: &str = "resources for non-sidecar init containers are immutable";
 
 /// `resize`.
 pub(in crate::validation) fn resize(new: &Value, old: &Value, out: &mut Vec<Error>) {
     let path = Path::new("spec");
     let (spec, before) = (get(new, "spec"), get(old, "spec"));
-    let whole = |s: &Value| ["requests", "limits"].iter().any(|k| has_entries(get(s, "resources"), k));
-    let refused = if whole(spec) || whole(before) {
-        Some("pods with pod-level resources cannot be resized")
-    } else if !annotation(old, MIRROR).is_empty() {
+    let refused = if !annotation(old, MIRROR).is_empty() {
         Some("static pods cannot be resized")
     } else if text(get(before, "os"), "name") == "windows" {
         Some("windows pods cannot be resized")
@@ -37,6 +37,14 @@ pub(in crate::validation) fn resize(new: &Value, old: &Value, out: &mut Vec<Erro
     }
     if !can_resize(old) {
         out.push(Error::forbidden(&path, "Pod running on node without support for resize"));
+    }
+    let whole = |s: &Value| ["requests", "limits"].iter().any(|k| has_entries(get(s, "resources"), k));
+    if whole(spec) || whole(before) {
+        if !relaxed::allows(Leave::WholeResize) {
+            out.push(Error::forbidden(Path::from("[]"), NO_WHOLE));
+            return;
+        }
+        as_a_whole(spec, before, &path, out);
     }
     if !in_order(spec, before, &path, out) {
         return;
@@ -58,6 +66,25 @@ pub(in crate::validation) fn resize(new: &Value, old: &Value, out: &mut Vec<Erro
             false if !same(now, was) => out.push(Error::forbidden(&path, NO_INIT)),
             _ => {}
         }
+    }
+}
+
+/// What a pod asks for as a whole: more or less cpu and memory, and not nothing where there was something.
+fn as_a_whole(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) {
+    let (now, was) = (get(spec, "resources"), get(before, "resources"));
+    let at = path.child("resources");
+    if !was.is_null() && now.is_null() {
+        out.push(Error::forbidden(at, "pod-level resources cannot be removed"));
+        return;
+    }
+    for key in ["requests", "limits"] {
+        if entries(was, key).any(|(name, _)| !has(get(now, key), name)) {
+            out.push(Error::forbidden(at.child(key), &format!("pod-level resource {key} cannot be removed")));
+        }
+    }
+    let rest = |r: &Value, key: &str| without(get(r, key), &["cpu", "memory"]);
+    if !["requests", "limits"].iter().all(|key| same(&rest(now, key), &rest(was, key))) {
+        out.push(Error::forbidden(path, "only cpu and memory resources are mutable at pod-level"));
     }
 }
 
@@ -106,7 +133,10 @@ fn only_resized(now: &Value, was: &Value) -> bool {
 
 /// Quality of service class of a spec.
 fn qos(spec: &Value) -> &'static str {
-    let all = || list(spec, "containers").iter().chain(list(spec, "initContainers"));
+    // A pod that says something as a whole speaks for its containers.
+    let whole = Some(spec).filter(|spec| has(spec, "resources"));
+    let each = || list(spec, "containers").iter().chain(list(spec, "initContainers"));
+    let all = || whole.into_iter().chain(each().filter(|_| whole.is_none()));
     let amount = |c: &Value, key: &str, name: &str| quantity(at(c, &["resources", key, name]));
     let names = ["cpu", "memory"];
     let set = |c: &Value, key: &str, name: &str| amount(c, key, name).sign() > 0;

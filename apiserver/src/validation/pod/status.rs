@@ -5,11 +5,13 @@ use std::collections::BTreeSet;
 use proto::Value;
 use shared::status::field::{Error, Path};
 
+use super::annotations;
 use crate::validation::names::{between, complain, dns1123_subdomain, ip, qualified_name};
 use crate::validation::tree::{at, get, has, int, list, text};
 
 /// `status`.
 pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    annotations::update(new, old, &Path::of(&["metadata", "annotations"]), out);
     let path = Path::new("status");
     let (status, before) = (get(new, "status"), get(old, "status"));
     let observed = |holder: &Value, path: &Path, out: &mut Vec<Error>| {
@@ -48,8 +50,7 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
         container("containers", name).is_some_and(|c| restarts(c, policy, code))
     });
     ended_stays(new, old, "initContainerStatuses", &path, out, |name, code| {
-        let own = container("initContainers", name);
-        by_policy(policy, code) || own.is_some_and(|c| text(c, "restartPolicy") == "Always")
+        container("initContainers", name).is_some_and(|c| restarts(c, policy, code))
     });
     ended_stays(new, old, "ephemeralContainerStatuses", &path, out, |_, _| false);
     claims(new, &path.child("resourceClaimStatuses"), out);

@@ -100,7 +100,9 @@ fn resize() {
         ),
         (
             &[("/spec/resources", json!({"requests": {"cpu": "9"}}))],
-            &["[]: Forbidden: pods with pod-level resources cannot be resized"],
+            &[
+                "[]: Forbidden: resize of pods with pod-level resources is forbidden when InPlacePodLevelResourcesVerticalScalingEnabled feature gate is disabled",
+            ],
         ),
     ];
     resized.sub("resize", &table);
@@ -140,6 +142,7 @@ fn ended_containers() {
         ("containerStatuses", "b", 4, false),
         ("containerStatuses", "unknown", 1, false),
         ("initContainerStatuses", "i", 0, false),
+        ("initContainerStatuses", "unknown", 1, false),
         ("initContainerStatuses", "i", 1, true),
         ("initContainerStatuses", "s", 0, true),
         ("ephemeralContainerStatuses", "e", 1, false),
@@ -180,6 +183,22 @@ fn status() {
         odd[0].starts_with(r#"status.conditions[0].Type: Invalid value: "a b": name part must consist"#),
         "{odd:?}"
     );
+}
+
+#[test]
+fn annotations_of_changed_pods() {
+    const COST: &str = "/metadata/annotations/controller.kubernetes.io~1pod-deletion-cost";
+    const ARMOR: &str = "/metadata/annotations/container.apparmor.security.beta.kubernetes.io~1c";
+    let pod = pod(json!({"containers": [{"name": "c", "image": "i"}]}));
+    let cost = r#"metadata.annotations[controller.kubernetes.io/pod-deletion-cost]: Invalid value: "x": must be a 32bit integer"#;
+    let armor = "metadata.annotations[container.apparmor.security.beta.kubernetes.io/c]: Forbidden: may not add AppArmor annotations";
+    // An update is judged as a whole and by what it changes.
+    assert_eq!(refused(&pod, "", &[(COST, json!("x"))]), [cost, cost]);
+    for through in ["", "status"] {
+        assert_eq!(refused(&pod, through, &[(COST, json!("1"))]), [""; 0]);
+        assert_eq!(refused(&pod, through, &[(ARMOR, json!("unconfined"))]), [armor]);
+    }
+    assert_eq!(refused(&pod, "status", &[(COST, json!("x"))]), [cost]);
 }
 
 #[test]

@@ -265,7 +265,36 @@ fn certificates() {
         (&[("/status/certificate", json!("eA=="))], &[
             "status.certificate: Forbidden: updates may not set certificate content",
         ]),
+        (&[("/status/conditions", json!([condition("Approved", "True"), condition("Denied", "True")]))], &[
+            r#"status.conditions: Invalid value: "Denied": Approved and Denied conditions are mutually exclusive"#,
+        ]),
+        (&conditions(condition("", "")), &[
+            "status.conditions[0].type: Required value",
+            "status.conditions[0].status: Required value",
+        ]),
     ]);
+    use base64::Engine as _;
+    let pem = shared::cert::self_signed("a", &[], &[]).expect("a pair").certificate;
+    let issued = |text: &str| [("/status/certificate", json!(base64::engine::general_purpose::STANDARD.encode(text)))];
+    let refused = |why: &str| format!(r#"status.certificate: Invalid value: "<certificate data>": {why}"#);
+    bare.sub(
+        "status",
+        &[
+            (&issued(&format!("said before\n{pem}{pem}")), &[]),
+            (
+                &issued(&pem.replacen("-----\n", "-----\nProc-Type: 4,ENCRYPTED\n\n", 1)),
+                &[&refused("no PEM block headers are permitted")],
+            ),
+            (
+                &issued("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
+                &[&refused("x509: malformed certificate")],
+            ),
+            (
+                &issued(&pem.replace("CERTIFICATE", "X509 CRL")),
+                &[&refused(r#"only CERTIFICATE PEM blocks are allowed, found "X509 CRL""#)],
+            ),
+        ],
+    );
     bare.sub("status", &[(&[("/status/certificate", json!("eA=="))], &[
         r#"status.certificate: Invalid value: "<certificate data>": must contain at least one CERTIFICATE PEM block"#,
     ])]);

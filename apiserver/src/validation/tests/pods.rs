@@ -304,9 +304,14 @@ fn annotations() {
             r#"metadata.annotations[container.apparmor.security.beta.kubernetes.io/x]: Invalid value: "x": container not found"#,
         ]),
     ]);
+    let homeless = r#"metadata.annotations[kubernetes.io/config.mirror]: Invalid value: "m": must set spec.nodeName if mirror pod annotation is set"#;
     pod.update(&[(
         &at("/metadata/annotations/kubernetes.io~1config.mirror", "m"),
-        &["metadata.annotations[kubernetes.io/config.mirror]: Forbidden: may not add mirror pod annotation"],
+        &[
+            homeless,
+            "metadata.annotations[kubernetes.io/config.mirror]: Forbidden: may not add mirror pod annotation",
+            homeless,
+        ],
     )]);
 }
 

@@ -199,3 +199,36 @@ fn suspended_jobs_change() {
         assert_eq!(fields, want.into_iter().collect::<Vec<_>>(), "{i}: {got:?}");
     }
 }
+
+#[test]
+fn pods_are_resized_as_a_whole() {
+    let resources =
+        json!({"requests": {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "2Mi"}, "limits": {"hugepages-2Mi": "2Mi"}});
+    let mut spec = pod_spec();
+    spec["resources"] = resources;
+    let mut pod = Valid::new("/api/v1/namespaces/n/pods", json!({"spec": spec}));
+    pod.object["status"]["qosClass"] = json!("Burstable");
+    let gate = gated("InPlacePodLevelResourcesVerticalScaling");
+    let huge =
+        json!({"requests": {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "4Mi"}, "limits": {"hugepages-2Mi": "4Mi"}});
+    let table: [(Change, &[&str]); 4] = [
+        (("/spec/resources/requests/cpu", json!("2")), &[]),
+        (
+            ("/spec/resources/requests/cpu", Value::Null),
+            &["spec.resources.requests: Forbidden: pod-level resource requests cannot be removed"],
+        ),
+        (
+            ("/spec/resources", Value::Null),
+            &[
+                "spec: Invalid value: \"Burstable\": Pod QOS Class may not change as a result of resizing",
+                "spec.resources: Forbidden: pod-level resources cannot be removed",
+            ],
+        ),
+        (("/spec/resources", huge), &["spec: Forbidden: only cpu and memory resources are mutable at pod-level"]),
+    ];
+    for (change, want) in table {
+        let new = pod.with(std::slice::from_ref(&change));
+        let judge = || crate::validation::validate_subresource(pod.row, "resize", &new, &pod.object);
+        assert_eq!(lines(pod.row, gate.judging(pod.row, Some(&pod.object), judge)), want, "{change:?}");
+    }
+}

@@ -132,6 +132,121 @@ fn statuses() {
     );
 }
 
+fn conditions(all: &[(&str, &str)]) -> Value {
+    all.iter().map(|(kind, status)| json!({"type": kind, "status": status})).collect()
+}
+
+/// A job with a status.
+fn job(spec: Value, status: Value) -> Valid {
+    let mut whole =
+        json!({"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}});
+    proto::merge::merge_patch::apply(&mut whole, spec);
+    let mut job = Valid::new("/apis/batch/v1/namespaces/n/jobs", json!({"spec": whole}));
+    job.object["status"] = status;
+    job
+}
+
+#[test]
+fn jobs_that_end() {
+    const CONDITIONS: &str = "/status/conditions";
+    let over = json!({"startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-01T00:00:01Z",
+        "conditions": conditions(&[("SuccessCriteriaMet", "True"), ("Complete", "True")])});
+    let done = ("/status/completionTime", json!("2026-01-01T00:00:01Z"));
+    let complete = (CONDITIONS, conditions(&[("SuccessCriteriaMet", "True"), ("Complete", "True")]));
+    let running = job(json!({}), json!({"startTime": "2026-01-01T00:00:00Z", "active": 1}));
+    running.sub("status", &[
+        (&[done.clone(), complete.clone(), ("/status/active", json!(0))], &[]),
+        (std::slice::from_ref(&done), &[
+            r#"status.completionTime: Invalid value: "2026-01-01T00:00:01Z": cannot set completionTime when there is no Complete=True condition"#,
+        ]),
+        (std::slice::from_ref(&complete), &[
+            "status.completionTime: Required value: completionTime is required for Complete jobs",
+            "status.active: Invalid value: 1: active>0 is invalid for finished job",
+        ]),
+        (&[done.clone(), (CONDITIONS, conditions(&[("Complete", "True")])), ("/status/active", json!(0))], &[
+            "status.conditions: Invalid value: cannot set Complete=True condition without the SuccessCriteriaMet=true condition",
+        ]),
+        (&[(CONDITIONS, conditions(&[("Failed", "True")])), ("/status/active", json!(0))], &[
+            "status.conditions: Invalid value: cannot set Failed=True condition without the FailureTarget=true condition",
+        ]),
+        (&[(CONDITIONS, conditions(&[("FailureTarget", "True"), ("SuccessCriteriaMet", "True")]))], &[
+            "status.conditions: Invalid value: cannot set SuccessCriteriaMet=True and FailureTarget=true conditions",
+        ]),
+        (&[("/status/ready", json!(2))], &["status.ready: Invalid value: 2: cannot set more ready pods than active"]),
+    ]);
+    // Rules hold of what changes, also after the end.
+    job(json!({}), over.clone()).sub("status", &[
+        (&[("/status/succeeded", json!(1))], &[]),
+        (&[("/status/active", json!(1))], &["status.active: Invalid value: 1: active>0 is invalid for finished job"]),
+        (&[("/status/terminating", json!(1))], &[
+            "status.terminating: Invalid value: 1: terminating>0 is invalid for finished job",
+        ]),
+        (&[("/status/uncountedTerminatedPods", json!({"failed": ["a"]}))], &[
+            r#"status.uncountedTerminatedPods: Invalid value: {"Succeeded":null,"Failed":["a"]}: uncountedTerminatedPods needs to be empty for finished job"#,
+        ]),
+        (&[("/status/completionTime", json!("2026-01-01T00:00:02Z"))], &[
+            r#"status.completionTime: Invalid value: "2026-01-01T00:00:02Z": completionTime cannot be mutated"#,
+        ]),
+        (&[("/status/completionTime", json!("2025-01-01T00:00:02Z"))], &[
+            r#"status.completionTime: Invalid value: "2025-01-01T00:00:02Z": completionTime cannot be set before startTime"#,
+            r#"status.completionTime: Invalid value: "2025-01-01T00:00:02Z": completionTime cannot be mutated"#,
+        ]),
+    ]);
+    // What was wrong already is not complained of again, but for what always holds.
+    let mut wrong = over;
+    wrong["active"] = json!(1);
+    wrong["conditions"] = conditions(&[("Complete", "True"), ("Failed", "True")]);
+    job(json!({}), wrong.clone()).sub("status", &[(&[("/status/succeeded", json!(1))], &[])]);
+    let policy =
+        json!({"completionMode": "Indexed", "completions": 1, "successPolicy": {"rules": [{"succeededCount": 1}]}});
+    job(policy, wrong).sub("status", &[(&[("/status/succeeded", json!(1))], &[
+        "status.conditions: Invalid value: cannot set Complete=True for Job with SuccessPolicy unless SuccessCriteriaMet=True",
+    ])]);
+    // Nothing to do, and not even begun.
+    job(json!({"suspend": true, "completions": 0}), json!({})).sub("status", &[(&[done, complete], &[])]);
+}
+
+#[test]
+fn jobs_begin_again_when_they_are_resumed() {
+    let later = ("/status/startTime", json!("2026-01-02T00:00:00Z"));
+    let of =
+        |kind: &str| json!({"startTime": "2026-01-01T00:00:00Z", "conditions": conditions(&[("Suspended", kind)])});
+    let kept = "status.startTime: Required value: startTime cannot be removed for unsuspended job";
+    job(json!({}), of("True")).sub(
+        "status",
+        &[
+            (&[later.clone(), ("/status/conditions/0/status", json!("False"))], &[]),
+            (std::slice::from_ref(&later), &[kept]),
+        ],
+    );
+    job(json!({}), of("False")).sub("status", &[(std::slice::from_ref(&later), &[kept])]);
+    job(json!({"suspend": true}), of("True")).sub("status", &[(&[later], &[])]);
+}
+
+#[test]
+fn indexes_of_jobs() {
+    let indexed = json!({"completionMode": "Indexed", "completions": 5, "backoffLimitPerIndex": 1});
+    job(indexed, json!({})).sub("status", &[
+        (&[("/status/completedIndexes", json!("0,2-3"))], &[]),
+        (&[("/status/completedIndexes", json!("5"))], &[
+            r#"status.completedIndexes: Invalid value: "5": error parsing completedIndexes: too large index: "5""#,
+        ]),
+        (&[("/status/completedIndexes", json!("9,1")), ("/status/failedIndexes", json!("1"))], &[
+            r#"status.completedIndexes: Invalid value: "9,1": error parsing completedIndexes: too large index: "9""#,
+            r#"status.failedIndexes: Invalid value: "1": failedIndexes and completedIndexes overlap at index: 1"#,
+        ]),
+    ]);
+    job(json!({"completions": 5}), json!({})).sub("status", &[
+        (&[("/status/completedIndexes", json!("7"))], &[
+            r#"status.completedIndexes: Invalid value: "7": error parsing completedIndexes: too large index: "7""#,
+            r#"status.completedIndexes: Invalid value: "7": cannot set non-empty completedIndexes when non-indexed completion mode"#,
+        ]),
+        (&[("/status/failedIndexes", json!("1"))], &[
+            r#"status.failedIndexes: Invalid value: "1": cannot set non-null failedIndexes when backoffLimitPerIndex is null"#,
+        ]),
+    ]);
+}
+
 #[test]
 fn autoscalers() {
     let resource = json!({"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 1}});

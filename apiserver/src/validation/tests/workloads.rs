@@ -142,8 +142,8 @@ fn job_statuses() {
         |kinds: &[&str]| -> Change { ("/status/conditions", kinds.iter().map(|k| condition(k)).collect()) };
     job(&json!({})).sub("status", &[
         (&[("/status/startTime", json!("2026-01-01T00:00:00Z")), conditions(&["Complete"])], &[
-            "status.conditions: Invalid value: cannot set Complete=True condition without the SuccessCriteriaMet=true condition",
             "status.completionTime: Required value: completionTime is required for Complete jobs",
+            "status.conditions: Invalid value: cannot set Complete=True condition without the SuccessCriteriaMet=true condition",
         ]),
         (&[("/status/startTime", json!("2026-01-01T00:00:00Z")), conditions(&["Failed"])], &[
             "status.conditions: Invalid value: cannot set Failed=True condition without the FailureTarget=true condition",

@@ -1,0 +1,155 @@
+//! Annotations of nodes and pods that were the form of fields before there were fields. Nobody acts on them any more,
+//! but what is in them has to be right.
+
+use proto::Value;
+use serde_json::json;
+use shared::status::field::{Error, Path};
+
+use super::meta::annotation;
+use super::node::taints;
+use super::pod::placement::tolerations;
+use super::tree::{at, flag, list};
+
+const TAINTS: &str = "scheduler.alpha.kubernetes.io/taints";
+const AVOIDED: &str = "scheduler.alpha.kubernetes.io/preferAvoidPods";
+const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";
+
+/// What is in an annotation; `None` where it is not there or empty.
+fn read(object: &Value, key: &str, wanted: Form) -> Option<Result<Value, String>> {
+    let text = annotation(object, key);
+    (!text.is_empty()).then(|| parse(text, wanted))
+}
+
+/// What an annotation should be, as JSON and as a type of Go.
+#[derive(Clone, Copy)]
+enum Form {
+    List(&'static str),
+    Struct(&'static str),
+}
+
+fn parse(text: &str, wanted: Form) -> Result<Value, String> {
+    proto::json::syntax(text.as_bytes())?;
+    let value: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    let what = match (&value, wanted) {
+        (Value::Null, _) | (Value::Array(_), Form::List(_)) | (Value::Object(_), Form::Struct(_)) => return Ok(value),
+        (Value::Array(_), _) => "array",
+        (Value::Object(_), _) => "object",
+        (Value::String(_), _) => "string",
+        (Value::Bool(_), _) => "bool",
+        (Value::Number(_), _) => "number",
+    };
+    let (Form::List(kind) | Form::Struct(kind)) = wanted;
+    Err(format!("json: cannot unmarshal {what} into Go value of type {kind}"))
+}
+
+/// Of a node.
+pub(super) fn of_node(node: &Value, out: &mut Vec<Error>) {
+    let path = Path::of(&["metadata", "annotations"]);
+    match read(node, TAINTS, Form::List("[]core.Taint")) {
+        Some(Ok(all)) => taints(&json!({"taints": all}), &path.child(TAINTS), out),
+        Some(Err(why)) => out.push(Error::invalid(&path, TAINTS, &why)),
+        None => {}
+    }
+    match read(node, AVOIDED, Form::Struct("v1.AvoidPods")) {
+        Some(Ok(all)) => {
+            for (i, avoided) in list(&all, "preferAvoidPods").iter().enumerate() {
+                controller(avoided, &path.child(AVOIDED).index(i).child("PodSignature"), out);
+            }
+        }
+        Some(Err(why)) => out.push(Error::invalid(path.child("AvoidPods"), AVOIDED, &why)),
+        None => {}
+    }
+}
+
+/// Pods are avoided by whose they are.
+fn controller(avoided: &Value, path: &Path, out: &mut Vec<Error>) {
+    let controller = at(avoided, &["podSignature", "podController"]);
+    if controller.is_null() {
+        out.push(Error::required(path, ""));
+    } else if !flag(controller, "controller") {
+        let path = path.child("PodController").child("Controller");
+        out.push(Error::invalid(path, false, "must point to a controller"));
+    }
+}
+
+/// Of a pod or template.
+pub(super) fn of_pod(metadata: &Value, path: &Path, out: &mut Vec<Error>) {
+    match read(&json!({"metadata": metadata}), TOLERATIONS, Form::List("[]core.Toleration")) {
+        Some(Ok(all)) => tolerations(&json!({"tolerations": all}), &path.child(TOLERATIONS), out),
+        Some(Err(why)) => out.push(Error::invalid(path, TOLERATIONS, &why)),
+        None => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(key: &str, text: &str) -> Vec<String> {
+        let mut out = Vec::new();
+        of_node(&json!({"metadata": {"annotations": {key: text}}}), &mut out);
+        out.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn nodes() {
+        let within = format!("metadata.annotations.{TAINTS}[0]");
+        let avoided = format!("metadata.annotations.{AVOIDED}[0].PodSignature");
+        for (key, text, want) in [
+            (TAINTS, "", vec![]),
+            (TAINTS, r#"[{"key": "a", "effect": "NoSchedule"}]"#, vec![]),
+            (
+                TAINTS,
+                "x",
+                vec![format!(
+                    "metadata.annotations: Invalid value: \"{TAINTS}\": invalid character 'x' looking for beginning of value"
+                )],
+            ),
+            (
+                TAINTS,
+                "{}",
+                vec![format!(
+                    "metadata.annotations: Invalid value: \"{TAINTS}\": json: cannot unmarshal object into Go value of type []core.Taint"
+                )],
+            ),
+            (TAINTS, r#"[{"key": "a"}]"#, vec![format!("{within}.effect: Required value")]),
+            (AVOIDED, r#"{"preferAvoidPods": [{"podSignature": {"podController": {"controller": true}}}]}"#, vec![]),
+            (AVOIDED, r#"{"preferAvoidPods": [{"podSignature": {}}]}"#, vec![format!("{avoided}: Required value")]),
+            (
+                AVOIDED,
+                r#"{"preferAvoidPods": [{"podSignature": {"podController": {"controller": false}}}]}"#,
+                vec![format!("{avoided}.PodController.Controller: Invalid value: false: must point to a controller")],
+            ),
+            (
+                AVOIDED,
+                "[]",
+                vec![format!(
+                    "metadata.annotations.AvoidPods: Invalid value: \"{AVOIDED}\": json: cannot unmarshal array into Go value of type v1.AvoidPods"
+                )],
+            ),
+        ] {
+            assert_eq!(node(key, text), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn pods() {
+        let of = |text: &str| {
+            let mut out = Vec::new();
+            of_pod(&json!({"annotations": {TOLERATIONS: text}}), &Path::of(&["metadata", "annotations"]), &mut out);
+            out.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(of(r#"[{"key": "a", "operator": "Exists"}]"#), [""; 0]);
+        let got = of(r#"[{"operator": "Equal"}]"#);
+        assert!(
+            got.len() == 1 && got[0].starts_with(&format!("metadata.annotations.{TOLERATIONS}[0].operator: ")),
+            "{got:?}"
+        );
+        assert_eq!(
+            of("[x]"),
+            [format!(
+                "metadata.annotations: Invalid value: \"{TOLERATIONS}\": invalid character 'x' looking for beginning of value"
+            )]
+        );
+    }
+}
