@@ -56,6 +56,7 @@ use shared::status::field::{Error, Path};
 use crate::crd;
 pub use devices::admin::{admin_access, may_administer};
 use names::NameRule;
+pub(crate) use networking::domain_path;
 pub use privileged::privileged;
 pub use relaxed::{PODS, Relaxed};
 pub use shown::in_order;
