@@ -272,5 +272,10 @@ pub trait Virtual: Send + Sync {
 #[async_trait]
 pub trait Permits: Send + Sync {
     /// The answer.
-    async fn allows(&self, attributes: &shared::authz::Attributes) -> bool;
+    async fn allows(&self, attributes: &shared::authz::Attributes) -> bool {
+        self.refuses(attributes).await.is_none()
+    }
+
+    /// Why not, where it is not.
+    async fn refuses(&self, attributes: &shared::authz::Attributes) -> Option<String>;
 }

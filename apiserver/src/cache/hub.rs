@@ -34,7 +34,7 @@ const RECALL_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A change as etcd told it.
 enum Pending {
-    Put(Stored),
+    Put(Box<Entry>),
     Delete {
         key: String,
         revision: i64,
@@ -143,6 +143,11 @@ impl Hub {
     /// Compressed pieces of lists.
     pub fn packs(&self) -> &Packs {
         &self.packs
+    }
+
+    /// Whether the cache of a resource has seen objects that it could not read.
+    pub fn has_unreadable(&self, resource: &Row) -> bool {
+        self.slots.read().get(&self.prefix(resource)).is_some_and(|slot| slot.has_unreadable())
     }
 
     /// The cache of a resource, if it runs and is filled.
@@ -335,7 +340,7 @@ impl Hub {
         slot.received.fetch_add(1, Ordering::Relaxed);
         let pending = match kind {
             EventType::Put => match self.store.open(kv.clone()).await {
-                Ok(stored) => Pending::Put(stored),
+                Ok(stored) => entry(&slot, prefix, &stored).map_or(Pending::Unknown, |e| Pending::Put(Box::new(e))),
                 Err(error) => {
                     tracing::error!(%error, "unreadable change in etcd");
                     Pending::Unknown
@@ -419,11 +424,7 @@ fn apply(prefix: usize, slot: &Slot, pending: Pending) {
     match pending {
         // Is never applied.
         Pending::Unknown => {}
-        Pending::Put(stored) => {
-            if let Some(e) = entry(slot, prefix, &stored) {
-                slot.cacher.put(e);
-            }
-        }
+        Pending::Put(entry) => slot.cacher.put(*entry),
         Pending::Delete { key, revision } => slot.cacher.delete(&key[prefix..], revision),
     }
 }

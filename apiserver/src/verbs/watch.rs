@@ -18,7 +18,7 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::engine::{Engine, storage_status};
-use super::list::{begins_with_state, check, put, scope};
+use super::list::{Asked, begins_with_state, check, put, scope};
 use super::select::Selection;
 use super::table::{self, Include};
 use super::watch_meters::Sent;
@@ -404,7 +404,7 @@ fn word_of_scope(r: &Request, namespace: &str) -> &'static str {
 /// The verb.
 pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let (accepted, since) = (accepted(r, true)?, std::time::Instant::now());
-    check(&r.query, true)?;
+    check(&r.query, Asked::Watch(engine.policy.watch_lists))?;
     let include = if matches!(accepted.shape, Shape::Table(_)) { Include::read(&r.query)? } else { Include::Metadata };
     let mut selection = Selection::read(&r.query, row)?;
     if names_object(&r.info) && !r.info.name.is_empty() {
@@ -420,7 +420,8 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
         |n| Duration::from_secs(n.unsigned_abs()),
     );
     let bookmarks = r.query.flag("allowWatchBookmarks");
-    let send_initial = r.query.maybe_flag("sendInitialEvents").or(begins_with_state(&r.query).then_some(true));
+    let begins = engine.policy.watch_lists && begins_with_state(&r.query);
+    let send_initial = r.query.maybe_flag("sendInitialEvents").or(begins.then_some(true));
     let namespace = namespace_of(&r.info, row);
     let scope = scope(namespace);
 

@@ -34,7 +34,7 @@ use crate::validation;
 pub use delete::{DeleteOptions, Deleted};
 
 /// Rounds of an update that keeps losing races.
-const UPDATE_ROUNDS: usize = 50;
+pub(in crate::verbs) const UPDATE_ROUNDS: usize = 50;
 /// Attempts to find a free generated name.
 const NAME_ROUNDS: usize = 8;
 
@@ -53,6 +53,10 @@ pub struct Policy {
     pub collects_garbage: bool,
     /// `--min-request-timeout`: watches whose clients say nothing last this many seconds, up to twice as long. 0: no end.
     pub shortest_watch: u64,
+    /// `WatchList`: watches may begin with the state, and say when they have told it.
+    pub watch_lists: bool,
+    /// `AllowUnsafeMalformedObjectDeletion`: what cannot be read may be deleted unread.
+    pub deletes_unread: bool,
 }
 
 /// See the module.
@@ -203,7 +207,8 @@ impl Engine {
         meta::set_text(&mut object, "namespace", t.namespace);
         meta::fill(&mut object);
         self.gated.drop_from(storage, &mut object, None);
-        strategy.create(storage, &mut object, &mut StrategyCx { user: t.user, warnings: &mut t.warnings });
+        let mut cx = StrategyCx { user: t.user, warnings: &mut t.warnings, gated: &self.gated };
+        strategy.create(storage, &mut object, &mut cx);
         // Services are judged with what they were given: there being nothing to give is said first, and alone.
         let allocation = self.services.before_create(self, storage, &mut object, t.options.dry_run).await?;
         let mut errors = self.check_admin_access(t, storage, &object, None).await;
@@ -280,6 +285,7 @@ pub fn conflict(row: &Resource, name: &str) -> Status {
 pub fn storage_status(error: &storage::Error) -> Status {
     match error {
         storage::Error::Compacted => Status::expired("The resourceVersion for the provided list is too old."),
+        storage::Error::Transform { why, .. } => Status::internal(&why.to_string()),
         other => Status::unknown(&other.to_string()),
     }
 }
