@@ -40,8 +40,9 @@ struct Asks(Arc<Access>);
 
 #[async_trait::async_trait]
 impl Permits for Asks {
-    async fn allows(&self, attributes: &shared::authz::Attributes) -> bool {
-        self.0.allows(attributes).await
+    async fn refuses(&self, attributes: &shared::authz::Attributes) -> Option<String> {
+        let verdict = self.0.authorization().verdict(attributes).await;
+        (!verdict.is_allowed()).then_some(verdict.reason)
     }
 }
 
@@ -187,6 +188,8 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
             delete_workers: usize::try_from(flags.integer("delete-collection-workers")).unwrap_or(1).clamp(1, 64),
             collects_garbage: flags.boolean("enable-garbage-collector"),
             shortest_watch: conduct.shortest_watch,
+            watch_lists: flags.enabled("WatchList"),
+            deletes_unread: flags.enabled("AllowUnsafeMalformedObjectDeletion"),
         },
         gated: registry::Gated::new(&flags.feature_gates()),
         event_ttl: i64::try_from(flags.duration("event-ttl").as_secs()).unwrap_or(3600),

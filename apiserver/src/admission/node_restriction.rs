@@ -37,6 +37,10 @@ pub struct NodeRestriction {
     pub reader: Arc<dyn Reader>,
     /// Live reads.
     pub api: Api,
+    /// `ServiceAccountNodeAudienceRestriction`: tokens are for whom a pod's volumes name.
+    pub audiences: bool,
+    /// Nodes ask for certificates of their own, unless `AllowInsecureKubeletCertificateSigningRequests`.
+    pub requests: bool,
 }
 
 type Verdict = Result<(), String>;
@@ -64,7 +68,9 @@ impl Plugin for NodeRestriction {
                 same_name(a, node, "can only access CSINode with the same name as the requesting node")
             }
             ("resource.k8s.io", "resourceslices", _) => slice(a, node),
-            ("certificates.k8s.io", "certificatesigningrequests", "") if a.operation == Operation::Create => {
+            ("certificates.k8s.io", "certificatesigningrequests", "")
+                if self.requests && a.operation == Operation::Create =>
+            {
                 signing_request(a, node)
             }
             _ => Ok(()),
@@ -295,6 +301,9 @@ impl NodeRestriction {
         if tree::text(&pod, "/spec/nodeName") != node {
             return Ok(Err("node requested token bound to a pod scheduled on a different node".to_owned()));
         }
+        if !self.audiences {
+            return Ok(Ok(()));
+        }
         let meant = self.audiences(&pod);
         let mut asked = tree::strings(request, "/spec/audiences");
         if asked.is_empty() {
@@ -396,7 +405,7 @@ mod tests {
     }
 
     async fn try_it(cluster: &Arc<Fixed>, write: Write<'_>) -> Result<(), String> {
-        let plugin = NodeRestriction { reader: cluster.clone(), api: cluster.api() };
+        let plugin = NodeRestriction { reader: cluster.clone(), api: cluster.api(), audiences: true, requests: true };
         write.by(&n1()).admit(&plugin).await.map(drop).map_err(|s| s.message)
     }
 

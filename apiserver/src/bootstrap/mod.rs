@@ -96,11 +96,12 @@ pub fn start(cx: &Context, rbac: bool) -> Arc<Progress> {
             continue;
         }
         let (api, progress, shutdown) = (cx.api.clone(), progress.clone(), cx.shutdown.clone());
+        let fine = cx.flags.enabled("KubeletFineGrainedAuthz");
         cx.tasks.spawn(hook, async move {
             tokio::select! {
                 () = shutdown.wait() => {}
                 () = async {
-                    until_done(&api, hook).await;
+                    until_done(&api, hook, fine).await;
                     progress.finish(hook);
                     // Those of flow control are looked after for as long as the server runs.
                     if hook != FLOW {
@@ -108,7 +109,7 @@ pub fn start(cx: &Context, rbac: bool) -> Arc<Progress> {
                     }
                     loop {
                         tokio::time::sleep(LOOK_AGAIN).await;
-                        until_done(&api, hook).await;
+                        until_done(&api, hook, fine).await;
                     }
                 } => {}
             }
@@ -138,10 +139,10 @@ fn publish(cx: &Context) {
     });
 }
 
-async fn until_done(api: &Api, hook: &str) {
+async fn until_done(api: &Api, hook: &str, fine: bool) {
     let mut pause = PAUSE;
     loop {
-        match reconcile(api, hook).await {
+        match reconcile(api, hook, fine).await {
             Ok(()) => return,
             Err(error) => tracing::warn!(hook, %error, "writing bootstrap objects failed, will try again"),
         }
@@ -150,10 +151,14 @@ async fn until_done(api: &Api, hook: &str) {
     }
 }
 
-async fn reconcile(api: &Api, hook: &str) -> Result<(), Status> {
+/// `fine`: kubelets ask about each of their paths.
+async fn reconcile(api: &Api, hook: &str, fine: bool) -> Result<(), Status> {
     match hook {
         RBAC => {
-            let (group, wanted) = (crate::authz::rbac::GROUP, plan::rbac());
+            let (group, mut wanted) = (crate::authz::rbac::GROUP, plan::rbac());
+            if !fine {
+                plan::make_coarse(&mut wanted);
+            }
             let has_namespaces = async {
                 for namespace in ["kube-system", "kube-public"] {
                     ensure_namespace(api, namespace).await?;
@@ -284,7 +289,7 @@ mod tests {
         let cluster = Arc::new(Fixed::default());
         let api = cluster.api();
         for hook in HOOKS {
-            reconcile(&api, hook).await.expect("written");
+            reconcile(&api, hook, true).await.expect("written");
         }
         let count = |group: &str, plural: &str| cluster.list(group, plural, None).len();
         let rbac = crate::authz::rbac::GROUP;
@@ -301,7 +306,7 @@ mod tests {
         }
         let before = cluster.version("", "");
         for hook in HOOKS {
-            reconcile(&api, hook).await.expect("nothing to do");
+            reconcile(&api, hook, true).await.expect("nothing to do");
         }
         assert_eq!(cluster.version("", ""), before, "a second start writes nothing");
     }

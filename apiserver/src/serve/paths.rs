@@ -24,6 +24,16 @@ fn groups(rows: &[Row]) -> Vec<discovery::Group<'_>> {
     discovery::groups(rows.iter().map(|r| &**r))
 }
 
+/// The resources of a group's version, with how they are stored where that is said.
+fn resource_list(server: &Server, rows: &[Row], group: &str, version: &str) -> Option<Value> {
+    let mut list = discovery::resource_list(&groups(rows), group, version)?;
+    if !server.conduct.hashes {
+        let resources = list["resources"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut);
+        resources.for_each(|resource| drop(resource.remove("storageVersionHash")));
+    }
+    Some(list)
+}
+
 /// A discovery document in the accepted form.
 fn document(tree: Option<Value>, kind: &str, shape: &Shape) -> HttpResponse {
     let Some(tree) = tree else { return answer::not_found(shape) };
@@ -211,7 +221,7 @@ pub(super) async fn serve(
             Some(r) => r,
             None => document(Some(discovery::api_versions(&server.address)), "APIVersions", shape),
         },
-        ["api", version] => document(discovery::resource_list(&groups(&rows), "", version), "APIResourceList", shape),
+        ["api", version] => document(resource_list(server, &rows, "", version), "APIResourceList", shape),
         ["apis"] => match aggregated(server, &rows, &directory, false, shape) {
             Some(r) => r,
             None => {
@@ -224,7 +234,7 @@ pub(super) async fn serve(
             document(directory.group(group, own), "APIGroup", shape)
         }
         ["apis", group, version] => {
-            let tree = discovery::resource_list(&groups(&rows), group, version);
+            let tree = resource_list(server, &rows, group, version);
             if tree.is_none() && server.engine.rows.group_exists(group) {
                 return answer::failure(&Status::generic_not_found(), shape);
             }

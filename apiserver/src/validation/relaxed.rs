@@ -52,10 +52,17 @@ pub(super) enum Leave {
     RestartAll,
     /// Users of their own on the host's network.
     HostNetwork,
+    /// Volumes that are mounted with a label instead of being relabelled.
+    MountOption,
+    /// Costs of deletion that are no numbers.
+    DeletionCosts,
+    /// Drivers that do not say whether they mount with labels.
+    UnsaidLabels,
 }
 
 struct Gate {
     leave: Leave,
+    /// With `!` in front when it is the gate's being off that allows it.
     name: &'static str,
     /// Whose objects may show that they use it, and where they do.
     within: &'static [(&'static str, &'static str)],
@@ -86,6 +93,11 @@ static TABLE: &[Gate] = &[
     gate(Leave::HostNetwork, "UserNamespacesHostNetworkSupport", PODS, |spec| {
         get(spec, "hostUsers") == &Value::Bool(false) && flag(spec, "hostNetwork")
     }),
+    gate(Leave::MountOption, "SELinuxMount", PODS, |spec| {
+        !text(get(spec, "securityContext"), "seLinuxChangePolicy").is_empty()
+    }),
+    gate(Leave::DeletionCosts, "!PodDeletionCost", &[], never),
+    gate(Leave::UnsaidLabels, "!SELinuxMountReadWriteOncePod", &[], never),
 ];
 
 fn compares(spec: &Value) -> bool {
@@ -121,7 +133,7 @@ pub struct Relaxed(u32);
 impl Relaxed {
     /// Of a server with these gates.
     pub fn new(gates: &FeatureGates) -> Self {
-        Self(TABLE.iter().filter(|gate| gates.enabled(gate.name)).fold(0, |all, gate| all | gate.leave.bit()))
+        Self(TABLE.iter().filter(|gate| gate.allows(gates)).fold(0, |all, gate| all | gate.leave.bit()))
     }
 
     /// Judges an object of a kind that takes the place of `old`.
@@ -143,6 +155,10 @@ impl Drop for Judgement {
 }
 
 impl Gate {
+    fn allows(&self, gates: &FeatureGates) -> bool {
+        self.name.strip_prefix('!').map_or_else(|| gates.enabled(self.name), |name| !gates.enabled(name))
+    }
+
     fn is_used(&self, row: &Resource, old: &Value) -> bool {
         let place = self.within.iter().find(|(of, _)| is_of(row, of));
         place.is_some_and(|(_, path)| {

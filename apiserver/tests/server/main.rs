@@ -26,6 +26,7 @@ mod faults;
 mod flowcontrol;
 mod forms;
 mod gates;
+mod impersonation;
 mod lifecycle;
 mod mutations;
 mod objects;
@@ -40,6 +41,7 @@ mod services;
 mod serving;
 mod strategies;
 mod strict;
+mod unread;
 mod upstream;
 mod webhooks;
 
