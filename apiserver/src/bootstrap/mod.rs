@@ -7,6 +7,7 @@
 mod authentication_info;
 mod identity_lease;
 mod plan;
+pub mod storage_versions;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use crate::api::{Api, Context};
 use crate::authz::rbac::Rule;
 use plan::Step;
 pub use plan::flow_control;
+pub use storage_versions::StorageVersions;
 
 const RBAC: &str = "poststarthook/rbac/bootstrap-roles";
 const PRIORITY: &str = "poststarthook/scheduling/bootstrap-system-priority-classes";
@@ -86,10 +88,13 @@ pub fn node_rules() -> Vec<Rule> {
 }
 
 /// Starts the work in the background.
-pub fn start(cx: &Context, rbac: bool) -> Arc<Progress> {
+pub fn start(cx: &Context, rbac: bool, versions: Option<Arc<StorageVersions>>) -> Arc<Progress> {
     let progress = Arc::new(Progress::new(rbac));
     publish(cx);
     identity_lease::start(cx);
+    if let Some(versions) = versions {
+        storage_versions::start(cx, versions);
+    }
     let jobs = [(RBAC, rbac), (PRIORITY, true), (FLOW, true)];
     for (hook, wanted) in jobs {
         if !wanted {

@@ -337,6 +337,9 @@ impl Admitted<'_> {
                 user,
                 noted: noted.clone(),
             };
+            if let Some(refused) = server.engine.versions.as_ref().and_then(|v| v.refusal(info, &request.user)) {
+                return Err(refused);
+            }
             verbs::dispatch(&server.engine, request).await
         }
         .await;

@@ -40,6 +40,7 @@ pub mod service;
 mod shown;
 mod signature;
 mod storage;
+mod storage_version;
 pub mod strict_addresses;
 mod tree;
 mod volume;
@@ -108,7 +109,7 @@ impl Rules {
     }
 }
 
-use NameRule::{Label, PathSegment, Service};
+use NameRule::{Label, PathSegment, Service, StorageVersion};
 
 const APPS: &str = "apps";
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -196,6 +197,9 @@ static RULES: &[Rules] = &[
         .update_only(definition::definition_update)
         .status(definition::definition_status),
     rules("apiregistration.k8s.io", "apiservices", api_service::service).named(PathSegment).status(api_service::status),
+    rules("internal.apiserver.k8s.io", "storageversions", storage_version::check)
+        .named(StorageVersion)
+        .status(storage_version::status),
     rules(DEVICES, "deviceclasses", devices::class).update_only(devices::class_update),
     rules(DEVICES, "resourceclaims", devices::claim).update_only(devices::spec_stays).status(devices::status::update),
     rules(DEVICES, "resourceclaimtemplates", devices::template).update_only(devices::spec_stays),

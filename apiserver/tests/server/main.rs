@@ -39,6 +39,7 @@ mod runtime_config;
 mod security;
 mod services;
 mod serving;
+mod storage_versions;
 mod strategies;
 mod strict;
 mod unread;

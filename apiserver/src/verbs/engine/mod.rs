@@ -23,6 +23,7 @@ use super::outcome::{Outcome, Waiting};
 use super::query::WriteOptions;
 use crate::admission::{Caller, Chain, Operation};
 use crate::api::{Permits, TokenIssuer, Virtual};
+use crate::bootstrap::StorageVersions;
 use crate::cache::Hub;
 use crate::negotiate::Media;
 use crate::registry::core::service::Services;
@@ -73,6 +74,8 @@ pub struct Engine {
     pub policy: Policy,
     /// Fields that writes lose.
     pub gated: Gated,
+    /// What writes wait for, where they do.
+    pub versions: Option<Arc<StorageVersions>>,
     /// Seconds events live.
     pub event_ttl: i64,
     /// Admission, once it is built (it reads through this engine).
