@@ -156,17 +156,20 @@ mod tests {
         const GATE: &str = "--feature-gates=MutatingAdmissionPolicy=true";
         const BETA: &str = "--runtime-config=admissionregistration.k8s.io/v1beta1=true";
         let beta = ["v1beta1/mutatingadmissionpolicies", "v1beta1/mutatingadmissionpolicybindings"];
-        let alpha = ["v1alpha1/mutatingadmissionpolicies", "v1alpha1/mutatingadmissionpolicybindings"];
-        let both: Vec<&str> = beta.into_iter().chain(alpha).collect();
+        let versions = "v1alpha1/storageversions";
+        let alpha = ["v1alpha1/mutatingadmissionpolicies", "v1alpha1/mutatingadmissionpolicybindings", versions];
+        let all = [&beta[..], &alpha[..]].concat();
+        let some = [&beta[..], &[versions]].concat();
         let table: &[(&[&str], &[&str])] = &[
             (&[], &[]),
             (&[GATE], &[]),
             (&[BETA], &[]),
+            (&["--runtime-config=internal.apiserver.k8s.io/v1alpha1=true"], &[versions]),
             (&[GATE, BETA], &beta),
             (&[GATE, "--runtime-config=api/beta=true"], &beta),
             (&[GATE, "--runtime-config=api/alpha=true"], &alpha),
-            (&[GATE, "--runtime-config=api/all=true"], &both),
-            (&[GATE, "--runtime-config=api/all=true,admissionregistration.k8s.io/v1alpha1=false"], &beta),
+            (&[GATE, "--runtime-config=api/all=true"], &all),
+            (&[GATE, "--runtime-config=api/all=true,admissionregistration.k8s.io/v1alpha1=false"], &some),
             (
                 &[GATE, "--runtime-config=admissionregistration.k8s.io/v1beta1/mutatingadmissionpolicies=true"],
                 &beta[..1],

@@ -48,19 +48,18 @@ fn document(tree: Option<Value>, kind: &str, shape: &Shape) -> HttpResponse {
     answer::reply(Reply::new(200, accepted.format.content_type(), body), shape)
 }
 
-/// The aggregated form, when the client prefers it.
+/// The aggregated form, when the client prefers it; the version before its only one is gone.
 fn aggregated(server: &Server, rows: &[Row], directory: &Directory, core: bool, shape: &Shape) -> Option<HttpResponse> {
     let accept = shape.accept.as_deref()?;
-    let clause = accept.split(',').find(|c| {
-        let c: String = c.chars().filter(|c| !c.is_whitespace()).collect();
-        c.starts_with("application/json;")
-            && c.contains("g=apidiscovery.k8s.io")
-            && c.contains("as=APIGroupDiscoveryList")
-    })?;
-    let version = if clause.contains("v=v2beta1") { "v2beta1" } else { "v2" };
-    let body = server.discovery.document(rows, directory, core, version);
-    let content_type = AGGREGATED.replace("v=v2;", &format!("v={version};"));
-    let mut response = answer::reply(Reply::new(200, &content_type, body), shape);
+    let wanted = |clause: &str| {
+        let parts: Vec<&str> = clause.split(';').map(str::trim).collect();
+        AGGREGATED.split(';').all(|part| parts.contains(&part))
+    };
+    if !accept.split(',').any(wanted) {
+        return None;
+    }
+    let body = server.discovery.document(rows, directory, core);
+    let mut response = answer::reply(Reply::new(200, AGGREGATED, body), shape);
     response
         .headers_mut()
         .insert(actix_web::http::header::VARY, actix_web::http::header::HeaderValue::from_static("Accept"));

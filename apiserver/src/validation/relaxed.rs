@@ -54,6 +54,8 @@ pub(super) enum Leave {
     HostNetwork,
     /// Volumes that are mounted with a label instead of being relabelled.
     MountOption,
+    /// Selectors of devices that are given to several claims.
+    SharedDevices,
     /// Costs of deletion that are no numbers.
     DeletionCosts,
     /// Drivers that do not say whether they mount with labels.
@@ -96,6 +98,7 @@ static TABLE: &[Gate] = &[
     gate(Leave::MountOption, "SELinuxMount", PODS, |spec| {
         !text(get(spec, "securityContext"), "seLinuxChangePolicy").is_empty()
     }),
+    gate(Leave::SharedDevices, "DRAConsumableCapacity", &[], never),
     gate(Leave::DeletionCosts, "!PodDeletionCost", &[], never),
     gate(Leave::UnsaidLabels, "!SELinuxMountReadWriteOncePod", &[], never),
 ];

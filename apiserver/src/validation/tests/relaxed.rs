@@ -106,6 +106,19 @@ fn what_a_gate_allows_stays_in_use_without_it() {
     }
 }
 
+#[test]
+fn selectors_ask_whether_a_device_is_shared() {
+    let selector = json!({"cel": {"expression": "device.allowMultipleAllocations == true"}});
+    let class = json!({"metadata": {"name": "c"}, "spec": {"selectors": [selector]}});
+    let class = Valid { object: class, ..Valid::new("/apis/resource.k8s.io/v1/deviceclasses", json!({})) };
+    let refused = class.created(Relaxed::default(), &class.object);
+    assert!(refused.len() == 1 && refused[0].contains("undefined field 'allowMultipleAllocations'"), "{refused:?}");
+    assert_eq!(class.created(gated("DRAConsumableCapacity"), &class.object), [""; 0]);
+    // What is stored was compiled before.
+    let labelled = class.with(&[("/metadata/labels", json!({"a": "b"}))]);
+    assert_eq!(class.updated(Relaxed::default(), &labelled, &class.object), [""; 0]);
+}
+
 /// Gates that are on by default: rules that go with them.
 #[test]
 fn gates_that_are_off_ask_less() {
