@@ -405,7 +405,11 @@ mod tests {
     }
 
     async fn try_it(cluster: &Arc<Fixed>, write: Write<'_>) -> Result<(), String> {
-        let plugin = NodeRestriction { reader: cluster.clone(), api: cluster.api(), audiences: true, requests: true };
+        try_with(cluster, write, true, true).await
+    }
+
+    async fn try_with(cluster: &Arc<Fixed>, write: Write<'_>, audiences: bool, requests: bool) -> Result<(), String> {
+        let plugin = NodeRestriction { reader: cluster.clone(), api: cluster.api(), audiences, requests };
         write.by(&n1()).admit(&plugin).await.map(drop).map_err(|s| s.message)
     }
 
@@ -489,6 +493,28 @@ mod tests {
         ] {
             let refused = try_it(&cluster, ask(bound)).await.expect_err("refused");
             assert_eq!(refused, format!("serviceaccounts \"sa\" is forbidden: {text}"));
+        }
+    }
+
+    #[tokio::test]
+    async fn gates_say_how_much_a_node_must_stay_with_what_is_its_own() {
+        let cluster = Arc::new(Fixed::default());
+        let volumes =
+            json!([{"projected": {"sources": [{"serviceAccountToken": {"path": "token", "audience": "vault"}}]}}]);
+        cluster.put("", "pods", json!({"metadata": {"name": "p", "namespace": "e", "uid": "u"}, "spec": {"nodeName": "n1", "volumes": volumes}}));
+        let bound = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"});
+        let request = json!({"spec": {"boundObjectRef": bound, "audiences": ["other"]}});
+        let token = || Write::create("", "serviceaccounts", "e", request.clone()).on("token", "sa");
+        let csr = json!({"spec": {"signerName": "kubernetes.io/kubelet-serving", "request": "eA=="}});
+        let csr = || Write::create("certificates.k8s.io", "certificatesigningrequests", "", csr.clone());
+        for strict in [true, false] {
+            assert_eq!(
+                try_with(&cluster, token(), strict, true).await.is_ok(),
+                !strict,
+                "ServiceAccountNodeAudienceRestriction"
+            );
+            let allowed = try_with(&cluster, csr(), true, strict).await.is_ok();
+            assert_eq!(allowed, !strict, "AllowInsecureKubeletCertificateSigningRequests");
         }
     }
 

@@ -12,7 +12,7 @@ use proto::resources::Resource;
 use shared::flags::FeatureGates;
 use shared::status::field::Error;
 
-use crate::validation::{PODS, Relaxed, strict_addresses};
+use crate::validation::{self, PODS, Relaxed, strict_addresses};
 use pods::{RULES, Rule};
 use table::{GATES, Gate};
 
@@ -21,6 +21,8 @@ struct Fields {
     plural: &'static str,
     group: &'static str,
     paths: Vec<Vec<String>>,
+    /// They go also where they are in use.
+    always: bool,
 }
 
 /// The fields of the gates that are off.
@@ -31,6 +33,8 @@ pub struct Gated {
     rules: Vec<Rule>,
     /// `StrictIPCIDRValidation`
     strict_addresses: bool,
+    /// `MutableCSINodeAllocatableCount` is off: how many volumes a node can attach does not change.
+    fixed_counts: bool,
     /// `MatchLabelKeysInPodTopologySpreadSelectorMerge` is off, or what it builds on: the keys by which pods are spread are
     /// not made part of the selector.
     pub unmerged_keys: bool,
@@ -44,22 +48,27 @@ impl Gated {
         let of = |gate: &'static Gate, (row, prefix): &(&'static str, &'static str)| {
             let (plural, group) = row.split_once('.').unwrap_or((row, ""));
             let path = |field: &&str| format!("{prefix}.{field}").split('.').map(str::to_owned).collect();
-            Fields { plural, group, paths: gate.fields.iter().map(path).collect() }
+            Fields { plural, group, paths: gate.fields.iter().map(path).collect(), always: gate.always }
         };
         let off = GATES.iter().filter(|gate| !gates.enabled(gate.name));
         Self {
             off: off.flat_map(|gate| gate.within.iter().map(move |row| of(gate, row))).collect(),
             rules: RULES.iter().filter(|(gate, _)| !gates.enabled(gate)).map(|(_, rule)| *rule).collect(),
             strict_addresses: gates.enabled("StrictIPCIDRValidation"),
+            fixed_counts: !gates.enabled("MutableCSINodeAllocatableCount"),
             unmerged_keys: !gates.enabled("MatchLabelKeysInPodTopologySpread")
                 || !gates.enabled("MatchLabelKeysInPodTopologySpreadSelectorMerge"),
             relaxed: Relaxed::new(gates),
         }
     }
 
-    /// What gates that are on find wrong with an object, beside what everybody does.
+    /// What these gates find wrong with an object, beside what everybody does.
     pub fn refuse(&self, row: &Resource, subresource: &str, new: &Value, old: Option<&Value>) -> Vec<Error> {
-        if self.strict_addresses { strict_addresses::check(row, subresource, new, old) } else { Vec::new() }
+        match old {
+            _ if self.strict_addresses => strict_addresses::check(row, subresource, new, old),
+            Some(old) if self.fixed_counts && row.plural == "csinodes" => validation::counts_stay(new, old),
+            _ => Vec::new(),
+        }
     }
 
     /// Takes what is behind a gate that is off out of an object about to be stored in the place of `old`.
@@ -67,8 +76,8 @@ impl Gated {
         if row.custom.is_some() {
             return;
         }
-        for Fields { paths, .. } in self.off.iter().filter(|f| f.plural == row.plural && f.group == row.group) {
-            if old.is_none_or(|old| !paths.iter().any(|path| has(old, path))) {
+        for Fields { paths, always, .. } in self.off.iter().filter(|f| f.plural == row.plural && f.group == row.group) {
+            if *always || old.is_none_or(|old| !paths.iter().any(|path| has(old, path))) {
                 for path in paths {
                     take(object, path);
                 }

@@ -61,6 +61,7 @@ pub(crate) use networking::domain_path;
 pub use privileged::privileged;
 pub use relaxed::{PODS, Relaxed};
 pub use shown::in_order;
+pub(crate) use storage::csi::counts_stay;
 
 type Create = fn(&Value, &mut Vec<Error>);
 type Update = fn(&Value, &Value, &mut Vec<Error>);

@@ -9,6 +9,8 @@ pub(super) struct Gate {
     /// Where: `plural.group`, and what its paths begin with.
     pub(super) within: &'static [(&'static str, &'static str)],
     pub(super) fields: &'static [&'static str],
+    /// They go also where they are in use.
+    pub(super) always: bool,
 }
 
 const fn gate(
@@ -16,7 +18,7 @@ const fn gate(
     within: &'static [(&'static str, &'static str)],
     fields: &'static [&'static str],
 ) -> Gate {
-    Gate { name, within, fields }
+    Gate { name, within, fields, always: false }
 }
 
 const POD_STATUS: &[(&str, &str)] = &[("pods", "status")];
@@ -57,15 +59,18 @@ pub(super) static GATES: &[Gate] = &[
     ),
     gate("GenericWorkload", PODS, &["workloadRef"]),
     gate("CrossNamespaceVolumeDataSource", &[("persistentvolumeclaims", "spec")], &["dataSourceRef!.namespace"]),
-    gate(
-        "ResourceHealthStatus",
-        POD_STATUS,
-        &[
-            "containerStatuses.*.allocatedResourcesStatus",
-            "initContainerStatuses.*.allocatedResourcesStatus",
-            "ephemeralContainerStatuses.*.allocatedResourcesStatus",
-        ],
-    ),
+    Gate {
+        always: true,
+        ..gate(
+            "ResourceHealthStatus",
+            POD_STATUS,
+            &[
+                "containerStatuses.*.allocatedResourcesStatus",
+                "initContainerStatuses.*.allocatedResourcesStatus",
+                "ephemeralContainerStatuses.*.allocatedResourcesStatus",
+            ],
+        )
+    },
     gate("InPlacePodLevelResourcesVerticalScaling", POD_STATUS, &["resources", "allocatedResources"]),
     gate("DRAExtendedResource", POD_STATUS, &["extendedResourceClaimStatus"]),
     gate("DRAExtendedResource", &[("deviceclasses.resource.k8s.io", "spec")], &["extendedResourceName"]),

@@ -155,6 +155,25 @@ fn fields_go_when_their_gates_are_turned_off() {
 }
 
 #[test]
+fn what_is_said_of_health_goes_also_where_it_was_said() {
+    let row = builtin("", "pods").expect("a row");
+    let said = json!({"status": {"containerStatuses": [{"name": "c", "allocatedResourcesStatus": [{"name": "r"}]}]}});
+    let mut object = said.clone();
+    without(&[]).drop_from(&row, &mut object, Some(&said));
+    assert_eq!(object, json!({"status": {"containerStatuses": [{"name": "c"}]}}));
+}
+
+#[test]
+fn counts_of_volumes_stay_without_their_gate() {
+    let row = builtin("storage.k8s.io", "csinodes").expect("a row");
+    let node =
+        |count: i64| json!({"spec": {"drivers": [{"name": "d", "nodeID": "n", "allocatable": {"count": count}}]}});
+    let refused = |gated: Gated, count| gated.refuse(&row, "", &node(count), Some(&node(3))).len();
+    let gate = "MutableCSINodeAllocatableCount";
+    assert_eq!([refused(without(&[gate]), 4), refused(without(&[gate]), 3), refused(without(&[]), 4)], [1, 0, 0]);
+}
+
+#[test]
 fn volumes_of_images_go_with_their_mounts() {
     let row = builtin("apps", "deployments").expect("a row");
     let of = |spec: Value| json!({"spec": {"template": {"spec": spec}}});

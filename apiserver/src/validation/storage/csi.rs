@@ -127,6 +127,18 @@ pub(in crate::validation) fn node_update(new: &Value, old: &Value, out: &mut Vec
     }
 }
 
+/// How many volumes a driver that stays can attach stays as it was.
+pub(crate) fn counts_stay(new: &Value, old: &Value) -> Vec<Error> {
+    let path = Path::of(&["spec", "drivers"]);
+    let drivers = |node| list(get(node, "spec"), "drivers");
+    let changed = |driver: &&Value| {
+        let mut before = drivers(old).iter().filter(|d| text(d, "name") == text(driver, "name"));
+        before.any(|d| !same(get(d, "allocatable"), get(driver, "allocatable")))
+    };
+    let changed = drivers(new).iter().filter(changed);
+    changed.map(|driver| Error::invalid(&path, driver.clone(), "field is immutable")).collect()
+}
+
 /// The capacity of a storage class somewhere.
 pub(in crate::validation) fn capacity(object: &Value, out: &mut Vec<Error>) {
     label_selector(get(object, "nodeTopology"), &Path::new("nodeTopology"), out);
