@@ -23,7 +23,7 @@ use crate::negotiate::Media;
 use crate::registry::core::kubernetes_service::{self, Reconciler, Way};
 use crate::registry::core::node_ports::PortRange;
 use crate::registry::core::service::Services;
-use crate::registry::core::{ip_allocator, system_namespaces};
+use crate::registry::core::{ip_allocator, repair, system_namespaces};
 use crate::registry::{self, Rows, builtin};
 use crate::serve::debug_socket;
 use crate::serve::health::{Health, Milestones, Patience, Results};
@@ -262,6 +262,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     tasks.spawn("api-services", until(&shutdown, registering));
     let progress = bootstrap::start(&cx, access.rbac_enabled(), versions.clone());
     start_system(&tasks, &shutdown, &api, &reconciler, &milestones);
+    tasks.spawn("service-repair", until(&shutdown, repair::keep(engine.clone())));
     tasks.spawn("sync", until(&shutdown, synced(hub, defined, milestones.clone())));
 
     let health = Health {

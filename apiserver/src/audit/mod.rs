@@ -215,10 +215,12 @@ fn object(content_type: &str, body: &Bytes) -> Option<Value> {
     if body.starts_with(b"k8s\0") {
         return proto::protobuf::decode_envelope(body).ok();
     }
-    if content_type.contains("yaml") {
-        return proto::yaml::decode_any(body).ok();
+    // As deep as what is served, where JSON may pass for YAML: nobody hides anything by nesting it.
+    let json = |text: &[u8]| proto::json::decode_any(text).ok();
+    if content_type.contains("cbor") {
+        return proto::cbor::to_json(body).ok().and_then(|text| json(&text));
     }
-    serde_json::from_slice(body).ok()
+    json(body).or_else(|| content_type.contains("yaml").then(|| proto::yaml::decode_any(body).ok()).flatten())
 }
 
 fn without_managed_fields(mut object: Value) -> Value {
@@ -370,6 +372,17 @@ mod tests {
             attempted(&headers, "a=1&access_token=x", true),
             "Authentication failed, attempted: bearer, access_token, x509"
         );
+    }
+
+    #[test]
+    fn what_is_nested_is_seen() {
+        let json = format!(r#"{{"a":{}{}}}"#, "[".repeat(200), "]".repeat(200));
+        for (content_type, body) in [("application/json", json.clone()), ("application/apply-patch+yaml", json)] {
+            let seen = object(content_type, &Bytes::from(body));
+            assert!(seen.is_some_and(|o| o["a"].is_array()), "{content_type}");
+        }
+        assert_eq!(object("application/yaml", &Bytes::from_static(b"a: 1")), Some(json!({"a": 1})));
+        assert_eq!(object("application/cbor", &Bytes::from_static(b"\xa1\x41a\x01")), Some(json!({"a": 1})));
     }
 
     #[test]

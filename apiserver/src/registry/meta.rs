@@ -19,10 +19,11 @@ pub fn now_micro() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }
 
-/// The time `seconds` from now.
+/// The time `seconds` from now, or the last there is.
 pub fn in_seconds(seconds: i64) -> String {
-    let at = jiff::Timestamp::now().as_second() + seconds;
-    jiff::Timestamp::from_second(at).map(|t| t.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()).unwrap_or_else(|_| now())
+    let at = jiff::Timestamp::now().as_second().saturating_add(seconds);
+    let at = jiff::Timestamp::from_second(at).unwrap_or(jiff::Timestamp::MAX);
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// The string field of an object's metadata, or "".
@@ -64,15 +65,19 @@ pub fn revision(object: &Value) -> Result<i64, String> {
     }
 }
 
+/// Five random characters, as names that the server makes end in.
+pub fn suffix() -> String {
+    let mut rng = rand::rng();
+    (0..5).map(|_| char::from(SUFFIX[rng.random_range(0..SUFFIX.len())])).collect()
+}
+
 /// A name made from `base` with five random characters.
 pub fn generate_name(base: &str) -> String {
-    let mut rng = rand::rng();
-    let suffix: String = (0..5).map(|_| char::from(SUFFIX[rng.random_range(0..SUFFIX.len())])).collect();
     let mut cut = base.len().min(MAX_GENERATED - 5);
     while !base.is_char_boundary(cut) {
         cut -= 1;
     }
-    format!("{}{suffix}", &base[..cut])
+    format!("{}{}", &base[..cut], suffix())
 }
 
 /// Fills in what a new object gets from the server.
@@ -218,16 +223,26 @@ pub fn mark_deleted(
 fn hurry(object: &mut Value, left: i64, seconds: i64) {
     let now = jiff::Timestamp::now().as_second();
     let end = text(object, "deletionTimestamp").parse().map_or(now, jiff::Timestamp::as_second);
-    let end = end - left + seconds;
+    let end = end.saturating_sub(left).saturating_add(seconds);
     let period = if end < now { seconds.min(1) } else { seconds };
     let meta = metadata(object);
-    meta.insert("deletionTimestamp".to_owned(), Value::from(in_seconds(end.max(now) - now)));
+    meta.insert("deletionTimestamp".to_owned(), Value::from(in_seconds(end.max(now).saturating_sub(now))));
     meta.insert("deletionGracePeriodSeconds".to_owned(), Value::from(period));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_grace_longer_than_time_ends_with_it() {
+        let mut o = json!({"metadata": {"name": "a"}});
+        let forever = Some(i64::MAX);
+        assert_eq!(mark_deleted(&mut o, forever, forever, Propagation::Unset, false), Deletion::Marked);
+        assert!(text(&o, "deletionTimestamp").starts_with("9999-12-"), "{o}");
+        assert_eq!(mark_deleted(&mut o, Some(1), Some(1), Propagation::Unset, false), Deletion::Marked);
+        assert_eq!(o["metadata"]["deletionGracePeriodSeconds"], 1);
+    }
 
     #[test]
     fn deletes() {

@@ -141,3 +141,29 @@ async fn endpoints_go_with_their_service() {
     c.patch(&format!("{services}/held"), "merge-patch+json", released).await.ok();
     assert_eq!(c.get(&format!("{endpoints}/held")).await.code, 404);
 }
+
+/// What a server left behind that died between two writes is put right by the next one.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_given_becomes_what_services_have() {
+    if etcd_is_missing() {
+        return;
+    }
+    let mut c = Cluster::start().await;
+    let services = "/api/v1/namespaces/default/services";
+    let addresses = "/apis/networking.k8s.io/v1/ipaddresses";
+    let service = |name: &str, ip: &str| {
+        json!({"metadata": {"name": name}, "spec": {"type": "NodePort", "clusterIP": ip,
+            "ports": [{"port": 80, "nodePort": 31500}]}})
+    };
+    let made = c.post(services, json!({"metadata": {"name": "a"}, "spec": {"ports": [{"port": 80}]}})).await.ok();
+    let ip = made["spec"]["clusterIP"].as_str().expect("an address").to_owned();
+    let lost = format!("{addresses}/{ip}");
+    c.delete(&lost).await.ok();
+    c.stop_server();
+    c.start_server().await;
+    let watch = format!("{addresses}?watch=1&timeoutSeconds=30&fieldSelector=metadata.name%3D{ip}");
+    let again = c.watch_until(&watch, |o| o["metadata"]["name"] == ip.as_str()).await;
+    assert_eq!(again["spec"]["parentRef"], json!({"resource": "services", "namespace": "default", "name": "a"}));
+    let (code, _, message) = c.post(services, service("b", &ip)).await.failure();
+    assert!(code == 422 && message.contains("provided IP is already allocated"), "{message}");
+}

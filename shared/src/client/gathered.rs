@@ -1,8 +1,9 @@
 //! One write for what several requests have to say at a time.
 //!
 //! h2 hands over frame by frame and wants each to leave at once: a record and a system call every time. Here frames are
-//! held until their connection looks for something to read, for which it is woken: when all who had something to say have
-//! said it. HTTP/2 always reads; connections without it are left alone.
+//! held until their connection has looked for something to read twice, for which it is woken: when all who had something
+//! to say have said it. Once is too early, since a request's body is asked for when its head has been handed over. HTTP/2
+//! always reads; connections without it are left alone.
 //!
 //! HOT: every request passes here.
 
@@ -25,13 +26,15 @@ pub(super) struct Gathered<T> {
     held: Vec<u8>,
     /// How much of it has left.
     sent: usize,
+    /// Its connection has looked once.
+    looked: bool,
 }
 
 impl<T: Connection> Gathered<T> {
     /// Over a connection that is open.
     pub(super) fn over(io: T) -> Self {
         let gathers = io.connected().is_negotiated_h2();
-        Self { io, gathers, held: Vec::new(), sent: 0 }
+        Self { io, gathers, held: Vec::new(), sent: 0, looked: false }
     }
 }
 
@@ -59,6 +62,7 @@ impl<T: Write + Unpin> Gathered<T> {
         self.held.clear();
         self.held.shrink_to(KEPT);
         self.sent = 0;
+        self.looked = false;
         Pin::new(&mut self.io).poll_flush(cx)
     }
 }
@@ -66,12 +70,17 @@ impl<T: Write + Unpin> Gathered<T> {
 impl<T: Read + Write + Unpin> Read for Gathered<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
         // What cannot leave now leaves when there is room, for which this task is woken too.
-        if !self.held.is_empty()
+        if self.looked
             && let Poll::Ready(Err(error)) = self.send(cx)
         {
             return Poll::Ready(Err(error));
         }
-        Pin::new(&mut self.io).poll_read(cx, into)
+        let read = Pin::new(&mut self.io).poll_read(cx, into);
+        if read.is_pending() && !self.held.is_empty() && !self.looked {
+            self.looked = true;
+            cx.waker().wake_by_ref();
+        }
+        read
     }
 }
 
@@ -176,8 +185,9 @@ mod tests {
     #[test]
     fn what_is_said_at_one_time_leaves_at_once() {
         let mut io = Gathered::over(Wire { h2: true, room: 5, ..Wire::default() });
-        assert!(say(&mut io, "one ").is_ready() && say(&mut io, "two").is_ready());
-        assert!(io.io.writes.is_empty());
+        assert!(say(&mut io, "one ").is_ready() && say(&mut io, "tw").is_ready());
+        look(&mut io);
+        assert!(say(&mut io, "o").is_ready() && io.io.writes.is_empty(), "a body follows its head");
         look(&mut io);
         assert_eq!(io.io.writes, [b"one t"]);
         io.io.room = 100;

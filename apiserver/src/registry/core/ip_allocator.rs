@@ -22,6 +22,11 @@ use crate::verbs::engine::Engine;
 /// Attempts to hit a free address by chance before giving up.
 const ATTEMPTS: usize = 4096;
 
+/// Says who took an address.
+pub(super) const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
+/// What this says of those that were taken for services.
+pub(super) const MANAGER: &str = "ipallocator.k8s.io";
+
 /// Why an address was not allocated. The texts end up in the `spec.clusterIPs` error.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IpError {
@@ -70,13 +75,14 @@ fn object(ip: IpAddr, namespace: &str, name: &str) -> Value {
         "apiVersion": "networking.k8s.io/v1", "kind": "IPAddress",
         "metadata": {
             "name": ip.to_string(), "uid": uuid::Uuid::new_v4().to_string(), "creationTimestamp": meta::now(),
-            "labels": {"ipaddress.kubernetes.io/ip-family": family, "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"},
+            "labels": {"ipaddress.kubernetes.io/ip-family": family, MANAGED_BY: MANAGER},
         },
         "spec": {"parentRef": {"resource": "services", "namespace": namespace, "name": name}},
     })
 }
 
-async fn take(engine: &Engine, ip: IpAddr, namespace: &str, name: &str) -> Result<bool, IpError> {
+/// Takes an address; false when it was.
+pub(super) async fn take(engine: &Engine, ip: IpAddr, namespace: &str, name: &str) -> Result<bool, IpError> {
     let storage = |e: String| IpError::Storage(e);
     let row = builtin("networking.k8s.io", "ipaddresses").ok_or(IpError::Full)?;
     let bytes =

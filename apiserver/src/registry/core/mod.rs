@@ -13,6 +13,7 @@ pub mod namespace;
 pub mod node;
 pub mod node_ports;
 pub mod pod;
+pub mod repair;
 pub mod secret;
 pub mod service;
 pub mod service_account;

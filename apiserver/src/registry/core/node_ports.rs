@@ -1,11 +1,14 @@
 //! Node ports: one bitmap in etcd (`/registry/ranges/servicenodeports`), changed under its revision.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use proto::resources::Resource;
 use proto::{Value, protobuf, schema};
 use rand::Rng;
 use serde_json::json;
+use shared::metrics;
 
 use super::allocator_meters::{self, Chosen};
 use crate::storage::Written;
@@ -98,7 +101,16 @@ impl Bitmap {
     }
 }
 
-fn decode(stored: &[u8], len: usize) -> Result<(Bitmap, Value), PortError> {
+/// What was taken, in another range. Ports outside of that are nobody's business.
+fn moved(bits: &Bitmap, from: PortRange, to: PortRange) -> Bitmap {
+    let taken = |port: u16| {
+        let at = port.checked_sub(from.first).map(usize::from);
+        at.and_then(|at| bits.0.get(at)).is_some_and(|taken| *taken)
+    };
+    Bitmap((to.first..=to.last).map(taken).collect())
+}
+
+fn decode(stored: &[u8], range: PortRange) -> Result<(Bitmap, Value), PortError> {
     let fail = |e: String| PortError::Storage(e);
     let schema = schema::kind("", "v1", "RangeAllocation").ok_or_else(|| fail("no RangeAllocation".to_owned()))?;
     let value = if stored.starts_with(b"k8s\0") {
@@ -108,7 +120,9 @@ fn decode(stored: &[u8], len: usize) -> Result<(Bitmap, Value), PortError> {
         serde_json::from_slice(stored).map_err(|e| fail(e.to_string()))?
     };
     let data = BASE64.decode(value["data"].as_str().unwrap_or("")).map_err(|e| fail(e.to_string()))?;
-    Ok((Bitmap::parse(&data, len), value))
+    // It may have been written when the flags said something else.
+    let written = value["range"].as_str().and_then(PortRange::parse).unwrap_or(range);
+    Ok((moved(&Bitmap::parse(&data, written.len()), written, range), value))
 }
 
 async fn change<T>(
@@ -123,7 +137,7 @@ async fn change<T>(
     for _ in 0..ROUNDS {
         let (mut bitmap, mut value, revision) = match &found {
             Some(s) => {
-                let (b, v) = decode(&s.value, range.len())?;
+                let (b, v) = decode(&s.value, range)?;
                 (b, v, s.revision)
             }
             None => (Bitmap::parse(&[], range.len()), json!({}), 0),
@@ -195,6 +209,54 @@ pub async fn release(engine: &Engine, range: PortRange, ports: &[u16]) {
     }
 }
 
+/// Rounds in which a port that was taken was nobody's.
+pub(super) type Leaks = BTreeMap<u16, u32>;
+/// After so many of them it is free.
+const LEAKED: u32 = 3;
+
+/// What should be taken, by what services have, and what is nobody's so far.
+fn repaired(taken: &Bitmap, range: PortRange, used: &BTreeSet<u16>, leaks: &Leaks) -> (Bitmap, Leaks) {
+    let mut now = Leaks::new();
+    let mut right = |port: u16| {
+        if used.contains(&port) {
+            return true;
+        }
+        if !taken.0.get(usize::from(port - range.first)).is_some_and(|taken| *taken) {
+            return false;
+        }
+        // A service that is about to be written may have it.
+        let rounds = leaks.get(&port).copied().unwrap_or(0) + 1;
+        now.insert(port, rounds);
+        rounds < LEAKED
+    };
+    let bits = Bitmap((range.first..=range.last).map(&mut right).collect());
+    (bits, now)
+}
+
+/// Brings the taken ports in line with those that services have.
+pub(super) async fn repair(
+    engine: &Engine,
+    range: PortRange,
+    used: &BTreeSet<u16>,
+    leaks: &mut Leaks,
+) -> Result<(), PortError> {
+    let help = "[ALPHA] Node ports that were not as they should be, by what was wrong.";
+    let found = metrics::counter("apiserver_nodeport_repair_port_errors_total", help, &["type"]);
+    *leaks = change(engine, range, |bits| {
+        let (right, leaks) = repaired(bits, range, used, leaks);
+        for (port, (had, has)) in
+            (range.first..=range.last).zip(bits.0.iter().zip(&right.0)).filter(|(_, (a, b))| a != b)
+        {
+            tracing::warn!(port, had, has, "a node port was not taken by those who have it, this is put right");
+            found.with_label_values(&[if *had { "leak" } else { "repair" }]).inc();
+        }
+        *bits = right;
+        Ok(leaks)
+    })
+    .await?;
+    Ok(())
+}
+
 /// The type of the row, so that callers can tell services apart.
 pub fn is_service(row: &Resource) -> bool {
     row.group.is_empty() && row.plural == "services"
@@ -218,6 +280,33 @@ mod tests {
         assert_eq!(PortRange::parse("30000-32767"), Some(PortRange { first: 30000, last: 32767 }));
         assert_eq!(PortRange::parse("30000+10"), Some(PortRange { first: 30000, last: 30010 }));
         assert_eq!(PortRange::parse("9-1"), None);
+    }
+
+    fn map(taken: &[usize], len: usize) -> Bitmap {
+        Bitmap((0..len).map(|i| taken.contains(&i)).collect())
+    }
+
+    #[test]
+    fn what_was_taken_in_another_range_stays_taken() {
+        let (from, to) = (PortRange { first: 100, last: 109 }, PortRange { first: 95, last: 104 });
+        assert_eq!(moved(&map(&[0, 4, 9], 10), from, to), map(&[5, 9], 10));
+        assert_eq!(moved(&map(&[0, 4, 9], 10), from, from), map(&[0, 4, 9], 10));
+    }
+
+    #[test]
+    fn a_port_that_is_nobodys_time_and_again_is_free() {
+        let range = PortRange { first: 100, last: 104 };
+        let (mut taken, mut leaks) = (map(&[0, 1, 2], 5), Leaks::new());
+        // Somebody has one that was never taken, one that was, and one that is not in the range.
+        let used = BTreeSet::from([104, 100, 7]);
+        for round in 1..=LEAKED {
+            (taken, leaks) = repaired(&taken, range, &used, &leaks);
+            let nobodys: &[usize] = if round < LEAKED { &[0, 1, 2, 4] } else { &[0, 4] };
+            assert_eq!(taken, map(nobodys, 5), "{round}");
+        }
+        // Who gets one in time keeps it.
+        let (kept, none) = repaired(&map(&[1], 5), range, &BTreeSet::from([101]), &Leaks::from([(101, 2)]));
+        assert_eq!((kept, none), (map(&[1], 5), Leaks::new()));
     }
 
     #[test]

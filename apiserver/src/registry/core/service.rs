@@ -114,7 +114,7 @@ pub(super) fn node_ports_of(spec: &Spec) -> Vec<u16> {
     out
 }
 
-fn ips_of(spec: &Spec) -> Vec<String> {
+pub(super) fn ips_of(spec: &Spec) -> Vec<String> {
     let mut ips = strings(spec, "clusterIPs");
     if ips.is_empty() && !text(spec, "clusterIP").is_empty() {
         ips.push(text(spec, "clusterIP").to_owned());

@@ -249,7 +249,8 @@ impl Engine {
         let refused = match self.store.create(&key, waiting.bytes().to_vec(), ttl).await {
             Ok(Written::Done(revision)) => return waiting.at(self, storage, revision).await,
             Ok(Written::Lost(_)) => Status::already_exists(&t.row.group, &t.row.plural, &name),
-            Err(e) => storage_status(&e),
+            // It may have been written all the same: what nobody has is found later.
+            Err(e) => return Err(storage_status(&e)),
         };
         self.services.undo(self, allocation).await;
         Err(refused)

@@ -54,7 +54,7 @@ fn from_cache(
         && let Some(name) = selection.name()
         && (!row.namespaced || !scope.is_empty())
     {
-        let there = cacher.get(&format!("{scope}{name}"));
+        let there = cacher.current(&format!("{scope}{name}"))?;
         let fetched = usize::from(there.is_some());
         let items: Vec<_> = there.into_iter().filter(|e| selection.matches(e)).collect();
         return Ok((Found { items, revision: at_least, rest: None }, fetched));
@@ -65,7 +65,7 @@ fn from_cache(
     let wanted = Scope { prefix: scope, start: &o.start, limit: o.limit, filter: filter.as_ref(), term: term.as_ref() };
     let snapshot = match o.moment {
         Moment::Exact(n) => cacher.list_at(&wanted, n)?,
-        _ => cacher.list(&wanted, at_least),
+        _ => cacher.list(&wanted, at_least)?,
     };
     let rest = match (snapshot.more, snapshot.items.last()) {
         (true, Some(last)) => Some((token(snapshot.revision, scope, &last.key), plain.then_some(snapshot.remaining))),
@@ -171,6 +171,7 @@ async fn find(
             let found = from_etcd(engine, storage, &scope, o, selection, asked).await;
             found.map_err(|e| expired(e, o, &scope, &o.start))
         }
+        Err(error) => Err(get::again(error)),
     }
 }
 
