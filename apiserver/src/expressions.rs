@@ -38,7 +38,10 @@ pub enum Dialect {
     /// About a request that is to be authorised.
     Review,
     /// About a device that a claim may be given.
-    Device,
+    Device {
+        /// Devices may be given to several claims.
+        shared: bool,
+    },
 }
 
 impl Dialect {
@@ -51,13 +54,14 @@ impl Dialect {
             Self::Claims => one("claims", Type::map(Type::String, Type::Dyn)),
             Self::User => one("user", cel::admission::user()),
             Self::Review => one("request", review()),
-            Self::Device => cel::device::variables(),
+            Self::Device { shared: false } => cel::device::variables(),
+            Self::Device { shared: true } => cel::device::variables_of_shared(),
         }
     }
 
     fn extras(self) -> Extras {
         match self {
-            Self::Device => cel::device::extras(),
+            Self::Device { .. } => cel::device::extras(),
             _ => Extras { patch: matches!(self, Self::Mutation { .. }), ..Extras::default() },
         }
     }

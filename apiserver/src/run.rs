@@ -154,6 +154,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let media = Media { cbor: flags.enabled("CBORServingAndStorage"), stores_json: storage::stores_json(&flags)? };
     let choice = registry::chosen(&flags.map("runtime-config"), &flags.feature_gates()).map_err(anyhow::Error::msg)?;
     let rows = Rows::of(choice);
+    let versions = bootstrap::StorageVersions::from_flags(&flags, &rows);
     let tasks = TaskGroup::new();
     // Cancelled when requests are no longer taken: until then everything they need goes on.
     let closing = tokio_util::sync::CancellationToken::new();
@@ -191,8 +192,11 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
             delete_workers: usize::try_from(flags.integer("delete-collection-workers")).unwrap_or(1).clamp(1, 64),
             collects_garbage: flags.boolean("enable-garbage-collector"),
             shortest_watch: conduct.shortest_watch,
+            watch_lists: flags.enabled("WatchList"),
+            deletes_unread: flags.enabled("AllowUnsafeMalformedObjectDeletion"),
         },
         gated: registry::Gated::new(&flags.feature_gates()),
+        versions: versions.clone(),
         event_ttl: i64::try_from(flags.duration("event-ttl").as_secs()).unwrap_or(3600),
         admission: OnceLock::new(),
         tokens: OnceLock::new(),
@@ -259,7 +263,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         m.registered.store(true, Ordering::Release)
     });
     tasks.spawn("api-services", until(&shutdown, registering));
-    let progress = bootstrap::start(&cx, access.rbac_enabled());
+    let progress = bootstrap::start(&cx, access.rbac_enabled(), versions.clone());
     start_system(&tasks, &shutdown, &api, &reconciler, &milestones);
     start_repairs(&tasks, &shutdown, &cx, &engine, &milestones);
     tasks.spawn("sync", until(&shutdown, synced(hub, defined, milestones.clone())));
@@ -268,6 +272,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         store,
         milestones: milestones.clone(),
         bootstrap: progress,
+        versions,
         results: Results::default(),
         encryption,
         etcd_timeouts: (flags.duration("etcd-healthcheck-timeout"), flags.duration("etcd-readycheck-timeout")),

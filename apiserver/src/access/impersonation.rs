@@ -3,40 +3,33 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use proto::selector::format::{dns1123_label, dns1123_subdomain};
 use shared::authn::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, Headers, UserInfo, unescaped_key};
 use shared::authz::Attributes;
 use shared::status::Status;
 
 const EXTRA_PREFIX: &str = "impersonate-extra-";
-const AUTHENTICATION: &str = "authentication.k8s.io";
+/// The group of what is asked about where the core group has nothing like it.
+pub(super) const AUTHENTICATION: &str = "authentication.k8s.io";
 
 /// Whom a request asks to be taken for.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wish {
-    name: String,
-    uid: String,
-    groups: Vec<String>,
-    extra: BTreeMap<String, Vec<String>>,
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) groups: Vec<String>,
+    pub(super) extra: BTreeMap<String, Vec<String>>,
 }
 
 /// The namespace and name of a service account's user name.
 pub(crate) fn service_account(user: &str) -> Option<(&str, &str)> {
     let (namespace, name) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
-    (!namespace.is_empty() && !name.is_empty() && !name.contains(':')).then_some((namespace, name))
+    (dns1123_label(namespace).is_empty() && dns1123_subdomain(name).is_empty()).then_some((namespace, name))
 }
 
 /// Reads the headers; an error when parts of a user are asked for without a user.
 pub(super) fn requested(headers: &dyn Headers) -> Result<Option<Wish>, Status> {
-    let one = |name: &str| headers.all(name).first().map(|v| v.clone().into_owned()).unwrap_or_default();
-    let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for header in headers.names() {
-        if let Some(key) = header.strip_prefix(EXTRA_PREFIX) {
-            let values = headers.all(header).into_iter().map(Cow::into_owned);
-            extra.entry(unescaped_key(key)).or_default().extend(values);
-        }
-    }
-    let groups = headers.all("impersonate-group").into_iter().map(Cow::into_owned).collect();
-    let wish = Wish { name: one("impersonate-user"), uid: one("impersonate-uid"), groups, extra };
+    let wish = Wish::read(headers);
     if !wish.name.is_empty() {
         return Ok(Some(wish));
     }
@@ -48,6 +41,20 @@ pub(super) fn requested(headers: &dyn Headers) -> Result<Option<Wish>, Status> {
 }
 
 impl Wish {
+    /// What the headers say.
+    pub(super) fn read(headers: &dyn Headers) -> Self {
+        let one = |name: &str| headers.all(name).first().map(|v| v.clone().into_owned()).unwrap_or_default();
+        let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for header in headers.names() {
+            if let Some(key) = header.strip_prefix(EXTRA_PREFIX) {
+                let values = headers.all(header).into_iter().map(Cow::into_owned);
+                extra.entry(unescaped_key(key)).or_default().extend(values);
+            }
+        }
+        let groups = headers.all("impersonate-group").into_iter().map(Cow::into_owned).collect();
+        Self { name: one("impersonate-user"), uid: one("impersonate-uid"), groups, extra }
+    }
+
     /// The parts other than the name, as upstream prints its references to them.
     fn parts(&self) -> Vec<String> {
         let groups = self.groups.iter().map(|g| format!("{{Group  {g}    }}"));
@@ -179,6 +186,19 @@ mod tests {
             ("serviceaccounts", "e", "default")
         );
         assert_eq!(wish.user().groups, ["system:serviceaccounts", "system:serviceaccounts:e", "system:authenticated"]);
+    }
+
+    #[test]
+    fn names_that_no_account_can_have_are_of_users() {
+        for (user, account) in [
+            ("system:serviceaccount:e:a.b", Some(("e", "a.b"))),
+            ("system:serviceaccount:e:a:b", None),
+            ("system:serviceaccount:E:a", None),
+            ("system:serviceaccount:e.f:a", None),
+            ("system:serviceaccount:e:", None),
+        ] {
+            assert_eq!(service_account(user), account, "{user}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! Answers for upstream's filter chain (authentication, impersonation, max-in-flight, authorisation) and for the
 //! review resources, which ask the same parties. Nothing here reads a body or writes a response.
 
+mod constrained;
 mod counters;
 pub mod deny;
 mod files;
@@ -65,6 +66,8 @@ pub struct Pass {
 pub struct Notes {
     /// Whom the caller asked to be taken for.
     pub impersonated: Option<UserInfo>,
+    /// The verb of constrained impersonation that he was allowed it by.
+    pub constraint: &'static str,
     /// Annotations of the audit event.
     pub annotations: BTreeMap<String, String>,
     /// What flow control made of the request.
@@ -98,6 +101,8 @@ pub struct Access {
     reviews: Arc<dyn Virtual>,
     counters: Counters,
     rbac: bool,
+    /// `ConstrainedImpersonation`
+    modes: Option<constrained::Modes>,
 }
 
 const DECISION: &str = "authorization.k8s.io/decision";
@@ -127,18 +132,7 @@ impl Access {
         let filters = &self.counters.filters;
         let mut begun = Instant::now();
         let mut step = || std::mem::replace(&mut begun, Instant::now()).elapsed().as_secs_f64();
-        let user = match impersonation::requested(head.headers)? {
-            None => user,
-            Some(wish) => {
-                for question in wish.questions(&user) {
-                    self.demand(&question).await?;
-                }
-                let other = wish.user();
-                tracing::debug!(user = user.name, as_user = other.name, "is impersonating");
-                notes.impersonated = Some(other.clone());
-                other
-            }
-        };
+        let user = self.acting(head, user, notes).await?;
         filters.impersonation.observe(step());
         let permit = match self.gate.enter(head, &user).await {
             Ok(permit) => permit,
@@ -167,6 +161,28 @@ impl Access {
         note(DECISION, "forbid");
         note(REASON, &verdict.reason);
         Err(deny::unauthorised_request(&question, &verdict.reason).into())
+    }
+
+    /// Whom a user acts as.
+    async fn acting(&self, head: &Head<'_>, user: UserInfo, notes: &mut Notes) -> Result<UserInfo, Status> {
+        let other = match &self.modes {
+            Some(modes) => {
+                let Some(wish) = constrained::requested(head.headers)? else { return Ok(user) };
+                let (other, constraint) = modes.settle(self, &wish, &attributes(head, &user)).await?;
+                notes.constraint = constraint;
+                other
+            }
+            None => {
+                let Some(wish) = impersonation::requested(head.headers)? else { return Ok(user) };
+                for question in wish.questions(&user) {
+                    self.demand(&question).await?;
+                }
+                wish.user()
+            }
+        };
+        tracing::debug!(user = user.name, as_user = other.name, "is impersonating");
+        notes.impersonated = Some(other.clone());
+        Ok(other)
     }
 
     /// Whether the authorisers allow something.

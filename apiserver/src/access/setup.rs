@@ -8,6 +8,7 @@ use shared::authn::{Authenticator, AuthnError, GroupAdder, OrAnonymous, RequestH
 use shared::client::Remote;
 use tokio_util::sync::CancellationToken;
 
+use super::constrained::Modes;
 use super::counters::Counters;
 use super::{Access, Gate, Limits, Reviews, files, identity};
 use crate::admission;
@@ -74,6 +75,7 @@ fn account_config(cx: &Context) -> tokens::Config {
         max_expiration: i64::try_from(longest).unwrap_or(i64::MAX),
         extend_expiration: flags.boolean("service-account-extend-token-expiration"),
         lookup: flags.boolean("service-account-lookup"),
+        any_uid: !flags.enabled("TokenRequestServiceAccountUIDValidation"),
         signing_endpoint,
         longest_extended: None,
     }
@@ -104,7 +106,8 @@ fn authenticator(
     let client_ca = flags.string("client-ca-file");
     if !client_ca.is_empty() {
         let pem = shared::cert::read(&client_ca)?;
-        let certificates = Arc::new(X509::new(&pem).map_err(Error::Authority)?);
+        let uids = flags.enabled("AllowParsingUserUIDFromCertAuth");
+        let certificates = Arc::new(X509::with_uids(&pem, uids).map_err(Error::Authority)?);
         members.push(certificates.clone());
         follow_authority(cx, client_ca, pem, move |pem| certificates.replace(pem));
     }
@@ -364,6 +367,7 @@ impl Access {
             reviews: Arc::new(reviews),
             counters: Counters::new(),
             rbac: configured.iter().any(|c| c.mode == Mode::Rbac),
+            modes: flags.enabled("ConstrainedImpersonation").then(Modes::default),
         }))
     }
 

@@ -46,6 +46,7 @@ fn access() -> Access {
         reviews: Arc::new(reviews),
         counters: Counters::new(),
         rbac: true,
+        modes: None,
     }
 }
 

@@ -37,6 +37,10 @@ pub struct NodeRestriction {
     pub reader: Arc<dyn Reader>,
     /// Live reads.
     pub api: Api,
+    /// `ServiceAccountNodeAudienceRestriction`: tokens are for whom a pod's volumes name.
+    pub audiences: bool,
+    /// Nodes ask for certificates of their own, unless `AllowInsecureKubeletCertificateSigningRequests`.
+    pub requests: bool,
 }
 
 type Verdict = Result<(), String>;
@@ -64,7 +68,9 @@ impl Plugin for NodeRestriction {
                 same_name(a, node, "can only access CSINode with the same name as the requesting node")
             }
             ("resource.k8s.io", "resourceslices", _) => slice(a, node),
-            ("certificates.k8s.io", "certificatesigningrequests", "") if a.operation == Operation::Create => {
+            ("certificates.k8s.io", "certificatesigningrequests", "")
+                if self.requests && a.operation == Operation::Create =>
+            {
                 signing_request(a, node)
             }
             _ => Ok(()),
@@ -295,6 +301,9 @@ impl NodeRestriction {
         if tree::text(&pod, "/spec/nodeName") != node {
             return Ok(Err("node requested token bound to a pod scheduled on a different node".to_owned()));
         }
+        if !self.audiences {
+            return Ok(Ok(()));
+        }
         let meant = self.audiences(&pod);
         let mut asked = tree::strings(request, "/spec/audiences");
         if asked.is_empty() {
@@ -396,7 +405,11 @@ mod tests {
     }
 
     async fn try_it(cluster: &Arc<Fixed>, write: Write<'_>) -> Result<(), String> {
-        let plugin = NodeRestriction { reader: cluster.clone(), api: cluster.api() };
+        try_with(cluster, write, true, true).await
+    }
+
+    async fn try_with(cluster: &Arc<Fixed>, write: Write<'_>, audiences: bool, requests: bool) -> Result<(), String> {
+        let plugin = NodeRestriction { reader: cluster.clone(), api: cluster.api(), audiences, requests };
         write.by(&n1()).admit(&plugin).await.map(drop).map_err(|s| s.message)
     }
 
@@ -480,6 +493,28 @@ mod tests {
         ] {
             let refused = try_it(&cluster, ask(bound)).await.expect_err("refused");
             assert_eq!(refused, format!("serviceaccounts \"sa\" is forbidden: {text}"));
+        }
+    }
+
+    #[tokio::test]
+    async fn gates_say_how_much_a_node_must_stay_with_what_is_its_own() {
+        let cluster = Arc::new(Fixed::default());
+        let volumes =
+            json!([{"projected": {"sources": [{"serviceAccountToken": {"path": "token", "audience": "vault"}}]}}]);
+        cluster.put("", "pods", json!({"metadata": {"name": "p", "namespace": "e", "uid": "u"}, "spec": {"nodeName": "n1", "volumes": volumes}}));
+        let bound = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"});
+        let request = json!({"spec": {"boundObjectRef": bound, "audiences": ["other"]}});
+        let token = || Write::create("", "serviceaccounts", "e", request.clone()).on("token", "sa");
+        let csr = json!({"spec": {"signerName": "kubernetes.io/kubelet-serving", "request": "eA=="}});
+        let csr = || Write::create("certificates.k8s.io", "certificatesigningrequests", "", csr.clone());
+        for strict in [true, false] {
+            assert_eq!(
+                try_with(&cluster, token(), strict, true).await.is_ok(),
+                !strict,
+                "ServiceAccountNodeAudienceRestriction"
+            );
+            let allowed = try_with(&cluster, csr(), true, strict).await.is_ok();
+            assert_eq!(allowed, !strict, "AllowInsecureKubeletCertificateSigningRequests");
         }
     }
 

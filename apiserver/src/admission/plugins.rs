@@ -191,7 +191,13 @@ pub(super) const PLUGINS: &[Declaration] = &[
         Ok(Arc::new(ServiceAccount { reader: p.reader(), api: p.api() }))
     }),
     row("NodeRestriction", false, Mutates, CHANGES, EVERYTHING, &[], |p| {
-        Ok(Arc::new(NodeRestriction { reader: p.reader(), api: p.api() }))
+        let flags = p.deps.flags;
+        Ok(Arc::new(NodeRestriction {
+            reader: p.reader(),
+            api: p.api(),
+            audiences: flags.enabled("ServiceAccountNodeAudienceRestriction"),
+            requests: !flags.enabled("AllowInsecureKubeletCertificateSigningRequests"),
+        }))
     }),
     row("TaintNodesByCondition", true, Mutates, CREATE, &[("", "nodes")], &[], |_| Ok(Arc::new(TaintNodesByCondition))),
     row("AlwaysPullImages", false, Both, WRITES, &[("", "pods"), ("", "pods/ephemeralcontainers")], &[], |_| {
@@ -311,7 +317,10 @@ pub(super) const PLUGINS: &[Declaration] = &[
         CREATE,
         &[("", "pods"), ("", "pods/binding"), ("", "bindings")],
         &[("", "nodes")],
-        |p| Ok(Arc::new(PodTopologyLabels { reader: p.reader() })),
+        |p| match p.deps.flags.enabled("PodTopologyLabelsAdmission") {
+            true => Ok(Arc::new(PodTopologyLabels { reader: p.reader() })),
+            false => Ok(Arc::new(AlwaysAdmit)),
+        },
     ),
     // Its feature, NodeDeclaredFeatures, is off by default; without it upstream's plugin lets everything pass.
     row("NodeDeclaredFeatureValidator", true, Validates, WRITES, PODS, &[], |_| Ok(Arc::new(AlwaysAdmit))),

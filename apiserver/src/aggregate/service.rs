@@ -124,6 +124,7 @@ pub fn preference(group: &str, version: &str) -> (i64, i64) {
         "node.k8s.io" => 16300,
         "discovery.k8s.io" | "resource.k8s.io" => 16200,
         "flowcontrol.apiserver.k8s.io" => 16100,
+        "internal.apiserver.k8s.io" => 16000,
         "storagemigration.k8s.io" => 15800,
         group if builtin_group(group) => 2000,
         _ => return (1000, 100),

@@ -37,6 +37,14 @@ pub struct ObjectRef {
     pub subresource: String,
 }
 
+/// How the user came about.
+#[derive(Debug, Clone, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AuthenticationMetadata {
+    /// The verb of constrained impersonation that was allowed.
+    pub impersonation_constraint: &'static str,
+}
+
 /// One event.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -62,6 +70,9 @@ pub struct Event {
     /// Whom he asked to be taken for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub impersonated_user: Option<UserInfo>,
+    /// How it came to that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub authentication_metadata: Option<AuthenticationMetadata>,
     /// Where from, nearest last.
     #[serde(rename = "sourceIPs", skip_serializing_if = "Vec::is_empty")]
     pub source_ips: Vec<String>,

@@ -25,7 +25,7 @@ use shared::status::Status;
 use crate::access::tree;
 use crate::admission::PATCHES;
 use crate::egress::Egress;
-use event::{Event, ObjectRef, micro_time};
+use event::{AuthenticationMetadata, Event, ObjectRef, micro_time};
 use policy::{Level, Omit, Policy, Stage};
 use sink::Sink;
 
@@ -242,9 +242,11 @@ impl Trail {
         accepted
     }
 
-    /// Whom the caller asked to be taken for.
-    pub fn impersonates(&mut self, user: Option<UserInfo>) {
+    /// Whom the caller asked to be taken for, and the constraint, if there was one.
+    pub fn impersonates(&mut self, user: Option<UserInfo>, constraint: &'static str) {
         self.event.impersonated_user = user;
+        let said = AuthenticationMetadata { impersonation_constraint: constraint };
+        self.event.authentication_metadata = (!constraint.is_empty()).then_some(said);
     }
 
     /// Adds annotations; those that are there stay. What webhooks changed is as secret as what was sent.

@@ -7,6 +7,7 @@
 mod authentication_info;
 mod identity_lease;
 mod plan;
+pub mod storage_versions;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use crate::api::{Api, Context};
 use crate::authz::rbac::Rule;
 use plan::Step;
 pub use plan::flow_control;
+pub use storage_versions::StorageVersions;
 
 const RBAC: &str = "poststarthook/rbac/bootstrap-roles";
 const PRIORITY: &str = "poststarthook/scheduling/bootstrap-system-priority-classes";
@@ -86,21 +88,25 @@ pub fn node_rules() -> Vec<Rule> {
 }
 
 /// Starts the work in the background.
-pub fn start(cx: &Context, rbac: bool) -> Arc<Progress> {
+pub fn start(cx: &Context, rbac: bool, versions: Option<Arc<StorageVersions>>) -> Arc<Progress> {
     let progress = Arc::new(Progress::new(rbac));
     publish(cx);
     identity_lease::start(cx);
+    if let Some(versions) = versions {
+        storage_versions::start(cx, versions);
+    }
     let jobs = [(RBAC, rbac), (PRIORITY, true), (FLOW, true)];
     for (hook, wanted) in jobs {
         if !wanted {
             continue;
         }
         let (api, progress, shutdown) = (cx.api.clone(), progress.clone(), cx.shutdown.clone());
+        let fine = cx.flags.enabled("KubeletFineGrainedAuthz");
         cx.tasks.spawn(hook, async move {
             tokio::select! {
                 () = shutdown.wait() => {}
                 () = async {
-                    until_done(&api, hook).await;
+                    until_done(&api, hook, fine).await;
                     progress.finish(hook);
                     // Those of flow control are looked after for as long as the server runs.
                     if hook != FLOW {
@@ -108,7 +114,7 @@ pub fn start(cx: &Context, rbac: bool) -> Arc<Progress> {
                     }
                     loop {
                         tokio::time::sleep(LOOK_AGAIN).await;
-                        until_done(&api, hook).await;
+                        until_done(&api, hook, fine).await;
                     }
                 } => {}
             }
@@ -138,10 +144,10 @@ fn publish(cx: &Context) {
     });
 }
 
-async fn until_done(api: &Api, hook: &str) {
+async fn until_done(api: &Api, hook: &str, fine: bool) {
     let mut pause = PAUSE;
     loop {
-        match reconcile(api, hook).await {
+        match reconcile(api, hook, fine).await {
             Ok(()) => return,
             Err(error) => tracing::warn!(hook, %error, "writing bootstrap objects failed, will try again"),
         }
@@ -150,10 +156,14 @@ async fn until_done(api: &Api, hook: &str) {
     }
 }
 
-async fn reconcile(api: &Api, hook: &str) -> Result<(), Status> {
+/// `fine`: kubelets ask about each of their paths.
+async fn reconcile(api: &Api, hook: &str, fine: bool) -> Result<(), Status> {
     match hook {
         RBAC => {
-            let (group, wanted) = (crate::authz::rbac::GROUP, plan::rbac());
+            let (group, mut wanted) = (crate::authz::rbac::GROUP, plan::rbac());
+            if !fine {
+                plan::make_coarse(&mut wanted);
+            }
             let has_namespaces = async {
                 for namespace in ["kube-system", "kube-public"] {
                     ensure_namespace(api, namespace).await?;
@@ -284,7 +294,7 @@ mod tests {
         let cluster = Arc::new(Fixed::default());
         let api = cluster.api();
         for hook in HOOKS {
-            reconcile(&api, hook).await.expect("written");
+            reconcile(&api, hook, true).await.expect("written");
         }
         let count = |group: &str, plural: &str| cluster.list(group, plural, None).len();
         let rbac = crate::authz::rbac::GROUP;
@@ -301,7 +311,7 @@ mod tests {
         }
         let before = cluster.version("", "");
         for hook in HOOKS {
-            reconcile(&api, hook).await.expect("nothing to do");
+            reconcile(&api, hook, true).await.expect("nothing to do");
         }
         assert_eq!(cluster.version("", ""), before, "a second start writes nothing");
     }

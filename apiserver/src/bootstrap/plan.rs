@@ -69,6 +69,16 @@ pub(super) fn rbac() -> BTreeMap<String, Vec<Value>> {
         .collect()
 }
 
+/// Takes out the rules about paths of kubelets that these ask about with `KubeletFineGrainedAuthz` alone.
+pub(super) fn make_coarse(wanted: &mut BTreeMap<String, Vec<Value>>) {
+    let fine = |rule: &Value| tree::strings(rule, "/resources").iter().any(|of| of == "nodes/configz");
+    for role in wanted.get_mut("clusterroles").into_iter().flatten() {
+        if let Some(rules) = role["rules"].as_array_mut() {
+            rules.retain(|rule| !fine(rule));
+        }
+    }
+}
+
 /// The classes of system pods.
 pub(super) fn priority_classes() -> Vec<Value> {
     let class = |name: &str, value: i64, what: &str| {
@@ -263,6 +273,19 @@ mod tests {
         assert_eq!(fixed["rules"].as_array().map(Vec::len), Some(3), "own rules stay");
         less["metadata"]["annotations"][AUTOUPDATE] = json!("false");
         assert_eq!(step("clusterroles", &wanted, Some(&less)), Step::Keep);
+    }
+
+    #[test]
+    fn coarse_rules_name_no_paths_of_kubelets() {
+        let mut coarse = rbac();
+        make_coarse(&mut coarse);
+        for (plural, all) in rbac() {
+            for (before, after) in all.iter().zip(&coarse[&plural]) {
+                let rules = |role: &Value| tree::list(role, "/rules").len();
+                let fewer = usize::from(tree::name(before) == "system:kubelet-api-admin");
+                assert_eq!(rules(after) + fewer, rules(before), "{plural} {}", tree::name(before));
+            }
+        }
     }
 
     #[test]

@@ -36,7 +36,7 @@ const RECALL_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A change as etcd told it.
 enum Pending {
-    Put(Stored),
+    Put(Box<Entry>),
     Delete {
         key: String,
         revision: i64,
@@ -49,7 +49,7 @@ impl Pending {
     fn size(&self) -> usize {
         size_of::<Self>()
             + match self {
-                Self::Put(stored) => stored.key.len() + stored.value.len(),
+                Self::Put(entry) => entry.key.len() + entry.raw.size(),
                 Self::Delete { key, .. } => key.len(),
                 Self::Unknown => 0,
             }
@@ -176,6 +176,11 @@ impl Hub {
     /// Compressed pieces of lists.
     pub fn packs(&self) -> &Packs {
         &self.packs
+    }
+
+    /// Whether the cache of a resource has seen objects that it could not read.
+    pub fn has_unreadable(&self, resource: &Row) -> bool {
+        self.slots.read().get(&self.prefix(resource)).is_some_and(|slot| slot.has_unreadable())
     }
 
     /// The cache of a resource, if it runs and is filled.
@@ -368,7 +373,7 @@ impl Hub {
         slot.received.fetch_add(1, Ordering::Relaxed);
         let pending = match kind {
             EventType::Put => match self.store.open(kv.clone()).await {
-                Ok(stored) => Pending::Put(stored),
+                Ok(stored) => entry(&slot, prefix, &stored).map_or(Pending::Unknown, |e| Pending::Put(Box::new(e))),
                 Err(error) => {
                     tracing::error!(%error, "unreadable change in etcd");
                     Pending::Unknown
@@ -452,11 +457,7 @@ fn apply(prefix: usize, slot: &Slot, pending: Pending) {
     match pending {
         // Is never applied.
         Pending::Unknown => {}
-        Pending::Put(stored) => {
-            if let Some(e) = entry(slot, prefix, &stored) {
-                slot.cacher.put(e);
-            }
-        }
+        Pending::Put(entry) => slot.cacher.put(*entry),
         Pending::Delete { key, revision } => slot.cacher.delete(&key[prefix..], revision),
     }
 }

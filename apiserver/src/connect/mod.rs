@@ -48,6 +48,10 @@ pub struct Connect {
     kubelets: Kubelets,
     /// `PodLogsQuerySplitStreams`
     splits_logs: bool,
+    /// `TranslateStreamCloseWebsocketRequests`: kubelets hear of sessions over WebSocket in SPDY.
+    translates: bool,
+    /// `PortForwardWebsockets`: the same of forwarded ports.
+    tunnels: bool,
 }
 
 /// What all handlers of one request need.
@@ -63,8 +67,13 @@ impl Connect {
     /// # Errors
     /// A file that cannot be used.
     pub fn new(flags: &FlagSet, api: Api, egress: Egress) -> anyhow::Result<Self> {
-        let splits_logs = flags.enabled("PodLogsQuerySplitStreams");
-        Ok(Self { api, kubelets: Kubelets::new(flags, egress)?, splits_logs })
+        Ok(Self {
+            api,
+            kubelets: Kubelets::new(flags, egress)?,
+            splits_logs: flags.enabled("PodLogsQuerySplitStreams"),
+            translates: flags.enabled("TranslateStreamCloseWebsocketRequests"),
+            tunnels: flags.enabled("PortForwardWebsockets"),
+        })
     }
 
     /// Whether a request belongs here.

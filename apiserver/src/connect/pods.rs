@@ -42,10 +42,10 @@ impl Connect {
         let kubelet = self.kubelets.of(&self.api, node).await?;
         let offered = if protocol.eq_ignore_ascii_case("websocket") { subprotocols(call.request) } else { Vec::new() };
         let offers = |name: &str| offered.iter().any(|offer| offer == name);
-        if kind != Kind::PortForward && offers(translate::SUBPROTOCOL) {
+        if kind != Kind::PortForward && self.translates && offers(translate::SUBPROTOCOL) {
             return translated(call, &kubelet, path, streams(&query)).await;
         }
-        if kind == Kind::PortForward && offers(tunnel::SUBPROTOCOL) {
+        if kind == Kind::PortForward && self.tunnels && offers(tunnel::SUBPROTOCOL) {
             return tunnelled(call, &kubelet, path).await;
         }
         let head = RequestHead {

@@ -63,6 +63,7 @@ const ROWS: &[(&str, &str, Cells)] = &[
     ("admissionregistration.k8s.io", "validatingadmissionpolicybindings", policy::admission_policy_binding),
     ("flowcontrol.apiserver.k8s.io", "flowschemas", policy::flow_schema),
     ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations", policy::priority_level),
+    ("internal.apiserver.k8s.io", "storageversions", cluster::storage_version),
     ("resource.k8s.io", "resourceclaims", cluster::resource_claim),
     ("resource.k8s.io", "resourceslices", cluster::resource_slice),
 ];

@@ -262,6 +262,20 @@ pub(super) fn lease(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(o), json!(text(o, "/spec/holderIdentity")), age(o, now)]
 }
 
+/// Servers that are shown by name.
+const MOST_SERVERS: usize = 3;
+
+pub(super) fn storage_version(o: &Value, now: Timestamp) -> Vec<Value> {
+    let servers = list(o, "/status/storageVersions");
+    let said = |server: &Value| format!("{}={}", text(server, "/apiServerID"), text(server, "/encodingVersion"));
+    let mut shown = servers.iter().take(MOST_SERVERS).map(said).collect::<Vec<_>>().join(",");
+    if servers.len() > MOST_SERVERS {
+        shown.push_str(&format!(" + {} more...", servers.len() - MOST_SERVERS));
+    }
+    let common = text_or(o, "/status/commonEncodingVersion", "<unset>");
+    vec![name(o), json!(common), json!(shown), age(o, now)]
+}
+
 pub(super) fn api_service(o: &Value, now: Timestamp) -> Vec<Value> {
     let service = match o.pointer("/spec/service").filter(|s| s.is_object()) {
         Some(s) => format!("{}/{}", text(s, "/namespace"), text(s, "/name")),

@@ -189,7 +189,12 @@ mod tests {
     #[test]
     fn old_versions_of_what_is_served_need_no_gate_and_new_kinds_do() {
         let [on, _] = choose(&["--runtime-config=api/all=true"]).expect("a choice");
-        for plural in ["v1beta1/servicecidrs", "v1beta1/volumeattributesclasses", "v1beta2/resourceclaims"] {
+        for plural in [
+            "v1beta1/servicecidrs",
+            "v1beta1/volumeattributesclasses",
+            "v1beta2/resourceclaims",
+            "v1alpha1/storageversions",
+        ] {
             assert!(on.iter().any(|row| row == plural), "{plural}");
         }
         assert!(!on.iter().any(|row| GATES.iter().any(|(_, plural, _)| row.ends_with(plural))), "{on:?}");

@@ -8,7 +8,7 @@ use proto::resources::Resource;
 use serde_json::Map;
 use shared::authn::UserInfo;
 
-use super::{apiextensions, apps, batch, certificates, core, devices, discovery, resource_claim};
+use super::{Gated, apiextensions, apps, batch, certificates, core, devices, discovery, resource_claim};
 
 /// When `metadata.generation` goes up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub struct StrategyCx<'a> {
     pub user: &'a UserInfo,
     /// What the client should know.
     pub warnings: &'a mut Vec<String>,
+    /// What feature gates have a say in.
+    pub gated: &'a Gated,
 }
 
 /// See the module.

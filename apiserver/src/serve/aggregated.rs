@@ -21,7 +21,6 @@ struct Kept {
     text: Arc<[u8]>,
 }
 
-/// The schemas of both versions are the same.
 fn text(group: &Value) -> Vec<u8> {
     let mut out = Vec::new();
     if let Some(schema) = schema::message("k8s.io.api.apidiscovery.v2.APIGroupDiscovery") {
@@ -31,8 +30,8 @@ fn text(group: &Value) -> Vec<u8> {
 }
 
 impl Aggregated {
-    /// The `APIGroupDiscoveryList` of `/api` (`core` true) or `/apis`; `version` is `v2` or `v2beta1`.
-    pub fn document(&self, rows: &[Row], directory: &Directory, core: bool, version: &str) -> Vec<u8> {
+    /// The `APIGroupDiscoveryList` of `/api` (`core` true) or `/apis`.
+    pub fn document(&self, rows: &[Row], directory: &Directory, core: bool) -> Vec<u8> {
         let own = discovery::groups(rows.iter().filter(|row| row.group.is_empty() == core).map(|row| &**row));
         let (alone, shared): (Vec<_>, Vec<_>) = own.into_iter().partition(|group| core || directory.alone(group.name));
         let mut list = serde_json::json!({"items": shared.iter().map(discovery::aggregated_group).collect::<Value>()});
@@ -53,9 +52,7 @@ impl Aggregated {
         items.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         self.forget(items.len());
         let items: Vec<Arc<[u8]>> = items.into_iter().map(|(_, text)| text).collect();
-        let head = format!(
-            r#"{{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/{version}","metadata":{{}},"items":["#
-        );
+        let head = r#"{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","metadata":{},"items":["#;
         [head.as_bytes(), &items.join(&b","[..]), b"]}\n"].concat()
     }
 
@@ -93,13 +90,13 @@ mod tests {
         let (directory, aggregated) = (Directory::default(), Aggregated::default());
         let mut rows = Rows::default().all();
         for _ in 0..2 {
-            for (core, version) in [(true, "v2"), (false, "v2"), (false, "v2beta1")] {
-                let found = aggregated.document(&rows, &directory, core, version);
-                let mut want = discovery::aggregated(&discovery::groups(rows.iter().map(|r| &**r)), core, version);
+            for core in [true, false] {
+                let found = aggregated.document(&rows, &directory, core);
+                let mut want = discovery::aggregated(&discovery::groups(rows.iter().map(|r| &**r)), core, "v2");
                 if !core {
                     directory.merge_aggregated(&mut want);
                 }
-                let schema = schema::kind("apidiscovery.k8s.io", version, "APIGroupDiscoveryList");
+                let schema = schema::kind("apidiscovery.k8s.io", "v2", "APIGroupDiscoveryList");
                 let want = crate::negotiate::envelope(crate::negotiate::Format::Json, false, schema, &want);
                 assert_eq!(String::from_utf8_lossy(&found), String::from_utf8_lossy(&want));
             }

@@ -29,6 +29,8 @@ pub struct Shape {
     pub known: Option<String>,
     /// For the `Audit-Id` header.
     pub audit_id: String,
+    /// Nobody knows who asks.
+    pub stranger: bool,
     /// What flow control made of the request.
     pub classified: Option<Classified>,
 }

@@ -33,6 +33,14 @@ pub struct Conduct {
     pub flagz: Option<FlagSet>,
     /// `ComponentStatusz`
     pub statusz: bool,
+    /// `APIResponseCompression`
+    pub compresses: bool,
+    /// `StorageVersionHash`: discovery says in which version objects are stored.
+    pub hashes: bool,
+    /// `AuthorizePodWebsocketUpgradeCreatePermission`: who opens a session in a pod must be allowed to create one.
+    pub sessions_are_made: bool,
+    /// `UnauthenticatedHTTP2DOSMitigation`
+    sends_strangers_away: bool,
 }
 
 const CORS: [(&str, &str); 4] = [
@@ -117,6 +125,10 @@ impl Conduct {
             counts: !flags.duration("etcd-count-metric-poll-period").is_zero(),
             flagz: flags.enabled("ComponentFlagz").then(|| flags.clone()),
             statusz: flags.enabled("ComponentStatusz"),
+            compresses: flags.enabled("APIResponseCompression"),
+            hashes: flags.enabled("StorageVersionHash"),
+            sessions_are_made: flags.enabled("AuthorizePodWebsocketUpgradeCreatePermission"),
+            sends_strangers_away: flags.enabled("UnauthenticatedHTTP2DOSMitigation"),
         })
     }
 
@@ -129,6 +141,13 @@ impl Conduct {
     /// server is less busy. `dice` is in 0 to 1, and thrown where there is a chance. HTTP/2 only: its connections last.
     pub fn sends_away(&self, version: Version, dice: impl FnOnce() -> f64) -> bool {
         self.goaway > 0.0 && version == Version::HTTP_2 && dice() < self.goaway
+    }
+
+    /// Lets nobody unknown keep a connection of HTTP/2, which costs much: it takes one request.
+    pub fn part_with_stranger(&self, response: &mut HttpResponse, version: Version) {
+        if self.sends_strangers_away && version == Version::HTTP_2 {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
     }
 
     /// Adds what every answer carries; `origin` is the one that may read it.
@@ -204,6 +223,17 @@ mod tests {
         ] {
             assert_eq!(conduct.may_read(origin), want, "{origin}");
         }
+    }
+
+    #[test]
+    fn strangers_keep_no_connection_of_http_2() {
+        let closes = |args: &[&str], version| {
+            let mut response = HttpResponse::Unauthorized().finish();
+            conduct(args).expect("fine").part_with_stranger(&mut response, version);
+            response.headers().contains_key(CONNECTION)
+        };
+        assert!(closes(&[], Version::HTTP_2) && !closes(&[], Version::HTTP_11));
+        assert!(!closes(&["--feature-gates=UnauthenticatedHTTP2DOSMitigation=false"], Version::HTTP_2));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use actix_web::http::{Method, StatusCode};
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use rustls_pki_types::CertificateDer;
-use shared::authn::UserInfo;
+use shared::authn::{ALL_UNAUTHENTICATED, ANONYMOUS, UserInfo};
 use shared::authz::Attributes;
 use shared::status::Status;
 
@@ -45,9 +45,10 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
         media: server.engine.policy.media,
         accept: req.headers().get("accept").and_then(|v| v.to_str().ok()).map(str::to_owned),
         pretty: negotiate::for_people(query.get("pretty"), header("user-agent")),
-        gzip: header("accept-encoding").split(',').any(|e| e.trim().starts_with("gzip")),
+        gzip: server.conduct.compresses && header("accept-encoding").split(',').any(|e| e.trim().starts_with("gzip")),
         known: Some(header("if-none-match")).filter(|tag| !tag.is_empty()).map(str::to_owned),
         audit_id: String::new(),
+        stranger: false,
         classified: None,
     };
     let origin = Some(header("origin")).filter(|origin| server.conduct.may_read(origin));
@@ -74,6 +75,9 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
         None => response,
         Some(trail) => written_down(trail, response).await,
     };
+    if shape.stranger {
+        server.conduct.part_with_stranger(&mut response, req.version());
+    }
     server.conduct.dress(&mut response, req.version(), origin);
     response
 }
@@ -140,6 +144,7 @@ async fn enter(
     let user = match access.authenticate(&head).await {
         Ok(user) => user,
         Err(status) => {
+            shape.stranger = true;
             asked.count(server, false, status.code);
             if let Some(mut trail) = begin(&UserInfo::default(), &shape.audit_id) {
                 trail.unauthenticated(attempted(req.headers(), req.query_string(), !peer.0.is_empty()));
@@ -148,6 +153,7 @@ async fn enter(
             return Err(answer::failure(&status, shape));
         }
     };
+    shape.stranger = user.name == ANONYMOUS || user.groups.iter().any(|group| group == ALL_UNAUTHENTICATED);
     *trail = begin(&user, &shape.audit_id);
     if let Some(begun) = trail
         && !begun.received().await
@@ -161,7 +167,7 @@ async fn enter(
     let passed = access.admit(&head, user, &mut notes).await;
     shape.classified = notes.classified.take();
     if let Some(trail) = trail {
-        trail.impersonates(notes.impersonated);
+        trail.impersonates(notes.impersonated, notes.constraint);
         trail.annotate(notes.annotations);
     }
     passed.map(Some).map_err(|refusal| match refusal {
@@ -293,6 +299,7 @@ impl Admitted<'_> {
         let allowed = async {
             let route = verbs::route(&server.engine.rows, info, req.method().as_str())?;
             if let Some(access) = &server.access
+                && server.conduct.sessions_are_made
                 && opens_by_get(info, shared::upgrade::protocol(req).is_some())
             {
                 access.demand(&as_create(info, user)).await?;
@@ -349,6 +356,9 @@ impl Admitted<'_> {
                 user,
                 noted: noted.clone(),
             };
+            if let Some(refused) = server.engine.versions.as_ref().and_then(|v| v.refusal(info, &request.user)) {
+                return Err(refused);
+            }
             verbs::dispatch(&server.engine, request).await
         }
         .await;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use shared::flags::FlagSet;
 
-use crate::bootstrap::Progress;
+use crate::bootstrap::{Progress, StorageVersions, storage_versions};
 use crate::storage::Store;
 use crate::storage::transform::Loaded;
 use crate::verbs::query::Query;
@@ -103,6 +103,8 @@ pub struct Health {
     pub milestones: Arc<Milestones>,
     /// Objects made at start.
     pub bootstrap: Arc<Progress>,
+    /// What this server stores resources as is written down, where that is asked for.
+    pub versions: Option<Arc<StorageVersions>>,
     /// How the checks went.
     pub results: Results,
     /// Encryption at rest, with the services it asks.
@@ -199,6 +201,7 @@ impl Health {
         let bootstrap = self.bootstrap.hooks();
         let rbac = "poststarthook/rbac/bootstrap-roles";
         names.extend(HOOKS.iter().map(|h| hook_name(h)).filter(|n| n != rbac || bootstrap.contains(&rbac)));
+        names.extend(self.versions.as_ref().map(|_| storage_versions::HOOK.to_owned()));
         names.extend(self.patience.caches.map(|_| STORAGE_READINESS.to_owned()));
         if endpoint == Endpoint::Readyz {
             names.push("shutdown".to_owned());
@@ -242,6 +245,9 @@ impl Health {
             "poststarthook/start-kubernetes-service-cidr-controller" => done(&m.cidr),
             "poststarthook/priority-and-fairness-config-consumer" => done(&m.flow),
             "autoregister-completion" => done(&m.registered),
+            storage_versions::HOOK if self.versions.as_ref().is_some_and(|versions| !versions.is_complete()) => {
+                Err("not finished".to_owned())
+            }
             n if self.bootstrap.hooks().contains(&n) => self.bootstrap.check(n),
             _ => Ok(()),
         }

@@ -24,6 +24,16 @@ fn groups(rows: &[Row]) -> Vec<discovery::Group<'_>> {
     discovery::groups(rows.iter().map(|r| &**r))
 }
 
+/// The resources of a group's version, with how they are stored where that is said.
+fn resource_list(server: &Server, rows: &[Row], group: &str, version: &str) -> Option<Value> {
+    let mut list = discovery::resource_list(&groups(rows), group, version)?;
+    if !server.conduct.hashes {
+        let resources = list["resources"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut);
+        resources.for_each(|resource| drop(resource.remove("storageVersionHash")));
+    }
+    Some(list)
+}
+
 /// A discovery document in the accepted form.
 fn document(tree: Option<Value>, kind: &str, shape: &Shape) -> HttpResponse {
     let Some(tree) = tree else { return answer::not_found(shape) };
@@ -38,19 +48,18 @@ fn document(tree: Option<Value>, kind: &str, shape: &Shape) -> HttpResponse {
     answer::reply(Reply::new(200, accepted.format.content_type(), body), shape)
 }
 
-/// The aggregated form, when the client prefers it.
+/// The aggregated form, when the client prefers it; the version before its only one is gone.
 fn aggregated(server: &Server, rows: &[Row], directory: &Directory, core: bool, shape: &Shape) -> Option<HttpResponse> {
     let accept = shape.accept.as_deref()?;
-    let clause = accept.split(',').find(|c| {
-        let c: String = c.chars().filter(|c| !c.is_whitespace()).collect();
-        c.starts_with("application/json;")
-            && c.contains("g=apidiscovery.k8s.io")
-            && c.contains("as=APIGroupDiscoveryList")
-    })?;
-    let version = if clause.contains("v=v2beta1") { "v2beta1" } else { "v2" };
-    let body = server.discovery.document(rows, directory, core, version);
-    let content_type = AGGREGATED.replace("v=v2;", &format!("v={version};"));
-    let mut response = answer::reply(Reply::new(200, &content_type, body), shape);
+    let wanted = |clause: &str| {
+        let parts: Vec<&str> = clause.split(';').map(str::trim).collect();
+        AGGREGATED.split(';').all(|part| parts.contains(&part))
+    };
+    if !accept.split(',').any(wanted) {
+        return None;
+    }
+    let body = server.discovery.document(rows, directory, core);
+    let mut response = answer::reply(Reply::new(200, AGGREGATED, body), shape);
     response
         .headers_mut()
         .insert(actix_web::http::header::VARY, actix_web::http::header::HeaderValue::from_static("Accept"));
@@ -239,7 +248,7 @@ pub(super) async fn serve(
             Some(r) => r,
             None => document(Some(discovery::api_versions(&server.address)), "APIVersions", shape),
         },
-        ["api", version] => document(discovery::resource_list(&groups(&rows), "", version), "APIResourceList", shape),
+        ["api", version] => document(resource_list(server, &rows, "", version), "APIResourceList", shape),
         ["apis"] => match aggregated(server, &rows, &directory, false, shape) {
             Some(r) => r,
             None => {
@@ -252,7 +261,7 @@ pub(super) async fn serve(
             document(directory.group(group, own), "APIGroup", shape)
         }
         ["apis", group, version] => {
-            let tree = discovery::resource_list(&groups(&rows), group, version);
+            let tree = resource_list(server, &rows, group, version);
             if tree.is_none() && server.engine.rows.group_exists(group) {
                 return answer::failure(&Status::generic_not_found(), shape);
             }

@@ -91,9 +91,9 @@ pub enum Written {
 
 /// A slice of a range.
 #[derive(Debug, Default)]
-pub struct Page {
+pub struct Page<T = Stored> {
     /// The entries, by key.
-    pub items: Vec<Stored>,
+    pub items: Vec<T>,
     /// True when the range goes on.
     pub more: bool,
     /// Entries from the start of this page to the end of the range.
@@ -335,6 +335,12 @@ impl Store {
         Ok((self.first(r.take_kvs()).await?, revision))
     }
 
+    /// What etcd has at a key, as it is.
+    pub async fn raw(&self, key: &str) -> Result<Option<KeyValue>, Error> {
+        let mut r = self.measured(key, Operation::Get, self.kv_of(key).get(key, None)).await?;
+        Ok(r.take_kvs().pop())
+    }
+
     /// The store's revision, agreed by a quorum. Reads no data.
     pub async fn revision(&self) -> Result<i64, Error> {
         let r = timed(self.kv(self.at).get(PROBE, Some(GetOptions::new().with_count_only()))).await?;
@@ -355,16 +361,28 @@ impl Store {
 
     /// Reads `[start, end of prefix)`, at most `limit` entries (0: all), at `revision` (0: newest).
     pub async fn page(&self, prefix: &str, start: &str, limit: i64, revision: i64) -> Result<Page, Error> {
+        let raw = self.raw_page(prefix, start, limit, revision).await?;
+        let mut items = Vec::with_capacity(raw.items.len());
+        for kv in raw.items {
+            items.push(self.open(kv).await?);
+        }
+        Ok(Page { items, more: raw.more, count: raw.count, revision: raw.revision })
+    }
+
+    /// The same as etcd has it.
+    pub async fn raw_page(
+        &self,
+        prefix: &str,
+        start: &str,
+        limit: i64,
+        revision: i64,
+    ) -> Result<Page<KeyValue>, Error> {
         let options =
             GetOptions::new().with_range(range_end(prefix.as_bytes())).with_limit(limit).with_revision(revision);
         let mut r = self.measured(prefix, Operation::List, self.kv_of(prefix).get(start, Some(options))).await?;
         let (more, count) = (r.more(), r.count());
         let revision = r.header().map_or(0, etcd_client::ResponseHeader::revision);
-        let mut items = Vec::new();
-        for kv in r.take_kvs() {
-            items.push(self.open(kv).await?);
-        }
-        Ok(Page { items, more, count, revision })
+        Ok(Page { items: r.take_kvs(), more, count, revision })
     }
 
     /// The keys in `[start, end of prefix)` and their revisions, at most `limit`, as of `revision`.

@@ -33,7 +33,7 @@ pub struct Issuer {
 impl TokenIssuer for Issuer {
     fn complete(&self, account: &Value, request: &mut Value) -> Result<(), Status> {
         let (asked, uid) = (tree::text(request, "/metadata/uid"), tree::text(account, "/metadata/uid"));
-        if !asked.is_empty() && asked != uid {
+        if !asked.is_empty() && asked != uid && !self.accounts.config().any_uid {
             let why =
                 format!("the UID in the token request ({asked}) does not match the UID of the service account ({uid})");
             return Err(Status::conflict(GROUP, "TokenRequest", tree::name(account), &why));

@@ -44,6 +44,8 @@ pub struct Config {
     pub extend_expiration: bool,
     /// `--service-account-lookup`
     pub lookup: bool,
+    /// `TokenRequestServiceAccountUIDValidation` is off: whoever asks for a token may name another uid.
+    pub any_uid: bool,
     /// `--service-account-signing-endpoint`: the socket of who signs instead of us.
     pub signing_endpoint: String,
     /// Seconds a token's life may be extended to at most, where a signer has a word in it.

@@ -41,6 +41,7 @@ pub mod service;
 mod shown;
 mod signature;
 mod storage;
+mod storage_version;
 pub mod strict_addresses;
 mod tree;
 mod volume;
@@ -57,9 +58,11 @@ use shared::status::field::{Error, Path};
 use crate::crd;
 pub use devices::admin::{admin_access, may_administer};
 use names::NameRule;
+pub(crate) use networking::domain_path;
 pub use privileged::privileged;
 pub use relaxed::{PODS, Relaxed};
 pub use shown::in_order;
+pub(crate) use storage::csi::counts_stay;
 
 type Create = fn(&Value, &mut Vec<Error>);
 type Update = fn(&Value, &Value, &mut Vec<Error>);
@@ -108,7 +111,7 @@ impl Rules {
     }
 }
 
-use NameRule::{Label, PathSegment, Service};
+use NameRule::{Label, PathSegment, Service, StorageVersion};
 
 const APPS: &str = "apps";
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -196,6 +199,9 @@ static RULES: &[Rules] = &[
         .update_only(definition::definition_update)
         .status(definition::definition_status),
     rules("apiregistration.k8s.io", "apiservices", api_service::service).named(PathSegment).status(api_service::status),
+    rules("internal.apiserver.k8s.io", "storageversions", storage_version::check)
+        .named(StorageVersion)
+        .status(storage_version::status),
     rules(DEVICES, "deviceclasses", devices::class).update_only(devices::class_update),
     rules(DEVICES, "resourceclaims", devices::claim).update_only(devices::spec_stays).status(devices::status::update),
     rules(DEVICES, "resourceclaimtemplates", devices::template).update_only(devices::spec_stays),

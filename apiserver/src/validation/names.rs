@@ -17,6 +17,8 @@ pub(super) enum NameRule {
     Label,
     Service,
     PathSegment,
+    /// A group, a dot, a plural.
+    StorageVersion,
 }
 
 impl NameRule {
@@ -35,8 +37,17 @@ impl NameRule {
             Self::Label => dns1123_label(name),
             Self::Service => service(name),
             Self::PathSegment => path_segment(name, prefix),
+            Self::StorageVersion => storage_version(name),
         }
     }
+}
+
+fn storage_version(name: &str) -> Vec<String> {
+    let Some((group, resource)) = name.rsplit_once('.') else {
+        return vec!["name must be in the form of <group>.<resource>".to_owned()];
+    };
+    let group = dns1123_subdomain(group).into_iter().map(|why| format!("the group segment {why}"));
+    group.chain(dns1035_label(resource).into_iter().map(|why| format!("the resource segment {why}"))).collect()
 }
 
 /// The name of a service.

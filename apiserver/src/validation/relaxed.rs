@@ -54,10 +54,19 @@ pub(super) enum Leave {
     HostNetwork,
     /// Pods are resized as a whole.
     WholeResize,
+    /// Volumes that are mounted with a label instead of being relabelled.
+    MountOption,
+    /// Selectors of devices that are given to several claims.
+    SharedDevices,
+    /// Costs of deletion that are no numbers.
+    DeletionCosts,
+    /// Drivers that do not say whether they mount with labels.
+    UnsaidLabels,
 }
 
 struct Gate {
     leave: Leave,
+    /// With `!` in front when it is the gate's being off that allows it.
     name: &'static str,
     /// Whose objects may show that they use it, and where they do.
     within: &'static [(&'static str, &'static str)],
@@ -89,6 +98,12 @@ static TABLE: &[Gate] = &[
     gate(Leave::HostNetwork, "UserNamespacesHostNetworkSupport", PODS, |spec| {
         get(spec, "hostUsers") == &Value::Bool(false) && flag(spec, "hostNetwork")
     }),
+    gate(Leave::MountOption, "SELinuxMount", PODS, |spec| {
+        !text(get(spec, "securityContext"), "seLinuxChangePolicy").is_empty()
+    }),
+    gate(Leave::SharedDevices, "DRAConsumableCapacity", &[], never),
+    gate(Leave::DeletionCosts, "!PodDeletionCost", &[], never),
+    gate(Leave::UnsaidLabels, "!SELinuxMountReadWriteOncePod", &[], never),
 ];
 
 fn compares(spec: &Value) -> bool {
@@ -124,7 +139,7 @@ pub struct Relaxed(u32);
 impl Relaxed {
     /// Of a server with these gates.
     pub fn new(gates: &FeatureGates) -> Self {
-        Self(TABLE.iter().filter(|gate| gates.enabled(gate.name)).fold(0, |all, gate| all | gate.leave.bit()))
+        Self(TABLE.iter().filter(|gate| gate.allows(gates)).fold(0, |all, gate| all | gate.leave.bit()))
     }
 
     /// Judges an object of a kind that takes the place of `old`.
@@ -146,6 +161,10 @@ impl Drop for Judgement {
 }
 
 impl Gate {
+    fn allows(&self, gates: &FeatureGates) -> bool {
+        self.name.strip_prefix('!').map_or_else(|| gates.enabled(self.name), |name| !gates.enabled(name))
+    }
+
     fn is_used(&self, row: &Resource, old: &Value) -> bool {
         let place = self.within.iter().find(|(of, _)| is_of(row, of));
         place.is_some_and(|(_, path)| {

@@ -14,14 +14,18 @@ use super::list;
 use super::query::{Query, WriteOptions, check_dry_run};
 use super::select::Selection;
 use super::table::Include;
+use super::unread;
 use super::{Reply, Request, accepted, namespace_of, reply_object};
 use crate::cache::Entry;
 use crate::negotiate::{self, Format, Sent};
 use crate::registry::meta::{self, Propagation};
 
-/// Reads the options from the body or, without one, from the query.
-pub fn options(sent: Sent<'_>, query: &Query) -> Result<DeleteOptions, Status> {
-    let tree = if sent.body.is_empty() { from_query(query)? } else { from_body(sent)? };
+/// Reads the options from the body or, without one, from the query. `unread`: that of deleting objects unread counts.
+pub fn options(sent: Sent<'_>, query: &Query, unread: bool) -> Result<DeleteOptions, Status> {
+    let mut tree = if sent.body.is_empty() { from_query(query)? } else { from_body(sent)? };
+    if let Some(fields) = tree.as_object_mut().filter(|_| !unread) {
+        fields.remove(unread::OPTION);
+    }
     check(&tree)
 }
 
@@ -35,6 +39,9 @@ fn from_query(query: &Query) -> Result<Value, Status> {
     }
     if let Some(p) = query.get("propagationPolicy") {
         tree["propagationPolicy"] = Value::from(p);
+    }
+    if let Some(b) = query.maybe_flag(unread::OPTION) {
+        tree[unread::OPTION] = Value::from(b);
     }
     let dry = query.all("dryRun");
     if !dry.is_empty() {
@@ -87,6 +94,7 @@ fn check(tree: &Value) -> Result<DeleteOptions, Status> {
         errors.push(field::Error::not_supported(path(), p, &["Foreground", "Background", "Orphan", "nil"]));
     }
     check_dry_run(&dry, &mut errors);
+    errors.extend(unread::check(tree));
     if !errors.is_empty() {
         return Err(Status::invalid("meta.k8s.io", "DeleteOptions", "", errors));
     }
@@ -104,6 +112,7 @@ fn check(tree: &Value) -> Result<DeleteOptions, Status> {
         cascades: orphan == Some(false),
         uid: precondition("uid"),
         resource_version: precondition("resourceVersion"),
+        unread: tree[unread::OPTION] == true,
     })
 }
 
@@ -123,6 +132,9 @@ pub fn options_object(o: &DeleteOptions) -> Value {
             _ => "Background",
         });
     }
+    if o.unread {
+        tree[unread::OPTION] = Value::from(true);
+    }
     tree
 }
 
@@ -132,10 +144,14 @@ const JOB_PODS_STAY: &str = "child pods are preserved by default when jobs are d
 
 /// DELETE of one object.
 pub async fn delete(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
-    let options = options(r.sent(), &r.query)?;
+    let options = options(r.sent(), &r.query, engine.policy.deletes_unread)?;
     let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
     let mut t = Target::new(row, (namespace_of(&r.info, row), &r.info.name), &r.user, &write);
     (t.options_object, t.noted) = (options_object(&options), r.noted.clone());
+    if options.unread {
+        let reply = unread::delete(engine, r, &mut t).await?;
+        return Ok(reply.warn(std::mem::take(&mut t.warnings)));
+    }
     let deleted = engine.delete(&mut t, &options).await?;
     let mut warnings = std::mem::take(&mut t.warnings);
     if options.propagation.is_none() && (&*row.group, &*row.plural) == ("batch", "jobs") {
@@ -163,7 +179,10 @@ fn outcome(engine: &Engine, r: &Request, row: &Row, deleted: Deleted, cascades: 
 
 /// DELETE of all objects that match.
 pub async fn delete_collection(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
-    let options = options(r.sent(), &r.query)?;
+    let options = options(r.sent(), &r.query, engine.policy.deletes_unread)?;
+    if options.unread {
+        return Err(unread::refuse_collection());
+    }
     let selection = Selection::read(&r.query, row)?;
     let found = list::requested(engine, r, row, &selection).await?;
     let mut warnings = Vec::new();

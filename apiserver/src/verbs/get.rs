@@ -6,7 +6,7 @@ use std::time::Instant;
 use proto::resources::Row;
 use shared::status::Status;
 
-use super::engine::{Engine, storage_status};
+use super::engine::Engine;
 use super::{Reply, Request, accepted, namespace_of, table};
 use crate::cache::{CacheError, Cacher, Entry, Raw};
 use crate::storage::{self, codec};
@@ -40,8 +40,12 @@ pub async fn entry(
         if let Some(cacher) = engine.hub.running(storage)
             && catch_up(engine, &cacher, storage).await.is_ok()
         {
-            let found = cacher.current(&short).map_err(again)?.ok_or_else(missing)?;
-            return one(engine.in_version(row, vec![found]).await?).ok_or_else(missing);
+            match cacher.current(&short).map_err(again)? {
+                Some(found) => return one(engine.in_version(row, vec![found]).await?).ok_or_else(missing),
+                // It may be one that the cache could not read.
+                None if engine.hub.has_unreadable(storage) => {}
+                None => return Err(missing()),
+            }
         }
         let found = from_etcd(engine, storage, &short, row, name).await?;
         return one(engine.in_version(row, vec![found]).await?).ok_or_else(missing);
@@ -61,11 +65,10 @@ fn one(mut entries: Vec<Arc<Entry>>) -> Option<Arc<Entry>> {
 
 async fn from_etcd(engine: &Engine, storage: &Row, short: &str, row: &Row, name: &str) -> Result<Arc<Entry>, Status> {
     let key = format!("{}/{short}", engine.store.key(&storage.etcd_prefix));
-    let (found, _) = engine.store.get(&key).await.map_err(|e| storage_status(&e))?;
+    let (found, _) = engine.store.get(&key).await.map_err(|e| engine.unread(&e))?;
     let stored = found.ok_or_else(|| Status::not_found(&row.group, &row.plural, name))?;
-    codec::entry(storage, short, &stored.value, stored.revision)
-        .map(Arc::new)
-        .map_err(|e| Status::internal(&e.to_string()))
+    let entry = codec::entry(storage, short, &stored.value, stored.revision);
+    entry.map(Arc::new).map_err(|e| engine.damaged(&stored, &e))
 }
 
 /// Waits a moment for a cache that is being filled.

@@ -112,6 +112,7 @@ impl Pipeline for InProcess {
             cascades: false,
             uid: args.uid,
             resource_version: args.resource_version,
+            unread: false,
         };
         let options = options();
         let mut t = Target::new(resource, (namespace, name), user, &options);

@@ -18,7 +18,7 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::engine::{Engine, storage_status};
-use super::list::{begins_with_state, check, scope};
+use super::list::{Asked, begins_with_state, check, scope};
 use super::select::Selection;
 use super::table::Include;
 use super::watch_frames::Framer;
@@ -311,7 +311,7 @@ async fn beginning(
 /// The verb.
 pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let (accepted, since) = (accepted(r, true)?, std::time::Instant::now());
-    check(&r.query, true)?;
+    check(&r.query, Asked::Watch(engine.policy.watch_lists))?;
     let include = if matches!(accepted.shape, Shape::Table(_)) { Include::read(&r.query)? } else { Include::Metadata };
     let mut selection = Selection::read(&r.query, row)?;
     if names_object(&r.info) && !r.info.name.is_empty() {
@@ -321,7 +321,8 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
     let seconds = r.query.int("timeoutSeconds")?.filter(|n| *n > 0);
     let timeout = lasts(seconds, engine.policy.shortest_watch);
     let bookmarks = r.query.flag("allowWatchBookmarks");
-    let send_initial = r.query.maybe_flag("sendInitialEvents").or(begins_with_state(&r.query).then_some(true));
+    let begins = engine.policy.watch_lists && begins_with_state(&r.query);
+    let send_initial = r.query.maybe_flag("sendInitialEvents").or(begins.then_some(true));
     let namespace = namespace_of(&r.info, row);
     let scope = scope(namespace);
 

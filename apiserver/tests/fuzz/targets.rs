@@ -209,7 +209,7 @@ pub(crate) fn delete_options(input: &[u8]) -> String {
     let words = ["application/json", "application/yaml", "application/cbor", "application/vnd.kubernetes.protobuf"]
         .map(|content_type| {
             let sent = Sent { media: Media { cbor: true, ..Media::default() }, content_type, body };
-            delete::options(sent, &query).map_or_else(|s| s.message, |_| "fine".to_owned())
+            delete::options(sent, &query, true).map_or_else(|s| s.message, |_| "fine".to_owned())
         });
     words.join(" ")
 }

@@ -1,4 +1,5 @@
-//! Feature gates that are off by default: what they let pass, and that what passed stays usable without them.
+//! Feature gates that are off by default: what they let pass, and that what passed stays usable without them. And such
+//! as are on: what goes when they are turned off.
 
 use std::sync::{Arc, Mutex};
 
@@ -65,6 +66,81 @@ async fn what_a_gate_lets_pass_stays_without_it() {
         let labelled = json!({"metadata": {"labels": {"x": "y"}}});
         c.patch(&format!("{path}/{name}"), "merge-patch+json", labelled).await.ok();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_on_can_be_turned_off() {
+    if etcd_is_missing() {
+        return;
+    }
+    let gates = [
+        "APIResponseCompression",
+        "DeploymentReplicaSetTerminatingReplicas",
+        "HostnameOverride",
+        "KubeletFineGrainedAuthz",
+        "MatchLabelKeysInPodTopologySpreadSelectorMerge",
+        "SELinuxMountReadWriteOncePod",
+        "StorageVersionHash",
+        "TokenRequestServiceAccountUIDValidation",
+        "UserNamespacesSupport",
+        "WatchList",
+    ];
+    let off = gates.map(|gate| format!("{gate}=false")).join(",");
+    let mut c = Cluster::start_with(|_, _| vec![format!("--feature-gates={off}")]).await;
+    let account = json!({"metadata": {"name": "default"}});
+    c.post(&format!("{NS}/serviceaccounts"), account).await.ok();
+    let spread = json!([{"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule",
+        "matchLabelKeys": ["a"], "labelSelector": {"matchLabels": {"b": "c"}}}]);
+    let pod = |name: &str| {
+        json!({"metadata": {"name": name, "labels": {"a": "x"}}, "spec": {"hostUsers": false, "hostnameOverride": "h",
+            "topologySpreadConstraints": spread, "containers": [{"name": "c", "image": "i"}]}})
+    };
+    let shown = |pod: &Value| {
+        let spec = &pod["spec"];
+        let selector = &spec["topologySpreadConstraints"][0]["labelSelector"];
+        [spec.get("hostUsers"), spec.get("hostnameOverride"), selector.get("matchExpressions")].map(|v| v.is_some())
+    };
+    let driver = json!({"metadata": {"name": "a.b"}, "spec": {"seLinuxMount": true}});
+    let drivers = "/apis/storage.k8s.io/v1/csidrivers";
+    let status = json!({"status": {"replicas": 1, "terminatingReplicas": 1}});
+    let deployments = "/apis/apps/v1/namespaces/default/deployments";
+    let claim = json!({"metadata": {"uid": "another"}, "spec": {"expirationSeconds": 600}});
+    let token = format!("{NS}/serviceaccounts/default/token");
+    let hashed = async |c: &Cluster| c.get("/api/v1").await.text().contains("storageVersionHash");
+    let watch = format!("{NS}/pods?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=1");
+    let admin = "/apis/rbac.authorization.k8s.io/v1/clusterroles/system:kubelet-api-admin";
+
+    assert_eq!(shown(&c.post(&format!("{NS}/pods"), pod("a")).await.ok()), [false; 3]);
+    assert!(c.post(drivers, driver.clone()).await.ok()["spec"].get("seLinuxMount").is_none());
+    c.post(deployments, workload(json!({}))).await.ok();
+    let patched = c.patch(&format!("{deployments}/w/status"), "merge-patch+json", status.clone()).await.ok();
+    assert!(patched["status"].get("terminatingReplicas").is_none());
+    c.post(&token, claim.clone()).await.ok();
+    assert!(!hashed(&c).await);
+    let (code, _, message) = c.get(&watch).await.failure();
+    assert!(code == 422 && message.ends_with("unless the WatchList feature gate is enabled"), "{message}");
+    let big = c.call("GET", "/openapi/v2", &[("Accept-Encoding", "gzip")], None).await;
+    assert_eq!(big.header("content-encoding"), "");
+    assert!(!c.get(admin).await.text().contains("configz"));
+
+    c.restart_with(Vec::new()).await;
+    assert_eq!(shown(&c.post(&format!("{NS}/pods"), pod("b")).await.ok()), [true; 3]);
+    let patched = c.patch(&format!("{drivers}/a.b"), "merge-patch+json", driver).await.ok();
+    assert_eq!(patched["spec"]["seLinuxMount"], true);
+    let patched = c.patch(&format!("{deployments}/w/status"), "merge-patch+json", status).await.ok();
+    assert_eq!(patched["status"]["terminatingReplicas"], 1);
+    assert_eq!(c.post(&token, claim).await.code, 409);
+    assert!(hashed(&c).await);
+    assert_eq!(c.get(&watch).await.code, 200);
+    let big = c.call("GET", "/openapi/v2", &[("Accept-Encoding", "gzip")], None).await;
+    assert_eq!(big.header("content-encoding"), "gzip");
+    assert!(c.get(admin).await.text().contains("configz"));
+
+    // What is in use stays.
+    c.restart_with(vec![format!("--feature-gates={off}")]).await;
+    let labelled = json!({"metadata": {"labels": {"x": "y"}}});
+    let patched = c.patch(&format!("{NS}/pods/b"), "merge-patch+json", labelled).await.ok();
+    assert_eq!(shown(&patched), [true; 3]);
 }
 
 /// A kubelet that nobody vouches for: logs are read of it by those who say that they do not mind.

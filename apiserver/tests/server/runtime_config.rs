@@ -42,6 +42,9 @@ async fn what_is_turned_off_is_nowhere_to_be_seen() {
     let aggregated = ("accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList");
     let all = c.call("GET", "/apis", &[aggregated], None).await.ok();
     assert!(all["items"].as_array().is_some_and(|items| items.iter().all(|g| g["metadata"]["name"] != "batch")));
+    let older = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
+    let all = c.call("GET", "/apis", &[("accept", older)], None).await.ok();
+    assert_eq!(all["kind"], "APIGroupList", "the form before is served no more");
 
     let index = c.get("/openapi/v3").await.ok();
     assert!(index["paths"]["apis/apps/v1"].is_object() && index["paths"]["apis/batch/v1"].is_null());

@@ -40,6 +40,8 @@ pub(super) struct Verifier {
     seen: Mutex<HashMap<[u8; 32], Seen>>,
     /// How long certificates will still be good for.
     remaining: HistogramVec,
+    /// Subjects may name their user's uid.
+    uids: bool,
 }
 
 /// From nothing left to a year, in seconds.
@@ -73,7 +75,7 @@ impl Verifier {
             &[],
             REMAINING.into(),
         );
-        Ok(Self { authorities, trust, seen: Mutex::new(HashMap::new()), remaining })
+        Ok(Self { authorities, trust, seen: Mutex::new(HashMap::new()), remaining, uids: true })
     }
 
     pub(super) fn verify(&self, chain: &[CertificateDer<'static>]) -> Result<UserInfo, AuthnError> {
@@ -96,7 +98,7 @@ impl Verifier {
                 self.authorities.in_force(chain, now)
             })
             .map_err(|e| AuthnError(format!("x509: {e}")))?;
-        let (user, not_after) = read(leaf)?;
+        let (user, not_after) = read(leaf, self.uids)?;
         self.measure(not_after, now);
         let mut seen = self.seen.lock();
         if seen.len() >= CACHE_LIMIT {
@@ -114,12 +116,12 @@ impl Verifier {
     }
 }
 
-fn read(leaf: &CertificateDer<'_>) -> Result<(UserInfo, u64), AuthnError> {
+fn read(leaf: &CertificateDer<'_>, uids: bool) -> Result<(UserInfo, u64), AuthnError> {
     let (_, parsed) = X509Certificate::from_der(leaf).map_err(|e| AuthnError(format!("x509: {e}")))?;
     let subject = parsed.subject();
     let name = common_name(subject).to_owned();
     let groups = subject.iter_organization().filter_map(|a| a.as_str().ok()).map(str::to_owned).collect();
-    let uid = uid(subject)?;
+    let uid = if uids { uid(subject)? } else { String::new() };
     let id = Sha256::digest(leaf.as_ref()).iter().map(|b| format!("{b:02x}")).collect::<String>();
     let extra =
         BTreeMap::from([("authentication.kubernetes.io/credential-id".to_owned(), vec![format!("X509SHA256={id}")])]);
@@ -151,23 +153,29 @@ fn uid(subject: &X509Name<'_>) -> Result<String, AuthnError> {
 
 /// The user a certificate names, without any check of trust.
 pub fn user_of_certificate(leaf: &CertificateDer<'_>) -> Result<UserInfo, AuthnError> {
-    read(leaf).map(|(user, _)| user)
+    read(leaf, true).map(|(user, _)| user)
 }
 
 /// The client-certificate authenticator (`--client-ca-file`).
 pub struct X509 {
     verifier: ArcSwap<Verifier>,
+    uids: bool,
 }
 
 impl X509 {
     /// `ca_pem` holds one or more roots.
     pub fn new(ca_pem: &[u8]) -> Result<Self, AuthnError> {
-        Ok(Self { verifier: ArcSwap::from_pointee(Verifier::new(ca_pem)?) })
+        Self::with_uids(ca_pem, true)
+    }
+
+    /// The same; whether subjects may name their user's uid (`AllowParsingUserUIDFromCertAuth`).
+    pub fn with_uids(ca_pem: &[u8], uids: bool) -> Result<Self, AuthnError> {
+        Ok(Self { verifier: ArcSwap::from_pointee(Verifier { uids, ..Verifier::new(ca_pem)? }), uids })
     }
 
     /// Takes over a changed CA file.
     pub fn replace(&self, ca_pem: &[u8]) -> Result<(), AuthnError> {
-        self.verifier.store(Arc::new(Verifier::new(ca_pem)?));
+        self.verifier.store(Arc::new(Verifier { uids: self.uids, ..Verifier::new(ca_pem)? }));
         Ok(())
     }
 }
@@ -205,6 +213,14 @@ mod tests {
         assert_eq!((user.name.as_str(), user.uid.as_str(), user.groups.join(",").as_str()), ("jane", "u-1", "dev"));
         assert_eq!(user_of_certificate(&certificate(&[])).expect("a user").uid, "");
         assert_eq!(user_of_certificate(&certificate(&[""])).expect_err("refused").0, "UID cannot be an empty string");
+    }
+
+    #[test]
+    fn uids_may_be_overlooked() {
+        for subject in [&["u-1"][..], &[""]] {
+            let (user, _) = read(&certificate(subject), false).expect("a user");
+            assert_eq!((user.name.as_str(), user.uid.as_str()), ("jane", ""));
+        }
     }
 
     #[test]

@@ -14,16 +14,21 @@ const MAX_TEXT: u64 = 64;
 /// The variable.
 #[must_use]
 pub fn variables() -> Declared {
+    declared(Vec::new())
+}
+
+/// The variable behind `DRAConsumableCapacity`: it says whether a device is given to several claims, too.
+#[must_use]
+pub fn variables_of_shared() -> Declared {
+    declared(vec![("allowMultipleAllocations", Type::Bool)])
+}
+
+fn declared(mut fields: Vec<(&str, Type)>) -> Declared {
     let domains = |of: Type| Type::map(Type::String, Type::map(Type::String, of));
-    let device = Type::object(
-        "kubernetes.DRADevice",
-        [
-            ("driver", Type::String),
-            ("attributes", domains(Type::Dyn)),
-            ("capacity", domains(Type::Opaque("kubernetes.Quantity"))),
-        ],
-    );
-    Declared::from([("device".to_owned(), device)])
+    fields.push(("driver", Type::String));
+    fields.push(("attributes", domains(Type::Dyn)));
+    fields.push(("capacity", domains(Type::Opaque("kubernetes.Quantity"))));
+    Declared::from([("device".to_owned(), Type::object("kubernetes.DRADevice", fields))])
 }
 
 /// Selectors may bind names.

@@ -135,7 +135,7 @@ fn options_of(eviction: &Value, r: &Request, asked: &WriteOptions) -> Result<Del
     }
     let body = serde_json::to_vec(given).unwrap_or_default();
     let sent = Sent { media: r.media, content_type: "application/json", body: &body };
-    let mut options = delete::options(sent, &Query::default())?;
+    let mut options = delete::options(sent, &Query::default(), false)?;
     options.dry_run |= asked.dry_run;
     Ok(options)
 }

@@ -51,8 +51,8 @@ mod tests {
         let without = json!({"spec": {}, "status": {}});
 
         let mut new = with();
-        let user = shared::authn::UserInfo::default();
-        prepare_create(&mut new, &mut StrategyCx { user: &user, warnings: &mut Vec::new() });
+        let (user, gated) = Default::default();
+        prepare_create(&mut new, &mut StrategyCx { user: &user, warnings: &mut Vec::new(), gated: &gated });
         assert_eq!(new, without);
 
         for (old, kept) in [(&without, &without), (&with(), &with())] {

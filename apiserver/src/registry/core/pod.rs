@@ -17,12 +17,13 @@ pub(in crate::registry) fn prepare_create(object: &mut Value, cx: &mut StrategyC
         }]);
     }
     object["status"] = status;
-    select_own_labels(object);
+    select_own_labels(object, !cx.gated.unmerged_keys);
     app_armor::settle(object, cx.warnings);
 }
 
-/// Pods that are to be near or away from others like them are selected by the values the pod's own labels have now.
-fn select_own_labels(pod: &mut Value) {
+/// Pods that are to be near or away from others like them are selected by the values the pod's own labels have now, and
+/// so are those they are spread with, where that is asked for.
+fn select_own_labels(pod: &mut Value, spread: bool) {
     let Some(labels) = pod.pointer("/metadata/labels").and_then(Value::as_object).cloned() else { return };
     let mut merge = |term: &mut Value| {
         for (field, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
@@ -46,8 +47,8 @@ fn select_own_labels(pod: &mut Value) {
         let weighted = spec.pointer_mut(&preferred).and_then(Value::as_array_mut).into_iter().flatten();
         weighted.filter_map(|w| w.get_mut("podAffinityTerm")).for_each(&mut merge);
     }
-    let spread = spec.get_mut("topologySpreadConstraints").and_then(Value::as_array_mut);
-    spread.into_iter().flatten().for_each(&mut merge);
+    let constraints = spec.get_mut("topologySpreadConstraints").and_then(Value::as_array_mut);
+    constraints.filter(|_| spread).into_iter().flatten().for_each(&mut merge);
 }
 
 /// The generation that something is about.
@@ -230,16 +231,22 @@ mod tests {
             json!({"topologyKey": "k", "matchLabelKeys": ["a", "x"], "mismatchLabelKeys": ["b"], "labelSelector": {}});
         let mut pod = json!({"metadata": {"labels": {"a": "1", "b": "2"}}, "spec": {
             "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}},
-            "topologySpreadConstraints": [{"matchLabelKeys": ["a"]}],
+            "topologySpreadConstraints": [{"matchLabelKeys": ["a"]}, {"matchLabelKeys": ["a"], "labelSelector": {}}],
         }});
-        select_own_labels(&mut pod);
+        let mut unmerged = pod.clone();
+        select_own_labels(&mut pod, true);
         assert_eq!(
             pod["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0]["labelSelector"],
             json!({"matchExpressions": [
                 {"key": "a", "operator": "In", "values": ["1"]}, {"key": "b", "operator": "NotIn", "values": ["2"]}]})
         );
         // Without a selector there is nothing to add to.
-        assert_eq!(pod["spec"]["topologySpreadConstraints"], json!([{"matchLabelKeys": ["a"]}]));
+        let constraints = json!([{"matchLabelKeys": ["a"]}, {"matchLabelKeys": ["a"], "labelSelector":
+            {"matchExpressions": [{"key": "a", "operator": "In", "values": ["1"]}]}}]);
+        assert_eq!(pod["spec"]["topologySpreadConstraints"], constraints);
+        let before = unmerged["spec"]["topologySpreadConstraints"].clone();
+        select_own_labels(&mut unmerged, false);
+        assert_eq!(unmerged["spec"]["topologySpreadConstraints"], before, "the scheduler looks at the keys by itself");
     }
 
     #[test]

@@ -131,7 +131,8 @@ mod tests {
             ((none, none), (none, none)),
         ] {
             let mut object = spec(sent.0, sent.1);
-            prepare_create(&mut object, &mut StrategyCx { user: &Default::default(), warnings: &mut Vec::new() });
+            let (user, gated) = Default::default();
+            prepare_create(&mut object, &mut StrategyCx { user: &user, warnings: &mut Vec::new(), gated: &gated });
             let present = |name: &str| object["spec"].get(name).cloned().unwrap_or_default();
             assert_eq!((&present(SOURCE), &present(REFERENCE)), stored, "{sent:?}");
         }

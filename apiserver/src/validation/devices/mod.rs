@@ -14,6 +14,7 @@ use shared::status::field::{Error, Path};
 use super::meta::{self, immutable};
 use super::names::{complain, dns1123_label, dns1123_subdomain, label_key, label_value};
 use super::pod::resources::is_extended;
+use super::relaxed::{self, Leave};
 use super::tree::{get, has, int, list, same, text, texts};
 use configuration::opaque;
 use names::{Requests, fully_qualified};
@@ -148,7 +149,8 @@ fn expression(given: &str, path: &Path, out: &mut Vec<Error>) {
         out.push(Error::too_long(path, MAX_EXPRESSION));
         return;
     }
-    match Names::of(Dialect::Device).compile(given, Wanted::PerhapsBool) {
+    let dialect = Dialect::Device { shared: relaxed::allows(Leave::SharedDevices) };
+    match Names::of(dialect).compile(given, Wanted::PerhapsBool) {
         Err(why) => out.push(Error::invalid(path, given, &why)),
         Ok(program) if program.estimate(&device::size).max > device::MAX_COST => {
             out.push(Error::forbidden(path, "too complex, exceeds cost limit"));

@@ -246,7 +246,7 @@ fn scope(parameters: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// `example.com/path`.
-pub(super) fn domain_path(value: &str, path: &Path, out: &mut Vec<Error>) {
+pub(crate) fn domain_path(value: &str, path: &Path, out: &mut Vec<Error>) {
     match value.split_once('/') {
         Some((domain, rest)) if !domain.is_empty() && !rest.is_empty() => {
             complain(out, path, domain, dns1123_subdomain(domain));

@@ -3,6 +3,7 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
+use crate::validation::relaxed::{self, Leave};
 use crate::validation::tree::{entries, get, has, list, same, text};
 use crate::validation::volume::descending_path;
 
@@ -34,7 +35,7 @@ pub(super) fn check(metadata: &Value, spec: &Value, path: &Path, out: &mut Vec<E
                 let why = format!("invalid AppArmor profile name: {}", shared::status::go_quote(value));
                 out.push(Error::invalid(path.key(key), value, &why));
             }
-        } else if key == DELETION_COST && !is_cost(value) {
+        } else if key == DELETION_COST && !is_cost(value) && !relaxed::allows(Leave::DeletionCosts) {
             out.push(Error::invalid(path.key(key), value, "must be a 32bit integer"));
         }
     }

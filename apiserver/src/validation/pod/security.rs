@@ -124,7 +124,9 @@ pub(super) fn pod(spec: &Value, spec_path: &Path, out: &mut Vec<Error>) {
     windows::options(get(context, "windowsOptions"), &path.child("windowsOptions"), out);
     app_armor(get(context, "appArmorProfile"), &path.child("appArmorProfile"), out);
     one_of(context, "supplementalGroupsPolicy", &["Merge", "Strict"], &path, out);
-    one_of(context, "seLinuxChangePolicy", &["MountOption", "Recursive"], &path, out);
+    let policies: &[&str] =
+        if relaxed::allows(Leave::MountOption) { &["MountOption", "Recursive"] } else { &["Recursive"] };
+    one_of(context, "seLinuxChangePolicy", policies, &path, out);
 }
 
 /// A text that may be left out, with few allowed values.

@@ -7,6 +7,7 @@ use shared::status::field::{Error, Path};
 
 use crate::validation::meta::immutable;
 use crate::validation::names::{complain, dns1123_subdomain, not_negative, qualified_name};
+use crate::validation::relaxed::{self, Leave};
 use crate::validation::selectors::label_selector;
 use crate::validation::tree::{get, has, int, list, quantity, same, text, texts, without};
 use crate::validation::volume::driver_name;
@@ -35,7 +36,7 @@ pub(in crate::validation) fn driver(object: &Value, out: &mut Vec<Error>) {
     for mode in texts(spec, "volumeLifecycleModes").into_iter().filter(|m| !MODES.contains(m)) {
         out.push(Error::not_supported(&modes, mode, &["Persistent", "Ephemeral"]));
     }
-    if !has(spec, "seLinuxMount") {
+    if !has(spec, "seLinuxMount") && !relaxed::allows(Leave::UnsaidLabels) {
         out.push(Error::required(path.child("seLinuxMount"), ""));
     }
     if let Some(seconds) = int(spec, "nodeAllocatableUpdatePeriodSeconds").filter(|s| *s < 10) {
@@ -124,6 +125,18 @@ pub(in crate::validation) fn node_update(new: &Value, old: &Value, out: &mut Vec
             }
         }
     }
+}
+
+/// How many volumes a driver that stays can attach stays as it was.
+pub(crate) fn counts_stay(new: &Value, old: &Value) -> Vec<Error> {
+    let path = Path::of(&["spec", "drivers"]);
+    let drivers = |node| list(get(node, "spec"), "drivers");
+    let changed = |driver: &&Value| {
+        let mut before = drivers(old).iter().filter(|d| text(d, "name") == text(driver, "name"));
+        before.any(|d| !same(get(d, "allocatable"), get(driver, "allocatable")))
+    };
+    let changed = drivers(new).iter().filter(changed);
+    changed.map(|driver| Error::invalid(&path, driver.clone(), "field is immutable")).collect()
 }
 
 /// The capacity of a storage class somewhere.

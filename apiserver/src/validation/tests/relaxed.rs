@@ -41,7 +41,7 @@ fn what_a_gate_allows_stays_in_use_without_it() {
     let ingress = json!({"spec": {"defaultBackend": backend}});
     let ingress = Valid::new("/apis/networking.k8s.io/v1/namespaces/n/ingresses", ingress);
     let dns = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
-    let table: [(&str, Valid, Vec<Change>, String); 7] = [
+    let table: [(&str, Valid, Vec<Change>, String); 8] = [
         (
             "HPAScaleToZero",
             scaler,
@@ -82,6 +82,12 @@ fn what_a_gate_allows_stays_in_use_without_it() {
             "spec.template.spec.hostNetwork: Forbidden: when `hostUsers` is false".to_owned(),
         ),
         (
+            "SELinuxMount",
+            deployment(),
+            vec![(at("/securityContext"), json!({"seLinuxChangePolicy": "MountOption"}))],
+            r#"spec.template.spec.securityContext.seLinuxChangePolicy: Unsupported value: "MountOption": supported values: "Recursive""#.to_owned(),
+        ),
+        (
             "UserNamespacesHostNetworkSupport",
             deployment(),
             vec![(at("/hostPID"), json!(true)), (at("/hostUsers"), json!(false))],
@@ -97,6 +103,38 @@ fn what_a_gate_allows_stays_in_use_without_it() {
         assert_eq!(valid.created(gated(gate), &object), ever, "{gate}");
         assert_eq!(valid.updated(off, &object, &valid.object), [refused], "{gate}");
         assert_eq!(valid.updated(off, &object, &object), ever, "{gate}: in use");
+    }
+}
+
+#[test]
+fn selectors_ask_whether_a_device_is_shared() {
+    let selector = json!({"cel": {"expression": "device.allowMultipleAllocations == true"}});
+    let class = json!({"metadata": {"name": "c"}, "spec": {"selectors": [selector]}});
+    let class = Valid { object: class, ..Valid::new("/apis/resource.k8s.io/v1/deviceclasses", json!({})) };
+    let refused = class.created(Relaxed::default(), &class.object);
+    assert!(refused.len() == 1 && refused[0].contains("undefined field 'allowMultipleAllocations'"), "{refused:?}");
+    assert_eq!(class.created(gated("DRAConsumableCapacity"), &class.object), [""; 0]);
+    // What is stored was compiled before.
+    let labelled = class.with(&[("/metadata/labels", json!({"a": "b"}))]);
+    assert_eq!(class.updated(Relaxed::default(), &labelled, &class.object), [""; 0]);
+}
+
+/// Gates that are on by default: rules that go with them.
+#[test]
+fn gates_that_are_off_ask_less() {
+    let without = |gate: &str| {
+        let gates = FeatureGates::default().with(&BTreeMap::from([(gate.to_owned(), false)])).expect("a gate");
+        Relaxed::new(&gates)
+    };
+    let mut costly = deployment();
+    let annotations = json!({"controller.kubernetes.io/pod-deletion-cost": "much"});
+    costly.object["spec"]["template"]["metadata"]["annotations"] = annotations;
+    let driver = json!({"metadata": {"name": "a.b"}, "spec": {"attachRequired": true, "podInfoOnMount": false,
+        "storageCapacity": false, "fsGroupPolicy": "File"}});
+    let driver = Valid { object: driver, ..Valid::new("/apis/storage.k8s.io/v1/csidrivers", json!({})) };
+    for (gate, valid) in [("PodDeletionCost", costly), ("SELinuxMountReadWriteOncePod", driver)] {
+        assert_eq!(valid.created(Relaxed::new(&FeatureGates::default()), &valid.object).len(), 1, "{gate}");
+        assert_eq!(valid.created(without(gate), &valid.object), [""; 0], "{gate}");
     }
 }
 

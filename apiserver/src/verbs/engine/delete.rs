@@ -25,6 +25,8 @@ pub struct DeleteOptions {
     pub uid: Option<String>,
     /// Precondition.
     pub resource_version: Option<String>,
+    /// The object cannot be read, and goes all the same.
+    pub unread: bool,
 }
 
 /// Outcome of a delete.
@@ -41,7 +43,7 @@ impl Engine {
         let storage = &working(t.row);
         let strategy = strategy::of(t.row);
         let key = self.key(storage, t.namespace, t.name);
-        let (mut found, _) = self.store.get(&key).await.map_err(|e| storage_status(&e))?;
+        let (mut found, _) = self.store.get(&key).await.map_err(|e| self.unread(&e))?;
         for _ in 0..UPDATE_ROUNDS {
             let Some(stored) = found else { return Err(Status::not_found(&t.row.group, &t.row.plural, t.name)) };
             let mut object = self.decode(storage, &stored).await?;

@@ -15,8 +15,7 @@ use crate::storage::{Stored, codec};
 impl Engine {
     /// Reads a stored object in the version writes of the row work in.
     pub(super) async fn decode(&self, row: &Row, stored: &Stored) -> Result<Value, Status> {
-        let object =
-            codec::decode(row, &stored.value, stored.revision).map_err(|e| Status::internal(&e.to_string()))?;
+        let object = codec::decode(row, &stored.value, stored.revision).map_err(|e| self.damaged(stored, &e))?;
         self.settled(row, object).await
     }
 

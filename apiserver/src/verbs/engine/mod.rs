@@ -24,6 +24,7 @@ use super::outcome::{Outcome, Waiting};
 use super::query::WriteOptions;
 use crate::admission::{Caller, Chain, Operation};
 use crate::api::{Permits, TokenIssuer, Virtual};
+use crate::bootstrap::StorageVersions;
 use crate::cache::Hub;
 use crate::negotiate::Media;
 use crate::registry::core::service::Services;
@@ -35,7 +36,7 @@ use crate::validation;
 pub use delete::{DeleteOptions, Deleted};
 
 /// Rounds of an update that keeps losing races.
-const UPDATE_ROUNDS: usize = 50;
+pub(in crate::verbs) const UPDATE_ROUNDS: usize = 50;
 /// Attempts to find a free generated name.
 const NAME_ROUNDS: usize = 8;
 
@@ -54,6 +55,10 @@ pub struct Policy {
     pub collects_garbage: bool,
     /// `--min-request-timeout`: watches whose clients say nothing last this many seconds, up to twice as long. 0: no end.
     pub shortest_watch: u64,
+    /// `WatchList`: watches may begin with the state, and say when they have told it.
+    pub watch_lists: bool,
+    /// `AllowUnsafeMalformedObjectDeletion`: what cannot be read may be deleted unread.
+    pub deletes_unread: bool,
 }
 
 /// See the module.
@@ -70,6 +75,8 @@ pub struct Engine {
     pub policy: Policy,
     /// Fields that writes lose.
     pub gated: Gated,
+    /// What writes wait for, where they do.
+    pub versions: Option<Arc<StorageVersions>>,
     /// Seconds events live.
     pub event_ttl: i64,
     /// Admission, once it is built (it reads through this engine).
@@ -226,7 +233,8 @@ impl Engine {
         meta::set_text(&mut object, "namespace", t.namespace);
         meta::fill(&mut object);
         self.gated.drop_from(storage, &mut object, None);
-        strategy.create(storage, &mut object, &mut StrategyCx { user: t.user, warnings: &mut t.warnings });
+        let mut cx = StrategyCx { user: t.user, warnings: &mut t.warnings, gated: &self.gated };
+        strategy.create(storage, &mut object, &mut cx);
         // Services are judged with what they were given: there being nothing to give is said first, and alone.
         let allocation = self.services.before_create(self, storage, &mut object, t.options.dry_run).await?;
         let mut errors = self.check_admin_access(t, storage, &object, None).await;
@@ -301,6 +309,7 @@ pub fn conflict(row: &Resource, name: &str) -> Status {
 pub fn storage_status(error: &storage::Error) -> Status {
     match error {
         storage::Error::Compacted => Status::expired("The resourceVersion for the provided list is too old."),
+        storage::Error::Transform { why, .. } => Status::internal(&why.to_string()),
         other => Status::unknown(&other.to_string()),
     }
 }

@@ -151,6 +151,9 @@ async fn find(
     let storage = &row.storage();
     let scope = scope(namespace);
     let cacher = engine.hub.cacher(storage);
+    if engine.policy.deletes_unread && (!cacher.is_ready() || engine.hub.has_unreadable(storage)) {
+        engine.refuse_unread(storage, &scope).await?;
+    }
     get::ready(&cacher).await?;
     let progress = engine.hub.progress(storage);
     let at_least = match o.moment {

@@ -15,7 +15,7 @@ pub use body::{CHUNK, COMPRESS_FROM};
 pub(super) use encode::put;
 pub use encode::reply;
 pub use found::{Found, collect, requested, scope};
-pub use options::{begins_with_state, check};
+pub use options::{Asked, begins_with_state, check};
 use proto::resources::Row;
 use shared::status::Status;
 

@@ -42,17 +42,30 @@ pub fn begins_with_state(query: &Query) -> bool {
         && matches!(text("resourceVersion"), "" | "0")
 }
 
+/// What is checked of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Of a LIST.
+    List,
+    /// Of a WATCH, and whether it may begin with the state when it says so: `WatchList`.
+    Watch(bool),
+}
+
 /// Checks the options both LIST and WATCH have.
-pub fn check(query: &Query, watch: bool) -> Result<(), Status> {
+pub fn check(query: &Query, asked: Asked) -> Result<(), Status> {
     let text = |k: &str| query.get(k).unwrap_or("");
     let (rv, matching, cont) = (text("resourceVersion"), text("resourceVersionMatch"), text("continue"));
     let mut errors = Vec::new();
     let send = query.maybe_flag("sendInitialEvents");
-    if watch {
-        let begins = begins_with_state(query);
+    if let Asked::Watch(lists) = asked {
+        let begins = lists && begins_with_state(query);
         let (sends, matching) = (send.is_some() || begins, if begins { "NotOlderThan" } else { matching });
         if sends && matching != "NotOlderThan" {
             errors.push(forbidden("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"));
+        }
+        if send.is_some() && !lists {
+            let why = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
+            errors.push(field::Error::forbidden(field::Path::new("sendInitialEvents"), why));
         }
         if !matching.is_empty() {
             if !sends {
@@ -95,7 +108,7 @@ pub fn check(query: &Query, watch: bool) -> Result<(), Status> {
 
 /// Reads what a list asks for; `scope` is what its keys begin with.
 pub(super) fn read(query: &Query, scope: &str) -> Result<Options, Status> {
-    check(query, false)?;
+    check(query, Asked::List)?;
     let limit = usize::try_from(query.int("limit")?.unwrap_or(0)).unwrap_or(0);
     query.int("timeoutSeconds")?;
     let text = |k: &str| query.get(k).unwrap_or("");
@@ -145,7 +158,10 @@ mod tests {
             ("sendInitialEvents=true&resourceVersionMatch=Exact", 2),
             ("sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=5", 0),
         ] {
-            let found = check(&Query::parse(query), true).err().and_then(|s| s.details).map_or(0, |d| d.causes.len());
+            let found = check(&Query::parse(query), Asked::Watch(true))
+                .err()
+                .and_then(|s| s.details)
+                .map_or(0, |d| d.causes.len());
             assert_eq!(found, causes, "{query}");
         }
         for (query, want) in [
@@ -156,5 +172,11 @@ mod tests {
         ] {
             assert_eq!(read(&Query::parse(query), "").map(|o| (o.moment, o.limit)).ok(), Some(want), "{query}");
         }
+        let refused = |query| check(&Query::parse(query), Asked::Watch(false)).err().map(|status| status.message);
+        assert_eq!(refused(""), None);
+        let why = r#"ListOptions.meta.k8s.io "" is invalid: sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"#;
+        let asks = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
+        assert_eq!(refused(asks).as_deref(), Some(why));
+        assert_eq!(read(&Query::parse("resourceVersion=7&limit=5"), "").map(|o| o.moment).ok(), Some(Moment::Exact(7)));
     }
 }

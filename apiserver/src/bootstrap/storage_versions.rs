@@ -1,0 +1,394 @@
+//! `StorageVersionAPI`: what this server encodes resources to, for those who migrate what is stored, and that nothing is
+//! written before that is known.
+//!
+//! Each server writes itself into one StorageVersion for each stored resource, once its identity lease is there: who finds
+//! a server without a lease takes it out again. What is pure stands above [`run`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use proto::resources::Resource;
+use serde_json::{Value, json};
+use shared::authn::{SYSTEM_MASTERS, UserInfo};
+use shared::flags::FlagSet;
+use shared::status::Status;
+
+use super::{SERVER, now, server_user};
+use crate::access::{identity, tree};
+use crate::api::{Api, Context, RequestInfo};
+use crate::registry::{Rows, version_rank};
+
+/// The check that waits for it.
+pub const HOOK: &str = "poststarthook/built-in-resources-storage-version-updater";
+
+const GROUP: &str = "internal.apiserver.k8s.io";
+const PLURAL: &str = "storageversions";
+const LEASES: &str = "coordination.k8s.io";
+const CONDITION: &str = "AllEncodingVersionsEqual";
+/// Between looks at the lease, between attempts, and until everything is looked at again.
+const LOOK: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_secs(1);
+const AGAIN: Duration = Duration::from_secs(600);
+const ATTEMPTS: usize = 3;
+
+/// Versions that are served no more, and are understood all the same: by group and resources, all of them where none is
+/// named.
+const OLDER: &[(&str, &[&str], &[&str])] = &[
+    (
+        "admissionregistration.k8s.io",
+        &["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
+        &["v1beta1"],
+    ),
+    (
+        "admissionregistration.k8s.io",
+        &["validatingadmissionpolicies", "validatingadmissionpolicybindings"],
+        &["v1beta1", "v1alpha1"],
+    ),
+    ("apiextensions.k8s.io", &[], &["v1beta1"]),
+    ("apiregistration.k8s.io", &[], &["v1beta1"]),
+    ("apps", &["controllerrevisions", "deployments", "statefulsets"], &["v1beta2", "v1beta1"]),
+    ("apps", &["daemonsets", "replicasets"], &["v1beta2"]),
+    ("autoscaling", &[], &["v2beta2", "v2beta1"]),
+    ("batch", &["cronjobs"], &["v1beta1"]),
+    ("certificates.k8s.io", &["certificatesigningrequests"], &["v1beta1"]),
+    ("coordination.k8s.io", &["leases"], &["v1beta1"]),
+    ("discovery.k8s.io", &[], &["v1beta1"]),
+    ("events.k8s.io", &[], &["v1beta1"]),
+    ("flowcontrol.apiserver.k8s.io", &[], &["v1beta3", "v1beta2", "v1beta1"]),
+    ("networking.k8s.io", &["ingressclasses", "ingresses", "ipaddresses", "servicecidrs"], &["v1beta1"]),
+    ("node.k8s.io", &[], &["v1beta1", "v1alpha1"]),
+    ("policy", &[], &["v1beta1"]),
+    ("rbac.authorization.k8s.io", &[], &["v1beta1", "v1alpha1"]),
+    ("resource.k8s.io", &[], &["v1beta2", "v1beta1"]),
+    ("scheduling.k8s.io", &["priorityclasses"], &["v1beta1", "v1alpha1"]),
+    ("storage.k8s.io", &["csidrivers", "csinodes", "storageclasses"], &["v1beta1"]),
+    (
+        "storage.k8s.io",
+        &["csistoragecapacities", "volumeattachments", "volumeattributesclasses"],
+        &["v1beta1", "v1alpha1"],
+    ),
+];
+
+/// A stored resource: group and plural.
+type Name = (String, String);
+
+/// What a server does with a stored resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Encoding {
+    encodes: String,
+    decodes: Vec<String>,
+    /// The same objects under other names.
+    also: Vec<Name>,
+}
+
+fn api_version(group: &str, version: &str) -> String {
+    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
+}
+
+fn name(row: &Resource) -> Name {
+    (row.group.to_string(), row.plural.to_string())
+}
+
+/// `pods` or `deployments.apps`.
+fn qualified((group, plural): &Name) -> String {
+    if group.is_empty() { plural.clone() } else { format!("{plural}.{group}") }
+}
+
+/// What is stored, by the first of its names.
+fn encodings(rows: &[&Resource]) -> BTreeMap<Name, Encoding> {
+    let mut stored: Vec<&Resource> = rows.iter().copied().filter(|row| row.is_stored()).collect();
+    stored.sort_by_key(|row| (name(row), version_rank(&row.version)));
+    let mut found: BTreeMap<Name, Encoding> = BTreeMap::new();
+    for row in &stored {
+        let same = |other: &&&Resource| other.etcd_prefix == row.etcd_prefix;
+        let Some(first) = stored.iter().find(same) else { continue };
+        let encoding = found.entry(name(first)).or_insert_with(|| Encoding {
+            encodes: api_version(&row.storage.0, &row.storage.1),
+            decodes: versions(&stored, row),
+            also: Vec::new(),
+        });
+        if name(row) != name(first) {
+            let served = api_version(&row.group, &row.version);
+            if !encoding.decodes.contains(&served) {
+                encoding.decodes.push(served);
+            }
+            if !encoding.also.contains(&name(row)) {
+                encoding.also.push(name(row));
+            }
+        }
+    }
+    found
+}
+
+/// The versions of a resource's own group that are understood.
+fn versions(stored: &[&Resource], row: &Resource) -> Vec<String> {
+    let older = OLDER.iter().filter(|(group, plurals, _)| {
+        *group == row.group && (plurals.is_empty() || plurals.iter().any(|plural| *plural == row.plural))
+    });
+    let served = stored.iter().filter(|other| name(other) == name(row)).map(|other| &*other.version);
+    let mut all: Vec<&str> = served.chain(older.flat_map(|(_, _, versions)| versions.iter().copied())).collect();
+    all.sort_by_key(|version| version_rank(version));
+    all.dedup();
+    all.into_iter().map(|version| api_version(&row.group, version)).collect()
+}
+
+/// An object with what a server says of itself.
+fn told(mut object: Value, server: &str, encoding: &Encoding, now: &str) -> Value {
+    let own =
+        json!({"apiServerID": server, "encodingVersion": encoding.encodes, "decodableVersions": encoding.decodes});
+    let mut servers = tree::list(&object, "/status/storageVersions").to_vec();
+    match servers.iter_mut().find(|s| s["apiServerID"] == server) {
+        Some(there) => *there = own,
+        None => servers.push(own),
+    }
+    let before = tree::text(&object, "/status/commonEncodingVersion").to_owned();
+    let first = servers[0]["encodingVersion"].clone();
+    let common = servers.iter().all(|s| s["encodingVersion"] == first).then_some(first);
+    let (status, reason, message) = match common {
+        Some(_) => ("True", "CommonEncodingVersionSet", "Common encoding version set"),
+        None => ("False", "CommonEncodingVersionUnset", "Common encoding version unset"),
+    };
+    let mut conditions = tree::list(&object, "/status/conditions").to_vec();
+    let there = conditions.iter().position(|c| c["type"] == CONDITION);
+    let moved = common.as_ref().is_some_and(|common| !before.is_empty() && *common != before.as_str());
+    let since = there.map(|i| &conditions[i]).filter(|c| c["status"] == status && !moved);
+    let since = since.map_or_else(|| Value::from(now), |c| c["lastTransitionTime"].clone());
+    let mut condition =
+        json!({"type": CONDITION, "status": status, "lastTransitionTime": since, "reason": reason, "message": message});
+    if let Some(generation) = tree::int(&object, "/metadata/generation") {
+        condition["observedGeneration"] = Value::from(generation);
+    }
+    match there {
+        Some(i) => conditions[i] = condition,
+        None => conditions.push(condition),
+    }
+    let mut status = json!({"storageVersions": servers, "conditions": conditions});
+    if let Some(common) = common {
+        status["commonEncodingVersion"] = common;
+    }
+    object["status"] = status;
+    object
+}
+
+/// What has yet to be told, and what went wrong with it last.
+pub struct StorageVersions {
+    encodings: BTreeMap<Name, Encoding>,
+    pending: RwLock<BTreeMap<Name, Option<String>>>,
+    complete: AtomicBool,
+}
+
+impl StorageVersions {
+    /// Where the gates say so. Custom resources are not waited for.
+    pub fn from_flags(flags: &FlagSet, rows: &Rows) -> Option<Arc<Self>> {
+        let wanted = flags.enabled("StorageVersionAPI") && flags.enabled("APIServerIdentity");
+        wanted.then(|| Arc::new(Self::new(encodings(&rows.built_in()))))
+    }
+
+    fn new(encodings: BTreeMap<Name, Encoding>) -> Self {
+        let names = encodings.iter().flat_map(|(name, encoding)| [name].into_iter().chain(&encoding.also));
+        let pending = RwLock::new(names.map(|name| (name.clone(), None)).collect());
+        Self { encodings, pending, complete: AtomicBool::new(false) }
+    }
+
+    /// Everything was told once.
+    pub fn is_complete(&self) -> bool {
+        self.complete.load(Ordering::Acquire)
+    }
+
+    /// The refusal of a write that has to wait.
+    pub fn refusal(&self, info: &RequestInfo, user: &UserInfo) -> Option<Status> {
+        if self.is_complete() || matches!(info.verb.as_str(), "get" | "list" | "watch") || is_spared(info, user) {
+            return None;
+        }
+        let name = (info.api_group.clone(), info.resource.clone());
+        let error = self.pending.read().get(&name).cloned()?;
+        let error = error.as_deref().unwrap_or("<nil>");
+        Some(Status::service_unavailable(&format!(
+            "wait for storage version registration to complete for resource: {}, last seen error: {error}",
+            qualified(&name)
+        )))
+    }
+
+    fn note(&self, name: &Name, encoding: &Encoding, outcome: &Result<(), Status>) {
+        let mut pending = self.pending.write();
+        for name in [name].into_iter().chain(&encoding.also) {
+            match outcome {
+                Ok(()) => drop(pending.remove(name)),
+                Err(status) => {
+                    if let Some(error) = pending.get_mut(name) {
+                        *error = Some(status.message.clone());
+                    }
+                }
+            }
+        }
+    }
+
+    async fn tell_all(&self, api: &Api, server: &str) {
+        let mut failed = false;
+        for (name, encoding) in &self.encodings {
+            let outcome = tell(api, server, name, encoding).await;
+            if let Err(error) = &outcome {
+                tracing::warn!(%error, resource = qualified(name), "its storage version was not written");
+            }
+            failed |= outcome.is_err();
+            self.note(name, encoding, &outcome);
+        }
+        if !failed {
+            self.complete.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// What the writing of storage versions itself needs: these, the leases of servers, and their namespace.
+fn is_spared(info: &RequestInfo, user: &UserInfo) -> bool {
+    match (info.api_group.as_str(), info.resource.as_str()) {
+        (GROUP, PLURAL) => true,
+        (LEASES, "leases") => info.namespace == "kube-system",
+        ("", "namespaces") => info.verb == "create" && user.name == SERVER && user.in_group(SYSTEM_MASTERS),
+        _ => false,
+    }
+}
+
+async fn tell(api: &Api, server: &str, name: &Name, encoding: &Encoding) -> Result<(), Status> {
+    let mut attempt = 1;
+    loop {
+        let error = match tell_once(api, server, name, encoding).await {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        // Other servers write at the same time.
+        if !error.is_conflict() && !error.is_already_exists() {
+            if attempt == ATTEMPTS {
+                return Err(error);
+            }
+            attempt += 1;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn tell_once(api: &Api, server: &str, (group, plural): &Name, encoding: &Encoding) -> Result<(), Status> {
+    let object = format!("{}.{plural}", if group.is_empty() { "core" } else { group });
+    let user = server_user();
+    let there = match api.get(GROUP, PLURAL, "", &object).await {
+        Err(error) if error.is_not_found() && error.details.as_ref().is_some_and(|d| d.name == object) => {
+            let new = json!({"metadata": {"name": object}, "spec": {}, "status": {}});
+            api.create(&user, GROUP, PLURAL, "", new).await?
+        }
+        other => other?,
+    };
+    api.update(&user, GROUP, PLURAL, "status", told(there, server, encoding, &now())).await.map(drop)
+}
+
+/// Tells everything once the server's lease is there, and now and then again, until dropped.
+async fn run(versions: Arc<StorageVersions>, api: Api, server: String) {
+    while api.get(LEASES, "leases", "kube-system", &server).await.is_err() {
+        tokio::time::sleep(LOOK).await;
+    }
+    loop {
+        versions.tell_all(&api, &server).await;
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// Begins it.
+pub(super) fn start(cx: &Context, versions: Arc<StorageVersions>) {
+    let (api, shutdown) = (cx.api.clone(), cx.shutdown.clone());
+    cx.tasks.spawn("storage-versions", async move {
+        tokio::select! {
+            () = shutdown.wait() => {}
+            () = run(versions, api, identity::server_id()) => {}
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoding(group: &str, plural: &str) -> Encoding {
+        let all = encodings(&Rows::default().built_in());
+        all.get(&(group.to_owned(), plural.to_owned())).cloned().expect("it is stored")
+    }
+
+    #[test]
+    fn resources_are_told_by_where_they_are_stored() {
+        for (group, plural, encodes, decodes) in [
+            ("", "pods", "v1", &["v1"][..]),
+            ("apps", "deployments", "apps/v1", &["apps/v1", "apps/v1beta2", "apps/v1beta1"]),
+            (
+                "autoscaling",
+                "horizontalpodautoscalers",
+                "autoscaling/v2",
+                &["autoscaling/v2", "autoscaling/v1", "autoscaling/v2beta2", "autoscaling/v2beta1"],
+            ),
+            ("", "events", "v1", &["v1", "events.k8s.io/v1"]),
+        ] {
+            let found = encoding(group, plural);
+            assert_eq!(
+                (found.encodes.as_str(), found.decodes.as_slice()),
+                (encodes, &decodes.iter().map(|d| (*d).to_owned()).collect::<Vec<_>>()[..]),
+                "{plural}"
+            );
+        }
+        let events = ("events.k8s.io".to_owned(), "events".to_owned());
+        assert_eq!(encoding("", "events").also, std::slice::from_ref(&events));
+        let all = encodings(&Rows::default().built_in());
+        assert!(!all.contains_key(&events), "the same objects");
+        assert!(!all.keys().any(|(_, plural)| plural == "tokenreviews" || plural == "bindings"));
+    }
+
+    #[test]
+    fn servers_agree_or_do_not() {
+        let deployments = encoding("apps", "deployments");
+        let older = Encoding { encodes: "apps/v1beta2".to_owned(), ..deployments.clone() };
+        let fresh = json!({"metadata": {"name": "apps.deployments"}});
+        let of = |object: &Value| {
+            let condition = &object["status"]["conditions"][0];
+            let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
+            [&object["status"]["commonEncodingVersion"], &condition["status"], &condition["lastTransitionTime"]]
+                .map(text)
+        };
+        let one = told(fresh, "a", &deployments, "t1");
+        assert_eq!(of(&one), ["apps/v1", "True", "t1"]);
+        assert_eq!(told(one.clone(), "a", &deployments, "t2"), one, "nothing new");
+        let two = told(one, "b", &older, "t3");
+        assert_eq!(of(&two), ["", "False", "t3"]);
+        assert_eq!(tree::list(&two, "/status/storageVersions").len(), 2);
+        let agreed = told(two, "b", &deployments, "t4");
+        assert_eq!(of(&agreed), ["apps/v1", "True", "t4"]);
+        let moved = told(told(json!({}), "a", &older, "t5"), "a", &deployments, "t6");
+        assert_eq!(of(&moved), ["apps/v1", "True", "t6"], "another version in common");
+    }
+
+    #[test]
+    fn writes_wait_until_their_resource_was_told() {
+        let versions = StorageVersions::new(encodings(&Rows::default().built_in()));
+        let ask = |group: &str, resource: &str, namespace: &str, verb: &str| {
+            let [api_group, resource, namespace, verb] = [group, resource, namespace, verb].map(str::to_owned);
+            let info =
+                RequestInfo { is_resource: true, api_group, resource, namespace, verb, ..RequestInfo::default() };
+            versions.refusal(&info, &UserInfo::default()).map(|status| (status.code, status.message))
+        };
+        let waits = |resource: &str, error: &str| {
+            let why = "wait for storage version registration to complete for resource";
+            Some((503, format!("{why}: {resource}, last seen error: {error}")))
+        };
+        assert_eq!(ask("", "pods", "e", "create"), waits("pods", "<nil>"));
+        assert_eq!(ask("events.k8s.io", "events", "e", "delete"), waits("events.events.k8s.io", "<nil>"));
+        assert_eq!(ask("", "pods", "e", "watch"), None);
+        assert_eq!(ask("authorization.k8s.io", "subjectaccessreviews", "", "create"), None, "nothing is stored");
+        assert_eq!(ask(LEASES, "leases", "kube-system", "update"), None);
+        assert!(ask(LEASES, "leases", "kube-node-lease", "update").is_some());
+        assert_eq!(ask(GROUP, PLURAL, "", "update"), None);
+        let pods = (String::new(), "pods".to_owned());
+        versions.note(&pods, &encoding("", "pods"), &Err(Status::unknown("no luck")));
+        assert_eq!(ask("", "pods", "e", "create"), waits("pods", "no luck"));
+        versions.note(&pods, &encoding("", "pods"), &Ok(()));
+        assert_eq!(ask("", "pods", "e", "create"), None);
+        assert!(ask("", "secrets", "e", "create").is_some());
+    }
+}

@@ -1,0 +1,165 @@
+//! The table: which fields go with which gate.
+
+use crate::validation::PODS;
+
+/// The fields of a gate in some resources. In a path `*` stands for all elements of a list or map; a part with `?` at
+/// its end goes with its last field, one with `!` with the field that follows.
+pub(super) struct Gate {
+    pub(super) name: &'static str,
+    /// Where: `plural.group`, and what its paths begin with.
+    pub(super) within: &'static [(&'static str, &'static str)],
+    pub(super) fields: &'static [&'static str],
+    /// They go also where they are in use.
+    pub(super) always: bool,
+}
+
+const fn gate(
+    name: &'static str,
+    within: &'static [(&'static str, &'static str)],
+    fields: &'static [&'static str],
+) -> Gate {
+    Gate { name, within, fields, always: false }
+}
+
+const POD_STATUS: &[(&str, &str)] = &[("pods", "status")];
+const CLAIMS: &[(&str, &str)] = &[
+    ("resourceclaims.resource.k8s.io", "spec.devices"),
+    ("resourceclaimtemplates.resource.k8s.io", "spec.spec.devices"),
+];
+const CLAIM_STATUS: &[(&str, &str)] = &[("resourceclaims.resource.k8s.io", "status")];
+const SLICES: &[(&str, &str)] = &[("resourceslices.resource.k8s.io", "spec")];
+
+const DRIVERS: &[(&str, &str)] = &[("csidrivers.storage.k8s.io", "spec")];
+
+pub(super) static GATES: &[Gate] = &[
+    gate("UserNamespacesSupport", PODS, &["hostUsers"]),
+    gate("PodLevelResources", PODS, &["resources"]),
+    gate("HostnameOverride", PODS, &["hostnameOverride"]),
+    gate("SELinuxChangePolicy", PODS, &["securityContext.seLinuxChangePolicy"]),
+    gate("MatchLabelKeysInPodTopologySpread", PODS, &["topologySpreadConstraints.*.matchLabelKeys"]),
+    gate(
+        "EnvFiles",
+        PODS,
+        &[
+            "containers.*.env.*.valueFrom.fileKeyRef",
+            "initContainers.*.env.*.valueFrom.fileKeyRef",
+            "ephemeralContainers.*.env.*.valueFrom.fileKeyRef",
+        ],
+    ),
+    gate("ClusterTrustBundleProjection", PODS, &["volumes.*.projected.sources.*.clusterTrustBundle"]),
+    gate("PodCertificateRequest", PODS, &["volumes.*.projected.sources.*.podCertificate"]),
+    gate(
+        "ContainerStopSignals",
+        PODS,
+        &[
+            "containers.*.lifecycle?.stopSignal",
+            "initContainers.*.lifecycle?.stopSignal",
+            "ephemeralContainers.*.lifecycle?.stopSignal",
+        ],
+    ),
+    gate("GenericWorkload", PODS, &["workloadRef"]),
+    gate("CrossNamespaceVolumeDataSource", &[("persistentvolumeclaims", "spec")], &["dataSourceRef!.namespace"]),
+    Gate {
+        always: true,
+        ..gate(
+            "ResourceHealthStatus",
+            POD_STATUS,
+            &[
+                "containerStatuses.*.allocatedResourcesStatus",
+                "initContainerStatuses.*.allocatedResourcesStatus",
+                "ephemeralContainerStatuses.*.allocatedResourcesStatus",
+            ],
+        )
+    },
+    gate("InPlacePodLevelResourcesVerticalScaling", POD_STATUS, &["resources", "allocatedResources"]),
+    gate("DRAExtendedResource", POD_STATUS, &["extendedResourceClaimStatus"]),
+    gate("DRAExtendedResource", &[("deviceclasses.resource.k8s.io", "spec")], &["extendedResourceName"]),
+    gate("DRAAdminAccess", CLAIMS, &["requests.*.exactly.adminAccess"]),
+    gate("DRAAdminAccess", CLAIM_STATUS, &["allocation.devices.results.*.adminAccess"]),
+    gate("DRADeviceTaints", CLAIMS, &["requests.*.exactly.tolerations", "requests.*.firstAvailable.*.tolerations"]),
+    gate("DRADeviceTaints", CLAIM_STATUS, &["allocation.devices.results.*.tolerations"]),
+    gate("DRADeviceTaints", SLICES, &["devices.*.taints"]),
+    gate(
+        "DRAConsumableCapacity",
+        CLAIMS,
+        &["requests.*.exactly.capacity", "requests.*.firstAvailable.*.capacity", "constraints.*.distinctAttribute"],
+    ),
+    gate(
+        "DRAConsumableCapacity",
+        CLAIM_STATUS,
+        &["allocation.devices.results.*.consumedCapacity", "allocation.devices.results.*.shareID", "devices.*.shareID"],
+    ),
+    gate(
+        "DRAConsumableCapacity",
+        SLICES,
+        &["devices.*.allowMultipleAllocations", "devices.*.capacity.*.requestPolicy"],
+    ),
+    gate(
+        "DRADeviceBindingConditions",
+        CLAIM_STATUS,
+        &[
+            "allocation.allocationTimestamp",
+            "allocation.devices.results.*.bindingConditions",
+            "allocation.devices.results.*.bindingFailureConditions",
+        ],
+    ),
+    gate(
+        "DRADeviceBindingConditions",
+        SLICES,
+        &["devices.*.bindsToNode", "devices.*.bindingConditions", "devices.*.bindingFailureConditions"],
+    ),
+    gate(
+        "DRAPartitionableDevices",
+        SLICES,
+        &[
+            "perDeviceNodeSelection",
+            "sharedCounters",
+            "devices.*.consumesCounters",
+            "devices.*.nodeName",
+            "devices.*.nodeSelector",
+            "devices.*.allNodes",
+        ],
+    ),
+    gate("NodeDeclaredFeatures", &[("nodes", "status")], &["declaredFeatures"]),
+    gate(
+        "MaxUnavailableStatefulSet",
+        &[("statefulsets.apps", "spec.updateStrategy")],
+        &["rollingUpdate.maxUnavailable"],
+    ),
+    gate("CoordinatedLeaderElection", &[("leases.coordination.k8s.io", "spec")], &["strategy", "preferredHolder"]),
+    gate(
+        "CRDObservedGenerationTracking",
+        &[("customresourcedefinitions.apiextensions.k8s.io", "status")],
+        &["observedGeneration", "conditions.*.observedGeneration"],
+    ),
+    gate("DRAPrioritizedList", CLAIMS, &["requests.*.firstAvailable"]),
+    gate("DRAResourceClaimDeviceStatus", CLAIM_STATUS, &["devices"]),
+    gate(
+        "DeploymentReplicaSetTerminatingReplicas",
+        &[("deployments.apps", "status"), ("replicasets.apps", "status")],
+        &["terminatingReplicas"],
+    ),
+    gate(
+        "HPAConfigurableTolerance",
+        &[("horizontalpodautoscalers.autoscaling", "spec.behavior")],
+        &["scaleUp.tolerance", "scaleDown.tolerance"],
+    ),
+    gate("SELinuxMountReadWriteOncePod", DRIVERS, &["seLinuxMount"]),
+    gate("CSIServiceAccountTokenSecrets", DRIVERS, &["serviceAccountTokenInSecrets"]),
+    gate("MutableCSINodeAllocatableCount", DRIVERS, &["nodeAllocatableUpdatePeriodSeconds"]),
+    gate(
+        "MutableCSINodeAllocatableCount",
+        &[("volumeattachments.storage.k8s.io", "status")],
+        &["attachError.errorCode", "detachError.errorCode"],
+    ),
+    gate(
+        "VolumeAttributesClass",
+        &[("persistentvolumes", "spec"), ("persistentvolumeclaims", "spec")],
+        &["volumeAttributesClassName"],
+    ),
+    gate(
+        "VolumeAttributesClass",
+        &[("persistentvolumeclaims", "status")],
+        &["currentVolumeAttributesClassName", "modifyVolumeStatus"],
+    ),
+];

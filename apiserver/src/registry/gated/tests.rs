@@ -1,0 +1,217 @@
+use super::*;
+use crate::registry::builtin;
+use serde_json::json;
+
+#[test]
+fn fields_go_with_their_gates() {
+    let gated = Gated::new(&FeatureGates::default());
+    let taint = json!([{"key": "a", "effect": "NoSchedule"}]);
+    for (group, plural, object, old, want) in [
+        (
+            "",
+            "pods",
+            json!({"spec": {"containers": [{"name": "c", "lifecycle": {"stopSignal": "SIGTERM"}}], "workloadRef": {"name": "w"}}}),
+            None,
+            json!({"spec": {"containers": [{"name": "c"}]}}),
+        ),
+        (
+            "",
+            "pods",
+            json!({"spec": {"containers": [{"lifecycle": {"stopSignal": "SIGTERM", "preStop": {}}}]}}),
+            None,
+            json!({"spec": {"containers": [{"lifecycle": {"preStop": {}}}]}}),
+        ),
+        (
+            "",
+            "persistentvolumeclaims",
+            json!({"spec": {"dataSourceRef": {"kind": "Foo", "name": "x", "namespace": "n"}}}),
+            None,
+            json!({"spec": {}}),
+        ),
+        (
+            "",
+            "persistentvolumeclaims",
+            json!({"spec": {"dataSourceRef": {"kind": "Foo", "name": "x"}}}),
+            None,
+            json!({"spec": {"dataSourceRef": {"kind": "Foo", "name": "x"}}}),
+        ),
+        // What was let in stays usable.
+        (
+            "",
+            "pods",
+            json!({"spec": {"workloadRef": {"name": "w"}}}),
+            Some(json!({"spec": {"workloadRef": {"name": "v"}}})),
+            json!({"spec": {"workloadRef": {"name": "w"}}}),
+        ),
+        (
+            "resource.k8s.io",
+            "resourceslices",
+            json!({"spec": {"devices": [{"name": "d", "taints": taint, "capacity": {"m": {"value": "1", "requestPolicy": {}}}}]}}),
+            Some(json!({"spec": {"devices": [{"name": "d"}]}})),
+            json!({"spec": {"devices": [{"name": "d", "capacity": {"m": {"value": "1"}}}]}}),
+        ),
+        (
+            "resource.k8s.io",
+            "resourceclaimtemplates",
+            json!({"spec": {"spec": {"devices": {"requests": [{"exactly": {"count": 1, "capacity": {}}}]}}}}),
+            None,
+            json!({"spec": {"spec": {"devices": {"requests": [{"exactly": {"count": 1}}]}}}}),
+        ),
+        (
+            "apps",
+            "statefulsets",
+            json!({"spec": {"updateStrategy": {"rollingUpdate": {"partition": 0, "maxUnavailable": 1}}}}),
+            None,
+            json!({"spec": {"updateStrategy": {"rollingUpdate": {"partition": 0}}}}),
+        ),
+    ] {
+        let row = builtin(group, plural).expect("a row");
+        let mut object = object;
+        gated.drop_from(&row, &mut object, old.as_ref());
+        assert_eq!(object, want, "{plural}");
+    }
+}
+
+fn without(gates: &[&str]) -> Gated {
+    let off = gates.iter().map(|gate| ((*gate).to_owned(), false)).collect();
+    Gated::new(&FeatureGates::default().with(&off).expect("gates"))
+}
+
+/// Gates that are on by default and may be turned off: what goes, and that what is in use stays.
+#[test]
+fn fields_go_when_their_gates_are_turned_off() {
+    let pod = |container: Value| json!({"spec": {"containers": [container]}});
+    for (gate, group, plural, object, want) in [
+        ("UserNamespacesSupport", "", "pods", json!({"spec": {"hostUsers": false}}), json!({"spec": {}})),
+        (
+            "PodLevelResources",
+            "",
+            "pods",
+            json!({"spec": {"resources": {"limits": {"cpu": "1"}}, "nodeName": "n"}}),
+            json!({"spec": {"nodeName": "n"}}),
+        ),
+        (
+            "EnvFiles",
+            "",
+            "pods",
+            pod(json!({"env": [{"name": "A", "valueFrom": {"fileKeyRef": {"key": "k"}}}]})),
+            pod(json!({"env": [{"name": "A", "valueFrom": {}}]})),
+        ),
+        (
+            "ContainerRestartRules",
+            "",
+            "pods",
+            json!({"spec": {"containers": [{"restartPolicy": "Never", "restartPolicyRules": [{}]}],
+                "initContainers": [{"restartPolicy": "Always"}, {"restartPolicy": "OnFailure"}]}}),
+            json!({"spec": {"containers": [{}], "initContainers": [{"restartPolicy": "Always"}, {}]}}),
+        ),
+        (
+            "ProcMountType",
+            "",
+            "pods",
+            pod(json!({"securityContext": {"procMount": "Unmasked"}})),
+            pod(json!({"securityContext": {"procMount": "Default"}})),
+        ),
+        (
+            "HPAConfigurableTolerance",
+            "autoscaling",
+            "horizontalpodautoscalers",
+            json!({"spec": {"behavior": {"scaleUp": {"tolerance": "0.1", "selectPolicy": "Max"}}}}),
+            json!({"spec": {"behavior": {"scaleUp": {"selectPolicy": "Max"}}}}),
+        ),
+        (
+            "DeploymentReplicaSetTerminatingReplicas",
+            "apps",
+            "deployments",
+            json!({"status": {"terminatingReplicas": 1, "replicas": 2}}),
+            json!({"status": {"replicas": 2}}),
+        ),
+        (
+            "DRAPrioritizedList",
+            "resource.k8s.io",
+            "resourceclaims",
+            json!({"spec": {"devices": {"requests": [{"name": "r", "firstAvailable": [{"name": "s"}]}]}}}),
+            json!({"spec": {"devices": {"requests": [{"name": "r"}]}}}),
+        ),
+        (
+            "VolumeAttributesClass",
+            "",
+            "persistentvolumeclaims",
+            json!({"spec": {"volumeAttributesClassName": "gold"}}),
+            json!({"spec": {}}),
+        ),
+    ] {
+        let row = builtin(group, plural).expect("a row");
+        let settled = |gated: Gated, old: Option<&Value>| {
+            let mut object = object.clone();
+            gated.drop_from(&row, &mut object, old);
+            object
+        };
+        assert_eq!(settled(without(&[gate]), None), want, "{gate}");
+        assert_eq!(settled(without(&[gate]), Some(&want)), want, "{gate}");
+        assert_eq!(settled(without(&[gate]), Some(&object)), object, "{gate}: in use");
+        assert_eq!(settled(without(&[]), None), object, "{gate}: on");
+    }
+}
+
+#[test]
+fn what_is_said_of_health_goes_also_where_it_was_said() {
+    let row = builtin("", "pods").expect("a row");
+    let said = json!({"status": {"containerStatuses": [{"name": "c", "allocatedResourcesStatus": [{"name": "r"}]}]}});
+    let mut object = said.clone();
+    without(&[]).drop_from(&row, &mut object, Some(&said));
+    assert_eq!(object, json!({"status": {"containerStatuses": [{"name": "c"}]}}));
+}
+
+#[test]
+fn counts_of_volumes_stay_without_their_gate() {
+    let row = builtin("storage.k8s.io", "csinodes").expect("a row");
+    let node =
+        |count: i64| json!({"spec": {"drivers": [{"name": "d", "nodeID": "n", "allocatable": {"count": count}}]}});
+    let refused = |gated: Gated, count| gated.refuse(&row, "", &node(count), Some(&node(3))).len();
+    let gate = "MutableCSINodeAllocatableCount";
+    assert_eq!([refused(without(&[gate]), 4), refused(without(&[gate]), 3), refused(without(&[]), 4)], [1, 0, 0]);
+}
+
+#[test]
+fn volumes_of_images_go_with_their_mounts() {
+    let row = builtin("apps", "deployments").expect("a row");
+    let of = |spec: Value| json!({"spec": {"template": {"spec": spec}}});
+    let mut object = of(json!({
+        "volumes": [{"name": "i", "image": {"reference": "r"}}, {"name": "e", "emptyDir": {}}],
+        "containers": [{"volumeMounts": [{"name": "i", "mountPath": "/i"}, {"name": "e", "mountPath": "/e"}]}],
+    }));
+    without(&["ImageVolume"]).drop_from(&row, &mut object, None);
+    let want = of(json!({
+        "volumes": [{"name": "e", "emptyDir": {}}],
+        "containers": [{"volumeMounts": [{"name": "e", "mountPath": "/e"}]}],
+    }));
+    assert_eq!(object, want);
+}
+
+/// Every path leads to a field.
+#[test]
+fn paths_are_of_fields() {
+    let known = |name: &str| FeatureGates::default().all().any(|(gate, _, _)| name == gate);
+    assert!(RULES.iter().all(|(gate, _)| known(gate)));
+    for gate in GATES {
+        assert!(known(gate.name), "{}", gate.name);
+        for (of, prefix) in gate.within {
+            let (plural, group) = of.split_once('.').unwrap_or((of, ""));
+            let row = builtin(group, plural).expect("a row");
+            for field in gate.fields {
+                let storage = row.storage();
+                let mut message = storage.schema();
+                let path = format!("{prefix}.{field}");
+                let parts: Vec<&str> = path.split('.').filter(|part| *part != "*").map(name).collect();
+                for (i, part) in parts.iter().enumerate() {
+                    let found = message.and_then(|m: &proto::schema::Message| m.field(part));
+                    assert!(found.is_some(), "{of} {path}: {part}");
+                    if i + 1 < parts.len() {
+                        message = found.and_then(|f| f.message());
+                    }
+                }
+            }
+        }
+    }
+}

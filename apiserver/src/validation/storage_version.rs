@@ -1,0 +1,104 @@
+//! What servers say of the versions they store a resource in.
+
+use proto::Value;
+use shared::status::field::{Error, Path};
+
+use super::names::{complain, dns1123_label, dns1123_subdomain};
+use super::tree::{get, has, list, text, texts};
+
+/// A new object: nothing is said yet.
+pub(super) fn check(object: &Value, out: &mut Vec<Error>) {
+    let (status, path) = (get(object, "status"), Path::new("status"));
+    let servers = list(status, "storageVersions");
+    for (i, server) in servers.iter().enumerate() {
+        of_server(server, &path.child("storageVersions").index(i), out);
+    }
+    common(status, servers, &path.child("commonEncodingVersion"), out);
+}
+
+/// `status`
+pub(super) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
+    check(new, out);
+}
+
+fn of_server(server: &Value, path: &Path, out: &mut Vec<Error>) {
+    let (id, encodes) = (text(server, "apiServerID"), text(server, "encodingVersion"));
+    complain(out, &path.child("apiServerID"), id, dns1123_subdomain(id));
+    version(encodes, &path.child("encodingVersion"), out);
+    let (decodes, path) = (texts(server, "decodableVersions"), path.child("decodableVersions"));
+    for (i, decoded) in decodes.iter().enumerate() {
+        version(decoded, &path.index(i), out);
+    }
+    if !decodes.contains(&encodes) {
+        let why = format!("decodableVersions must include encodingVersion {encodes}");
+        out.push(Error::invalid(path, decodes, &why));
+    }
+}
+
+/// `v1` or `apps/v1`.
+fn version(text: &str, path: &Path, out: &mut Vec<Error>) {
+    let why = match text.split('/').collect::<Vec<_>>().as_slice() {
+        [version] => dns1123_label(version),
+        [group, version] => [dns1123_subdomain(group), dns1123_label(version)].concat(),
+        _ => vec!["must be in the form of <group>/<version> or <version>".to_owned()],
+    };
+    if !why.is_empty() {
+        out.push(Error::invalid(path.clone(), text, &why.join(",")));
+    }
+}
+
+fn common(status: &Value, servers: &[Value], path: &Path, out: &mut Vec<Error>) {
+    let first = servers.first().map(|server| text(server, "encodingVersion"));
+    let agreed = first.filter(|first| servers.iter().all(|server| text(server, "encodingVersion") == *first));
+    let said = has(status, "commonEncodingVersion").then(|| text(status, "commonEncodingVersion"));
+    let why = match (agreed, said) {
+        (None, Some(_)) => "should be nil if servers do not agree on the same encoding version, or if there is no server reporting the supported versions yet".to_owned(),
+        (Some(agreed), None) => format!("the common encoding version is {agreed}"),
+        (Some(agreed), Some(said)) if agreed != said => format!("the actual common encoding version is {agreed}"),
+        _ => return,
+    };
+    out.push(Error::invalid(path.clone(), said.map_or(Value::Null, Value::from), &why));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn servers_and_what_they_agree_on() {
+        let server = |id: &str, version: &str| json!({"apiServerID": id, "encodingVersion": version, "decodableVersions": [version]});
+        let judged = |status: Value| {
+            let mut out = Vec::new();
+            check(&json!({"status": status}), &mut out);
+            out.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let both = json!([server("a", "apps/v1"), server("b", "apps/v1")]);
+        let apart = json!([server("a", "v1"), server("b", "v2")]);
+        for (status, want) in [
+            (json!({}), None),
+            (json!({"storageVersions": both, "commonEncodingVersion": "apps/v1"}), None),
+            (json!({"storageVersions": apart}), None),
+            (
+                json!({"storageVersions": both, "commonEncodingVersion": "apps/v2"}),
+                Some(
+                    r#"status.commonEncodingVersion: Invalid value: "apps/v2": the actual common encoding version is apps/v1"#,
+                ),
+            ),
+            (
+                json!({"storageVersions": apart, "commonEncodingVersion": "v1"}),
+                Some(
+                    r#"status.commonEncodingVersion: Invalid value: "v1": should be nil if servers do not agree on the same encoding version, or if there is no server reporting the supported versions yet"#,
+                ),
+            ),
+            (
+                json!({"storageVersions": [{"apiServerID": "a", "encodingVersion": "v1"}], "commonEncodingVersion": "v1"}),
+                Some(
+                    r#"status.storageVersions[0].decodableVersions: Invalid value: []: decodableVersions must include encodingVersion v1"#,
+                ),
+            ),
+        ] {
+            assert_eq!(judged(status), want.into_iter().collect::<Vec<_>>());
+        }
+    }
+}
