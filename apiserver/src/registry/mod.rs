@@ -10,6 +10,7 @@ pub mod certificates;
 mod choice;
 pub mod conversion;
 pub mod core;
+mod device_taints;
 mod discovery;
 pub mod fields;
 mod gated;

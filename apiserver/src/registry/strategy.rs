@@ -8,7 +8,7 @@ use proto::resources::Resource;
 use serde_json::Map;
 use shared::authn::UserInfo;
 
-use super::{apiextensions, apps, batch, certificates, core, discovery, resource_claim};
+use super::{apiextensions, apps, batch, certificates, core, device_taints, discovery, resource_claim};
 
 /// When `metadata.generation` goes up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -270,13 +270,30 @@ static ROWS: &[(&str, &str, Strategy)] = &[
     ("node.k8s.io", "runtimeclasses", CONDITIONAL_CREATES),
     ("scheduling.k8s.io", "priorityclasses", Strategy { generation: Generation::First, ..PLAIN }),
     ("resource.k8s.io", "deviceclasses", WITH_GENERATION),
-    ("resource.k8s.io", "resourceslices", WITH_GENERATION),
+    (
+        "resource.k8s.io",
+        "resourceslices",
+        Strategy {
+            prepare_create: Some(device_taints::prepare_slice),
+            prepare_update: Some(device_taints::prepare_slice_update),
+            ..WITH_GENERATION
+        },
+    ),
     (
         "resource.k8s.io",
         "resourceclaims",
         Strategy { status_restores: METADATA, prepare_status: Some(resource_claim::prepare_status), ..PLAIN },
     ),
-    ("resource.k8s.io", "devicetaintrules", Strategy { status_restores: METADATA, ..WITH_GENERATION }),
+    (
+        "resource.k8s.io",
+        "devicetaintrules",
+        Strategy {
+            status_restores: METADATA,
+            prepare_create: Some(device_taints::prepare_rule),
+            prepare_update: Some(device_taints::prepare_rule_update),
+            ..WITH_GENERATION
+        },
+    ),
     ("storage.k8s.io", "csidrivers", Strategy { generation: Generation::Changes, ..CONDITIONAL }),
     ("storage.k8s.io", "csinodes", CONDITIONAL),
     ("storage.k8s.io", "volumeattachments", Strategy { status_restores: METADATA, ..CONDITIONAL }),
