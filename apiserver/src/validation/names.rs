@@ -17,6 +17,7 @@ pub(super) enum NameRule {
     Label,
     Service,
     PathSegment,
+    ConfigKey,
 }
 
 impl NameRule {
@@ -35,6 +36,7 @@ impl NameRule {
             Self::Label => dns1123_label(name),
             Self::Service => service(name),
             Self::PathSegment => path_segment(name, prefix),
+            Self::ConfigKey => config_key(name),
         }
     }
 }
@@ -174,6 +176,19 @@ pub(super) fn percent(text: &str) -> Option<i64> {
 /// What a malformed percentage is told.
 pub(super) fn percent_complaint() -> String {
     pattern("a valid percent string must be a numeric string followed by an ending '%'", "[0-9]+%", &["1%", "93%"])
+}
+
+/// `1.2.3-rc.1+build` of semver.org.
+pub(super) fn is_semver(text: &str) -> bool {
+    let number = |p: &str| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit()) && (p == "0" || !p.starts_with('0'));
+    let word = |p: &str| !p.is_empty() && p.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    let (rest, build) = text.split_once('+').map_or((text, None), |(r, b)| (r, Some(b)));
+    let (core, early) = rest.split_once('-').map_or((rest, None), |(c, e)| (c, Some(e)));
+    let digits = |p: &str| p.bytes().all(|b| b.is_ascii_digit());
+    core.split('.').count() == 3
+        && core.split('.').all(number)
+        && early.is_none_or(|e| e.split('.').all(|p| word(p) && (!digits(p) || number(p))))
+        && build.is_none_or(|b| b.split('.').all(word))
 }
 
 #[cfg(test)]
