@@ -29,6 +29,7 @@ mod gates;
 mod lifecycle;
 mod mutations;
 mod objects;
+mod optional;
 mod ownership;
 mod plugins;
 mod policies;
