@@ -270,8 +270,8 @@ pub(super) fn lease_candidate(o: &Value, now: Timestamp) -> Vec<Value> {
 pub(super) fn storage_migration(o: &Value, _: Timestamp) -> Vec<Value> {
     let (group, plural) = (text(o, "/spec/resource/group"), text(o, "/spec/resource/resource"));
     let migrated = if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") };
-    let states = list(o, "/status/conditions").iter().filter(|c| c["status"] == "True").map(|c| text(c, "/type"));
-    let state = states.filter(|kind| matches!(*kind, "Running" | "Succeeded" | "Failed")).last().unwrap_or("");
+    let mut held = list(o, "/status/conditions").iter().filter(|c| c["status"] == "True").map(|c| text(c, "/type"));
+    let state = held.rfind(|kind| matches!(*kind, "Running" | "Succeeded" | "Failed")).unwrap_or("");
     vec![name(o), json!(migrated), json!(state)]
 }
 

@@ -95,24 +95,19 @@ fn issued(new: &Value, old: &Value, now: Timestamp) -> Result<(), Vec<Error>> {
     let Ok(([], certificate)) = X509Certificate::from_der(&leaf.contents) else {
         return Err(no("leaf certificate does not parse as valid X.509"));
     };
-    // What is wrong with names is told together with what is wrong next.
+    // What is wrong with names is told with a key that is another, or times that are missing.
     let mut wrong = Vec::new();
     names(&certificate, &path, &mut wrong);
-    if let Err(more) = rest(new, old, &certificate, now, &no) {
-        wrong.extend(more);
-        return Err(wrong);
-    }
+    rest(new, old, &certificate, now, wrong)?;
     for block in blocks {
         if block.label != CERTIFICATE {
-            wrong.extend(no("issued certificate chain must consist entirely of CERTFICATE PEM blocks"));
-            break;
+            return Err(no("issued certificate chain must consist entirely of CERTFICATE PEM blocks"));
         }
         if !matches!(X509Certificate::from_der(&block.contents), Ok(([], _))) {
-            wrong.extend(no("intermediate certificate does not parse as valid X.509"));
-            break;
+            return Err(no("intermediate certificate does not parse as valid X.509"));
         }
     }
-    if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+    Ok(())
 }
 
 /// Names of hosts and people in a certificate make sense.
@@ -159,21 +154,28 @@ fn rest(
     old: &Value,
     certificate: &X509Certificate<'_>,
     now: Timestamp,
-    no: &dyn Fn(&str) -> Vec<Error>,
+    mut wrong: Vec<Error>,
 ) -> Result<(), Vec<Error>> {
     let encoded = text(get(old, "spec"), "pkixPublicKey");
     let asked = STANDARD.decode(encoded).unwrap_or_default();
-    let key = possession::key(&asked).map_err(|_| vec![no_key(encoded)])?;
-    if !possession::same(&key, certificate.public_key()) {
-        return Err(no("leaf certificate was not issued to the requested public key"));
-    }
     let status = get(new, "status");
+    let unfit = match possession::key(&asked) {
+        Ok(key) if possession::same(&key, certificate.public_key()) => None,
+        Ok(_) => {
+            let why = "leaf certificate was not issued to the requested public key";
+            Some(Error::invalid(path_of("certificateChain"), text(status, "certificateChain"), why))
+        }
+        Err(_) => Some(no_key(encoded)),
+    };
+    if let Some(unfit) = unfit {
+        wrong.push(unfit);
+        return Err(wrong);
+    }
     let (begin_path, end_path, refresh_path) = (path_of("notBefore"), path_of("notAfter"), path_of("beginRefreshAt"));
-    let mut missing = Vec::new();
     let mut time = |path: &Path, field: &str, why: &str| {
         let time = text(status, field).parse::<Timestamp>().ok();
         if time.is_none() {
-            missing.push(Error::required(path, why));
+            wrong.push(Error::required(path, why));
         }
         time
     };
@@ -182,7 +184,7 @@ fn rest(
     let end = time(&end_path, "notAfter", CONSISTENT);
     let why = "must be present and in the range [notbefore+10min, notafter-10min]";
     let refresh = time(&refresh_path, "beginRefreshAt", why);
-    let (Some(begin), Some(end), Some(refresh)) = (begin, end, refresh) else { return Err(missing) };
+    let (Some(begin), Some(end), Some(refresh), []) = (begin, end, refresh, &wrong[..]) else { return Err(wrong) };
     let (first, last) = (certificate.validity().not_before.timestamp(), certificate.validity().not_after.timestamp());
     let (starts, stops, renews) = (begin.as_second(), end.as_second(), refresh.as_second());
     let lifetime = last - first;
