@@ -25,7 +25,9 @@ fn pod_certificate() -> Value {
 }
 
 /// Group, version that is stored and another one, plural, namespace, spec, and what its row in a table begins with.
-fn kinds() -> Vec<(&'static str, [&'static str; 2], &'static str, &'static str, Value, Value)> {
+type Kind = (&'static str, [&'static str; 2], &'static str, &'static str, Value, Value);
+
+fn kinds() -> Vec<Kind> {
     vec![
         (
             "certificates.k8s.io",
